@@ -1,7 +1,8 @@
-"""Check at start who the bot is (``auth.test``), and later whether its token works.
+"""Identify the bot at start (``auth.test``), and later check its token.
 
-Every response of Slack's Web API shows it. A bot without recent calls asks
-``auth.test`` at most once in `CHECKED_S`, so health checks do not use up the limit.
+Every response of Slack's Web API shows whether the token works. A bot without recent
+calls requests ``auth.test`` at most once in `CHECKED_S`, so health checks do not use up
+the limit.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from keyturn.bot.web import (
 from keyturn.gateway.errors import SettingsError
 
 START_WITHIN_S = 120.0
-"""How long a bot that starts asks a Slack that does not answer."""
+"""Time in which a starting bot retries while Slack does not answer."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 10.0
 
 logger = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who the bot is, as Slack says."""
+    """The bot's identity in Slack."""
 
     team: str
     enterprise: str
@@ -46,7 +47,7 @@ class Identity:
 
 
 async def identify(slack: Slack, config: BotConfig) -> Identity:
-    """Ask Slack who the bot is and what it may do.
+    """Ask Slack for the bot's identity and scopes.
 
     Raises:
         SettingsError: the token is wrong, of another workspace or of a whole
@@ -59,10 +60,10 @@ async def identify(slack: Slack, config: BotConfig) -> Identity:
             f"Slack refused SLACK_BOT_TOKEN ({error.error!r}); copy the Bot User OAuth "
             "Token (xoxb-…) from api.slack.com/apps, 'OAuth & Permissions'."
         ) from error
-    # No header is no reason to refuse the start: a scope that is missing shows in the
-    # first call that needs it (`missing_scope`).
+    # A missing header does not prevent the start: a missing scope shows in the first
+    # call that needs it (`missing_scope`).
     missing: list[str] = sorted(set(SCOPES) - granted) if granted else []
-    # An app that was installed before these were asked for works on.
+    # An app installed before these scopes were added continues to work.
     for scope in OPTIONAL.keys() & missing:
         logger.warning("%s scope=%s", OPTIONAL[scope], scope)
         missing.remove(scope)
@@ -90,11 +91,11 @@ async def identify(slack: Slack, config: BotConfig) -> Identity:
 def check_one_workspace(reply: SlackBody) -> None:
     """Refuse an app that is installed for a whole organization (Enterprise Grid).
 
-    Its clicks come from workspaces, none of which is the one of the token: each would
-    be refused as somebody else's.
+    Its clicks come from workspaces other than the token's, and each would be refused as
+    a stranger's.
 
     Raises:
-        SettingsError: it is; says how to install it instead.
+        SettingsError: it is; the message explains how to install it instead.
     """
     if reply.get("is_enterprise_install") is True:
         raise SettingsError(
@@ -105,25 +106,25 @@ def check_one_workspace(reply: SlackBody) -> None:
 
 
 async def ask_until_answered(ask: Callable[[], Awaitable[T]], config: BotConfig) -> T:
-    """Ask Slack until it answers: it may be away while the bot starts.
+    """Ask Slack until it answers, because it may be unreachable while the bot starts.
 
     Raises:
         SlackRefused: Slack answered, and refused.
-        SettingsError: it did not answer within `START_WITHIN_S`; says what to check.
+        SettingsError: no answer within `START_WITHIN_S`; the message names the checks.
     """
     deadline, pause_s = time.monotonic() + START_WITHIN_S, _FIRST_PAUSE_S
     while True:
         try:
             return await ask()
         except SlackError as error:
-            # A refusal is an answer: the token is wrong, and another try would not
-            # change that. What is refused to the whole workspace passes.
+            # A refusal is an answer: the token is wrong, and a retry would not change
+            # that. Refusals of the whole workspace pass.
             if isinstance(error, SlackRefused) and error.error not in WORKSPACE_ERRORS:
                 raise
             wait_s = error.retry_after_s if isinstance(error, RateLimited) else pause_s
             silent = _silent(error, config)
-            # Asked before the pause: a Retry-After that ends beyond the deadline is
-            # told at once and not slept through.
+            # Checked before the pause: a Retry-After beyond the deadline is reported
+            # immediately.
             if time.monotonic() + wait_s > deadline:
                 raise silent from error
             logger.warning("bot.waits_for_slack again_in_s=%.1f why=%s", wait_s, silent)
@@ -146,15 +147,15 @@ def _silent(error: SlackError, config: BotConfig) -> SettingsError:
 
 CHECKED_S = 60.0
 REJECTED_S = 10.0
-"""How soon a token that was rejected is tried again."""
+"""Seconds until a rejected token is tried again."""
 
 
 class BotToken:
-    """Whether the bot's token works, as Slack said last.
+    """Whether the bot's token works, by Slack's last answer.
 
     Args:
-        slack: calls with the token, and remembers what Slack said of it.
-        clock: seconds, never going backwards.
+        slack: makes calls with the token, and keeps Slack's last answer about it.
+        clock: seconds, monotonic.
     """
 
     def __init__(self, slack: Slack, *, clock: Callable[[], float]) -> None:
@@ -177,12 +178,12 @@ class BotToken:
         )
 
     async def lost(self, event: str) -> None:
-        """Take note of an event that says the token is gone, and ask Slack.
+        """Record an event about the loss of the token, and ask Slack.
 
         The event may be late, or about a token that was replaced since.
         """
-        # Before Slack is asked, so that the health check shows it also while Slack is
-        # away.
+        # Before the request, so that the health check shows it even while Slack is
+        # unreachable.
         self._slack.token_error = event
         await self._check()
         if self._slack.token_error:
@@ -190,6 +191,6 @@ class BotToken:
 
     async def _check(self) -> None:
         self._checked_at = self._clock()
-        # What Slack said of the token is kept by the call itself.
+        # The call itself stores Slack's answer about the token.
         with suppress(SlackError):
             await self._slack.test()

@@ -1,12 +1,11 @@
 """Define action ids and callback ids, and sign the values of buttons (HMAC).
 
-A seal is the ``value`` of a button or the ``private_metadata`` of a modal: the
-approval, its version and the item in plain text, and a short MAC over those plus what
-they stood for when they were written (team, action hash or batch digest, purpose). The
-server re-reads the record and computes the MAC again, so a value that was made for
-another approval, item, version, team or button, or had a bit flipped, is refused
-(threat T11). Versions differ after an edit: compare them first to tell a person that
-the card is old.
+A seal is the ``value`` of a button or the ``private_metadata`` of a modal. It contains
+the approval, its version and the item in plain text, and a short MAC. The MAC covers
+these and the state they refer to (team, action hash or batch digest, purpose). The
+server reads the record again and recomputes the MAC. It refuses a value made for
+another approval, item, version, team or button, and one with a flipped bit (threat
+T11). Versions differ after an edit: compare them first to report that the card is old.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from keyturn.gateway.trust.seals import keyed_hash
 
 
 class Action(StrEnum):
-    """Every ``action_id`` of a button or menu of ours."""
+    """Every ``action_id`` of the bot's buttons and menus."""
 
     APPROVE = "approve"
     APPROVE_ALL = "approve_all"
@@ -74,7 +73,7 @@ class Action(StrEnum):
 
 
 class View(StrEnum):
-    """Every ``callback_id`` of a modal or tab of ours."""
+    """Every ``callback_id`` of the bot's modals and tabs."""
 
     APPROVE = "approve_modal"
     EDIT = "edit_modal"
@@ -123,10 +122,10 @@ VALUE = "value"
 """The ``action_id`` of every input that the edit form makes from a schema."""
 
 COMMAND = "/approvals"
-"""The slash command, unless the settings name another one."""
+"""Default name of the slash command."""
 
 CARD_EVENT = "keyturn_card"
-"""``event_type`` of a card's message metadata; its payload holds ids only."""
+"""``event_type`` of a card's message metadata; its payload contains ids only."""
 
 PAGE = "page"
 """The purpose of a seal that opens one page of the details."""
@@ -141,14 +140,15 @@ OF_WAITING = frozenset(
         View.CHOOSE_CONFIRM,
     }
 )
-"""Purposes about all calls that wait: their seals hold which these are.
+"""Purposes about all pending calls, whose seals include the list of these calls.
 
-The batch digest covers the calls and not their states; a click on a card on which a
-call was decided meanwhile would else be about fewer calls than its reviewer saw.
+The batch digest covers the calls and not their states. Without the list, a click on a
+card would apply to fewer calls than its reviewer saw if one was decided in the
+meantime.
 """
 
-# 128 bits: a forger has one try a click, and each is logged. The value stays short,
-# since every card carries some twenty of them.
+# 128 bits: a forger has one try per click, and each is logged. The value stays short,
+# since every card has some twenty of them.
 MAC_BYTES = 16
 _KEY_ID_TAG, _KEY_ID_DIGITS = b"keyturn/v1/seal-key-id", 12
 _SEAL_TAG = "keyturn/v1/seal"
@@ -160,7 +160,7 @@ _MAC = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]", re.ASCII)
 
 
 class BadSeal(ValueError):
-    """A string does not have the form of a signed value; nothing of it was trusted."""
+    """A string does not have the form of a signed value; no part of it was trusted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class Sealed:
         version: the approval's version when the seal was made; 0 for an outage.
         index: the item, or None for the batch as a whole.
         mac: 16 bytes.
-        page: the page of the details that it opens, from 1; 0 when it opens none.
+        page: the page of the details to open, from 1; 0 for none.
     """
 
     approval: str
@@ -197,12 +197,12 @@ def seal(
         approval: the record as the card or modal shows it.
         index: the item, or None for the batch as a whole.
         key: the bot's sealing key.
-        team: the workspace in which it will be clicked.
-        purpose: what it is good for: an `Action`, a `View`, or `PAGE`.
-        page: which page of the details it opens, from 1.
+        team: the workspace of the card.
+        purpose: the only valid use: an `Action`, a `View`, or `PAGE`.
+        page: the page of the details to open, from 1.
     """
-    # The purpose is under the MAC, not in the text: a value made for one button is
-    # refused at every other one, and nothing in it says which one it is for.
+    # The MAC covers the purpose, but the text does not contain it: a value made for one
+    # button is refused at every other one, and does not reveal its button.
     mac = _mac(approval, index, key=key, team=team, purpose=purpose, page=page)
     where = _WHOLE if index is None else str(index)
     if page:
@@ -211,31 +211,31 @@ def seal(
 
 
 def choice(action: str, sealed: str) -> str:
-    """Return the value of an act in a menu: the act, and what its button would hold."""
+    """Return the value of an option in a menu: the action, and its button's value."""
     return f"{action} {sealed}"
 
 
 def chosen(text: str) -> tuple[str, str]:
-    """Return the act that was chosen in a menu, and the value of its button."""
+    """Return the action chosen in a menu, and the value of its button."""
     action, _, sealed = text.partition(" ")
     return action, sealed
 
 
 def unseal(text: str) -> Sealed:
-    """Read the parts of a seal without believing them.
+    """Read the parts of a seal without trusting them.
 
     Raises:
-        BadSeal: when the text is not of the form that `seal` writes.
+        BadSeal: the text does not have the form that `seal` writes.
     """
     parts = text.rsplit(":", 3)
-    # 255 characters are far less than Slack allows in a value; a longer text is not
-    # ours and is not worth parsing. `rsplit`: whatever an id holds, the last three
-    # parts are ours.
+    # 255 characters are far less than Slack allows in a value; a longer text is not a
+    # seal and is not worth parsing. `rsplit`: an id may contain colons, the last three
+    # parts never do.
     if len(text) > _MAX_SEAL or len(parts) != 4 or not parts[0]:  # noqa: PLR2004 - approval, version, item, MAC
         raise BadSeal(f"{text[:80]!r} is not a seal of ours.")
     approval, version, where, mac = parts
     index, dot, page = where.partition(".")
-    # No page has one spelling, the one without a dot: a MAC is good for one text only.
+    # "No page" has one spelling, without a dot: a MAC is valid for one text only.
     if dot and page == "0":
         raise BadSeal(f"{text[:80]!r} is not a seal of ours.")
     return Sealed(
@@ -250,7 +250,7 @@ def unseal(text: str) -> Sealed:
 def verify(
     sealed: Sealed, approval: Approval, *, key: bytes, team: str, purpose: str
 ) -> bool:
-    """Return whether a seal was made by us for this record, team and purpose.
+    """Return whether the bot made a seal for this record, team and purpose.
 
     The MAC is computed from the stored record and compared in constant time.
     """
@@ -267,20 +267,20 @@ def verify(
 
 
 def seal_outage(outage: str, *, key: bytes, team: str, purpose: str) -> str:
-    """Return the opaque text for a button on the message about a run that failed.
+    """Return the opaque text for a button on the message about a failed run.
 
     Args:
-        outage: names the run and this time of failing.
+        outage: names the run and this outage.
         key: the bot's sealing key.
-        team: the workspace in which it will be clicked.
-        purpose: what it is good for: an `Action`.
+        team: the workspace of the message.
+        purpose: the only valid use: an `Action`.
     """
     mac = _encoded(_outage_mac(outage, key=key, team=team, purpose=purpose))
     return f"{outage}:{_NO_VERSION}:{_WHOLE}:{mac}"
 
 
 def verify_outage(sealed: Sealed, *, key: bytes, team: str, purpose: str) -> bool:
-    """Return whether a seal was made by us for this outage, team and purpose."""
+    """Return whether the bot made a seal for this outage, team and purpose."""
     if (sealed.version, sealed.index) != (_NO_VERSION, None):
         return False
     wanted = _outage_mac(sealed.approval, key=key, team=team, purpose=purpose)
@@ -288,9 +288,9 @@ def verify_outage(sealed: Sealed, *, key: bytes, team: str, purpose: str) -> boo
 
 
 def key_id(key: bytes) -> str:
-    """Return a short name of a sealing key, which tells nothing of the key."""
-    # With a tag of its own, so that this name, which is logged and stored, can never be
-    # the MAC of a seal.
+    """Return the id of a sealing key, which reveals nothing about the key."""
+    # With a separate tag, so that this id, which is logged and stored, can never be the
+    # MAC of a seal.
     return hmac.new(key, _KEY_ID_TAG, hashlib.sha256).hexdigest()[:_KEY_ID_DIGITS]
 
 
@@ -307,8 +307,8 @@ def _mac(
     purpose: str,
     page: int,
 ) -> bytes:
-    # What the button approves is under the MAC as well as the version: a record that
-    # was put back from an older copy may have the same version and other arguments.
+    # The MAC covers the approved action as well as the version: a record restored from
+    # an older copy may have the same version and other arguments.
     bound = approval.digest if index is None else approval.items[index].action_hash
     of_all: list[JsonValue] = []
     if purpose in OF_WAITING:
@@ -332,8 +332,8 @@ def _counted(text: str) -> int:
 
 def _decoded(text: str) -> bytes:
     """Return the MAC; one MAC has one spelling, so no character can be altered."""
-    # The last digit holds two bits of the MAC: with any others set, many texts would be
-    # one MAC.
+    # The last digit has two bits of the MAC: if the others could vary, many texts would
+    # be one MAC.
     if not _MAC.fullmatch(text):
         raise BadSeal(f"{text[:80]!r} is not a MAC in a seal.")
     return base64.urlsafe_b64decode(f"{text}==")

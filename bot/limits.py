@@ -1,9 +1,9 @@
 """Track Slack's rate limits: how long the next call has to wait.
 
 Slack counts per method, workspace and app, and posts per channel as well. Each has a
-token bucket: a call takes a token, and tokens come back at a steady rate. After a 429
-only calls of that method (and channel) wait, for as long as Retry-After says.
-Source: https://docs.slack.dev/apis/web-api/rate-limits
+token bucket: a call takes a token, and tokens are refilled at a steady rate. After a
+429 only calls of that method (and channel) wait, for the time in Retry-After. Source:
+https://docs.slack.dev/apis/web-api/rate-limits
 """
 
 from __future__ import annotations
@@ -39,16 +39,15 @@ class Rate:
     after_refusal: int = 1
 
 
-# In the worst window a burst comes on top of what flows back: 6 + 44 updates in a
-# minute, 3 + 7 posts in ten seconds, 6 + 14 user groups in a minute. That is what
-# Slack promises to take.
+# In the worst window a burst is added to the refill: 6 + 44 updates in a minute, 3 + 7
+# posts in ten seconds, 6 + 14 user groups in a minute. Slack promises to accept that.
 RATES: Final = {
     POST: Rate(42, 3),
     UPDATE: Rate(44, 6),
     OPEN_DM: Rate(44, 6),
     HISTORY: Rate(44, 6),
-    # One click asks about several people and groups; after a Retry-After it has to
-    # learn all of them, or the next click would only get one step further.
+    # One click needs several people and groups. After a Retry-After all of them must be
+    # available, or the next click would only get one step further.
     GROUP_USERS: Rate(14, 6, after_refusal=6),
     USER: Rate(80, 20, after_refusal=20),
     PUBLISH: Rate(70, 25, after_refusal=5),
@@ -61,17 +60,17 @@ _NOTHING_S: Final = 1e-6
 class Limits:
     """The buckets of one workspace.
 
-    A call that can wait says how many tokens it has to ``keep``: they are the reserve
-    of calls that cannot.
+    A call that can wait passes the number of tokens to ``keep``, as a reserve for calls
+    that cannot wait.
 
     Args:
-        clock: seconds, never going backwards.
+        clock: seconds, monotonic.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        # In memory alone: after a restart the buckets are full. Slack then answers 429
-        # at worst, and `refused` waits for that.
+        # Only in memory: after a restart the buckets are full. At worst Slack answers
+        # 429, and `refused` waits for that.
         self._buckets: dict[str, _Bucket] = {}
         self._closed_until: dict[str, float] = {}
         self._ids: dict[str, str] = {}
@@ -81,21 +80,21 @@ class Limits:
         self._ids[name] = channel
 
     def channel_id(self, name: str) -> str:
-        """Return the id of a channel if it is known, else what was given."""
+        """Return the id of a channel if it is known, else ``name``."""
         return self._ids.get(name, name)
 
     def wait_s(self, method: str, channel: str = "", *, keep: int = 0) -> float:
-        """Return 0 when a call may go out now, else the seconds until it may."""
+        """Return 0 if a call may go out now, else the seconds until it may."""
         wait_s = self.free_at(method, channel, keep=keep) - self._clock()
         # Rounding must not leave a caller waiting for the last billionth of a token.
         return 0.0 if wait_s <= _NOTHING_S else wait_s
 
     def free_at(self, method: str, channel: str = "", *, keep: int = 0) -> float:
-        """Return since when, or from when on, a call may go out."""
+        """Return the time, past or future, from which a call may go out."""
         key = self._key(method, channel)
         free_at = self._bucket(key, method).free_at(1 + keep)
-        # A Retry-After counts also where tokens are left: Slack knows of calls that we
-        # do not, by other processes with the same token.
+        # A Retry-After counts even if tokens are left: Slack also counts calls of other
+        # processes with the same token.
         return max(free_at, self._closed_until.get(key, free_at))
 
     def take(self, method: str, channel: str = "", *, keep: int = 0) -> float:
@@ -106,17 +105,17 @@ class Limits:
         return wait_s
 
     def give_back(self, method: str, channel: str = "") -> None:
-        """Let a call count no longer: it did not go out."""
+        """Return the token of a call that did not go out."""
         self._bucket(self._key(method, channel), method).add(1.0, self._clock())
 
     def refused(self, method: str, channel: str, retry_after_s: float) -> None:
-        """Stand still after a 429; the bucket then starts again with few tokens."""
+        """Block calls after a 429; the bucket then starts again with few tokens."""
         logger.warning("slack.rate_limited method=%s for_s=%.0f", method, retry_after_s)
         now = self._clock()
         key = self._key(method, channel)
         until = now + max(0.0, retry_after_s)
-        # Two calls may be refused at once; the later end counts, whichever answer comes
-        # first.
+        # Two calls may be refused at once; the later end counts, in any order of
+        # answers.
         self._closed_until[key] = max(until, self._closed_until.get(key, until))
         self._bucket(key, method).empty(until)
 
@@ -134,7 +133,7 @@ class Limits:
 
 
 class _Bucket:
-    """Tokens as of one moment, and how fast they come back."""
+    """Tokens at one moment, and their refill rate."""
 
     def __init__(self, rate: Rate, now: float) -> None:
         self._rate = rate
@@ -142,20 +141,20 @@ class _Bucket:
         self._at = now
 
     def free_at(self, tokens: int) -> float:
-        """Return when there are, or were first, so many tokens."""
-        # More than the burst are never there: a call that keeps a reserve would wait
-        # for ever in a small bucket.
+        """Return when the bucket has, or first had, this many tokens."""
+        # A bucket never has more than its burst: a call with a reserve would wait for
+        # ever in a small bucket.
         wanted = min(tokens, self._rate.burst)
         missing = max(0.0, wanted - self._tokens)
         return self._at + missing * 60.0 / self._rate.per_minute
 
     def add(self, tokens: float, now: float) -> None:
-        # `_at` may lie in the future, after `empty`; no tokens come back until then.
+        # `_at` may be in the future, after `empty`; no tokens are refilled until then.
         passed = max(0.0, now - self._at)
         back = passed * self._rate.per_minute / 60.0
         most = float(self._rate.burst)
-        # Cut before and after: a token that is given back must not fill the bucket
-        # beyond its burst either.
+        # Cut before and after: a returned token must not fill the bucket beyond its
+        # burst either.
         filled = min(most, self._tokens + back)
         self._tokens = min(most, filled + tokens)
         self._at = max(now, self._at)
@@ -165,7 +164,7 @@ class _Bucket:
 
 
 RESERVED = 10
-"""Calls of the rate limit that are left to people who open their tab now."""
+"""Calls of the rate limit reserved for people who open their tab now."""
 
 _LONGEST_WAIT_S = 30.0
 
@@ -175,29 +174,29 @@ class HomeUpdates:
     """Serialize and coalesce the updates of each Home tab that this process publishes.
 
     Attributes:
-        clock: seconds, never going backwards.
-        changed: set when something happened that may change an open tab.
+        clock: seconds, monotonic.
+        changed: set after an event that may change an open tab.
     """
 
     clock: Callable[[], float]
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     limits: Limits = field(init=False)
     _asked: set[str] = field(default_factory=set[str])
-    # A lock lives as long as somebody holds it or waits for it.
+    # A lock lives as long as a task holds it or waits for it.
     _locks: WeakValueDictionary[str, asyncio.Lock] = field(
         default_factory=WeakValueDictionary[str, asyncio.Lock]
     )
 
     def __post_init__(self) -> None:
-        """Begin with all calls that Slack takes."""
+        """Begin with full buckets."""
         self.limits = Limits(self.clock)
 
     @asynccontextmanager
     async def next_update(self, user: str) -> AsyncGenerator[bool]:
-        """Wait for a person's next update; give False when a later one shows it all.
+        """Wait for a person's next update; yield False if a later one covers it.
 
-        Of several that wait for one person the first one begins after all of them were
-        asked for, so it shows what each of them would.
+        Of several waiting updates of one person, the first begins after all were
+        requested, so it shows all their changes.
         """
         if user in self._asked:
             yield False
@@ -222,5 +221,5 @@ class HomeUpdates:
             await asyncio.sleep(min(wait_s, _LONGEST_WAIT_S))
 
     def may_publish(self) -> bool:
-        """Take a call for a tab that nobody asked for now, if there are enough."""
+        """Take a token for an unrequested update of a tab, if enough are left."""
         return self.limits.take(PUBLISH, keep=RESERVED) == 0

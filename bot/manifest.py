@@ -1,6 +1,6 @@
 """Generate the Slack app manifest, and check an existing one.
 
-``manifest.yml`` at the root is `render()` as YAML, and a test holds it to that.
+``manifest.yml`` at the root is `render()` as YAML; a test compares them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SCOPES = (
     "users:read",
     "usergroups:read",
 )
-"""The bot scopes that our calls need, and no other."""
+"""The bot scopes that the bot's calls need, and no others."""
 
 DIRECT_MESSAGES = "im:write"
 """The scope that only ``notify: dm`` needs; without it people are mentioned instead."""
@@ -37,9 +37,10 @@ OPTIONAL = {
     "channels:history": "bot.cannot_look_for_cards",
     "groups:history": "bot.cannot_look_for_cards",
 }
-"""Scopes that an app of before may lack, with what the log records of it then.
+"""Scopes that older apps may lack, with the log event for their absence.
 
-By its history a card is found whose posting was cut off; else it is posted again.
+With the history scopes the bot finds a card whose post was interrupted; without them it
+posts the card again.
 """
 
 EVENTS = (
@@ -49,10 +50,10 @@ EVENTS = (
     "message.im",
     "tokens_revoked",
 )
-"""The events that a listener of ours handles."""
+"""The events that have a listener."""
 
 EVENTS_PATH = "/slack/events"
-"""Where the bot takes everything from Slack in HTTP mode."""
+"""Path of all requests from Slack in HTTP mode."""
 
 _HEADER = """\
 # The Slack app of Keyturn in Socket Mode: no public address is needed.
@@ -74,18 +75,18 @@ _FREE = frozenset(
         "usage_hint",
     }
 )
-"""Keys that `check_manifest` does not compare as they are."""
+"""Keys whose values `check_manifest` does not compare."""
 
 
 def render(request_url: str = "", *, command: str = ids.COMMAND) -> JsonObject:
-    """Return the manifest: for Socket Mode, or for HTTP when an address is given.
+    """Return the manifest: for Socket Mode, or for HTTP if an address is given.
 
     Args:
         request_url: the bot's public address, such as ``https://bot.example.com``.
-        command: the slash command, which no other app of the workspace may have.
+        command: the slash command; no other app of the workspace may use it.
 
     Raises:
-        SettingsError: the address is none that Slack can deliver to.
+        SettingsError: Slack cannot deliver to the address.
     """
     url = public_address(request_url) + EVENTS_PATH if request_url else ""
     reached: JsonObject = {"request_url": url} if url else {}
@@ -128,14 +129,14 @@ def public_address(given: str) -> str:
     """Return the bot's public address, without a slash at its end.
 
     Raises:
-        SettingsError: says what is wrong with it; a password in it is not repeated.
+        SettingsError: names the problem; a password in the address is not repeated.
     """
     try:
         parts = urlsplit(given)
         host, port = parts.hostname, parts.port
     except ValueError:
         raise _no_address("it is not an address") from None
-    # Before any sentence that repeats the address: a password must not get into a log.
+    # Before any message that repeats the address: a password must not get into a log.
     if parts.username is not None or parts.password is not None:
         raise _no_address("Slack sends no user and password; leave them out")
     shown = f"{given!r} "
@@ -163,7 +164,7 @@ def _no_address(why: str) -> SettingsError:
 
 def as_yaml(manifest: JsonObject) -> str:
     """Return a manifest as the text of ``manifest.yml``."""
-    # In the order of `render`, so that a person can compare a file with ours.
+    # In the order of `render`, so that people can compare the files.
     body = yaml.safe_dump(manifest, sort_keys=False, allow_unicode=True, width=88)
     is_socket = _at(manifest, "settings", "socket_mode_enabled") is True
     return f"{_HEADER if is_socket else ''}{body}"
@@ -180,10 +181,10 @@ def install_link(manifest: JsonObject) -> str:
 
 
 def check_manifest(given: JsonValue, *, command: str = ids.COMMAND) -> list[str]:
-    """Return where a manifest is not what the bot needs, a sentence each.
+    """Return the differences between a manifest and the bot's needs, as sentences.
 
-    It is compared with `render`, for Socket Mode or for HTTP as it says itself. Names
-    and descriptions of the app are free, and Slack's page names what Slack refuses.
+    It is compared with `render`, for its own mode: Socket Mode or HTTP. Names and
+    descriptions of the app are free, and Slack's page reports what Slack refuses.
     """
     is_socket = _at(given, "settings", "socket_mode_enabled") is not False
     needed = render("" if is_socket else _ANY_HOST, command=command)
@@ -204,7 +205,7 @@ def _differences(
                     yield from _differences(given.get(key), value, (*place, key))
         case list():
             yield from _compared(place[-1], given, needed)
-        # A switch that is off may be left out.
+        # A switch that is off may be absent.
         case _ if (given or False) != (needed or False):
             yield f"{name} is {json.dumps(given)}; the bot needs {json.dumps(needed)}."
         case _:
@@ -235,7 +236,7 @@ def _name(one: JsonValue) -> str:
 
 
 def _addresses(given: JsonValue, needed: JsonValue) -> Iterator[str]:
-    """Compare where Slack delivers to: nowhere in Socket Mode, else by HTTPS."""
+    """Compare the delivery addresses: none in Socket Mode, else by HTTPS."""
     places = [
         (("settings", "event_subscriptions", "request_url"), given, needed),
         (("settings", "interactivity", "request_url"), given, needed),

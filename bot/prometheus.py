@@ -1,7 +1,7 @@
 """Render metrics in Prometheus' text format; the text is cached for 5 s.
 
-Labels are tools that the policy lists, tiers, and words of ours: neither an agent nor
-an argument can add one. See https://prometheus.io/docs/practices/naming/.
+Labels are tools in the policy, tiers, and fixed words: neither an agent nor an argument
+can add one. See https://prometheus.io/docs/practices/naming/.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from keyturn.gateway.service.reviews import ReviewService
 from keyturn.gateway.store.readers import Backlog
 
 _KEPT_S = 5.0
-"""A second request within this time gets the same text: anybody may ask."""
+"""A second request within this time gets the same text: the endpoint is public."""
 
 _Cell = tuple[str, str]
 """Tool and tier."""
@@ -35,28 +35,28 @@ _Cell = tuple[str, str]
 
 @dataclass
 class Waiting:
-    """What waits for people now, by tool and tier.
+    """Calls that need people now, by tool and tier.
 
     Attributes:
-        calls: how many.
-        oldest_ms: how long the one waits that waits longest.
+        calls: their number.
+        oldest_ms: waiting time of the oldest one.
     """
 
     calls: Counter[_Cell] = field(default_factory=Counter[_Cell])
     oldest_ms: dict[_Cell, int] = field(default_factory=dict[_Cell, int])
 
     def add(self, cell: _Cell, waited_ms: int) -> None:
-        """Count a call that waits."""
+        """Count a pending call."""
         self.calls[cell] += 1
         self.oldest_ms[cell] = max(self.oldest_ms.get(cell, 0), waited_ms)
 
 
 class MetricsEndpoint:
-    """The text that ``GET /metrics`` answers.
+    """The text of ``GET /metrics``.
 
     Args:
-        service: whose queue, runs and audit log.
-        clock: seconds, never going backwards.
+        service: has the queue, runs and audit log.
+        clock: seconds, monotonic.
     """
 
     def __init__(self, service: ReviewService, *, clock: Callable[[], float]) -> None:
@@ -68,18 +68,18 @@ class MetricsEndpoint:
         self._making = asyncio.Lock()
 
     async def begin(self) -> None:
-        """Count from now on.
+        """Start counting.
 
         Raises:
-            StoreUnavailable: when the store does not answer.
+            StoreUnavailable: the store does not answer.
         """
         await self._live.begin()
 
     async def text(self) -> bytes:
-        """Return the metrics of now.
+        """Return the current metrics.
 
         Raises:
-            StoreUnavailable: when the store does not answer.
+            StoreUnavailable: the store does not answer.
         """
         async with self._making:
             now = self._clock()
@@ -112,10 +112,10 @@ def exposition(
     """Return metrics in the text format.
 
     Args:
-        metrics: what was counted, under the labels of tools.
-        waiting: what waits now.
-        stalled: how many runs wait to be retried, and how many are parked.
-        outbox: how many events it holds.
+        metrics: the counts, under the labels of tools.
+        waiting: the pending calls.
+        stalled: number of runs waiting for a retry, and number of parked runs.
+        outbox: its backlog.
     """
     registry = CollectorRegistry()
     now = (*_now(waiting, stalled), *_outbox(outbox))
@@ -202,7 +202,7 @@ def _security(metrics: Metrics) -> CounterMetricFamily:
 
 
 def _failures(counts: Counts) -> list[tuple[str, int]]:
-    """Return how many calls failed, by whether people were asked about them."""
+    """Return the number of failed calls, by whether people were asked about them."""
     asked = counts.failed - counts.failed_auto
     return [one for one in (("no", counts.failed_auto), ("yes", asked)) if one[1]]
 

@@ -1,15 +1,15 @@
 """Resolve a Slack user to a reviewer: kind of account, and roles by user group.
 
 Slack expects the response to a click within three seconds, so all requests for one
-click run at once. A group for which Slack gives no answer is listed as unknown in the
-result, and an unknown group gives nobody a role.
+click run concurrently. A group for which Slack gives no answer is listed as unknown in
+the result, and an unknown group gives no role.
 
 Slack allows 20 calls of ``usergroups.users.list`` a minute for a whole workspace. So
 all clicks share cached snapshots: each person or group has at most one request in
-flight, and is requested again only when its snapshot is older than the decision allows.
-A rate limiter (`Limits`) refuses a request before Slack would, and after a 429 until
+flight, and is requested again only if its snapshot is older than the decision allows. A
+rate limiter (`Limits`) refuses a request before Slack would, and after a 429 until
 Retry-After is over. A missing, late or malformed response is a `NoAnswer` with the time
-of the next attempt. It is never taken for an empty group or an unknown user.
+of the next attempt. It is never treated as an empty group or an unknown user.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Reviewers:
         team: the workspace's id.
         enterprise: the organization above it, "" for none; its people are members.
         clock: that of the cache.
-        unknown: told of each person of whom Slack did not say who they are.
+        unknown: called with each person whom Slack did not identify.
     """
 
     users: UserCache
@@ -63,17 +63,17 @@ class Reviewers:
         fresh: bool = False,
         is_glance: bool = False,
     ) -> Reviewer:
-        """Return who somebody is; never raises.
+        """Return a person as a reviewer; never raises.
 
         Args:
             user: Slack id of the person who clicked.
             user_team: home of their account, from the payload.
             groups: the user groups to look up; no others are.
-            fresh: for decisions of several people, where an answer a minute old is too
-                old; see `keyturn.bot.user_cache`. A person found in none of the groups
-                is always looked up again freshly, so nobody is refused because they got
-                their role within that minute.
-            is_glance: nothing is refused by it, so nobody is looked up again.
+            fresh: for decisions of several people, for which an answer a minute old is
+                too old; see `UserCache.fresh_group_s`. A person found in none of the
+                groups is always looked up again, so a role given within that minute
+                counts.
+            is_glance: the result refuses nothing, so no second lookup is made.
         """
         wanted = sorted(set(groups))
         found = await self._found(user, wanted, user_team, fresh=fresh)
@@ -108,7 +108,7 @@ class Reviewers:
         snapshots = {
             group: one for group, one in members.items() if isinstance(one, Snapshot)
         }
-        # No answer is UNKNOWN, which decides nothing. STRANGER would refuse the person
+        # No answer is UNKNOWN, which cannot decide. STRANGER would refuse the person
         # for good.
         known = (
             account.value
@@ -118,8 +118,8 @@ class Reviewers:
         answers = [account, *members.values()]
         asked = [one.asked_at for one in answers if isinstance(one, Snapshot)]
         waits = [one.retry_in_s for one in answers if isinstance(one, NoAnswer)]
-        # The oldest of the answers: the audit log shows the age of the oldest fact that
-        # this decision used.
+        # The oldest of the answers: the audit log shows the age of the oldest fact used
+        # for this decision.
         age_s = self.clock() - min(asked, default=self.clock())
         return Reviewer(
             team=self.team,
@@ -134,7 +134,7 @@ class Reviewers:
             ),
             account=self._kind(known, user_team),
             membership_age_ms=int(1000 * max(0.0, age_s)),
-            # The longest wait: trying again earlier would leave one of the groups open
+            # The longest wait: an earlier retry would leave one of the groups unknown
             # again.
             retry_in_s=max(waits, default=0),
         )
@@ -157,18 +157,18 @@ class Reviewers:
 
 
 KEPT_S = 60.0
-"""Maximum age in seconds where one person is enough, and for views."""
+"""Maximum age in seconds if one person suffices, and for views."""
 
 FRESH_S = 5.0
-"""Maximum age in seconds of an account where several people have to agree.
+"""Maximum age in seconds of an account if several people have to agree.
 
-Groups may be older, the more of them are in use; see `UserCache.fresh_group_s`.
+The more groups are in use, the older they may be; see `UserCache.fresh_group_s`.
 """
 
 LOOKUP_TIMEOUT_S = 1.5
 _MAX_KEPT = 10_000
 _NO_SUCH_USER = frozenset({"user_not_found", "user_not_visible"})
-"""Errors of Slack that mean that there is no such user; no other error does."""
+"""The only errors of Slack that mean that the user does not exist."""
 
 _NO_SUCH_GROUP = frozenset({"no_such_subteam", "subteam_not_found"})
 
@@ -185,7 +185,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot(Generic[T]):
-    """An answer of Slack, and when it was requested (seconds of the clock)."""
+    """An answer of Slack, and the time of its request (seconds of the clock)."""
 
     value: T
     asked_at: float
@@ -193,7 +193,7 @@ class Snapshot(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """No usable answer; try again in ``retry_in_s`` seconds, 0 for at once."""
+    """No usable answer; retry in ``retry_in_s`` seconds, 0 for immediately."""
 
     retry_in_s: int = 0
 
@@ -202,10 +202,10 @@ class UserCache:
     """Cache of the users and user groups of one workspace.
 
     Args:
-        slack: to ask.
+        slack: answers the requests.
         team: the workspace's id.
         enterprise: the organization above it, "" for none; its people are members.
-        clock: seconds, never going backwards.
+        clock: seconds, monotonic.
     """
 
     def __init__(
@@ -267,8 +267,8 @@ class UserCache:
         if not isinstance(users, list):
             raise SlackNoResponse(GROUP_USERS, "an answer without users")
         if not users:
-            # Its cards are posted and nobody in it can decide them, which no click and
-            # no refusal of Slack would tell.
+            # Its cards are posted but have no possible decider, and neither a click nor
+            # a refusal by Slack would reveal that.
             logger.warning("user_group.empty group=%s", group)
         return frozenset(str(user) for user in cast("list[object]", users))
 
@@ -276,23 +276,23 @@ class UserCache:
 async def look_up_account(
     slack: Slack, user: str, *, team: str, enterprise: str
 ) -> Account:
-    """Ask ``users.info`` for a user's kind of account.
+    """Request a user's kind of account with ``users.info``.
 
     Args:
-        slack: to ask.
+        slack: answers the request.
         user: their id.
-        team: the workspace that asks.
+        team: the requesting workspace.
         enterprise: the organization above it, "" for none.
 
     Raises:
-        SlackError: when Slack does not say; `SlackNoResponse` when its answer has no
-            user, or one whose member is something else than an object.
+        SlackError: no answer. `SlackNoResponse` if the answer has no user, or one with
+            a member that is not an object.
     """
     try:
         reply = await slack.ask(USER, user=user)
     except SlackRefused as error:
-        # An answer, not a failure: a retry would not help, and a STRANGER may decide
-        # nothing. Another error, as `missing_scope`, says nothing about the user.
+        # An answer, not a failure: a retry would not help, and a STRANGER cannot
+        # decide. Another error, such as `missing_scope`, is not about the user.
         if error.error in _NO_SUCH_USER:
             return Account(AccountKind.STRANGER)
         raise
@@ -304,7 +304,7 @@ async def look_up_account(
 
 def _account_of(user: SlackBody, *, team: str, enterprise: str) -> Account:
     profile = _member(user, "profile")
-    # The full name first: a display name, as "ana", may be that of several people.
+    # The full name first: several people may share a display name such as "ana".
     names = (user.get("real_name"), profile.get("display_name"), user.get("name"))
     name = next((str(each) for each in names if each), "")
     above = _member(user, "enterprise_user")
@@ -360,8 +360,8 @@ class _Snapshots(Generic[T]):
         # old for this decision, so a second one is started.
         asked_at, task = self._asking.get(key, (since, None))
         if task is None or asked_at < since:
-            # Not waited for: the click has to be answered within three seconds. The
-            # person is told when to try again.
+            # Not awaited: the click has to be answered within three seconds. The person
+            # gets the time of the next attempt.
             wait_s = self._limits.take(self._method)
             if wait_s:
                 return self._no_answer(math.ceil(wait_s), "rate_limit")

@@ -1,16 +1,16 @@
-"""Type trusted Slack markup apart from untrusted text, whose hidden characters show.
+"""Separate trusted Slack markup from untrusted text, whose hidden characters show.
 
-`Untrusted` is text of strangers: it is shown, never interpreted. `Label` is plain text
-of the product. `Template` is Slack markup: a sentence written in the code, with checked
-references as its only variable parts. A plain `str` is none of them.
+`Untrusted` is other people's text: it is shown, never interpreted. `Label` is plain
+text of the product. `Template` is Slack markup: a sentence written in the code, with
+checked references as its only variable parts. A plain `str` is none of them.
 
-One walk sanitises a text. It takes the text apart into pieces, each a stretch of the
-original with the way it is shown; a piece is never split. The result differs from the
+One walk sanitises a text. It splits the text into pieces, each a stretch of the
+original with its displayed form; a piece is never split. The result differs from the
 original only inside white brackets: `⟦U+202E⟧`, `⟦12 blank lines⟧`.
 
-A text may contain such brackets itself and then looks as if it hid something. That
-errs on the safe side, and keeps `reveal` idempotent; ask `has_hidden` of the original
-before warning a reader.
+A text may contain such brackets itself and then seems to hide something. That errs on
+the safe side, and keeps `reveal` idempotent; call `has_hidden` with the original before
+warning a reader.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ _MOMENT: Final = "{date_short_pretty} {time}"
 @final
 @dataclass(frozen=True, slots=True)
 class Untrusted:
-    """Hold text that a person, an agent or a tool wrote, hidden characters revealed."""
+    """Text by a person, an agent or a tool, with its hidden characters revealed."""
 
     text: str
 
     def __post_init__(self) -> None:
-        """Reveal hidden characters, however the object was made."""
+        """Reveal hidden characters at every construction."""
         object.__setattr__(self, "text", reveal(self.text))
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Hold plain text of ours: from the code, the settings or the policy."""
+    """Trusted plain text: from the code, the settings or the policy."""
 
     text: str
 
@@ -68,16 +68,16 @@ class Label:
 @final
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """Hold one mention, date or id that Slack markup may contain.
+    """One mention, date or id that Slack markup may contain.
 
     Raises:
-        ValueError: the text is none of the forms this module makes.
+        ValueError: the text has none of the forms of this module.
     """
 
     text: str
 
     def __post_init__(self) -> None:
-        """Refuse everything but a mention, a date, an id or a command."""
+        """Refuse texts other than a mention, a date, an id or a command."""
         # `fullmatch`, since `match` with `$` accepts a line break at the end.
         if not _REFERENCE.fullmatch(self.text):
             raise ValueError(
@@ -90,7 +90,7 @@ class Ref:
 @final
 @dataclass(frozen=True, slots=True, init=False)
 class Template:
-    """Hold a sentence in Slack's mrkdwn that no stranger wrote a letter of."""
+    """A sentence in Slack's mrkdwn without untrusted text."""
 
     text: str = field()
 
@@ -101,41 +101,40 @@ class Template:
             ValueError: a name is missing, unused or formatted.
         """
         named, plain = _places(fmt)
-        # A format such as {x:>9} or {x!r} could make something else of a checked
-        # reference.
+        # A format such as {x:>9} or {x!r} could change a checked reference.
         if named != refs.keys() or not plain:
             raise ValueError(
                 f"{fmt!r} wants {sorted(named)} and was given {sorted(refs)}; "
                 "name each reference once, without a format."
             )
         shown = {
-            # `int()` turns True into 1 and leaves no subclass with a text of its own.
+            # `int()` turns True into 1 and removes subclasses with another text.
             name: ref.text if isinstance(ref, Ref) else str(int(ref))
             for name, ref in refs.items()
         }
         object.__setattr__(self, "text", fmt.format_map(shown))
 
 
-# Each sentence of the code is looked through once.
+# Each sentence of the code is parsed once.
 @lru_cache(maxsize=1024)
 def _places(fmt: str) -> tuple[frozenset[str], bool]:
-    """Return the names in a format, and whether they stand there without a format."""
+    """Return the names in a format, and whether none of them has a format."""
     parts = [*Formatter().parse(fmt)]
     named = frozenset(name for _, name, _, _ in parts if name is not None)
     return named, all(not (spec or conversion) for _, _, spec, conversion in parts)
 
 
 Plain: TypeAlias = Untrusted | Label
-"""What may stand in a plain_text object."""
+"""The types of text in a plain_text object."""
 
 
 def untrusted(text: str) -> Untrusted:
-    """Take text of a stranger; it is only ever shown as preformatted or plain text."""
+    """Wrap untrusted text; it is only shown as preformatted or plain text."""
     return Untrusted(text)
 
 
 def label(text: str) -> Label:
-    """Take plain text of ours; Slack interprets nothing in it."""
+    """Wrap trusted plain text; Slack interprets nothing in it."""
     return Label(text)
 
 
@@ -180,7 +179,7 @@ def channel(channel_id: str) -> Ref:
 
 
 def moment(at: datetime) -> Ref:
-    """Show a moment in each reader's own time zone, with UTC where Slack cannot.
+    """Show a moment in each reader's time zone, or in UTC if Slack cannot.
 
     Raises:
         ValueError: `at` has no time zone.
@@ -197,17 +196,17 @@ def slash_command(name: str) -> Ref:
 
 
 def link(url: str, words: LiteralString) -> Ref:
-    """Link an address that Slack gave us; raises ValueError for an odd one."""
+    """Link an address from Slack; raises ValueError for a malformed one."""
     return Ref(f"<{url}|{words}>")
 
 
 def link_url(url: str) -> bool:
-    """Return whether `link` takes this address."""
+    """Return whether `link` accepts this address."""
     return _REFERENCE.fullmatch(f"<{url}|x>") is not None
 
 
 def code(identifier: str) -> Ref:
-    """Show an id of ours, such as `ap_7` or `sha256:9f…`, in fixed width."""
+    """Show one of Keyturn's ids, such as `ap_7` or `sha256:9f…`, in fixed width."""
     return Ref(f"`{identifier}`")
 
 
@@ -227,7 +226,7 @@ _LONGEST_STRETCH = 4 * _STRETCH
 _ENDS = ("\n", " \t", ",;&|")  # of a line, a word, a value in a list: best first
 _TAIL = 4  # one part in four of a cut excerpt is its end
 
-# A run of blank lines or spaces pushes what follows out of sight.
+# A run of blank lines or spaces pushes the following text out of sight.
 _RUN = re.compile(r"(?P<lines>\n(?:[ \t]*\n){3,})|[ \t]{81,}")
 _PRINTABLE = re.compile(r"[ -~\n\t]*")
 _ONE_LINE = str.maketrans({"\n": mark("\n"), "\t": mark("\t")})
@@ -241,10 +240,10 @@ class _Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Hold what is shown of a text, and how much that is.
+    """The shown part of a text, and its size.
 
-    `shown` and `total` count characters of the original, and `complete` is false when
-    anything was left out.
+    `shown` and `total` count characters of the original, and `complete` is false if any
+    part is omitted.
     """
 
     text: str
@@ -256,10 +255,10 @@ class Excerpt:
 def reveal(text: str) -> str:
     """Show every hidden character of a text as a mark.
 
-    Marks stand for control, bidirectional, ignorable, private, unassigned and
-    surrogate code points outside of emoji, for every space but the plain one, for
-    combining marks without a base or beyond the fourth on one, and for long runs of
-    blank lines or spaces. Newline and tab stay. Doing it twice changes nothing more.
+    Marks replace control, bidirectional, ignorable, private, unassigned and surrogate
+    code points outside of emoji, every space except the plain one, combining marks
+    without a base or beyond the fourth on one, and long runs of blank lines or spaces.
+    Newline and tab stay. A second call changes nothing.
     """
     if _is_usual(text):
         return _RUN.sub(_run, text)
@@ -269,8 +268,8 @@ def reveal(text: str) -> str:
 def _is_usual(text: str) -> bool:
     """Return whether a text can be revealed without a walk over its letters.
 
-    Each character of it is a letter by itself, and shown as it is. Runs of blanks
-    still have to be marked.
+    Each character of it is a separate visible letter. Runs of blanks still have to be
+    marked.
     """
     if _PRINTABLE.fullmatch(text):
         return True
@@ -282,20 +281,20 @@ def _is_usual(text: str) -> bool:
 def _stands_alone(character: str) -> bool:
     """Return whether a character hides nothing, and never joins the one before it.
 
-    In each emoji of several characters there is one that does.
+    Each emoji of several characters contains one that does.
     """
     return not (is_hidden(character) or _may_join(character))
 
 
 def excerpt(text: str, limit: int) -> Excerpt:
-    """Reveal a text and, when it is longer than `limit`, show its head and its tail.
+    """Reveal a text and, if it is longer than `limit`, show its head and its tail.
 
-    The gap names how many characters are missing; the result has at most `limit`
-    characters, gap included. The gap is between lines, words or other values where
-    one of these ends near it. Letters are not torn from their accents.
+    The gap names the number of missing characters; the result has at most `limit`
+    characters, gap included. The gap is between lines, words or other values if one of
+    these ends near it. Letters keep their accents.
 
     Raises:
-        ValueError: `limit` is too small to hold head, gap and tail.
+        ValueError: `limit` is too small for head, gap and tail.
     """
     if limit < _SMALLEST_EXCERPT:
         raise ValueError(
@@ -305,8 +304,8 @@ def excerpt(text: str, limit: int) -> Excerpt:
     total = len(text)
     if total <= limit and _is_usual(text) and len(usual := reveal(text)) <= limit:
         return Excerpt(usual, total, total, complete=True)
-    # Stops at the limit: a text of a megabyte is not walked to its end, which once held
-    # up every other card for seconds.
+    # Stops at the limit: a walk over a text of a megabyte once blocked every other card
+    # for seconds.
     whole = _taken(pieces(text), limit)
     if sum(piece.length for piece in whole) == total:
         text = "".join(piece.shown for piece in whole)
@@ -331,7 +330,7 @@ def on_one_line(text: str) -> str:
 def fit(text: str, limit: int) -> str:
     """Reveal a text on one line of at most `limit` characters, with `…` where cut.
 
-    It is cut behind a word, unless that word is very long. For labels, where Slack
+    It is cut after a word, unless that word is very long. For labels, where Slack
     counts strictly. An empty text becomes `⟦empty⟧`, since Slack refuses an empty one.
 
     Raises:
@@ -349,8 +348,8 @@ def fit(text: str, limit: int) -> str:
         kept.append(_Piece(length, shown.translate(_ONE_LINE)))
         size += len(kept[-1].shown)
         if size > limit:
-            # Once more from the start: the last pieces that fitted may have to make
-            # place for the ellipsis.
+            # Once more from the start: the last pieces that fitted may have to give way
+            # to the ellipsis.
             head = _taken(kept, limit - len(ELLIPSIS))
             head = head[: _end([piece.shown for piece in kept], len(head))]
             return "".join(piece.shown for piece in head) + ELLIPSIS
@@ -358,10 +357,10 @@ def fit(text: str, limit: int) -> str:
 
 
 def _end(shown: Sequence[str], most: int) -> int:
-    """Return after how many of the first `most` pieces a text is cut.
+    """Return the number of pieces, at most `most`, to keep of a cut text.
 
-    It is where a line ends, else a word, else a value in a list, and everything where
-    none of these is in the second half.
+    It ends with a line, else a word, else a value in a list; it is `most` if none of
+    these ends in the second half.
     """
     for ends in _ENDS:
         for place in range(min(most, len(shown) - 1), most // 2, -1):
@@ -372,19 +371,19 @@ def _end(shown: Sequence[str], most: int) -> int:
 
 
 def first_word(text: str) -> tuple[str, str]:
-    """Return the first word of a text and what follows it, "" where there is none.
+    """Return the first word of a text and the rest, "" if there is none.
 
-    Any blank separates them: what people paste has other ones than the space.
+    Any blank separates them: pasted text has other blanks than the space.
     """
     word, *rest = text.split(maxsplit=1) or [""]
     return word, "".join(rest).strip()
 
 
 def escape_mrkdwn(text: str) -> str:
-    """Escape & < > so that mrkdwn holds no mention, channel or link.
+    """Escape & < > so that mrkdwn contains no mention, channel or link.
 
-    It does not stop `*bold*` or a quote: mrkdwn has no escape for those. Text of
-    strangers belongs into preformatted or plain text instead.
+    It does not stop `*bold*` or a quote: mrkdwn has no escape for those. Untrusted text
+    belongs in preformatted or plain text instead.
     https://docs.slack.dev/messaging/formatting-message-text#escaping
     """
     return text.translate(_MRKDWN)
@@ -430,8 +429,8 @@ def _letters_backwards(text: str) -> Iterator[_Piece]:
     while end:
         start = max(0, end - _STRETCH)
         # A stretch must not begin inside a letter, or the pieces from the end would
-        # differ from those from the start. A bound, since nobody writes such letters:
-        # a megabyte of joiners must not be walked for one stretch.
+        # differ from those from the start. Bounded, since real letters are short: a
+        # megabyte of joiners must not be walked for one stretch.
         while start and end - start < _LONGEST_STRETCH and _is_inside(text, start):
             start -= 1
         yield from reversed([*_letters(text[start:end])])
@@ -445,7 +444,7 @@ def _run(run: re.Match[str]) -> str:
 
 
 def _letters(text: str) -> Iterator[_Piece]:
-    """Yield each letter and each emoji as a whole; a hidden character stands alone."""
+    """Yield each letter and each emoji as a whole; a hidden character is separate."""
     if _is_usual(text):
         yield from (_Piece(1, character) for character in text)
         return
@@ -540,8 +539,7 @@ def _end_of_part(text: str, start: int, end: int) -> int:
     if mark:
         return mark.start()
     least = max(start + 1, end - _LONGEST_TOKEN)
-    # Bounded: a text of nothing but accents has no place to cut, and is then cut
-    # anywhere.
+    # Bounded: a text of accents alone has no good place for a cut.
     while end > least and unicodedata.category(text[end])[0] == "M":
         end -= 1
     return end

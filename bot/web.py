@@ -1,7 +1,7 @@
 """Client for Slack's Web API: one error type per kind of failure.
 
-It also finds a conversation that moved to another channel id, or that the name of an
-agent's thread names.
+It also finds a conversation that moved to another channel id, or whose place is in the
+name of an agent's thread.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SERVER_ERROR = 500
 _TOO_MANY = 429
 _WAIT_S = 30.0
 _LONGEST_WAIT_S = 3600.0
-"""After which Slack is asked again, whatever its header said."""
+"""Maximum time until Slack is asked again, even if its header names a longer one."""
 
 _TAKEN = {"ok", ""}
 _SERVER_ERRORS = frozenset(
@@ -72,9 +72,9 @@ WORKSPACE_ERRORS = frozenset(
         "two_factor_setup_required",
     }
 )
-"""Refusals of whatever is asked in a workspace; they pass, or somebody ends them.
+"""Refusals of every call in a workspace; they pass, or an administrator ends them.
 
-Such as while Slack moves the workspace into an organization. From the method pages,
+One example is the move of the workspace into an organization. From the method pages,
 https://docs.slack.dev/reference/methods/chat.postMessage
 """
 
@@ -83,13 +83,13 @@ NOT_ABOUT_THE_CARD = (
     | WORKSPACE_ERRORS
     | {"access_denied", "missing_scope", "no_permission", "not_allowed_token_type"}
 )
-"""Refusals of the bot as a whole: a message that gets one is tried again."""
+"""Refusals of the bot as a whole: the message is retried."""
 
 STILL_THERE = frozenset({"cant_update_message", "edit_window_closed"})
-"""Refusals to update a message that still stands in its channel."""
+"""Refusals to update a message that still exists in its channel."""
 
 NEVER_UPDATED = STILL_THERE | {"message_not_found"}
-"""Refusals after which a message will never show anything new."""
+"""Refusals after which a message can never be updated."""
 
 ABOUT_THE_BLOCKS = frozenset(
     {
@@ -101,11 +101,11 @@ ABOUT_THE_BLOCKS = frozenset(
         "msg_too_long",
     }
 )
-"""Refusals of what a message shows; a plainer one may be taken."""
+"""Refusals of a message's content; a plainer one may be accepted."""
 
 
 class _Response(NamedTuple):
-    """What Slack answered; ``body`` is empty for what is no JSON object."""
+    """Slack's answer; ``body`` is empty unless the answer is a JSON object."""
 
     body: SlackBody
     status: int
@@ -113,7 +113,7 @@ class _Response(NamedTuple):
 
 
 class SlackError(KeyturnError):
-    """A call to Slack did not succeed; see the children for what to do.
+    """A call to Slack did not succeed; the subclasses differ in what to do.
 
     Attributes:
         method: of the Web API.
@@ -137,10 +137,10 @@ class RateLimited(SlackError):
 
 
 class SlackRefused(SlackError):
-    """Slack said no; the same call would be refused again.
+    """Slack refused the call; the same call would be refused again.
 
     Attributes:
-        error: Slack's name for it, such as ``channel_not_found``.
+        error: Slack's error code, such as ``channel_not_found``.
     """
 
     def __init__(self, method: str, error: str) -> None:
@@ -155,9 +155,10 @@ class SlackNoResponse(SlackError):
 class Slack:
     """Slack's Web API through one shared connection pool.
 
-    Nothing is tried again here: whether a call may be repeated, only its caller
-    knows. (The SDK's own retry repeats ``chat.postMessage`` after a lost answer.) The
-    calls are the session's own, since those of the SDK take twice the processor time.
+    Nothing is retried here, because only the caller can decide whether a call may be
+    repeated. (The SDK's own retry repeats ``chat.postMessage`` after a lost answer.)
+    The calls use the session directly, since those of the SDK take twice the processor
+    time.
 
     Args:
         token: the bot's.
@@ -165,7 +166,8 @@ class Slack:
         session: the caller closes it.
 
     Attributes:
-        token_error: Slack's name for why it refused the token last; "" when it works.
+        token_error: Slack's error code for its last refusal of the token; "" if it
+            works.
     """
 
     def __init__(
@@ -194,8 +196,7 @@ class Slack:
         Raises:
             RateLimited, SlackRefused, SlackNoResponse: see there.
         """
-        # Left out and not sent as null, which Slack does not take for absent
-        # everywhere.
+        # Omitted and not sent as null, which some methods do not treat as absent.
         given = {key: value for key, value in arguments.items() if value is not None}
         return (await self._response(method, json=given)).body
 
@@ -204,7 +205,7 @@ class Slack:
         return (await self._response(method, params=arguments)).body
 
     async def test(self) -> tuple[SlackBody, frozenset[str]]:
-        """Return what ``auth.test`` says, and the scopes that were granted.
+        """Return the result of ``auth.test``, and the granted scopes.
 
         Raises:
             RateLimited, SlackRefused, SlackNoResponse: see there.
@@ -216,7 +217,7 @@ class Slack:
         return response.body, found
 
     def message_url(self, channel: str, ts: str) -> str:
-        """Return a message's address in the workspace that `test` named, else ""."""
+        """Return a message's address in the workspace of `test`, else ""."""
         url = f"{self.workspace_url}archives/{channel}/p{ts.replace('.', '')}"
         return url if link_url(url) else ""
 
@@ -230,7 +231,7 @@ class Slack:
         """Post to the ``response_url`` of a payload; raises as `call` does."""
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         try:
-            # A redirect would take what the card says to another server.
+            # A redirect would send the card's content to another server.
             async with self._session.post(
                 url, json=body, timeout=timeout, allow_redirects=False
             ) as response:
@@ -239,19 +240,19 @@ class Slack:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             problem = f"no answer ({type(error).__name__})"
             raise SlackNoResponse("response_url", problem) from error
-        # How long is not read from the answer: a private reply is not sent again
+        # The answer's waiting time is not read: a private reply is not sent again
         # anyway.
         if status == _TOO_MANY:
             raise RateLimited("response_url", _WAIT_S)
         if status >= _REDIRECT:
             raise SlackRefused("response_url", f"http_{status}")
-        # A refusal may come with status 200, too, and so may the page of a proxy.
+        # A refusal may have status 200, too, and so may the page of a proxy.
         answer = _object(told)
         if answer.get("ok") is not True and told.strip() not in _TAKEN:
             raise _failure_of("response_url", _Response(answer, status, {}))
 
     def is_own(self, url: str) -> bool:
-        """Return whether a URL leads to this Slack, as those in its payloads do."""
+        """Return whether a URL belongs to this Slack, like those in its payloads."""
         slack, given = urlsplit(self.client.base_url), urlsplit(url)
         own, host = slack.hostname or "", given.hostname or ""
         is_below = bool(own) and (host == own or host.endswith(f".{own}"))
@@ -274,8 +275,8 @@ class Slack:
             ) from error
         is_taken = response.status == HTTPStatus.OK and bool(response.body.get("ok"))
         failure = None if is_taken else _failure_of(method, response)
-        # A call with headers of its own uses the app-level token (`open_socket`), which
-        # says nothing of the bot's. Any other answer shows that the token works.
+        # A call with separate headers uses the app-level token (`open_socket`), which
+        # does not concern the bot's. Any other answer shows that the token works.
         if headers is None and (is_taken or isinstance(failure, SlackRefused)):
             told = failure.error if isinstance(failure, SlackRefused) else ""
             self.token_error = told if told in TOKEN_ERRORS else ""
@@ -306,7 +307,7 @@ class Slack:
 
 
 def text_at(reply: SlackBody, *path: str) -> str:
-    """Return a text from inside a reply, "" when it is not there."""
+    """Return a text from inside a reply, "" if it is absent."""
     node: object = reply
     for key in path:
         if not isinstance(node, Mapping):
@@ -316,7 +317,7 @@ def text_at(reply: SlackBody, *path: str) -> str:
 
 
 def _object(answer: bytes | str) -> SlackBody:
-    """Return the JSON object of an answer; of anything else, an empty one."""
+    """Return the JSON object of an answer; an empty one for any other answer."""
     try:
         found: object = json.loads(answer)
     except ValueError:
@@ -328,11 +329,11 @@ def _object(answer: bytes | str) -> SlackBody:
 def _failure_of(method: str, response: _Response) -> SlackError:
     body, status = response.body, response.status
     name = str(body.get("error", ""))
-    # Slack documents both spellings, beside the status.
+    # Slack documents both spellings, in addition to the status.
     if status == _TOO_MANY or name in {"ratelimited", "rate_limited"}:
         return RateLimited(method, _retry_after(response))
-    # Silence and not refusal: the call may have had its effect, so a caller that posts
-    # has to reckon with a second copy.
+    # No response rather than a refusal: the call may have had its effect, so a caller
+    # that posts has to expect a second copy.
     if status >= _SERVER_ERROR or name in _SERVER_ERRORS or not name:
         return SlackNoResponse(method, f"status {status}")
     return SlackRefused(method, name)
@@ -340,7 +341,7 @@ def _failure_of(method: str, response: _Response) -> SlackError:
 
 def _retry_after(response: _Response) -> float:
     try:
-        # At least a second: "0" would be asked again at once, without a pause.
+        # At least a second: "0" would cause an immediate retry.
         asked_s = max(1.0, float(response.headers.get("retry-after", "")))
         return min(_LONGEST_WAIT_S, asked_s)
     except ValueError:

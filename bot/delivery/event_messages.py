@@ -74,7 +74,7 @@ _ONLY_AFTER_FAILURE = frozenset(
 
 
 def is_about_outage(event: Event) -> bool:
-    """Return whether an event belongs into the message of its outage."""
+    """Return whether an event belongs in the message of its outage."""
     return event.name in TROUBLED_RUN and bool(event.data.get("outage"))
 
 
@@ -101,18 +101,17 @@ async def show(
 
     Raises:
         RateLimitDelay: nothing was sent.
-        SlackError: a silent one may have posted it.
+        SlackError: without a response, Slack may have posted it.
     """
     event, outage = entry.events[0], entry.events[0].data["outage"]
-    # A state that a later event replaces needs no message: the message shows only the
-    # newest one.
+    # A state that a later event replaces needs no message: only the newest is shown.
     newer = (one for one in entry.events[1:] if is_about_outage(one))
     if any(one.data["outage"] == outage for one in newer):
         return False, True
     place = await card_publisher.find_place(outage)
     entry.place = (place.channel, place.ts) if place else None
     needed = call_for(entry, event)
-    # That a run continues is news only where its failure was posted.
+    # The continuation of a run is news only if its failure was posted.
     if needed is None or (place is None and event.name in _ONLY_AFTER_FAILURE):
         return False, True
     if needed != given:
@@ -125,8 +124,8 @@ async def show(
         )
         entry.place = (channel, ts)
         # Posted in two steps: first a text that stays true, then its update. If the
-        # response to the post is lost, an unregistered copy stays in Slack, and it must
-        # not say "waits" for ever.
+        # response to the post is lost, an unregistered copy stays in Slack, and its
+        # text must not become false.
         await card_publisher.register(outage, channel, ts)
         return True, False
     message = run_state(event, key=card_publisher.seal_key, team=card_publisher.me.team)
@@ -153,10 +152,10 @@ def inquiry_messages(
 ) -> list[QueuedMessage]:
     """Return the replies about a question or about the first reply to it.
 
-    Who asked is told under their copy of the card, or in the thread without one.
+    Askers get a reply under their copy of the card, or else in the thread.
     """
     requester, urgency = requester_ref(approval), Urgency.NEEDS_PEOPLE
-    # Decided while this waited to be posted: nobody is asked, or waits, any more.
+    # Decided before this was posted: no one needs to ask or wait any more.
     is_open = approval.state is ApprovalState.OPEN
     if place is None or requester is None or not is_open:
         return []
@@ -166,7 +165,7 @@ def inquiry_messages(
     questions = answered_by(approval.inquiries, event.data.get(REPLY_TS, ""))
     askers = {one.by.user: who(one.by) for one in questions}
     if not askers:
-        return []  # more words to what was answered: the card shows them
+        return []  # more words to an answered question: the card shows them
     in_thread = [ref for user, ref in askers.items() if user not in copies]
     # First, since only the last message carries the event: it is acknowledged after
     # all of them.
@@ -214,8 +213,8 @@ def messages_of(
 ) -> list[QueuedMessage]:
     """Return the messages for an event: thread replies, and channel escalations.
 
-    Without a card there is no thread, so only other channels get a message. Where the
-    thread mentions people, those with a copy are told in the thread of that.
+    Without a card there is no thread, so only other channels get a message. People with
+    a copy get their mention in its thread instead.
     """
     if event.name in INQUIRY_EVENTS:
         return inquiry_messages(event, approval, place, copies)
@@ -233,7 +232,7 @@ def _to_copies(
     sentence, taken = _personal(event, approval), approval.acknowledged
     if sentence is None:
         return []
-    # Who said "I'm on it" is reminded by nothing.
+    # A person who said "I'm on it" gets no reminder.
     is_reminder = event.name is EventName.APPROVAL_REMINDED
     spared = taken.by.user if taken and is_reminder else ""
     is_call = event.name is EventName.APPROVAL_ESCALATED
@@ -249,7 +248,7 @@ def _to_copies(
 
 
 def _personal(event: Event, approval: Approval) -> Template | None:
-    """Return what people with a copy are told of an event; None for nothing."""
+    """Return the sentence for people with a copy, or None."""
     if event.name is EventName.APPROVAL_REMINDED:
         return reminder_sentence(approval)
     if event.name is EventName.APPROVAL_ESCALATED:
@@ -288,7 +287,7 @@ def _of_spot_check(
     if event.name is EventName.ITEM_CHECKED:
         note = answered_note(approval, item, item.spot_check)
         return [QueuedMessage(note, event.seq, *place)]
-    # Answered while this waited to be posted: nobody is asked any more.
+    # Answered before this was posted: the question is obsolete.
     if not item.is_to_be_checked:
         return []
     return [QueuedMessage(checked_note(approval, item), event.seq, *place)]
@@ -318,7 +317,7 @@ def _history(
     event: Event, approval: Approval, place: tuple[str, str]
 ) -> list[QueuedMessage]:
     if approval.is_standing:
-        return []  # its card says it all, and there may be many uses
+        return []  # its card is complete, and there may be many uses
     said = question_note if approval.is_question else thread_note
     note = said(event, approval)
     item = _item_now_waiting(event, approval)
@@ -340,11 +339,11 @@ def _item_now_waiting(event: Event, approval: Approval) -> Item | None:
 
 
 def is_progress(approval: Approval, events: Sequence[Event]) -> bool:
-    """Return whether calls of a table only run, so that its card may wait for the last.
+    """Return whether calls of a table just run, so that its card may wait for the last.
 
-    Slack takes about one update a second, and a table of 99 calls would use them up.
-    The card is drawn again when the last call has ended, and for the first call that is
-    in doubt; the thread tells of each failure and doubt at once.
+    Slack accepts about one update a second, and a table of 99 calls would use them up.
+    The card is updated when the last call has ended, and for the first call in doubt;
+    the thread reports each failure and doubt immediately.
     """
     states = {item.state for item in approval.items}
     return (
@@ -362,16 +361,16 @@ def is_progress(approval: Approval, events: Sequence[Event]) -> bool:
 def _is_further_doubt(
     event: Event, approval: Approval, events: Sequence[Event]
 ) -> bool:
-    """Return whether a call is in doubt of a card that shows another one in doubt.
+    """Return whether a call is in doubt on a card that already shows a doubt.
 
-    When all calls of a table fail one after the other, each would else be an update.
+    If all calls of a table fail one after the other, each would otherwise be an update.
     """
     own = next((one for one in approval.items if one.id == event.item), None)
     if own is None or event.name is not EventName.ITEM_IN_DOUBT:
         return False
     told_now = {one.item for one in events if one.name is EventName.ITEM_IN_DOUBT}
-    # Strictly earlier: the record may hold a later doubt whose event was not read yet,
-    # and each of the two would wait for the other.
+    # Strictly earlier: the record may contain a later doubt whose event is unread, and
+    # each of the two would wait for the other.
     return any(
         one.state is _IN_DOUBT
         and one.id not in told_now
@@ -387,7 +386,7 @@ def mention_newly_needed(
     if place is None or approval.is_auto_approved:
         return
     entry.mentioned_roles |= place.mentioned_roles
-    # After the expiry nobody can decide, so nobody is mentioned.
+    # After the expiry people cannot decide, so they are not mentioned.
     if is_over(approval, now_ms):
         return
     # Messages in the queue count as well: a second redraw before they are posted would
@@ -441,9 +440,9 @@ def message_without_card(
     """Return the message about a run (in its thread), a freeze or metrics, if any.
 
     Args:
-        event: what happened.
-        command: the slash command that it may name.
-        is_last: no other event of the run waits.
+        event: the event.
+        command: the slash command to mention.
+        is_last: no other event of the run is queued.
         is_plain: Slack refused the full message.
     """
     message = _without_card(event, command, is_last=is_last, is_plain=is_plain)
@@ -471,7 +470,7 @@ def _without_card(
 
 
 def _last_words(text: str, *, is_plain: bool) -> Message:
-    # Silence would leave "I am working on it" as the last that people read.
+    # Without a message "I am working on it" would be the last one in the thread.
     if not text:
         return no_answer()
     return unshown_answer() if is_plain else agent_answer(text)

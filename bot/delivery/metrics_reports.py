@@ -1,8 +1,8 @@
 """Announce the weekly digest, and alerts, as events of the outbox.
 
-The bot that publishes looks once a minute. An event is written once, in the step that
-notes what it was about, so neither a restart nor a second bot announces it again; it is
-then posted like any other, however long Slack is away.
+The publishing bot checks once a minute. An event is written once, in the same step that
+records its occasion, so neither a restart nor a second bot announces it again. It is
+then posted like any other event, however long Slack is unreachable.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from keyturn.gateway.service.reviews import ReviewService
 from keyturn.gateway.store.threads import Mark
 
 LOOK_S = 60.0
-"""How often the bot looks."""
+"""Seconds between two checks."""
 
 _REST = 20
 """Corrections are counted again after this many times as long as the count took: it
 reads a day's log, and so takes at most a twentieth of the time."""
 
 _STILL_NEWS = timedelta(days=1)
-"""A digest that is older is not posted: no bot ran, or it was just set up."""
+"""An older digest is not posted: no bot ran, or it was just set up."""
 
 _DAY_MS = 86_400_000
 
 
 class MetricsReports:
-    """What is announced of one tenant's metrics.
+    """Announcements about one tenant's metrics.
 
     Args:
-        service: whose.
-        settings: what to announce, and where.
+        service: reads the metrics.
+        settings: the announcements and their channel.
         tenant: the name in the events.
-        reader: the reader of the outbox that posts them; it holds the lease.
-        clock_s: a clock that never goes back.
+        reader: the reader of the outbox that posts them; it has the lease.
+        clock_s: a monotonic clock.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class MetricsReports:
         self._empty = ""
 
     async def look(self) -> None:
-        """Announce what is due; only the holder of the reader's lease may.
+        """Announce due reports; only the holder of the reader's lease may.
 
         Raises:
-            StoreUnavailable: when the store does not answer.
+            StoreUnavailable: the store does not answer.
             LeaseLost: another bot publishes now.
         """
         now_ms = await self._service.store.conn.now_ms(self._keys.outbox)
@@ -89,7 +89,7 @@ class MetricsReports:
         since, until = (int(at.timestamp() * 1000) for at in settings.week_of(due))
         week = Selection(since_ms=since, until_ms=until)
         if not await self.announce_digest(week, ZoneInfo(settings.zone), mark):
-            # Noted here alone: the log of that week is not read again each minute.
+            # Only in memory: the log of that week is not read again each minute.
             self._empty = mark
 
     async def announce_digest(
@@ -98,7 +98,7 @@ class MetricsReports:
         """Announce the numbers of a period, once for each mark; False without any.
 
         Raises:
-            StoreUnavailable: when the store does not answer.
+            StoreUnavailable: the store does not answer.
             LeaseLost: another bot publishes now.
         """
         metrics = await self._service.statistics.metrics(period, zone)
@@ -143,7 +143,7 @@ class MetricsReports:
             "corrected": str(corrected.part),
             "limit": str(limit),
         }
-        # Once a day: the rate moves about its limit.
+        # Once a day, because the rate fluctuates around its limit.
         day = datetime.fromtimestamp(now_ms / 1000, UTC).date().isoformat()
         name = EventName.METRICS_ALERT
         await self._announce("corrected", day, name, data, reason="corrected")

@@ -1,8 +1,8 @@
 """Priority queue, in memory, of cards and messages to post to Slack.
 
 All events about one approval share an entry: one call updates the card to the newest
-state, however many events arrived, and thread replies follow in order. So do events
-about one thread of an agent. Nothing here does I/O.
+state, regardless of the number of events, and thread replies follow in order. Events
+about one thread of an agent share an entry, too. The module does no I/O.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
 
 NOTIFICATIONS_AT_ONCE = 5
-"""Notifications of a channel that may wait; later ones share one summary message."""
+"""Pending notifications of a channel; later ones share one summary message."""
 
 
 class OutboxQueue:
@@ -34,7 +34,7 @@ class OutboxQueue:
         self._entries: dict[str, QueueEntry] = {}
         self._numbers = count(1)
         self._summaries: dict[str, QueueEntry] = {}
-        # Notifications with a message of their own, by channel.
+        # Notifications with separate messages, by channel.
         self._notifications: dict[str, dict[str, QueueEntry]] = {}
 
     def __len__(self) -> int:
@@ -42,11 +42,11 @@ class OutboxQueue:
         return len(self._entries)
 
     def backlog(self) -> int:
-        """Count the events and messages that wait, without the cards themselves."""
+        """Count the pending events and messages, without the cards themselves."""
         return sum(len(entry.events) + len(entry.messages) for entry in self)
 
     def waiting(self) -> list[tuple[Rank, QueueEntry]]:
-        """Return the entries that no task works on, the most urgent one first."""
+        """Return the entries without a running task, the most urgent one first."""
         # Each rank has the number of its entry, so entries are never compared.
         return sorted((entry.rank, entry) for entry in self if not entry.is_busy)
 
@@ -57,7 +57,7 @@ class OutboxQueue:
     def add(self, event: Event) -> None:
         """Queue an event; the card of its approval becomes due."""
         if event.name in NEEDS_PEOPLE:
-            self._summaries.pop(event.approval, None)  # needs a card of its own
+            self._summaries.pop(event.approval, None)  # needs a separate card
         fresh = self._summaries.get(event.approval) or _entry(event)
         if fresh.key not in self._entries and _is_notification(event):
             if self._is_crowded(event.channel):
@@ -68,18 +68,18 @@ class OutboxQueue:
         entry = self._wanted(fresh)
         if entry.summary_channel:
             self._summaries[event.approval] = entry
-        # After a restart the event may come again although the card is posted; a known
-        # place shows that it is no new card.
+        # After a restart the event may be read again although the card is posted; a
+        # known place shows that it is no new card.
         if event.name is EventName.APPROVAL_OPENED and entry.place is None:
             entry.is_new, entry.channel_of_card = True, event.channel
         entry.events.append(event)
 
     def redraw(self, approval: str) -> None:
-        """Make a card due again: what it shows is outdated."""
+        """Make an outdated card due again."""
         self._wanted(QueueEntry(approval, approval))
 
     def hand_over(self, entry: QueueEntry, card: str) -> None:
-        """Move the events of an approval to the entry of the card that it shares."""
+        """Move the events of an approval to the entry of its shared card."""
         shared = self._wanted(QueueEntry(card, card))
         shared.events += entry.events
         entry.events.clear()
@@ -130,7 +130,7 @@ class OutboxQueue:
 
 def _is_notification(event: Event) -> bool:
     is_opened = event.name is EventName.APPROVAL_OPENED and event.is_auto_approved
-    return is_opened and not event.is_covered  # such a one gets no message at all
+    return is_opened and not event.is_covered  # a covered call gets no message
 
 
 def _is_unposted(entry: QueueEntry) -> bool:

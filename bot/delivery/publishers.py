@@ -1,9 +1,9 @@
-"""Set up the publisher of a bot, with its look for outdated cards.
+"""Set up the publisher of a bot, with its check for outdated cards.
 
 A pending call may need more or fewer reviewers because of other calls: they count in
 the same windows of the policy. Every change is an event in the outbox, so the publisher
-looks for outdated cards after new events. A card authorizes nothing: each click is
-decided by the current policy, so a late redraw is not a security problem.
+checks for outdated cards after new events. A card authorizes nothing: the current
+policy decides each click, so a late redraw is not a security problem.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def publisher_of(
     """Return the publisher of a tenant.
 
     Args:
-        service: evaluates what cards show.
-        config: what the bot was set up with.
+        service: evaluates the cards.
+        config: the bot's settings.
         slack: Slack's Web API.
-        me: who the bot is in the workspace.
+        me: the bot's identity in the workspace.
         users: cached answers of Slack about people.
-        home: told of new events.
-        clock: seconds, never going backwards.
+        home: notified of new events.
+        clock: seconds, monotonic.
     """
     store, groups = service.store, GroupReach(users)
     reader = f"slack:{config.tenant}"
@@ -107,16 +107,16 @@ def publisher_of(
 
 
 _LOOKED = ""
-"""Key of ``named`` that is there after the first check."""
+"""Key of ``named`` that exists after the first check."""
 
 _FROZEN = "frozen"
-"""Key of ``named`` for what was frozen then."""
+"""Key of ``named`` for the names frozen at that time."""
 
 MOST_FROZEN = 20
-"""How many cards are redrawn to say no more than that their tool is frozen.
+"""Maximum number of cards that are redrawn only for a freeze of their tool.
 
-Slack takes about 50 updates a minute, which cards of people who decide need. Whoever
-clicks on another one is told of the freeze, and its next redraw says so.
+Slack accepts about 50 updates a minute, which cards with decisions need. A click on
+another card is answered with the freeze, and its next redraw shows it.
 """
 
 
@@ -130,15 +130,15 @@ async def outdated_cards(
 
     Args:
         service: evaluates the current policy.
-        publisher: has the key that signs the buttons; the first check, which is of all
-            pending approvals, finds cards that were signed with another key.
-        resolved: works out which people of user groups are asked one by one.
+        publisher: has the key that signs the buttons; the first check covers all
+            pending approvals and finds cards that were signed with another key.
+        resolved: determines the people of user groups to ask one by one.
         named: for each approval, the policy decision and the people it was last
-            returned for; updated. A card is returned once for these, so that one that
-            Slack refuses is not redrawn for ever.
+            returned for; updated. A card is returned once for these, so that a card
+            that Slack refuses is not redrawn for ever.
 
     Raises:
-        StoreUnavailable: when the store does not answer.
+        StoreUnavailable: the store does not answer.
     """
     found, keys, seal_key = list[str](), publisher.keys, publisher.seal_key
     # A copy, then cleared: an approval that is not outdated now is forgotten, so it is
@@ -147,9 +147,9 @@ async def outdated_cards(
     named.clear()
     now_ms = await service.store.conn.now_ms(keys.outbox)
     named[_LOOKED] = str(now_ms)
-    # The first check is of all pending approvals, since no bot may have run before; so
-    # is one after quiet hours or a turn of people on call ended. Others are only of
-    # those that an event may have changed.
+    # The first check covers all pending approvals, since no bot may have run before; so
+    # does a check after quiet hours or a turn of people on call ended. Other checks
+    # cover only the approvals that an event may have changed.
     looked_ms = int(before.get(_LOOKED, "0"))
     named[_FROZEN] = await service.freezes.names()
     is_whole = (
@@ -163,7 +163,7 @@ async def outdated_cards(
     )
     for loaded in looked_at:
         place = await publisher.cards.place(keys, loaded.approval.id)
-        # A card that is not posted yet will be rendered by the policy decision of then.
+        # An unposted card will be rendered with the policy decision of that time.
         if place is None:
             continue
         approval = with_unreachable((await resolved(loaded)).approval, place.copies)
@@ -178,11 +178,11 @@ async def outdated_cards(
         if is_frozen and not unasked:
             thawed = without_freeze(approval)
             unfrozen = policy_decision_digest(thawed, seal_key, sent=place.sent)
-            # The digest of a shared card is of all its calls, so it never equals that
+            # The digest of a shared card covers all its calls, so it never equals that
             # of one; the updater compares it.
             if place.collected or place.decision_digest == unfrozen:
-                # With those that say so already: the first redraws cause the next
-                # check.
+                # Cards that show the freeze already count as well, because the first
+                # redraws cause the next check.
                 frozen.add(card)
                 if len(frozen) > MOST_FROZEN:
                     continue

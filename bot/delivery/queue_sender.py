@@ -2,7 +2,7 @@
 
 The card comes first, then its thread replies. A call to which Slack does not respond is
 repeated for `RETRY_FOR_S`, and for a card at least until the approval is over. Then it
-is given up, which is logged as an error.
+is given up, and the log records an error.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ Failures of Slack and of the store do not count: they say nothing about the mess
 
 _LONGEST_WAIT_S = 30.0
 _QUARANTINE_S = 600.0
-"""Until the next attempt at a quarantined card; they end when its record is deleted."""
+"""Seconds until the next attempt at a quarantined card.
+
+The attempts end when its record is deleted.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +87,15 @@ class QueueSender:
     async def step(self, entry: QueueEntry, reserved: Call | None) -> float:
         """Make the next call for an entry; return the seconds until the one after it.
 
-        Failures of Slack, of the store and of our own code are not raised. They are
-        retried with backoff; what can never succeed is logged and quarantined.
+        Failures of Slack, of the store and of Keyturn's code are not raised. They are
+        retried with backoff; calls that can never succeed are logged and quarantined.
 
         Args:
             entry: to work on.
             reserved: the call for which a rate limit token was taken.
         """
-        # The token is not given back after a failure or a 429: the call may have
-        # reached Slack, which then counts it.
+        # The token is not returned after a failure or a 429: the call may have reached
+        # Slack, which then counts it.
         try:
             return await self._attempt(entry, reserved)
         except RateLimitDelay as error:
@@ -111,7 +114,7 @@ class QueueSender:
             except SlackError as error:
                 return await self._unanswered(entry, error)
         # `step` handles these, also from the two handlers above. The next handler is
-        # for errors of our own code only.
+        # only for errors of Keyturn's code.
         except (RateLimitDelay, StoreUnavailable):
             raise
         except any_failure() as error:  # one entry must not stop the others
@@ -166,7 +169,7 @@ class QueueSender:
     async def _post_without_card(self, entry: QueueEntry) -> bool:
         event = entry.events[0]
         channel = self._channel(entry, event)
-        # "I am working on it" is left out when the answer is queued already.
+        # "I am working on it" is omitted if the answer is queued already.
         is_last = len(entry.events) == 1
         message = message_without_card(
             event,
@@ -179,7 +182,7 @@ class QueueSender:
             thread_ts = event.data.get("thread_ts") or None
             await self.card_publisher.post(channel, message, thread_ts=thread_ts)
         await self.updater.acknowledge(entry, [event])
-        # Of this message alone: the workspace may take the next one.
+        # Only for this message: the workspace may accept the next one.
         entry.is_plain = False
         return is_posted
 
@@ -219,11 +222,10 @@ class QueueSender:
         return event.data.get("channel") or event.channel
 
     async def _refused(self, entry: QueueEntry, error: SlackRefused) -> float:
-        """Drop a message that Slack refuses also as a plain one, or for its channel.
+        """Drop a message that Slack refuses also in its plain form, or for its channel.
 
-        One without a thread has a fallback channel.
-
-        Never a card: `CardUpdater.show` handles its refusals.
+        A message without a thread has a fallback channel. `CardUpdater.show` handles
+        refusals of cards.
         """
         entry.failures += 1
         if error.error in NOT_ABOUT_THE_CARD:
@@ -236,7 +238,7 @@ class QueueSender:
             logger.warning("%s why=%s", said, error.error)
             return 0.0
         fallback = self.card_publisher.config.fallback_channel
-        # Somebody has to learn of a freeze and of an alert, so a channel that refuses
+        # People have to learn of a freeze and of an alert, so a refusal by the channel
         # must not hide it. A thread reply has no other channel.
         is_in_channel = bool(entry.events) and entry.events[0].name in POSTED_IN_CHANNEL
         if is_in_channel and fallback not in {"", entry.channel}:
@@ -249,22 +251,22 @@ class QueueSender:
         return 0.0
 
     async def _unanswered(self, entry: QueueEntry, error: SlackError) -> float:
-        """Retry a call to which Slack did not respond; give up a message at last.
+        """Retry a call to which Slack did not respond; finally give up a message.
 
-        `CardUpdater.show` gives up cards, as it knows when an approval is over.
+        `CardUpdater.show` gives up cards, because that depends on the approval's end.
         """
         now = self.updater.clock()
         if entry.failing_since is None:
             entry.failing_since = now
-        # Not reset here: in an outage that lasts, each message behind this one gets one
-        # more attempt and not another `RETRY_FOR_S`.
+        # Not reset here: in a long outage, each later message gets one more attempt and
+        # not another `RETRY_FOR_S`.
         if self.updater.has_timed_out(entry) and not entry.is_card_next(now):
             logger.error("publisher.gave_up entry=%s why=%s", entry.key, error)
             await self._drop_first(entry)
         return _backoff(entry, error)
 
     async def _failed(self, entry: QueueEntry) -> float:
-        """Retry after an error of our own code; fall back after `GIVE_UP_AFTER`."""
+        """Retry after an error of Keyturn's code; fall back after `GIVE_UP_AFTER`."""
         entry.failures += 1
         entry.errors += 1
         # Exponential up to the longest wait: eight errors take about two minutes.
@@ -290,7 +292,7 @@ class QueueSender:
             many = len(entry.events) if entry.summary_channel else 1
             is_of_card = any(event.card for event in entry.events)
             await self.updater.acknowledge(entry, entry.events[:many])
-            # Of this message alone: the workspace may take the next one.
+            # Only for this message: the workspace may accept the next one.
             entry.is_plain = entry.is_plain and is_of_card
 
     async def _drop_message(self, entry: QueueEntry) -> None:
@@ -304,7 +306,7 @@ class QueueSender:
 
 
 def _made_plain(entry: QueueEntry) -> bool:
-    """Let the next message be a plainer one; False when there is none."""
+    """Replace the next message by a plainer one; False if there is none."""
     if entry.messages:
         queued = entry.messages[0]
         plain = replace(queued, message=shortened(queued.message), escalation_of=None)
@@ -315,7 +317,7 @@ def _made_plain(entry: QueueEntry) -> bool:
     event = entry.events[0]
     if entry.is_plain or entry.summary_channel or event.card:
         return False
-    # That of an outage is short, and is drawn in another way.
+    # The message of an outage is short, and is drawn in another way.
     entry.is_plain = not event_messages.is_about_outage(event)
     return entry.is_plain
 

@@ -1,10 +1,10 @@
 """Redact messages in Slack some time after their approval has ended.
 
-The publisher notes each message that it posts about an approval. When the time is over,
-each of them is replaced by a few words: the card, its copies in direct messages, what
-was said in their threads and in other channels. This waits for everything else that is
-to be sent, and is tried again for a month where Slack cannot be reached. What nobody
-can change any more is left, calmly.
+The publisher records each message that it posts about an approval. When the retention
+is over, each of them is replaced by a few words: the card, its copies in direct
+messages, and the replies in their threads and in other channels. Other pending messages
+go first, and attempts continue for a month while Slack is unreachable. Messages that
+cannot be changed any more are left as they are.
 """
 
 from __future__ import annotations
@@ -39,15 +39,17 @@ from keyturn.gateway.store.posted_messages import (
 logger = logging.getLogger(__name__)
 
 LOOK_S = 30.0
-"""How often it is looked for messages whose time is over."""
+"""Seconds between two searches for messages whose retention is over."""
 
 RETRY = timedelta(minutes=10)
 RETRY_NOT_FOUND = timedelta(days=1)
-"""After which time a channel that was not found is looked for again: the bot may be
-invited again, or somebody use a card where the channel has another id."""
+"""Time until a missing channel is tried again.
+
+The bot may be invited again, or a click on a card may reveal the channel's new id.
+"""
 
 END = timedelta(days=30)
-"""How long it is tried to redact a message."""
+"""Time for which redaction is attempted."""
 
 _BATCH = 20
 _RESERVE = 3
@@ -62,12 +64,12 @@ _GONE = frozenset(
         "user_not_found",
     }
 )
-"""Refusals after which nobody reads the message here, or the bot cannot reach it."""
+"""Refusals that mean: the message has no readers, or the bot cannot reach it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What is known of an approval: how it ended; None while it has not."""
+    """State of an approval: how it ended, or None."""
 
     ended: Ended | None
     is_there: bool
@@ -80,7 +82,7 @@ class Redactor:
     Args:
         card_publisher: makes the calls.
         service: reads approvals.
-        kept: how long messages stay as they are after their approval has ended.
+        kept: how long messages stay unchanged after the end of their approval.
     """
 
     def __init__(
@@ -92,11 +94,11 @@ class Redactor:
         self.collected = card_publisher.store.collected_cards
 
     async def look(self) -> None:
-        """Redact what is due, some of it; the rest waits for the next look.
+        """Redact a part of the due messages; the rest waits for the next call.
 
         Raises:
-            StoreUnavailable: when the store does not answer.
-            LeaseLost: when another process publishes now.
+            StoreUnavailable: the store does not answer.
+            LeaseLost: another process publishes now.
         """
         keys = self.card_publisher.keys
         for approval in await self.store.due(keys, _BATCH):
@@ -105,7 +107,7 @@ class Redactor:
                 await self._look_at(approval, posted)
             except (RateLimitDelay, SlackError) as error:
                 await self._later(approval, posted, error)
-                # The next one would fare no better.
+                # The next one would fail as well.
                 return
 
     async def _look_at(self, approval: str, posted: PostedMessages) -> None:
@@ -121,10 +123,10 @@ class Redactor:
             at_ms = min(due_ms, now_ms + _ms(LOOK))
             await self.store.look_at(keys, approval, at_ms, ended=found.ended)
             return
-        # Kept first: on the next attempt the record may be gone.
+        # Stored first: at the next attempt the record may be gone.
         await self.store.look_at(keys, approval, now_ms, ended=found.ended)
         places = list(posted.places)
-        # While it is kept, somebody may have it run again, and its card is drawn anew.
+        # While the record exists, the call may run again, and its card is redrawn.
         card = await self._of_card(approval) if found.is_there else frozenset[str]()
         if found.ended.redacted_rev == found.rev:
             places = [one for one in places if one[1] not in card]
@@ -151,9 +153,9 @@ class Redactor:
         *,
         keep: frozenset[str],
     ) -> None:
-        """Redact messages; tell how many, and forget each that is done with.
+        """Redact messages; report their number, and forget each one that is done.
 
-        Those whose ts to ``keep`` are remembered, to be redacted again.
+        Messages with a ts in ``keep`` are remembered, to be redacted again.
 
         Raises:
             RateLimitDelay: Slack asks to wait.
@@ -168,12 +170,13 @@ class Redactor:
                 except SlackRefused as error:
                     if error.error in NOT_ABOUT_THE_CARD:
                         raise
-                    # Of this message alone: it keeps no other from its time.
+                    # Only for this message: the others are redacted in time.
                     refused = error
                 else:
                     done += [] if place[1] in keep else [place]
         finally:
-            # Told before they are forgotten: after a crash it is told twice, not never.
+            # Reported before they are forgotten: after a crash it is reported twice,
+            # not never.
             if count:
                 await self._note(approval, count)
             for place in done:
@@ -194,7 +197,7 @@ class Redactor:
 
     @property
     def _pause_ms(self) -> int:
-        """Return how long nothing can be due of an approval that has not ended."""
+        """Return the time for which an open approval can have no due messages."""
         return _ms(max(min(self.kept, LOOK), timedelta(hours=1)))
 
     async def _find(self, approval: str, posted: PostedMessages) -> _Found:
@@ -206,11 +209,11 @@ class Redactor:
                 loaded = await self.read(one)
                 records += [loaded.approval] if loaded else []
         except CorruptRecord:
-            # Nothing of it runs. It ends when that was found out.
+            # None of its calls run. Its end is the time of this discovery.
             ended = posted.ended or Ended(at_ms=posted.now_ms)
             return _Found(ended, is_there=False)
         if not records:
-            # Where nobody saw how it ended, it has been gone for long enough.
+            # If its end was not observed, it has been gone for long enough.
             long_ago = Ended(at_ms=posted.now_ms - _ms(self.kept))
             return _Found(posted.ended or long_ago, is_there=False)
         if not all(map(is_over, records)):
@@ -225,16 +228,16 @@ class Redactor:
     async def _of_card(self, approval: str) -> frozenset[str]:
         """Return the ts of the card of an approval, and of its copies.
 
-        Nothing is redacted by it that was not noted: others may write there.
+        Only recorded messages are redacted: an intruder may have written these.
         """
         place = await self.card_publisher.place(approval)
-        # A message that tells of many is redacted with the last of them.
+        # A message about several approvals is redacted with the last of them.
         if place is None or place.collected or place.is_in_summary:
             return frozenset()
         return frozenset({place.ts, *(ts for _, ts in place.places.values())})
 
     async def _replace(self, place: tuple[str, str], message: Message) -> bool:
-        """Replace one message; return whether it shows nothing of the request now.
+        """Replace one message; return whether it shows nothing of the request any more.
 
         Raises:
             RateLimitDelay: Slack asks to wait.
@@ -251,14 +254,14 @@ class Redactor:
                 return False
             if error.error not in STILL_THERE | ABOUT_THE_BLOCKS:
                 raise
-            # A workspace that lets nothing be edited may let it be deleted.
+            # A workspace that forbids edits may permit deletion.
             return await self._delete(place)
         return True
 
     async def _delete(self, place: tuple[str, str]) -> bool:
-        """Delete one message; False where Slack lets nobody do that. Raises likewise.
+        """Delete one message; False if Slack does not permit it. Raises likewise.
 
-        Not by `CardPublisher.delete`, for which a message that stays is good enough.
+        `CardPublisher.delete` accepts a message that stays; this does not.
         """
         publisher, at = self.card_publisher, {"channel": place[0], "ts": place[1]}
         try:

@@ -1,7 +1,7 @@
 """Post the card of a seeded defect; reveal it once it is answered or has expired.
 
-The bot that publishes looks once a minute. Each step is noted before the next, so after
-a restart it goes on where it was; a card that was posted twice answers once.
+The publishing bot checks once a minute. Each step is stored before the next, so after a
+restart it continues from there; a card that was posted twice counts one answer.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class SeededDefects:
     """The card of one tenant's seeded defect.
 
     Args:
-        service: whose.
-        slack: where it is posted.
+        service: stores the defect.
+        slack: receives the card.
         seal_key: of its buttons, which are like those of other cards.
         team: the workspace.
-        tenant: whose card it is.
-        changed: called when what waits for people has changed.
+        tenant: owner of the card.
+        changed: called when people's queues have changed.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class SeededDefects:
         self._changed = changed
 
     async def look(self) -> None:
-        """Do what is due; only the holder of the publisher's lease may.
+        """Make the next step if it is due; only the holder of the lease may.
 
         Raises:
-            StoreUnavailable: when the store does not answer.
+            StoreUnavailable: the store does not answer.
         """
         own = self._store.keys_of_tenant(self._tenant)
         now_ms = await self._store.conn.now_ms(own.outbox)
@@ -69,7 +69,7 @@ class SeededDefects:
         try:
             await self._publish(seeded, shown, now_ms)
         except SlackRefused as error:
-            # A channel that is gone, for one: no later look could do it either.
+            # For example a deleted channel: no later attempt could succeed either.
             logger.warning("seeded.refused why=%s", error)
             await self._seeded.end()
             self._changed()
@@ -86,7 +86,7 @@ class SeededDefects:
 
     async def _post(self, shown: SeededCard, now_ms: int) -> None:
         approval = shown.shown
-        # It could be approved on its last page alone, and it has none.
+        # A long call is approved on its last page, and this card has no pages.
         if needs_full_view(approval, 0):
             logger.warning("seeded.too_long tool=%r", approval.items[0].tool)
             await self._seeded.end()
@@ -101,7 +101,7 @@ class SeededDefects:
 
 
 async def show_ended(slack: Slack, seeded: Seeded, shown: SeededCard) -> None:
-    """Show on its card what it was, if one is known; raises `SlackError`."""
+    """Reveal the defect on its card, if the card is known; raises `SlackError`."""
     if not seeded.ts:
         return
     message = ended_card(shown, seeded.answer)

@@ -1,6 +1,6 @@
 """Answer the buttons of a message that decide no call.
 
-More time, I'm on it, and a question to the requester are about calls that wait. Report
+More time, I'm on it, and a question to the requester are about pending calls. Report
 and Freeze tool are about a call that ran without review, Try again about a failed run.
 """
 
@@ -109,17 +109,16 @@ def register(router: Router) -> None:
 async def _retime(
     ctx: ListenerContext, clicked: Clicked, *, action: Action
 ) -> UserText | None:
-    """Return a refusal as a sentence; what was done is shown by card and modal."""
+    """Return a refusal as a sentence; card and modal show a success."""
     target = await verify_click(ctx, clicked, action)
     before, service = target.approval, ctx.service
-    # As fresh as for a decision: more time keeps a call open, which is a power of
-    # reviewers alone.
+    # As fresh as for a decision: only reviewers may keep a call open longer.
     reviewer = await ctx.reviewer_of(*clicked.who, *before.items, decides=True)
     change = service.extend if action is Action.EXTEND else service.acknowledge
     try:
         result = await change(before.id, reviewer.with_(gesture=clicked.gesture))
     except NotConfirmed:
-        # Not repeated as other clicks are: each time would add more time.
+        # Not retried as other clicks are: each retry would add more time.
         logger.warning("time.unconfirmed approval=%s", before.id)
         raise UserFacingError(template(_UNCONFIRMED)) from None
     if not isinstance(result, Change):
@@ -143,7 +142,7 @@ async def _open_question(ctx: ListenerContext, clicked: Clicked) -> None:
     requester, reviewer = await asyncio.gather(
         _requester(ctx, target), _reviewer_of(ctx, target, clicked.who)
     )
-    # Asked again when the form is sent; here it spares typing.
+    # Checked again on submission; this check saves the person from typing in vain.
     refused = refusal(approval, reviewer, target.now_ms, call=target.index)
     if refused is not None:
         raise UserFacingError(outcome_text(refused, now_ms=target.now_ms))
@@ -180,11 +179,11 @@ async def _reviewer_of(ctx: ListenerContext, target: Target, who: Who) -> Review
 
 
 async def _requester(ctx: ListenerContext, target: Target) -> Person:
-    """Return whom to ask; raises `UserFacingError` when nobody would read it."""
+    """Return the person to ask; raises `UserFacingError` if no one would read it."""
     requester = target.approval.requester
     if requester is None or requester_ref(target.approval) is None:
         raise UserFacingError(_NOBODY)
-    # Where Slack does not say who it is, they are asked: a question does no harm.
+    # If Slack does not identify them, they are asked: a question does no harm.
     found = await ctx.reviewers.resolve(requester.user, user_team=requester.team)
     if (refused := _NO_READER.get(found.account)) is not None:
         raise UserFacingError(refused)
@@ -205,7 +204,7 @@ async def _submit_report(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     reporter = await _member(ctx, submitted.who)
     reporter = reporter.with_(gesture=submitted.gesture)
     text = call_form.submitted_report(submitted.view.values)
-    # The check before the form was opened spares typing; this one counts, since two
+    # The check before the form was opened saves typing; this one counts, since two
     # forms of one person may be open.
     if not await ctx.service.report(target.approval.id, reporter, text):
         raise UserFacingError(_ALREADY)
@@ -234,7 +233,7 @@ async def _freeze(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     if isinstance(result, Forbidden):
         logger.info("freeze.refused user=%s approval=%s", reviewer.user, approval_id)
         raise UserFacingError(label(result.reason))
-    # The tool's name is the agent's text, and Slack reads this as markup.
+    # The tool's name is the agent's text, and Slack parses this as markup.
     if not result:
         return template("This tool is frozen already; nothing changed.")
     return template(
@@ -246,7 +245,7 @@ async def _freeze(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
 async def _try_again(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     outage = await _proven(ctx, clicked)
     # Between the read and the write a gateway may move the run; `retry` then writes
-    # nothing. Read again a few times, and give up rather than hold the click.
+    # nothing. Read again a few times, and then give up rather than delay the click.
     for _ in range(_ATTEMPTS):
         run = await _stopped(ctx, outage)
         scope = FreezeScope(kind=ScopeKind.AGENT, name=run.agent)
@@ -262,10 +261,10 @@ async def _try_again(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
 
 
 async def _proven(ctx: ListenerContext, clicked: Clicked) -> str:
-    """Return the outage that a button of ours is about.
+    """Return the outage of a button.
 
     Raises:
-        UserFacingError: the button is not ours, or not on the newest message.
+        UserFacingError: the button is forged, or not on the newest message.
     """
     action = clicked.action
     if action.team != ctx.team:
@@ -278,7 +277,7 @@ async def _proven(ctx: ListenerContext, clicked: Clicked) -> str:
     ):
         logger.warning("click.refused why=bad_seal")
         raise UserFacingError(template(_NOT_OURS))
-    # `seal_outage` writes the outage's id where a card's value has the approval's.
+    # `seal_outage` writes the outage's id in place of the approval's.
     outage = sealed.approval
     keys = ctx.service.store.keys_of_run(outage.partition(".")[0])
     if keys is None or not await is_usable_copy(ctx, action, keys, outage):
@@ -296,8 +295,8 @@ async def _stopped(ctx: ListenerContext, outage: str) -> StalledRun:
         UserFacingError: it is not parked.
     """
     run = await ctx.service.runs.find(outage.partition(".")[0])
-    # A later outage of the same run has a message of its own; this button must not
-    # retry that one.
+    # A later outage of the same run has a separate message; this button must not retry
+    # that one.
     if run is None or run.outage != outage:
         raise UserFacingError(template(_OVER))
     if run.state is not RunState.PARKED:

@@ -1,7 +1,7 @@
 """Answer the slash command with an ephemeral message.
 
-It freezes an agent, a tool or everything (the kill switch), lets a colleague decide in
-a person's place, and lists what that person may read.
+It freezes an agent, a tool or everything (the kill switch), delegates a person's
+decisions to a colleague, and lists the approvals that the person may read.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def register(router: Router) -> None:
 
 
 async def _command(ctx: ListenerContext, command: Command) -> AckBody:
-    # An app can be installed in several workspaces; this bot has the token, and the
-    # approvals, of one.
+    # An app can be installed in several workspaces; this bot has the token and the
+    # approvals of one.
     if command.team != ctx.team:
         raise UserFacingError(
             template("I serve another workspace, so my commands do not work here.")
@@ -106,7 +106,7 @@ async def _command(ctx: ListenerContext, command: Command) -> AckBody:
 
 
 def _answer(message: UserText) -> AckBody:
-    """Return a sentence; a plain one may hold a name, so Slack must not read it."""
+    """Return a sentence; plain text may contain a name, so Slack must not parse it."""
     shown = {"blocks": [section(message)]} if isinstance(message, Label) else {}
     return {"text": to_mrkdwn(message), **shown}
 
@@ -116,10 +116,10 @@ def _help(ctx: ListenerContext) -> Template:
 
 
 DAYS = 7
-"""How many days the numbers are of; `keyturn stats` takes any period."""
+"""Days that the numbers cover; `keyturn stats` takes any period."""
 
 _WITHIN_S = 2.0
-"""How long the audit log is read; Slack waits three seconds for the answer."""
+"""Time limit for reading the audit log; Slack waits three seconds for the answer."""
 
 _DAY_MS = 86_400_000
 _NO_CALLS = template("No agent asked for a call in the last {n} days.", n=DAYS)
@@ -133,7 +133,7 @@ async def stats_command(ctx: ListenerContext, command: Command, _: str) -> AckBo
     """Answer `/approvals stats` to a member: rates, waiting times, a table by tool.
 
     Raises:
-        UserFacingError: says why not.
+        UserFacingError: explains a refusal.
     """
     await ctx.require_member(command.who, OUTSIDER)
     since_ms = await ctx.now_ms() - DAYS * _DAY_MS
@@ -154,7 +154,7 @@ async def stats_command(ctx: ListenerContext, command: Command, _: str) -> AckBo
     return {"text": f"The numbers of the last {DAYS} days.", "blocks": blocks}
 
 
-# The form of a mention; `require_member` asks Slack whether there is such a member.
+# The form of a mention; `require_member` verifies the member with Slack.
 _ARGUMENTS = re.compile(r"<@(?P<to>[UW][A-Z0-9]{1,30})(?:\|[^>]*)?>\s+(?P<time>\S+)")
 
 _DELEGATE_USAGE: LiteralString = (
@@ -168,7 +168,7 @@ async def delegate(ctx: ListenerContext, command: Command, rest: str) -> UserTex
     """Start or end a delegation, and confirm it.
 
     Raises:
-        UserFacingError: says why not.
+        UserFacingError: explains a refusal.
     """
     asker = await ctx.require_member(command.who, _CANNOT_DELEGATE)
     owner = Person(team=ctx.team, user=command.user, name=asker.name)
@@ -192,8 +192,8 @@ async def _ended(ctx: ListenerContext, owner: Person) -> UserText:
 
 async def _started(ctx: ListenerContext, owner: Person, to: str, time: str) -> UserText:
     refusal = template("Only members of this workspace can decide in your place.")
-    # Fresh: for hours the colleague decides in somebody's place, so an account that was
-    # deactivated a minute ago must not get that.
+    # Fresh: the colleague decides for another person for hours, so an account that was
+    # deactivated a minute ago must not get that right.
     await ctx.require_member((to, ctx.team), refusal, asked="who that is", fresh=True)
     try:
         until_ms = await ctx.service.delegations.delegate(
@@ -212,7 +212,7 @@ async def _started(ctx: ListenerContext, owner: Person, to: str, time: str) -> U
 
 
 EVERYTHING = "everything"
-"""What people write for the tenant, which they know nothing of."""
+"""The word for the tenant in commands; people do not know tenants."""
 
 _LONGEST_NAME = 200
 _MOST_FREEZES = 15
@@ -228,10 +228,10 @@ Change = Callable[[FreezeScope, Reviewer, str], Awaitable[bool | Forbidden]]
 
 
 async def freeze(ctx: ListenerContext, command: Command, rest: str) -> UserText:
-    """Stop what was named, and say so.
+    """Freeze the named scope, and confirm it.
 
     Raises:
-        UserFacingError: says why not.
+        UserFacingError: explains a refusal.
     """
     scope, reason = _read(rest, ctx.config.command)
     is_new = await _changed(
@@ -248,7 +248,7 @@ async def freeze(ctx: ListenerContext, command: Command, rest: str) -> UserText:
 
 
 async def unfreeze(ctx: ListenerContext, command: Command, rest: str) -> UserText:
-    """Let run again what was named, and say so; raises `UserFacingError`."""
+    """Lift the freeze of the named scope, and confirm it; raises `UserFacingError`."""
     scope, reason = _read(rest, ctx.config.command)
     was = await _changed(
         ctx, command, scope, reason, ctx.service.reviewer_freezes.unfreeze
@@ -265,10 +265,10 @@ def _ensure_spelled(ctx: ListenerContext, scope: FreezeScope) -> None:
 
 
 async def list_freezes(ctx: ListenerContext, command: Command, _: str) -> AckBody:
-    """Return what is frozen or paused, by whom and why, for a member.
+    """Return the frozen and paused scopes, with actors and reasons, for a member.
 
     Raises:
-        UserFacingError: says why not.
+        UserFacingError: explains a refusal.
     """
     await ctx.require_member(command.who, _OUTSIDER)
     freezes = await ctx.service.freezes.frozen()
@@ -298,7 +298,7 @@ async def _changed(
     reviewer = await ctx.resolve_freezer(*command.who, scope)
     reviewer = reviewer.with_(gesture=Gesture.SLASH_COMMAND)
     freezes = ctx.service.reviewer_freezes
-    # After the permission: else anybody could learn the names of tools.
+    # After the permission check: otherwise anyone could probe the names of tools.
     if change == freezes.freeze and freezes.forbidden(scope, reviewer) is None:
         _ensure_spelled(ctx, scope)
     await ctx.ensure_first(command.digest)
@@ -314,8 +314,7 @@ def _read(rest: str, command: str) -> tuple[FreezeScope, str]:
     if kind.lower() in {EVERYTHING, ScopeKind.TENANT.value}:
         return FreezeScope(kind=ScopeKind.TENANT), _reason_in(more)
     name, why = first_word(more)
-    # Slack escapes & < > in what people type, and the store knows the tool by its real
-    # name.
+    # Slack escapes & < > in typed text, and the store has the tool's real name.
     name = html.unescape(name.strip("`"))
     if kind.lower() not in {ScopeKind.AGENT.value, ScopeKind.TOOL.value} or not name:
         raise UserFacingError(template(_USAGE, command=slash_command(command)))
@@ -331,7 +330,7 @@ def _read(rest: str, command: str) -> tuple[FreezeScope, str]:
 
 
 def _reason_in(text: str) -> str:
-    # Slack escapes & < > in what people type.
+    # Slack escapes & < > in typed text.
     reason = html.unescape(text.strip())
     if len(reason) > MAX_REASON:
         raise UserFacingError(
@@ -366,7 +365,7 @@ _ASKED: Final[_Answers[UserText]] = {
     "freeze": freeze,
     "unfreeze": unfreeze,
 }
-"""Commands that are answered by a sentence."""
+"""Commands whose answer is a sentence."""
 
 _LISTED: Final[_Answers[AckBody]] = {
     "frozen": list_freezes,
@@ -377,4 +376,4 @@ _LISTED: Final[_Answers[AckBody]] = {
     "stats": stats_command,
     "standing": list_standing,
 }
-"""Commands that are answered by a list."""
+"""Commands whose answer is a list."""

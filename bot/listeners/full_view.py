@@ -1,7 +1,7 @@
 """Show all of a call in a modal, page by page; require that its reviewer read it.
 
-A call too long for its card can be approved only by a person who opened every page.
-Where they can open it now, it is shown to them instead of a refusal.
+A call too long for its card can be approved only by a person who opened every page. If
+they can open it now, they get the pages instead of a refusal.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ async def _turn(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     sealed = sealed_value(ctx, clicked)
     target = await verify_seal(ctx, sealed, PAGE)
     await verify_place(ctx, clicked, target)
-    # The page is the one in the seal, so nobody can ask for the last page, which has
-    # Approve, without a button that was on the page before.
+    # The page is the one in the seal, so the last page, which has Approve, can only be
+    # requested by a button on the page before.
     page = await page_of(ctx, target, sealed.page)
     await update_view(ctx, clicked, target, page)
     await record_view(ctx, target, clicked, sealed.page)
@@ -86,7 +86,7 @@ async def _approve(ctx: ListenerContext, submitted: Submitted) -> AckBody:
 async def record_page(
     ctx: ListenerContext, target: Target, user: str, number: int
 ) -> None:
-    """Note that somebody was shown a page, counted from 1."""
+    """Record that a person was shown a page, counted from 1."""
     approval, index = target.approval, target.item.index
     await ctx.service.store.read_pages.opened_page(
         target.keys,
@@ -100,7 +100,7 @@ async def record_page(
 async def record_view(
     ctx: ListenerContext, target: Target, clicked: Clicked, number: int
 ) -> None:
-    """Note that somebody was shown a page of a call, and write it to the audit log."""
+    """Record that a person was shown a page of a call, and write an audit entry."""
     user, team = clicked.who
     pages = page_count(target.approval, target.item.index)
     viewed = approval_event(
@@ -110,7 +110,8 @@ async def record_view(
         request_digest=clicked.digest,
         data={"page": str(number), "pages": str(pages)},
     )
-    # Before it counts: who may approve because they saw all of it has an entry.
+    # Before it counts: every person who may approve after seeing all of it has an
+    # entry.
     await ctx.service.store.audit(target.keys).append(viewed)
     await record_page(ctx, target, user, number)
 
@@ -132,7 +133,7 @@ async def open_first_page(
 async def page_of(
     ctx: ListenerContext, target: Target, number: int, *, note: Plain | None = None
 ) -> Block:
-    """Return a page of a call, and with it what the policy and freezes say by now."""
+    """Return a page of a call, with the current policy decision and freezes."""
     approval, item = target.approval, target.item
     now = item
     if item.is_pending:
@@ -144,7 +145,7 @@ async def page_of(
 
 async def has_seen_all(ctx: ListenerContext, target: Target, user: str) -> bool:
     """Return whether a person has seen all of a call: on its card, or every page."""
-    # Computed from the record and never kept: the same record gives the same answer
+    # Computed from the record and never stored: the same record gives the same result
     # when a form is opened and when it is submitted, on every bot.
     is_long = needs_full_view(target.approval, target.item.index)
     return not is_long or await _has_opened(ctx, target, user)
@@ -170,7 +171,7 @@ async def require_full_view(ctx: ListenerContext, target: Target, user: str) -> 
     """Refuse a person who has not seen all of a call longer than its card.
 
     Raises:
-        UserFacingError: says why not.
+        UserFacingError: explains the refusal.
     """
     if not await has_seen_all(ctx, target, user):
         raise UserFacingError(template(_READ_FIRST))

@@ -1,10 +1,10 @@
 """Show a person's Home tab, answer clicks on it, and keep open ones up to date.
 
-A tab is published under the hash of the view that it replaces: of two that are made
-side by side, Slack refuses the one that knows less, and it is made again. One process
-follows changes, the one that publishes the outbox. It reads each approval once for all
-open tabs, publishes a tab only when it would show something else, and pauses longer
-than its look took.
+A tab is published under the hash of the view that it replaces: of two concurrent
+updates Slack refuses the outdated one, and it is made again. One process follows
+changes, the one that publishes the outbox. It reads each approval once for all open
+tabs, publishes a tab only if its content changed, and pauses longer than its reading
+took.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from keyturn.gateway.store.home_tabs import HomeTab, ShownTab
 logger = logging.getLogger(__name__)
 
 MAX_TABS = 50
-"""How many tabs are kept up to date: those that were used last."""
+"""Maximum number of tabs that are kept up to date: the most recently used ones."""
 
 PAUSE_S = 1.0
-"""The shortest time between two looks for changes."""
+"""Minimum time between two checks for changes."""
 
 _PAUSE_SHARE = 3
-"""How many times longer the pause after a look is than the look."""
+"""Ratio of the pause after a check to the time of the check."""
 
 _TRIES = 3
 
 
 async def show(ctx: ListenerContext, user: str) -> None:
-    """Publish a person's tab now; what goes wrong is logged."""
+    """Publish a person's tab now; failures are logged."""
     async with ctx.home.next_update(user) as is_mine:
         if not is_mine:
             return
@@ -66,7 +66,7 @@ async def show(ctx: ListenerContext, user: str) -> None:
             logger.warning("home.unpublished user=%s why=%s", user, error)
             if isinstance(error, SlackRefused):
                 return
-        # A person who opened it waits for it: it is tried with the tabs that are open.
+        # The person is waiting for the tab: it is retried together with the open tabs.
         ctx.home.changed.set()
 
 
@@ -74,7 +74,7 @@ async def follow(ctx: ListenerContext) -> None:
     """Keep open tabs up to date until cancelled."""
     while True:
         await ctx.home.changed.wait()
-        # Cleared before the look: a change during it has to cause another one.
+        # Cleared before the check: a change during it has to cause another one.
         ctx.home.changed.clear()
         began = time.monotonic()
         try:
@@ -84,7 +84,7 @@ async def follow(ctx: ListenerContext) -> None:
             ctx.home.changed.set()
         except any_failure() as error:  # tabs are shown without it
             log_failure(logger, error, "home.follow_failed")
-        # A long queue takes long to read: at most a quarter of the time goes into it.
+        # A long queue takes long to read: this uses at most a quarter of the time.
         pause_s = max(PAUSE_S, _PAUSE_SHARE * (time.monotonic() - began))
         await asyncio.sleep(pause_s)
 
@@ -94,17 +94,17 @@ async def _follow_changes(ctx: ListenerContext) -> None:
     users = await tabs.open_tabs(ctx.keys, MAX_TABS)
     if not users:
         return
-    # Read once for all of them: people of one role have the same queue.
+    # Read once for all of them: people with the same role have the same queue.
     read: dict[str, Loaded] = {}
     for user in users:
         async with ctx.home.next_update(user) as is_mine:
-            # Otherwise another turn of this person waits, and shows all there is.
+            # Otherwise another update of this person is waiting, and shows everything.
             if is_mine and not await _followed(ctx, user, read):
                 ctx.home.changed.set()
 
 
 async def _followed(ctx: ListenerContext, user: str, read: dict[str, Loaded]) -> bool:
-    """Bring one open tab up to date; False when it has to be tried again.
+    """Bring one open tab up to date; False if it must be retried.
 
     Raises:
         StoreUnavailable: the store does not answer.
@@ -112,7 +112,8 @@ async def _followed(ctx: ListenerContext, user: str, read: dict[str, Loaded]) ->
     try:
         return await _published(ctx, user, read, is_requested=False)
     except SlackRefused as error:
-        # It would be refused again: the person has left, or the tab was switched off.
+        # A retry would be refused, too: the person has left, or the tab was switched
+        # off.
         logger.warning("home.forgotten user=%s why=%s", user, error)
         await ctx.service.store.home_tabs.forget(ctx.keys, user)
         return True
@@ -128,14 +129,14 @@ async def _published(
     *,
     is_requested: bool,
 ) -> bool:
-    """Publish one tab; False when it has to be made again.
+    """Publish one tab; False if it has to be made again.
 
     Raises:
-        SlackError: Slack did not take it.
+        SlackError: Slack refused it or did not answer.
         StoreUnavailable: the store does not answer.
     """
     tabs = ctx.service.store.home_tabs
-    # The hash before the tab is made: whatever is published in between is newer.
+    # The hash from before the tab is made: a concurrent update is then newer.
     tab, before, now_ms = await tabs.tab(ctx.keys, user)
     found = await queue_of(ctx, user, read, is_glance=not is_requested)
     view = await _view(ctx, user, tab, found, now_ms=now_ms)
@@ -154,8 +155,9 @@ async def _published(
     except SlackRefused as error:
         if error.error != "hash_conflict":
             raise
-        # The process that published meanwhile notes its hash. Forgotten here, so that
-        # one that died before it did so keeps nobody's tab as it is.
+        # The process that published in the meantime stores its hash. It is deleted
+        # here, so that a crash of that process does not leave the tab outdated for
+        # ever.
         await tabs.shown(ctx.keys, user, ShownTab())
         return False
     shown = ShownTab(view_hash=text_at(reply, "view", "hash"), content=content)
@@ -171,13 +173,13 @@ async def _view(
     *,
     now_ms: int,
 ) -> Block:
-    """Return a person's queue, and below it how this works."""
+    """Return a person's queue, and below it an explanation."""
     chosen = filter_of(tab)
     page = page_of(
         found.mine, now_ms=now_ms, user=user, chosen=chosen, calls=found.calls
     )
-    # Only what is shown is evaluated by the policy of now: that asks the store for
-    # each.
+    # Only the visible approvals are evaluated by the current policy, because each needs
+    # the store.
     evaluated = {
         one.id: (await ctx.service.as_of_now(Loaded(one, now_ms))).approval
         for one in page.approvals
@@ -198,14 +200,14 @@ async def _view(
 
 
 def filter_of(tab: HomeTab) -> HomeFilter:
-    """Return a person's filter; none when it was kept by another version."""
+    """Return a person's filter; none if another version stored it."""
     with suppress(ValueError):
         return HomeFilter.model_validate_json(tab.settings or "{}")
     return HomeFilter()
 
 
 async def _troubles(ctx: ListenerContext, listed: Sequence[Approval]) -> dict[str, str]:
-    """Return which cards are missing or old, and Slack's word for why."""
+    """Return the missing or outdated cards, with Slack's error."""
     cards = ctx.service.store.cards
     keys_of = ctx.service.store.keys_of_approval
     found = [
@@ -216,7 +218,7 @@ async def _troubles(ctx: ListenerContext, listed: Sequence[Approval]) -> dict[st
 
 
 def _content(view: Block) -> str:
-    """Return a digest of what a tab shows, without the time at which it was made."""
+    """Return a digest of a tab's content, without the time of its creation."""
     blocks = cast("list[Block]", view["blocks"])
     compared = [block for block in blocks if block.get("block_id") != AS_OF]
     return hashlib.sha256(json.dumps(compared, sort_keys=True).encode()).hexdigest()
@@ -233,7 +235,7 @@ _TURNS = (Action.HOME_BACK, Action.HOME_NEXT)
 
 
 def register(router: Router) -> None:
-    """Answer the opening of the Home tab, and what is clicked on it."""
+    """Answer the opening of the Home tab, and clicks on it."""
     router.on_event("app_home_opened", _opened)
     router.on_action(Action.REFRESH, _use)
     router.on_action(Action.APPROVE_ROW, _approve)
@@ -249,7 +251,7 @@ async def _opened(ctx: ListenerContext, body: Json) -> None:
 
 
 async def _use(ctx: ListenerContext, clicked: Clicked) -> None:
-    """Filter, turn the page, or show the tab as it is now."""
+    """Filter, turn the page, or refresh the tab."""
     action = clicked.action
     if not action.is_home or action.team != ctx.team:
         return
@@ -260,7 +262,7 @@ async def _use(ctx: ListenerContext, clicked: Clicked) -> None:
 async def _used_and_shown(
     ctx: ListenerContext, user: str, action: str = "", value: str = ""
 ) -> None:
-    """Note the use of a tab and show it: after the answer, as a long queue takes long.
+    """Record the use of a tab and show it, after the acknowledgement.
 
     Slack waits three seconds, and a queue of two thousand takes longer to read.
     """
@@ -290,7 +292,7 @@ def _used(chosen: HomeFilter, action: str, value: str) -> HomeFilter:
 async def _approve(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     target = await verify_click(ctx, clicked, Action.APPROVE_ROW)
     now = await ctx.service.as_of_now(Loaded(target.approval, target.now_ms))
-    # Computed from the record as it stands: what the row showed may be older.
+    # Computed from the current record: the row may be older.
     item = decidable_in_row(now.approval)
     if target.item.is_pending and (item is None or item.index != target.index):
         raise UserFacingError(

@@ -1,10 +1,11 @@
 """Answer messages to the bot: under a card, or a request to an agent.
 
 A mention or a direct message asks an agent. A reply under a card never starts one. A
-reviewer is offered to use the text as an answer to the agent, or as the reason of an
-edit or a rejection. Slack opens a modal only for a click, so the reviewer gets buttons,
-and the server keeps the text until one is clicked. Under a card with one question the
-reply is its answer, and where reviewers asked the requester, theirs is a reply to them.
+reviewer can use the text as an answer to the agent, or as the reason of an edit or a
+rejection. Slack opens a modal only after a click, so the reviewer gets buttons, and the
+server keeps the text until one is clicked. Under a card with one question the reply is
+its answer. If reviewers asked the requester, the requester's message is a reply to
+them.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ _DELETED = template(
     "You deleted a message that the agent has already read. That stops nothing: calls "
     "that wait for approval still wait. A reviewer can reject them."
 )
-# A day less than the store remembers a message: an edit near the end could otherwise
+# A day less than the store remembers a message: otherwise an edit near the end could
 # ask a second time.
 _EDITABLE_S = (MESSAGE_LIFETIME - timedelta(days=1)).total_seconds()
 _NOT_KEPT_YET = template(
@@ -102,8 +103,8 @@ _UNKNOWN = template(
 def register(router: Router) -> None:
     """Answer app mentions in channels and direct messages to the bot.
 
-    For a mention in a channel Slack may send both events: `payload.mention` reads the
-    ``message`` of direct messages alone.
+    For a mention in a channel Slack may send both events: `payload.mention` reads only
+    the ``message`` of direct messages.
     """
     router.on_event("app_mention", _mentioned)
     router.on_event("message", _mentioned)
@@ -113,7 +114,7 @@ def register(router: Router) -> None:
 
 @dataclass(frozen=True, slots=True)
 class AgentRequest:
-    """Which agent is asked, and what."""
+    """A request to an agent: its name and the text."""
 
     agent: str
     text: str
@@ -122,13 +123,13 @@ class AgentRequest:
 def parse_request(
     text: str, *, bot_user: str, agents: tuple[str, ...], default_agent: str
 ) -> AgentRequest:
-    """Read which agent a message is for; its first word may name one.
+    """Read a message's agent, which its first word may name, and its text.
 
     Args:
-        text: as Slack sends it: with mentions as ids, and & < > escaped.
-        bot_user: the bot's own id; its mentions are not part of the message.
-        agents: the names that are known.
-        default_agent: who is asked when no name comes first.
+        text: from Slack: with mentions as ids, and & < > escaped.
+        bot_user: the bot's user id; its mentions are not part of the message.
+        agents: the known names.
+        default_agent: the agent if the message names none.
     """
     mention = without_bot(text, bot_user)
     first, _, rest = mention.partition(" ")
@@ -144,12 +145,12 @@ async def _mentioned(ctx: ListenerContext, body: Json) -> None:
         await _deleted(ctx, gone)
         return
     mention = payload.mention(body)
-    # The bot's own messages come as events, too; one would ask an agent with the
-    # agent's answer.
+    # The bot's messages are events, too; one would ask an agent with the agent's
+    # answer.
     if mention is None or mention.user == ctx.bot_user or mention.team != ctx.team:
         return
-    # Under a card first: the person there answers the card, and must not become the
-    # requester of a new run, who may not decide.
+    # A reply under a card first: its author must not become the requester of a new run,
+    # who may not decide.
     if await _handle_thread_reply(ctx, mention) or await _refused_edit(ctx, mention):
         return
     await _ask(ctx, mention)
@@ -179,8 +180,8 @@ async def _ask(ctx: ListenerContext, mention: Mention) -> None:
             wanted.text,
             requester=Person(team=ctx.team, user=mention.user, name=asker.name),
             origin=Origin(channel=mention.channel, thread_ts=mention.thread_ts),
-            # Slack delivers an event again when our answer was late or lost, and a
-            # mention as another event when its message was edited.
+            # Slack delivers an event again after a late or lost response, and a mention
+            # as another event after an edit of its message.
             message_key=mention.message_key,
         )
     except StoreUnavailable:
@@ -196,9 +197,9 @@ async def _ask(ctx: ListenerContext, mention: Mention) -> None:
 
 
 async def _refused_edit(ctx: ListenerContext, mention: Mention) -> bool:
-    """Tell a person who edited a message that the agent keeps the first text.
+    """Inform a person who edited a message that the agent keeps the first text.
 
-    An edit that mentions the bot for the first time asks, as a new message does.
+    An edit that mentions the bot for the first time asks, like a new message.
     """
     if not mention.edited_ts:
         return False
@@ -207,7 +208,7 @@ async def _refused_edit(ctx: ListenerContext, mention: Mention) -> bool:
         return True
     if _seconds(mention.edited_ts) - _seconds(mention.ts) < _EDITABLE_S:
         return False
-    # Whether so old a message asked before is not known any more.
+    # The store no longer has the requests of such old messages.
     await _reply_once(ctx, mention, _TOO_OLD)
     return True
 
@@ -249,10 +250,10 @@ def _problem(asker: Reviewer, wanted: AgentRequest) -> UserText | None:
 
 
 MAX_TEXT = call_form.MAX_REASON
-"""What fits into each of the forms."""
+"""Maximum characters that fit into each of the forms."""
 
 _REGISTERED_S = 1.5
-"""How long a reply waits for its card to be registered; Slack waits 3 s for us."""
+"""Time that a reply waits for its card's registration; Slack waits 3 s."""
 
 _LOOK_EVERY_S = 0.05
 
@@ -291,35 +292,35 @@ _NOT_KEPT = template(
 
 
 async def _handle_thread_reply(ctx: ListenerContext, mention: Mention) -> bool:
-    """Answer a message under a card; False when it is under none."""
+    """Answer a message under a card; False if it is under none."""
     if mention.thread_ts == mention.ts:
         return False
     try:
         shown = await _card_above(ctx, mention)
         if not shown:
             return False
-        # Recorded before the acknowledgement: Slack repeats an answer that was lost
-        # with this process, and the second one changes nothing.
+        # Recorded before the acknowledgement: Slack repeats an answer if this process
+        # loses it, and the second one changes nothing.
         answered = await _answered(ctx, mention, shown)
     except (StoreUnavailable, CorruptRecord) as error:
         sentence = _why(error, _ANSWER_NOT_KEPT_YET)
         _reply_later(ctx, mention, sentence)
         raise
-    # Slack delivers an event again when our answer is late; what is said is private and
-    # would stand there twice.
+    # Slack delivers an event again after a late response; the private reply would
+    # appear twice.
     if await ctx.is_first(mention.event_id):
         ctx.tasks.later(_reply(ctx, mention, shown, answered), name="reply")
     return True
 
 
 async def _card_above(ctx: ListenerContext, mention: Mention) -> str:
-    """Return which approval the message above a reply shows; "" for none.
+    """Return the id of the approval in the message above a reply; "" for none.
 
-    Slack shows a card a moment before it is registered here. A reply that comes in
-    between would ask an agent, instead of answering the card.
+    Slack shows a card a moment before its registration in the store. Without the wait,
+    a reply in between would ask an agent instead of answering the card.
 
     Raises:
-        StoreUnavailable: none shows it that answers, and not all answer.
+        StoreUnavailable: no reachable store has it, and some are unreachable.
     """
     loop, cards = asyncio.get_running_loop(), ctx.service.store.cards
     until_s = loop.time() + _REGISTERED_S
@@ -334,10 +335,10 @@ async def _card_above(ctx: ListenerContext, mention: Mention) -> str:
 
 
 async def _shown_before(ctx: ListenerContext, mention: Mention) -> str:
-    """Return which approval a message showed before its channel got another id.
+    """Return the approval of a message before its channel got another id.
 
     Raises:
-        UserFacingError: Slack does not say; the event is to come again.
+        UserFacingError: Slack does not answer; the event must be repeated.
         StoreUnavailable: the store does not answer.
     """
     ts, cards = mention.thread_ts, ctx.service.store.cards
@@ -369,7 +370,7 @@ def _reply_later(ctx: ListenerContext, mention: Mention, sentence: UserText) -> 
 async def reply_privately(
     ctx: ListenerContext, mention: Mention, message: Message
 ) -> None:
-    """Answer a message where it was written, visible to its author alone."""
+    """Answer a message in its place, visible only to its author."""
     await ctx.send(
         "chat.postEphemeral",
         to=mention.user,
@@ -399,7 +400,7 @@ async def _offered(ctx: ListenerContext, mention: Mention, approval: str) -> Mes
 async def _answered(
     ctx: ListenerContext, mention: Mention, approval: str
 ) -> Message | None:
-    """Record a reply that is an answer; None under a card that asked them nothing."""
+    """Record a reply that is an answer; None if the card asked them nothing."""
     loaded = await ctx.service.read(approval)
     by = Person(team=ctx.team, user=mention.user)
     is_asked = loaded is not None and takes_reply(loaded.approval, by)
@@ -414,10 +415,10 @@ async def _answered(
 
 
 async def _offer(ctx: ListenerContext, mention: Mention, approval_id: str) -> Message:
-    """Return what this person may do with their words.
+    """Return the options for this person's text.
 
     Raises:
-        UserFacingError: they may do nothing.
+        UserFacingError: there are none.
     """
     loaded = await ctx.service.read(approval_id)
     keys = ctx.service.store.keys_of_approval(approval_id)
@@ -451,8 +452,8 @@ async def _offer(ctx: ListenerContext, mention: Mention, approval_id: str) -> Me
                 allowed.setdefault(item.index, []).append(verb)
     if not allowed:
         raise UserFacingError(refused)
-    # On the server and not in the button: a value holds 2,000 characters, and what is
-    # in a button comes back through the client.
+    # On the server and not in the button: a value has at most 2,000 characters, and the
+    # client can change it.
     await ctx.service.store.cards.keep_words(
         keys, approval_id, user=mention.user, ts=mention.ts, words=words
     )
@@ -473,7 +474,7 @@ async def _answer_question(
     """Record a reply as the answer to the one question of a card.
 
     Raises:
-        UserFacingError: it answers none, or not this person's.
+        UserFacingError: it answers none, or the person may not answer.
     """
     approval, words = loaded.approval, _words(ctx, mention)
     item = approval.items[0]
@@ -506,14 +507,14 @@ async def _answer_question(
 async def _reply_to_reviewers(
     ctx: ListenerContext, mention: Mention, loaded: Loaded, by: Person
 ) -> Message:
-    """Record what the requester replies to reviewers; raises `UserFacingError`."""
+    """Record the requester's reply to reviewers; raises `UserFacingError`."""
     words, approval = _words(ctx, mention), loaded.approval
     result = await ctx.service.reply(approval.id, by, words, mention.ts)
     logger.info("requester.replied id=%s", approval.id)
     if isinstance(result, Change):
         return as_message(_REPLIED)
     if isinstance(result, Inquiry):
-        # Delivered again, or edited: it was evidence as it was first written.
+        # Delivered again, or edited: the first text is the evidence.
         return as_message(_REPLIED if result.text == words else _KEPT_FIRST)
     return as_message(outcome_text(result, now_ms=loaded.now_ms))
 
@@ -526,8 +527,8 @@ async def _chosen(
         target.keys,
         target.approval.id,
         user=clicked.action.user,
-        # The key of the words holds the user of this click, so a forged block id finds
-        # nobody else's words.
+        # The key of the text includes the user of this click, so a forged block id
+        # cannot select another person's text.
         ts=buttons.ts_of(clicked.action.block_id),
     )
     if not words:

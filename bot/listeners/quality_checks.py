@@ -1,7 +1,7 @@
 """Record the answers that measure reviews: to seeded defects and to spot checks.
 
-No listener of a decision finds a record of a seeded defect. The router asks here before
-it answers that a card is not known. Until it is answered it can be read like any other
+Listeners of decisions find no record of a seeded defect. The router calls this module
+before it reports an unknown card. Until it is answered it can be read like any other
 call. A spot check asks, by two buttons on a card, whether a call was right.
 """
 
@@ -69,10 +69,10 @@ def register(router: Router) -> None:
 async def answered(
     ctx: ListenerContext, approval_id: str, reviewer: Reviewer, *, has_approved: bool
 ) -> UserText | None:
-    """Count a decision; return what to tell the person. None: it is about another call.
+    """Count a decision; return the reply to the person, or None for another call.
 
     Raises:
-        StoreUnavailable: when it is not known to be kept.
+        StoreUnavailable: the write is not confirmed.
     """
     card = (await ctx.service.seeded_defects.read()).card
     if card is None or card.shown.id != approval_id:
@@ -105,7 +105,7 @@ async def _seeded_clicked(ctx: ListenerContext, clicked: Clicked) -> UserText | 
 
 
 async def _seeded_submitted(ctx: ListenerContext, submitted: Submitted) -> AckBody:
-    """Take the approval on the last page of the full view."""
+    """Accept the approval on the last page of the full view."""
     view = submitted.view
     found = await ctx.service.seeded_defects.read()
     card, sealed = _ours(ctx, found, view.private_metadata, View.DETAILS)
@@ -148,10 +148,10 @@ async def _show_ended(
 ) -> None:
     ctx.home.changed.set()
     seeded = await ctx.service.seeded_defects.read()
-    # That was clicked on: there are two where the answer to a posting was lost.
+    # The clicked message: there are two if the answer to a post was lost.
     here = seeded.with_(channel=channel, ts=ts) if channel and ts else seeded
     try:
-        # At once; the publisher does it again, should this be lost.
+        # Immediately; the publisher repeats it, in case this is lost.
         await show_ended(ctx.slack, here, card)
     except SlackError as error:
         logger.warning("seeded.not_sent why=%s", error)
@@ -180,10 +180,10 @@ async def _target(
 def _ours(
     ctx: ListenerContext, found: Seeded, value: str, purpose: str
 ) -> tuple[SeededCard, Sealed]:
-    """Return what is shown, and the seal of a button or form that we made for it.
+    """Return the seeded card, and the bot's seal in a button or form for it.
 
     Raises:
-        NoRecord: it is none of ours.
+        NoRecord: there is no such card or seal.
     """
     try:
         sealed = unseal(value)
@@ -210,7 +210,8 @@ async def _answer_check(ctx: ListenerContext, clicked: Clicked) -> UserText | No
     user, team = clicked.who
     checks = ctx.service.spot_checks
     groups = checks.usergroups(*roles)
-    # Not fresh: it decides nothing, so an answer of Slack that is a minute old will do.
+    # Not fresh: it decides nothing, so an answer of Slack that is a minute old
+    # suffices.
     reviewer = await ctx.reviewers.resolve(
         user, user_team=team, groups=groups, fresh=False
     )

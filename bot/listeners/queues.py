@@ -1,9 +1,9 @@
-"""Find the calls that wait for a person, and those that a person may read.
+"""Find the calls that a person can decide, and those that a person may read.
 
 The bot does not know the members of a channel. A person who types a command in a
-channel can read it, so the answer may name the approvals whose cards are there. Of
-other channels it names only those that the person may decide or asked for. A seeded
-defect is among the calls that wait.
+channel can read it, so the answer may name the approvals whose cards are there. From
+other channels it names only approvals that the person may decide or requested. A seeded
+defect is among the pending calls.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from keyturn.gateway.store.atomic_write import Loaded
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Whether somebody may read or decide; ``is_unknown`` when Slack did not say."""
+    """Whether a person may read or decide; ``is_unknown`` if Slack did not answer."""
 
     is_given: bool
     is_unknown: bool = False
@@ -35,8 +35,7 @@ async def access_to(
     ctx: ListenerContext, command: Command, approval: Approval
 ) -> Access:
     """Return whether the member who typed a command may read an approval."""
-    # Slack says in which channel the command was typed, and lets nobody type in a
-    # channel that they cannot read.
+    # Slack reports the channel of the command, and only its readers can type in it.
     return await reader_access(ctx, command.user, command.channel, approval)
 
 
@@ -45,7 +44,7 @@ async def reader_access(
 ) -> Access:
     """Return whether a member who reads in a channel may read an approval.
 
-    ``channel`` is empty where they read outside of channels.
+    ``channel`` is empty outside of channels.
     """
     asked = approval.requester
     if asked and asked.is_same(Person(team=ctx.team, user=user)):
@@ -63,10 +62,10 @@ async def reader_access(
 
 
 def access_of(approval: Approval, item: Item, reviewer: Reviewer) -> Access:
-    """Return whether somebody may decide an item, by what Slack said of them."""
+    """Return whether a person may decide an item, by Slack's answers about them."""
     if denial_reason(approval, item, reviewer, Verb.APPROVE) is None:
         return Access(is_given=True)
-    # UNKNOWN counts as open, not as yes: the person reads that the list may be
+    # UNKNOWN counts as open, not as yes: the person learns that the list may be
     # incomplete.
     is_colleague = reviewer.account in {AccountKind.MEMBER, AccountKind.UNKNOWN}
     is_unknown = bool(unresolved_roles(reviewer, item.requirement.roles))
@@ -76,8 +75,8 @@ def access_of(approval: Approval, item: Item, reviewer: Reviewer) -> Access:
 async def _channel_of(ctx: ListenerContext, approval: Approval) -> str:
     """Return the channel whose members read the card.
 
-    Anybody with Redis can write another place of a card there, so it counts in the
-    channel of the sealed record and in the fallback channel alone.
+    An intruder in Redis can write another place of a card there, so the place counts
+    only in the channel of the sealed record and in the fallback channel.
     """
     store, config = ctx.service.store, ctx.config
     moved = await store.moved_channels.known(ctx.keys)
@@ -90,19 +89,19 @@ async def _channel_of(ctx: ListenerContext, approval: Approval) -> str:
 
 
 ENOUGH = 1000
-"""How many approvals a person's queue holds at most."""
+"""Maximum number of approvals in a person's queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class PersonQueue:
-    """What one person can do something about.
+    """The approvals that one person can act on.
 
     Attributes:
-        mine: what they may approve and have not.
-        own: what they asked for or changed, and may only reject.
-        is_complete: False when Slack left open what they may decide.
-        calls: how many calls of each approval of `mine` wait for them, by its id.
-        looked_at: how many approvals were looked at, when there may be more; else 0.
+        mine: those they may approve and have not.
+        own: those they requested or changed, and may only reject.
+        is_complete: False if Slack did not return all of their groups.
+        calls: number of pending calls for them in each approval of `mine`, by its id.
+        looked_at: number of approvals checked, if there may be more; else 0.
     """
 
     mine: tuple[Approval, ...]
@@ -119,19 +118,19 @@ async def queue_of(
     *,
     is_glance: bool = False,
 ) -> PersonQueue:
-    """Return what waits for a person of this workspace.
+    """Return the queue of a person of this workspace.
 
     Args:
-        ctx: what the listener works with.
+        ctx: the listener's dependencies.
         user: the person.
-        read: approvals that were read a moment ago, by id; what is read is added.
-        is_glance: ask Slack no more than it said within a minute; see `reviewer_of`.
+        read: approvals that were read a moment ago, by id; this adds to it.
+        is_glance: accept Slack's answers of the last minute; see `reviewer_of`.
 
     Raises:
         StoreUnavailable: the store does not answer.
     """
-    # Once for all of them: each lookup takes its turn at Slack's rate limits. What
-    # Slack said of a group that an item does not name is no reason for or against it.
+    # Once for all of them, because lookups share Slack's rate limits. Answers about
+    # groups that an item does not name do not affect it.
     groups = await ctx.service.queue.groups()
     seeded = await ctx.service.seeded_defects.waiting()
     if seeded is not None:
@@ -165,7 +164,7 @@ async def _read_of_person(
     seeded: Loaded | None,
     read: dict[str, Loaded] | None,
 ) -> AsyncGenerator[Approval]:
-    """Yield what may wait for a person, the seeded defect first."""
+    """Yield the candidates for a person's queue, the seeded defect first."""
     if seeded is not None:
         yield seeded.approval
     people = (reviewer, *reviewer.stands_in_for)
@@ -174,16 +173,16 @@ async def _read_of_person(
 
 
 def waits_for(reviewer: Reviewer, approval: Approval, item: Item) -> Access:
-    """Return whether a call waits for this person's decision."""
+    """Return whether a call needs this person's decision."""
     if not item.is_pending or _has_voted(reviewer, item):
         return Access(is_given=False)
     return access_of(approval, item, reviewer)
 
 
 def _may_end(reviewer: Reviewer, approval: Approval) -> bool:
-    """Return whether a person may reject what they asked for or changed here.
+    """Return whether a person may reject an approval that they requested or changed.
 
-    Everybody else who may reject may approve as well, or has done so.
+    Other people who may reject may approve as well, or have done so.
     """
     for item in approval.items:
         took_part = [*approval.principals, *item.principals]
@@ -204,7 +203,7 @@ def _has_voted(reviewer: Reviewer, item: Item) -> bool:
 
 
 async def waiting(ctx: ListenerContext) -> list[Loaded]:
-    """Return what waits for anybody, the soonest due first.
+    """Return all pending approvals, the earliest deadline first.
 
     Raises:
         StoreUnavailable: the store does not answer.
@@ -218,15 +217,15 @@ async def waiting(ctx: ListenerContext) -> list[Loaded]:
 
 
 async def concerning(ctx: ListenerContext, user: str) -> tuple[list[Loaded], int]:
-    """Return what a person may decide or asked for, whatever waits for others.
+    """Return the approvals that a person may decide or requested.
 
     Args:
         ctx: of the tenant.
         user: the person.
 
     Returns:
-        What may be theirs, the soonest due first; and how many that is where there is
-        more, else 0.
+        The candidates, the earliest deadline first; and their number if there are more,
+            else 0.
 
     Raises:
         StoreUnavailable: the store does not answer.
@@ -242,13 +241,13 @@ async def concerning(ctx: ListenerContext, user: str) -> tuple[list[Loaded], int
 
 
 async def read_typed(ctx: ListenerContext, typed: str, digits: str) -> list[Loaded]:
-    """Return what an id of somebody may name; raises `StoreUnavailable`.
+    """Return the approvals that a typed id may name; raises `StoreUnavailable`.
 
     Args:
         ctx: of the tenant.
-        typed: an id, or the beginning of one with or without what stands before its
+        typed: an id, or the beginning of one, with or without the prefix before its
             random part.
-        digits: the random part of it, a short id at least.
+        digits: its random part, at least a short id.
     """
     # A whole id names one approval; its first digits may name several.
     if (known := await ctx.service.read(typed)) is not None:
@@ -266,7 +265,7 @@ async def read_typed(ctx: ListenerContext, typed: str, digits: str) -> list[Load
 
 
 async def read_each(ctx: ListenerContext, approval_ids: Iterable[str]) -> list[Loaded]:
-    """Return those of these that are there; raises `StoreUnavailable`."""
+    """Return the existing approvals among these; raises `StoreUnavailable`."""
     ids = [*approval_ids]
     return [*await ctx.service.queue.read_each(ids), *await _seeded(ctx, ids)]
 

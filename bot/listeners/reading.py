@@ -1,4 +1,4 @@
-"""Show a person the approvals that they may read: what waits, and past decisions."""
+"""Show a person the approvals that they may read: pending ones, and past decisions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _NOT_SHOWN = template(
 _MOST_TITLES = 5
 _TITLE = 120
 _FROZEN = template("🧊 *Frozen*.")
-# Typed by people, and echoed: nothing that Slack could read as markup matches.
+# Typed by people, and echoed: it cannot match anything that Slack parses as markup.
 _ID = re.compile(r"(?P<tenant>ap_[a-z0-9_-]{1,64}_)?(?P<digits>[0-9a-f]{1,32})")
 _MAX_LISTED = 20
 _NOTHING = template(
@@ -75,7 +75,7 @@ _CUT_HERE: LiteralString = (
     "first were checked."
 )
 _WITHIN_S = 1.5
-"""How long decisions are looked at; Slack waits three seconds for the answer."""
+"""Time limit for checking decisions; Slack waits three seconds for the answer."""
 
 
 def register(router: Router) -> None:
@@ -87,10 +87,10 @@ def register(router: Router) -> None:
 
 
 async def list_waiting(ctx: ListenerContext, command: Command, _: str) -> AckBody:
-    """List the waiting approvals that a member may read, the soonest due first.
+    """List the pending approvals that a member may read, the earliest deadline first.
 
     Raises:
-        UserFacingError: says why not.
+        UserFacingError: explains a refusal.
     """
     await ctx.require_member(command.who, OUTSIDER)
     found: dict[str, Loaded] = {}
@@ -124,7 +124,7 @@ async def show(ctx: ListenerContext, command: Command, rest: str) -> AckBody:
     """Show the approval with this id, or with these first characters of it.
 
     Raises:
-        UserFacingError: says why not.
+        UserFacingError: explains a refusal.
     """
     await ctx.require_member(command.who, OUTSIDER)
     typed = rest.strip("` ").lower()
@@ -148,10 +148,10 @@ async def _shown(
     typed: str,
     found: list[Loaded],
 ) -> tuple[list[str], Sequence[Approval | None]]:
-    """Return lines about those of these approvals that the person may read, and them.
+    """Return the readable ones of these approvals, with a line for each.
 
     "Not found" is also the answer for the others, and they make no id ambiguous: the
-    difference would tell which ids exist.
+    difference would reveal which ids exist.
     """
     access = [await access_to(ctx, command, one.approval) for one in found]
     given = [one for one, may in zip(found, access, strict=True) if may.is_given]
@@ -167,8 +167,8 @@ async def _shown(
 
 
 def line(approval: Approval) -> str:
-    """Return where an approval stands, with the id that ``show`` takes."""
-    # What each call of its kind needs is said by the sentence.
+    """Return an approval's state, with the id that ``show`` takes."""
+    # The sentence already has the usual requirement of each call.
     more = [item for item in approval.items if item.is_pending and not is_usual(item)]
     most = max(
         more, key=lambda item: (item.tier.rank, counted_votes(item).need), default=None
@@ -183,7 +183,7 @@ def line(approval: Approval) -> str:
 def blocks_of(
     lines: Sequence[str], approvals: Sequence[Approval | None]
 ) -> list[Block]:
-    """Return lines as blocks, each with the calls of the approval at its place."""
+    """Return lines as blocks, each with the calls of its approval."""
     blocks: list[Block] = []
     for line_of, approval in zip_longest(lines, approvals):
         text: Block = {"type": "mrkdwn", "text": line_of}
@@ -204,7 +204,7 @@ async def past_command(
     """Answer `/approvals history` and `/approvals mine` in a channel, to a member.
 
     Raises:
-        UserFacingError: says why not.
+        UserFacingError: explains a refusal.
     """
     await ctx.require_member(command.who, OUTSIDER)
     found = await _past(
@@ -224,7 +224,7 @@ async def _open_past(ctx: ListenerContext, clicked: Clicked) -> None:
 
 async def _search(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     view = submitted.view
-    # A view of another workspace shows nothing of this one.
+    # A view of another workspace must not show data of this one.
     if view.team != ctx.team:
         return {}
     is_mine = view.callback_id == View.PAST_MINE
@@ -236,7 +236,7 @@ async def _search(ctx: ListenerContext, submitted: Submitted) -> AckBody:
 async def _past(
     ctx: ListenerContext, user: str, words: str, *, is_mine: bool, channel: str = ""
 ) -> Past:
-    """Return the newest decisions that a person may read and that fit."""
+    """Return the newest matching decisions that a person may read."""
     began = time.monotonic()
     rows: list[tuple[Event, Approval]] = []
     known: dict[str, Access] = {}
@@ -246,7 +246,7 @@ async def _past(
         if len(rows) == MAX_PAST or time.monotonic() - began > _WITHIN_S:
             is_cut = True
             break
-        # By the user id alone, as `Person.is_same`.
+        # Only by the user id, like `Person.is_same`.
         is_theirs = event.actor.rpartition("/")[2] == user
         if (is_mine and not is_theirs) or not matches(event, approval, words):
             continue

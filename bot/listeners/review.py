@@ -1,9 +1,9 @@
 """Decide calls of separate approvals together, from the Home tab.
 
 The form is bound on the server to the calls that it showed, each with its version and
-hash. Every call is decided by its own rules and written on its own; the last page says
-what came of each. When the bot stops in the middle, what was written is written once,
-and the same form decides the rest.
+hash. Every call is decided by its own rules and written separately; the last page shows
+the result of each. If the bot stops in the middle, each finished write counts once, and
+the same form decides the rest.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ from keyturn.gateway.store.cards import ViewBinding
 logger = logging.getLogger(__name__)
 
 _ANSWER_S = 1.5
-"""When Slack is answered, with what is not recorded yet: it waits three seconds."""
+"""Time until Slack gets an answer with the results so far: it waits three seconds."""
 
 _GIVE_UP_S = 60.0
-"""When no further call is begun."""
+"""Time after which no further call is begun."""
 
 _SETTLED_S = 1.0
-"""How long Slack may take to show the answer, before it is replaced."""
+"""Time for Slack to show the answer, before it is replaced."""
 
 _NOTHING = template(
     "None of these calls waits for you any more, or each of them has to be opened on "
@@ -92,7 +92,7 @@ def register(router: Router) -> None:
 
 @dataclass(slots=True)
 class _Work:
-    """What came of the calls of one submission so far.
+    """The results of one submission so far.
 
     ``is_answered`` is set once Slack has got an answer without the results.
     """
@@ -105,8 +105,8 @@ class _Work:
 async def _open(ctx: ListenerContext, clicked: Clicked) -> None:
     action = clicked.action
     asked = action.value.split()
-    # The value only says which calls: who may see and decide them is asked here, and
-    # again for each decision.
+    # The value only lists the calls: permissions are checked here, and again for each
+    # decision.
     if not action.is_home or action.team != ctx.team or len(asked) > MAX_TOGETHER:
         logger.warning("click.refused why=no_review")
         raise UserFacingError(_NOTHING)
@@ -138,7 +138,7 @@ async def _form(
     kept = Review(calls=seen)
     form = choose.review_form(items, kept, left_out=len(asked) - len(items))
     ensure_valid_view(form)
-    # Before it is shown: what the form shows is then always what is decided.
+    # Before it is shown: then the form always shows the calls that are decided.
     await _bind(ctx, view_id, user, View.REVIEW, kept)
     return form
 
@@ -146,7 +146,7 @@ async def _form(
 async def _offered(
     ctx: ListenerContext, user: str, asked: Sequence[str]
 ) -> tuple[list[Item], tuple[SeenCall, ...]]:
-    """Return those calls that a person may decide together, as they are now."""
+    """Return those calls that a person may decide together, in their current state."""
     loaded = await read_each(ctx, dict.fromkeys(map(_approval_of, asked)))
     found = [(await ctx.service.as_of_now(one)).approval for one in loaded]
     pending = [item for one in found for item in one.items if item.is_pending]
@@ -160,7 +160,7 @@ async def _offered(
             continue
         if not waits_for(reviewer, approval, item).is_given:
             continue
-        # One tool and agent a form: its heading names them for all of its calls.
+        # One tool and agent per form, because its heading names them for all calls.
         if items and (items[0].tool, items[0].ctx.agent) != (item.tool, item.ctx.agent):
             continue
         seen.append(
@@ -196,8 +196,9 @@ async def _decide(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     if said.errors:
         return rejected_inputs(said.errors)
     work = _Work()
-    # Apart from this listener, which may be cut off: no write of many is cut by that.
-    # If the bot stops meanwhile, what is left still waits, on the list and on its card.
+    # Outside this listener, which may time out, so that the series of writes is not
+    # cut. If the bot stops in the meantime, the rest stays pending, on the list and on
+    # its card.
     ctx.tasks.later(_record(ctx, submitted, kept, said.text, work), name="review")
     with suppress(TimeoutError):
         async with asyncio.timeout(_ANSWER_S):
@@ -212,7 +213,7 @@ async def _decide(ctx: ListenerContext, submitted: Submitted) -> AckBody:
 async def _reason(
     ctx: ListenerContext, submitted: Submitted, kept: Review
 ) -> SubmittedText:
-    """Read the reason for what is rejected."""
+    """Read the reason of the rejections."""
     items = await _as_numbered(ctx, kept) if kept.choice.reject else []
     rejected = [item for item in items if item.index in kept.choice.reject]
     return call_form.submitted_reason(submitted.view.values, rejected)
@@ -221,17 +222,17 @@ async def _reason(
 async def _record(
     ctx: ListenerContext, submitted: Submitted, kept: Review, reason: str, work: _Work
 ) -> None:
-    """Decide the calls one after the other, and show what came of each."""
+    """Decide the calls one after the other, and show the results."""
     try:
         await _decide_each(ctx, submitted, kept, reason, work)
     except StoreUnavailable as error:
-        # Before the first decision: each of those tells of its own trouble.
+        # Before the first decision: each decision reports its own failure.
         logger.warning("review.not_read user=%s why=%s", submitted.view.user, error)
         numbers = sorted((*kept.choice.approve, *kept.choice.reject))
         work.found = [Result(n + 1, "", Came.NOT_DONE, _NOT_READ) for n in numbers]
     work.is_done.set()
     if work.is_answered:
-        # Slack could take this before the answer, which would then be shown for good.
+        # Slack could process this before the answer, which would then stay visible.
         await asyncio.sleep(_SETTLED_S)
         await show_when_taken(ctx, submitted.view.view_id, choose.results(work.found))
     await show(ctx, submitted.view.user)
@@ -246,7 +247,7 @@ async def _decide_each(
     reviewer = reviewer.with_(gesture=submitted.gesture)
     for number, decision in sorted(kept.choice.decisions(reason).items()):
         seen, item = kept.calls[number], items.get(number)
-        # Of many: it approves none that the policy escalates now.
+        # Part of a series: it approves no call that the policy now escalates.
         click = Click(
             **seen.model_dump(), request_digest=submitted.digest, is_shared=True
         )
@@ -290,14 +291,14 @@ async def _decided(
 
 
 def _approval_of(item_id: str) -> str:
-    """Return the approval of an item; what is no id is that of none."""
+    """Return the approval of an item; "" for a malformed id."""
     with suppress(ValueError):
         return approval_of(item_id)[0]
     return ""
 
 
 async def _as_numbered(ctx: ListenerContext, kept: Review) -> list[Item]:
-    """Return the calls of a form as they are now, by their place in it."""
+    """Return the current calls of a form, by their place in it."""
     ids = dict.fromkeys(call.approval for call in kept.calls)
     found = {one.approval.id: one.approval for one in await read_each(ctx, ids)}
     return [
@@ -310,7 +311,7 @@ async def _as_numbered(ctx: ListenerContext, kept: Review) -> list[Item]:
 async def _bind(
     ctx: ListenerContext, view_id: str, user: str, purpose: View, kept: Review
 ) -> None:
-    """Remember which calls a form is about, for whom it was made, what was chosen."""
+    """Store a form's calls, its person and the choice so far."""
     binding = ViewBinding(
         user=user,
         approval="",
@@ -327,7 +328,7 @@ async def _bound(ctx: ListenerContext, submitted: Submitted, purpose: View) -> R
     """Return the calls of a submitted form, as they were shown to this person.
 
     Raises:
-        UserFacingError: the form is not known, not theirs, or shows another list.
+        UserFacingError: the form is unknown, another person's, or shows another list.
     """
     view = submitted.view
     binding = await find_binding(ctx, view.view_id)

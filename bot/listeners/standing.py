@@ -1,9 +1,9 @@
 """Propose, list and revoke standing approvals; check the people who gave them.
 
-*Allow similar* approves the call at hand first, by its own rules. Then the standing
+*Allow similar* approves the current call first, by its own rules. Then the standing
 approval is proposed, and gets the same person's vote: two decisions, each atomic by
-itself. A standing approval whose givers Slack did not confirm for some minutes covers
-no call: calls go to people as ever.
+itself. If Slack has not confirmed its givers for some minutes, a standing approval
+covers no call: people decide its calls as usual.
 """
 
 from __future__ import annotations
@@ -93,15 +93,15 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target = await verify_submission(ctx, submitted, View.ALLOW_SIMILAR)
     await require_full_view(ctx, target, submitted.view.user)
     offer = _offered(ctx, target)
-    # What may differ and what is added up come from the policy of now: it has to be
-    # what the form showed, for the vote below is given without another look.
+    # The free arguments and the sums come from the current policy. They have to equal
+    # the ones in the form, because the vote below is given without another look.
     if target.staged != _limits(offer):
         raise UserFacingError(template(_CHANGED))
     inputs = allow_similar.submitted(target.item, offer, submitted.view.values)
     if inputs.chosen is None:
         return rejected_inputs(inputs.errors)
     index, standing = target.item.index, ctx.service.standing
-    # Before anything is recorded: what the policy does not let them allow.
+    # Before anything is recorded: bounds that the policy does not permit.
     bounds = standing.bounds(target.approval, index, inputs.chosen, target.now_ms)
     if isinstance(bounds, str):
         return rejected_inputs({Input.USES.value: bounds})
@@ -120,7 +120,7 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
 
 
 def _recorded(outcome: Decided | Voted) -> str:
-    """Return what is recorded of the call itself, whatever comes of similar ones."""
+    """Return the sentence about the call itself, independent of similar calls."""
     if isinstance(outcome, Voted):
         return "Your approval of this call is recorded; others are needed, too."
     return "This call is approved."
@@ -154,7 +154,8 @@ async def _propose(
 
 async def _revoke(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     target = await verify_click(ctx, clicked, Action.REVOKE)
-    # Stopping takes less than giving: what Slack said within a minute is good enough.
+    # Stopping needs less certainty than giving: Slack's answers of the last minute
+    # suffice.
     by = await ctx.reviewer_of(*clicked.who, target.item)
     result = await ctx.service.standing.revoke(
         target.approval.id, by.with_(gesture=clicked.gesture)
@@ -175,11 +176,14 @@ async def _list(ctx: ListenerContext, clicked: Clicked) -> None:
 
 
 EVERY_S = 60.0
-"""Between two looks; Slack's word is good for ten minutes, see `CHECKED_FOR_MS`."""
+"""Seconds between two checks.
+
+Slack's answer is valid for ten minutes, see `CHECKED_FOR_MS`.
+"""
 
 
 async def check_givers(ctx: ListenerContext) -> None:
-    """Look after the standing approvals until cancelled."""
+    """Check the standing approvals until cancelled."""
     while True:
         try:
             await check_once(ctx)
@@ -191,7 +195,7 @@ async def check_givers(ctx: ListenerContext) -> None:
 
 
 async def check_once(ctx: ListenerContext) -> None:
-    """End what has to end, and confirm the givers of all others.
+    """End invalid standing approvals, and confirm the givers of all others.
 
     Raises:
         StoreUnavailable: the store does not answer.
@@ -217,10 +221,10 @@ _NAME = 60
 
 
 async def list_standing(ctx: ListenerContext, command: Command, _: str) -> AckBody:
-    """List those that the person who typed the command may read, by their end.
+    """List the standing approvals that the person may read, by their end.
 
     Raises:
-        UserFacingError: says why not.
+        UserFacingError: explains a refusal.
     """
     await ctx.require_member(command.who, _OUTSIDER)
     found = [

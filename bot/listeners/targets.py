@@ -1,8 +1,8 @@
-"""Verify what a click or a submitted modal is about; open modals bound to it.
+"""Verify the target of a click or a submitted modal; open modals bound to it.
 
-A click carries a signed value (HMAC). The server stores what a modal was opened for
-under its ``view.id``: a person, item, version and hash. A submission counts for these
-alone; what it claims itself is ignored.
+A click carries a signed value (HMAC). The server stores the target of a modal under its
+``view.id``: a person, item, version and hash. A submission counts only for these; its
+own claims are ignored.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ NOT_BOUND: LiteralString = (
 
 
 ON_HOME = frozenset({Action.VIEW_ALL, Action.APPROVE_ROW})
-"""Purposes of the buttons about one call that stand on the Home tab."""
+"""Purposes of the buttons about one call on the Home tab."""
 
 Who = tuple[str, str]
 """User id and home team of a reviewer."""
@@ -120,10 +120,10 @@ Who = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a reviewer looks at: proven to be ours, and the version that stands.
+    """A verified target of a click or form, in the current version.
 
-    ``index`` is None when it is about the batch as a whole; ``purpose`` is what the
-    seal is good for. ``staged`` is what the modal it was submitted in was bound with.
+    ``index`` is None for the batch as a whole; ``purpose`` is the valid use of the
+    seal. ``staged`` is the data bound to the submitted modal.
     """
 
     loaded: Loaded
@@ -139,12 +139,12 @@ class Target:
 
     @property
     def now_ms(self) -> int:
-        """Return when it was read, Unix milliseconds by the store's clock."""
+        """Return the time of the read, Unix milliseconds by the store's clock."""
         return self.loaded.now_ms
 
     @property
     def item(self) -> Item:
-        """Return the item it is about; the first one of a batch as a whole."""
+        """Return its item; the first one for a batch as a whole."""
         return self.approval.items[self.index or 0]
 
     @property
@@ -153,7 +153,7 @@ class Target:
         return self.approval.digest if self.index is None else self.item.action_hash
 
     def click(self, request_digest: str, display_digest: str = "") -> Click:
-        """Return what the gateway is told about it."""
+        """Return the gateway's record of the click."""
         return Click(
             approval=self.approval.id,
             index=self.index or 0,
@@ -165,14 +165,14 @@ class Target:
 
 
 async def verify_click(ctx: ListenerContext, clicked: Clicked, purpose: str) -> Target:
-    """Return what a button on a card, or in a modal of ours, is about.
+    """Return the target of a button on a card or in a modal.
 
-    The value must be sealed for this approval as it stands, this workspace and this
-    button. A card must be the one usable copy; a modal must be bound to this person
-    and this approval.
+    The value must be sealed for the current version of this approval, this workspace
+    and this button. A card must be the one usable copy; a modal must be bound to this
+    person and this approval.
 
     Raises:
-        UserFacingError: says why this click does not count.
+        UserFacingError: explains why this click does not count.
     """
     sealed = sealed_value(ctx, clicked)
     try:
@@ -187,19 +187,19 @@ async def verify_click(ctx: ListenerContext, clicked: Clicked, purpose: str) -> 
 
 
 async def verify_place(ctx: ListenerContext, clicked: Clicked, target: Target) -> None:
-    """Refuse a click from anywhere but where we put its button.
+    """Refuse a click from any place other than the button's.
 
     Raises:
-        UserFacingError: says why not.
+        UserFacingError: explains the refusal.
     """
     action, approval = clicked.action, target.approval
     if clicked.action.is_home and target.purpose in ON_HOME:
-        # Slack shows a Home tab to its person alone. One button only opens the details,
-        # and the other is sealed for a row of this tab and for nothing else.
+        # Slack shows a Home tab only to its person. One button only opens the details,
+        # and the other is sealed only for a row of this tab.
         return
     if action.view_id:
-        # A button in a modal has no message to compare with. What proves its place is
-        # the binding that we wrote when we opened the modal for this person.
+        # A button in a modal has no message for comparison. Its place is proven by the
+        # binding that was stored when the modal was opened for this person.
         binding = await find_binding(ctx, action.view_id)
         if binding is None or (binding.user, binding.approval) != (
             action.user,
@@ -217,7 +217,7 @@ async def verify_place(ctx: ListenerContext, clicked: Clicked, target: Target) -
 
 
 async def find_binding(ctx: ListenerContext, view_id: str) -> ViewBinding | None:
-    """Return what a modal was opened for; None when we did not open it."""
+    """Return the binding of a modal; None if the bot did not open it."""
     return await ctx.service.store.cards.bound_view(ctx.keys, view_id)
 
 
@@ -227,7 +227,7 @@ def sealed_value(ctx: ListenerContext, clicked: Clicked) -> Sealed:
     Raises:
         UserFacingError: the click is from another workspace.
     """
-    # The MAC cannot tell: it holds the team that the card was made for, and in a
+    # The MAC does not show it: it covers the team that the card was made for, and in a
     # channel shared by Slack Connect another company sees and clicks the same card.
     if clicked.action.team != ctx.team:
         logger.warning("click.refused why=other_workspace")
@@ -236,7 +236,7 @@ def sealed_value(ctx: ListenerContext, clicked: Clicked) -> Sealed:
 
 
 def read_seal(text: str) -> Sealed:
-    """Read a seal without believing it; raises `UserFacingError` when it is none."""
+    """Read a seal without trusting it; raises `UserFacingError` if it is malformed."""
     try:
         return unseal(text)
     except BadSeal:
@@ -245,30 +245,30 @@ def read_seal(text: str) -> Sealed:
 
 
 async def verify_seal(ctx: ListenerContext, sealed: Sealed, *purposes: str) -> Target:
-    """Return what a seal stands for, if we made it for the record as it stands.
+    """Return the target of a seal, if it was made for the current record.
 
     Args:
-        ctx: what the listener works with.
+        ctx: the listener's dependencies.
         sealed: the parts of the seal.
-        purposes: what it may be good for; one of them has to be it.
+        purposes: the accepted purposes.
 
     Raises:
-        UserFacingError: the value is not ours, or the record has changed.
+        UserFacingError: the value is forged, or the record has changed.
     """
     loaded = await ctx.service.read(sealed.approval)
     keys = ctx.service.store.keys_of_approval(sealed.approval)
     if loaded is None or keys is None:
         raise NoRecord(outcome_text(Unknown(), now_ms=0))
     approval, now_ms = loaded.approval, loaded.now_ms
-    # Before the MAC: what a replaced version showed is not kept, so its MAC cannot be
-    # checked. Nothing is decided, and the sentence tells what the newest card shows.
+    # Before the MAC: the content of a replaced version is not kept, so its MAC cannot
+    # be checked. Nothing is decided, and the sentence describes the newest card.
     if sealed.version != approval.version:
         raise UserFacingError(
             _explained_state(approval, sealed.index, sealed.version, now_ms)
         )
     accepted, team = ctx.config.seal_keys, ctx.team
-    # Every accepted key and purpose: after the key was replaced, cards of before still
-    # work until they are drawn again.
+    # Every accepted key and purpose: after a key change, older cards still work until
+    # they are redrawn.
     proven = [
         purpose
         for purpose in purposes
@@ -283,10 +283,10 @@ async def verify_seal(ctx: ListenerContext, sealed: Sealed, *purposes: str) -> T
 
 
 async def of_member(ctx: ListenerContext, target: Target) -> Target:
-    """Return the approval itself where a button is about one call of several.
+    """Return the approval itself if a button is about one call of several.
 
-    A collected card shows calls of separate approvals. What is about one of them goes
-    on as if its own card had been clicked.
+    A collected card shows calls of separate approvals. An action on one of them
+    continues as if its own card had been clicked.
     """
     if target.index is None or not is_collected(target.approval):
         return target
@@ -303,13 +303,13 @@ async def decide(
     decision: Decision,
     interaction: Clicked | Submitted,
 ) -> Outcome:
-    """Let the gateway decide.
+    """Submit a decision to the gateway.
 
     Args:
-        ctx: what the listener works with.
-        target: what the reviewer looked at.
-        decision: what they said.
-        interaction: the click or the submitted form: who, by which signed request.
+        ctx: the listener's dependencies.
+        target: the call that the reviewer saw.
+        decision: the reviewer's decision.
+        interaction: the click or submitted form, with person and signed request.
     """
     reviewer, voters = await ctx.deciders_of(*interaction.who, target.item)
     outcome = await ctx.service.decide(
@@ -317,8 +317,8 @@ async def decide(
         decision,
         reviewer.with_(gesture=interaction.gesture),
         voters=voters,
-        # Spares one read of the store within Slack's three seconds. `change.lua`
-        # compares `rev`, so an old record only costs another round.
+        # Saves a read of the store within Slack's three seconds. `change.lua` compares
+        # `rev`, so an old record only costs another round.
         seen=target.loaded,
     )
     log_outcome(target.approval.id, target.index, outcome.kind, decision.kind, reviewer)
@@ -326,19 +326,19 @@ async def decide(
 
 
 def displayed(ctx: ListenerContext, target: Target) -> str:
-    """Return the digest of the card of a target, as it was last shown."""
+    """Return the digest of the target's card in its last displayed state."""
     return ctx.service.store.cards.display_of(target.approval.id)
 
 
 async def require_permission(
     ctx: ListenerContext, target: Target, verb: Verb, who: Who
 ) -> None:
-    """Refuse to open a form that could only be refused when it is submitted.
+    """Refuse to open a form that would be refused on submission.
 
-    The gateway asks all of this again when they decide; here it spares them a form.
+    The gateway checks all of this again at the decision; this check saves typing.
 
     Raises:
-        UserFacingError: says why not.
+        UserFacingError: explains the refusal.
     """
     approval, item = target.approval, target.item
     if not item.is_pending or is_late(approval, item, target.now_ms):
@@ -346,8 +346,8 @@ async def require_permission(
         raise UserFacingError(_explained_state(approval, item.index, version, now_ms))
     reviewer = await ctx.reviewer_of(*who, item)
     policy_now = await ctx.service.preview(approval, item.index, item.args)
-    # Both: the policy may ask for others now than when the call was opened, and the
-    # gateway wants the stricter of the two.
+    # Both: the current policy may require other people than the call's record, and the
+    # gateway demands the stricter of the two.
     requirements = (item.requirement, *([policy_now.requirement] if policy_now else []))
     reason = denial_reason(approval, item, reviewer, verb, then_and_now=requirements)
     if reason is not None:
@@ -360,10 +360,10 @@ async def require_permission(
 async def require_reconciler(ctx: ListenerContext, target: Target, who: Who) -> None:
     """Refuse to open the form of a call that others reconcile, or have reconciled.
 
-    The gateway asks all of this again when they send it.
+    The gateway checks all of this again on submission.
 
     Raises:
-        UserFacingError: says why not.
+        UserFacingError: explains the refusal.
     """
     approval, item = target.approval, target.item
     if item.state is not ItemState.IN_DOUBT:
@@ -383,7 +383,7 @@ def is_reason_invalid(outcome: Outcome) -> bool:
 
 
 def outcome_reply(outcome: Outcome, *, now_ms: int) -> UserText | None:
-    """Return what to tell the person; None when the card itself shows it."""
+    """Return the reply to the person; None if the card itself shows it."""
     if isinstance(outcome, Decided):
         return None
     return outcome_text(outcome, now_ms=now_ms)
@@ -411,18 +411,19 @@ def _explained_state(
 
 
 async def redraw_ended(ctx: ListenerContext, keys: Keys, approval: Approval) -> None:
-    """Note that a card is outdated if its approval ended after it was drawn.
+    """Mark a card as outdated if its approval ended after it was drawn.
 
     Slack refuses to change a card in a channel that is archived or that the bot has
-    left. After the end of its approval the card is not tried again, so when the channel
-    is open again it shows what was true before. Whoever clicks on it has it drawn.
+    left. After the end of its approval the card is not retried, so when the channel is
+    open again it shows an old state. A click on it causes a redraw.
     """
-    # A card that people wait for is tried until it shows what is so.
+    # A card that needs people is retried until it is current.
     if not is_over(approval) or approval.is_auto_approved or is_collected(approval):
         return
     cards = ctx.service.store.cards
     place = await cards.place(keys, approval.id)
-    # A summary and a collected card show many approvals: that of one replaces neither.
+    # A summary and a collected card show many approvals: one approval's card replaces
+    # neither.
     if place is None or place.is_in_summary or place.collected:
         return
     if place.rev >= approval.rev:
@@ -433,7 +434,7 @@ async def redraw_ended(ctx: ListenerContext, keys: Keys, approval: Approval) -> 
 async def open_view(
     ctx: ListenerContext, clicked: Clicked, target: Target, view: Block, **kept: str
 ) -> None:
-    """Open a modal for the person who clicked, bound to the call they look at.
+    """Open a modal for the person who clicked, bound to their call.
 
     From inside a modal it opens on top of that one.
 
@@ -441,13 +442,14 @@ async def open_view(
         UserFacingError: Slack did not open it.
     """
     view_id = await open_modal(ctx, clicked, view)
-    # Slack names the view in its answer, so it cannot be bound earlier. A submission
-    # that finds no binding, as after a failure of the store, is refused: `NOT_BOUND`.
+    # Slack returns the view's id only in its answer, so it cannot be bound earlier. A
+    # submission without a binding, as after a failure of the store, is refused:
+    # `NOT_BOUND`.
     await bind_view(ctx, view_id, clicked.action.user, target, view, **kept)
 
 
 async def open_modal(ctx: ListenerContext, clicked: Clicked, view: Block) -> str:
-    """Open a modal for the person who clicked; return its id, to bind it to something.
+    """Open a modal for the person who clicked; return its id, to bind it.
 
     Raises:
         UserFacingError: Slack did not open it.
@@ -457,8 +459,8 @@ async def open_modal(ctx: ListenerContext, clicked: Clicked, view: Block) -> str
     is_in_modal = bool(action.view_id) and not clicked.action.is_home
     method = "views.push" if is_in_modal else "views.open"
     try:
-        # A trigger id lives three seconds and counts once, so nothing slow may come
-        # before this call, and it is not tried again.
+        # A trigger id lives three seconds and is valid once, so nothing slow may
+        # precede this call, and it is not retried.
         reply = await ctx.slack.call(method, trigger_id=action.trigger_id, view=view)
     except SlackError as error:
         logger.warning("view.not_opened why=%s", error)
@@ -467,9 +469,9 @@ async def open_modal(ctx: ListenerContext, clicked: Clicked, view: Block) -> str
 
 
 def _not_shown(error: SlackError, late: LiteralString) -> Template:
-    """Return why somebody does not see a window, and what to do about it."""
+    """Return why the person sees no window, and what to do about it."""
     if isinstance(error, RateLimited):
-        # Two at least, so that the sentence needs no other form for one.
+        # At least two, so that the sentence needs no singular.
         return template(_TOO_MANY, n=max(2, math.ceil(error.retry_after_s)))
     if not isinstance(error, SlackRefused) or error.error in _PASSING:
         return template(late)
@@ -485,16 +487,16 @@ Form = Callable[[Frame, int], Block]
 async def open_form(
     ctx: ListenerContext, clicked: Clicked, target: Target, form: Form
 ) -> None:
-    """Open the form of the call that somebody clicked on; raises `UserFacingError`."""
+    """Open the form of the clicked call; raises `UserFacingError`."""
     await open_view(ctx, clicked, target, _filled(ctx, target, form))
 
 
 async def replace_form(
     ctx: ListenerContext, submitted: Submitted, target: Target, form: Form
 ) -> AckBody:
-    """Return the answer that shows another form in place of the one submitted."""
+    """Return the answer that shows another form in place of the submitted one."""
     view = _filled(ctx, target, form)
-    # Bound before Slack shows it, for once: the view id is known already. A crash in
+    # Here it is bound before Slack shows it, because the view id is known. A crash in
     # between leaves the old form with a binding that refuses it.
     await bind_view(ctx, submitted.view.view_id, submitted.view.user, target, view)
     return {"response_action": "update", "view": view}
@@ -507,10 +509,10 @@ def _filled(ctx: ListenerContext, target: Target, form: Form) -> Block:
 async def update_view(
     ctx: ListenerContext, clicked: Clicked, target: Target, view: Block
 ) -> None:
-    """Show another page in the modal in which somebody clicked.
+    """Show another page in the clicked modal.
 
     Raises:
-        UserFacingError: says why not.
+        UserFacingError: explains a refusal.
     """
     ensure_valid_view(view)
     action = clicked.action
@@ -518,9 +520,8 @@ async def update_view(
         await ctx.slack.call(
             "views.update",
             view_id=action.view_id,
-            # Slack refuses the update when the view changed since the click: of two
-            # quick clicks on "Next page" the second is told to try again, and skips no
-            # page.
+            # Slack refuses the update if the view changed since the click: of two quick
+            # clicks on "Next page" the second is refused, and skips no page.
             hash=action.view_hash or None,
             view=view,
         )
@@ -531,9 +532,9 @@ async def update_view(
 
 
 async def show_when_taken(ctx: ListenerContext, view_id: str, page: Block) -> None:
-    """Show a page in a modal for which nobody waits; one that is closed stays so.
+    """Show a page in a modal in the background; a closed modal stays closed.
 
-    Without it the modal goes on saying that it is not ready, so it is tried again.
+    It is retried, because otherwise the modal would stay at its intermediate page.
     """
     until = time.monotonic() + _TRY_FOR_S
     while True:
@@ -558,7 +559,7 @@ async def bind_view(
     view: Block,
     **kept: str,
 ) -> None:
-    """Remember what a modal is opened for; ``kept`` are more fields of the binding."""
+    """Store the target of a modal; ``kept`` are more fields of the binding."""
     binding = ViewBinding(
         user=user,
         approval=target.approval.id,
@@ -574,17 +575,17 @@ async def bind_view(
 async def verify_submission(
     ctx: ListenerContext, submitted: Submitted, *purposes: View
 ) -> Target:
-    """Return what a submitted modal is about.
+    """Return the target of a submitted modal.
 
-    Its seal has to be ours, and its binding has to name this person and this item.
+    Its seal has to be the bot's, and its binding has to name this person and this item.
 
     Raises:
-        UserFacingError: says why it cannot count.
+        UserFacingError: explains why it cannot count.
     """
     view = submitted.view
     sealed = read_seal(view.private_metadata)
-    # `private_metadata` alone is not enough: it is sealed, but it says nothing of who
-    # opened the modal, and a seal of another modal would fit.
+    # `private_metadata` alone is not enough: it is sealed, but does not identify the
+    # person who opened the modal, and a seal of another modal would fit.
     binding = await find_binding(ctx, view.view_id)
     wanted = (view.user, sealed.approval, sealed.index, sealed.version)
     if binding is None or view.team != ctx.team:
@@ -594,8 +595,8 @@ async def verify_submission(
         logger.warning("view.refused why=other_binding approval=%s", binding.approval)
         raise UserFacingError(template(NOT_BOUND))
     target = await verify_seal(ctx, sealed, *purposes)
-    # The seal proves the version. The hash is compared as well: what was bound is what
-    # this person looked at, and a purpose bound for one form is good for no other.
+    # The seal proves the version. The hash is compared as well: the binding has the
+    # call that this person saw, and a purpose bound for one form is invalid for others.
     if (binding.action_hash, binding.purpose) != (
         target.action_hash,
         target.purpose,
@@ -608,10 +609,10 @@ async def verify_submission(
 async def find_moved(
     ctx: ListenerContext, submitted: Submitted, purpose: View
 ) -> Target | None:
-    """Return the batch of a submitted modal, if it moved since the modal was bound.
+    """Return the batch of a submitted modal, if it changed since the modal was bound.
 
-    What the seal stood for then is not kept, so it cannot be checked: the binding
-    proves whose form of which approval it is. Nothing may be decided by it.
+    The sealed content of that time is not kept, so it cannot be checked: the binding
+    proves the form's person and approval. Nothing may be decided by it.
     """
     view = submitted.view
     binding = await find_binding(ctx, view.view_id)
@@ -637,7 +638,7 @@ def form_reply(outcome: Outcome, *, now_ms: int) -> AckBody:
     return closing_reply(
         outcome_reply(outcome, now_ms=now_ms),
         is_recorded=isinstance(outcome, Voted),
-        # Such as a freeze, or a lookup that failed.
+        # Such as a freeze, or a failed lookup.
         may_pass=isinstance(outcome, Forbidden),
     )
 

@@ -1,11 +1,11 @@
 """Decide whether a click was on a message whose buttons count.
 
 A private channel gets another id once people of another workspace are invited to it,
-and Slack no longer knows the old one. Its messages keep their ts, which is unique among
-the bot's messages. Slack is asked whether a message is there: a payload alone changes
-nothing. https://docs.slack.dev/reference/events/channel_id_changed
+and Slack no longer accepts the old one. Its messages keep their ts, which is unique
+among the bot's messages. The bot asks Slack whether a message is there: a payload alone
+changes nothing. https://docs.slack.dev/reference/events/channel_id_changed
 
-The event of that name is not used: it takes a scope to read private channels.
+The event of that name is not used, because it needs a scope to read private channels.
 
 A crash or a lost answer can leave a second copy of a card, with buttons. A click on it
 is refused, and the copy then links to the card.
@@ -36,7 +36,7 @@ async def is_there(ctx: ListenerContext, channel: str, ts: str) -> bool:
     """Return whether a message is in a channel.
 
     Raises:
-        SlackError: Slack does not say.
+        SlackError: Slack does not answer.
     """
     try:
         await ctx.slack.ask(PERMALINK, channel=channel, message_ts=ts)
@@ -50,10 +50,11 @@ async def is_there(ctx: ListenerContext, channel: str, ts: str) -> bool:
 async def follow(
     ctx: ListenerContext, keys: Keys, shown: str, was: CardPlace, channel: str
 ) -> CardPlace:
-    """Move a card into the channel where it was found; return where it is."""
+    """Move a card into the channel where it was found; return its place."""
     logger.warning("card.moved shown=%s from=%s to=%s", shown, was.channel, channel)
     await _note(ctx, was.channel, channel)
-    # Its place is compared there: what a publisher registered meanwhile stays.
+    # The store compares the place: if a publisher registered another in the meantime,
+    # it stays.
     cards = ctx.service.store.cards
     await cards.forget_message(keys, shown, (was.channel, was.ts))
     return await cards.posted(keys, shown, channel=channel, ts=was.ts)
@@ -65,19 +66,19 @@ async def shown_before(
     ts: str,
     shown_at: Callable[[str], Awaitable[str]],
 ) -> str:
-    """Return which approval a message showed while its channel had another id.
+    """Return the approval that a message showed under its channel's old id.
 
-    The old id is looked for among the ids of channels that are known to have moved, and
-    the channels of the policy and the settings.
+    Candidates for the old id are the channels known to have moved, and the channels of
+    the policy and the settings.
 
     Args:
-        ctx: what the listener works with.
-        channel: where the message is now.
+        ctx: the listener's dependencies.
+        channel: the message's current channel.
         ts: of the message.
-        shown_at: returns which approval such a message shows in a channel; "" for none.
+        shown_at: returns the approval of such a message in a channel; "" for none.
 
     Raises:
-        SlackError: Slack does not say whether it is there.
+        SlackError: Slack does not answer whether it is there.
     """
     moved = await ctx.service.store.moved_channels.known(ctx.keys)
     named = [*ctx.service.channels, ctx.config.fallback_channel]
@@ -107,20 +108,20 @@ async def is_usable_copy(
     """Return whether a click was on a usable message about a record or an outage.
 
     Raises:
-        UserFacingError: it may have been, in a channel that Slack gave another id.
+        UserFacingError: this is unknown, because the channel may have a new id.
     """
     here = (action.channel, action.message_ts)
     if not all(here):
         return False
-    # A copy that nobody registered (the answer to its posting was lost) becomes the
-    # usable one when there is none; `posted` never replaces a registered one.
+    # An unregistered copy (the answer to its post was lost) becomes the usable one if
+    # there is none; `posted` never replaces a registered one.
     store = ctx.service.store
     place = await store.cards.place(keys, shown)
     copies = place.copies if place else await store.copies.of_card(keys, shown)
     copy = copies.get(action.user)
     if copy is not None and copy.channel == action.channel:
-        # Never registered as the card: a card that was lost is posted in its channel
-        # again, which this would prevent.
+        # Never registered as the card: a lost card is posted in its channel again,
+        # which this would prevent.
         is_card = place is not None and (place.channel, place.ts) == here
         return is_card or await _is_own_copy(ctx, action, keys, shown, copy)
     if place is None:
@@ -128,7 +129,7 @@ async def is_usable_copy(
         place = await store.cards.posted(keys, shown, channel=here[0], ts=here[1])
     elif place.ts == action.message_ts and place.channel != action.channel:
         place = await _moved(ctx, action, keys, place.collected or shown, place)
-    # Compared with what the store holds after `posted`, never with what we wrote:
+    # Compared with the store's record after `posted`, never with the value written:
     # another click may have registered its copy first.
     return (place.channel, place.ts) == here
 
@@ -136,10 +137,10 @@ async def is_usable_copy(
 async def _moved(
     ctx: ListenerContext, action: BlockAction, keys: Keys, shown: str, was: CardPlace
 ) -> CardPlace:
-    """Follow a card into its channel's new id; return where it is.
+    """Follow a card into its channel's new id; return its place.
 
     Raises:
-        UserFacingError: Slack does not say whether it is there.
+        UserFacingError: Slack does not answer whether it is there.
     """
     try:
         if not await is_there(ctx, action.channel, action.message_ts):
@@ -157,19 +158,19 @@ async def _is_own_copy(
     shown: str,
     copy: CardCopy,
 ) -> bool:
-    """Return whether a click in somebody's direct message was on their usable copy."""
+    """Return whether a click in a direct message was on the person's usable copy."""
     if copy.refused:
         return False
     if not copy.ts:
-        # A copy was on its way there and nobody registered one: the answer to its
-        # posting was lost. The first of them becomes the usable one, as of cards.
+        # A copy was being posted, and none was registered: the answer to its post was
+        # lost. The first of them becomes the usable one, as for cards.
         store = ctx.service.store
         here = action.channel, action.message_ts
         await _note_message(ctx, keys, shown, here)
         copy = await store.copies.posted(
             keys, shown, action.user, channel=here[0], ts=here[1]
         )
-        # It may show an older state, and no event may be left that has it drawn again.
+        # It may show an older state, and there may be no event left to redraw it.
         await store.cards.mark_outdated(keys, shown)
     return (copy.channel, copy.ts) == (action.channel, action.message_ts)
 
@@ -177,7 +178,7 @@ async def _is_own_copy(
 async def _note_message(
     ctx: ListenerContext, keys: Keys, shown: str, at: tuple[str, str]
 ) -> None:
-    """Note a message whose posting got no answer, so that it can be redacted later."""
+    """Store a message whose post got no answer, so that it can be redacted later."""
     kept, posted = ctx.config.messages_kept, ctx.service.store.posted_messages
     if kept is not None and tenant_of_approval(shown):
         await posted.note(keys, shown, at, kept=kept)
@@ -189,10 +190,10 @@ async def redraw_replaced(
     """Replace the clicked message if it is not the card of ``shown``, after the answer.
 
     Args:
-        ctx: what the listener works with.
+        ctx: the listener's dependencies.
         clicked: the refused click.
         keys: of the tenant of ``shown``.
-        shown: the approval or outage that the button names.
+        shown: the approval or outage of the button.
     """
     action = clicked.action
     place = await ctx.service.store.cards.place(keys, shown)
@@ -201,11 +202,11 @@ async def redraw_replaced(
         return
     card, copy = (place.channel, place.ts), place.places.get(action.user)
     current = copy if copy and copy[0] == action.channel else card
-    # By the ts: the same message may be in a channel that Slack gave another id.
+    # By the ts: the same message may be in a channel with a new id.
     if action.message_ts in {ts for _, ts in (card, *place.places.values())}:
         return
     store, here = ctx.service.store, (action.channel, action.message_ts)
-    # The button of one card may have been sent as if it were on another one.
+    # The button of one card may have been submitted from another one.
     if await store.cards.shown_at(ctx.keys, *here) not in {"", shown}:
         return
     ctx.tasks.later(_replace(ctx, action, current), name="replaced")

@@ -57,7 +57,7 @@ _ONCE = "One that repeats what was done or rejected goes to people, too."
 
 @dataclass(frozen=True, slots=True)
 class SubmittedBounds:
-    """What a reviewer chose, or by block id why it cannot be."""
+    """A reviewer's choice, or errors by block id."""
 
     chosen: Chosen | None
     reason: str
@@ -65,7 +65,7 @@ class SubmittedBounds:
 
 
 def view(frame: Frame, index: int, offer: Offer) -> Block:
-    """Return the modal in which similar calls are allowed."""
+    """Return the modal to allow similar calls."""
     item, rule = frame.approval.items[index], offer.rule
     shown = fitted(boxes(item.tool, offer.equal, ()), budget=_EQUAL)
     times = _times(rule)
@@ -168,7 +168,7 @@ def _amounts(offer: Offer) -> list[Block]:
     name = fit(rule.sum.removeprefix("args."), _PATHS)
     most = rule.total_micro
     each = min(offer.each_micro, most)
-    # No more than the calls of this size could use: people widen what is too narrow.
+    # At most what calls of this size could use: people widen a narrow limit.
     total = min(each * _first_uses(rule), most) or most
     return [
         _amount_input(Input.EACH, f"{name}: at most in one call", micro_text(each)),
@@ -224,18 +224,18 @@ def _micro(state: State, name: Input) -> int | None:
 
 
 MOST = 40
-"""Calls on the list, the newest; Slack takes 100 blocks in a modal."""
+"""Maximum number of listed calls, the newest; Slack accepts 100 blocks in a modal."""
 
 _ACT = 200
 
 
 def newest_uses(approval: Approval) -> tuple[Use, ...]:
-    """Return the uses that the list has, newest first."""
+    """Return the uses on the list, newest first."""
     return tuple(reversed(approval.uses[-MOST:]))
 
 
 def uses_list(approval: Approval, items: Mapping[str, Item]) -> Block:
-    """Return the list; ``items`` are the calls that are still kept, by id."""
+    """Return the list; ``items`` are the calls that are still stored, by id."""
     has_amount = bool(bounds_of(approval).amount)
     shown = newest_uses(approval)
     blocks = [context(label(f"{left_text(approval)}."))]

@@ -34,7 +34,7 @@ from keyturn.sandbox.blockkit import limits
 _OTHER = "other"
 _BOX = 2_900
 _UNCUT = 10_000
-"""More than any text of a question has when all of its characters are marks."""
+"""Above the length of any question's text if all of its characters become marks."""
 _CHOOSE_OTHER = "Choose Other above, or leave this empty."
 _WRITE_OTHER = "Write your answer here, or choose another one above."
 _NO_COMMAS = "Please write it without commas: they separate your choices."
@@ -63,7 +63,7 @@ def view(frame: Frame, index: int) -> Block:
 def submitted(
     questions: tuple[Question, ...], state: State
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Read the form: one text per question, and by block id what is wrong."""
+    """Read the form: one text per question, and errors by block id."""
     answers: list[str] = []
     errors: dict[str, str] = {}
     for number, question in enumerate(questions):
@@ -75,7 +75,7 @@ def submitted(
 
 
 def errors_by_block(errors: Mapping[str, str]) -> dict[str, str]:
-    """Put the gateway's sentences under the questions that they are about."""
+    """Map the gateway's errors to the inputs of their questions."""
     return {
         _block(int(pointer.removeprefix("/") or 0)): why
         for pointer, why in errors.items()
@@ -96,7 +96,7 @@ def _inputs(number: int, question: Question) -> list[Block]:
 
 
 def _in_full(question: Question) -> list[Block]:
-    """Return the texts that are longer, as they are shown, than an input holds."""
+    """Return the texts whose displayed form is too long for an input."""
     parts: list[str] = []
     if _is_cut(question.question, limits.INPUT_LABEL):
         parts.append(question.question)
@@ -108,7 +108,7 @@ def _in_full(question: Question) -> list[Block]:
 
 
 def _has_long_choice(question: Question) -> bool:
-    # Hidden characters are shown as marks, which makes a choice longer than it came.
+    # Hidden characters are shown as marks, which lengthens a choice.
     return any(_is_cut(choice, limits.OPTION) for choice in question.choices)
 
 
@@ -134,7 +134,7 @@ def _to_answer(number: int, question: Question, name: Untrusted) -> list[Block]:
         case QuestionType.MULTI_SELECT:
             options = _options(question)
             tick = checkboxes if len(options) <= limits.CHOICES else multi_select
-            # Optional for Slack even where an answer is needed: it may be in Other.
+            # Optional for Slack even if an answer is required: it may be in Other.
             return [
                 _input(name, tick(VALUE, options), number, optional=True),
                 _other(number, question),
@@ -147,7 +147,7 @@ def _input(name: Untrusted, element: Block, number: int, *, optional: bool) -> B
 
 def _other(number: int, question: Question) -> Block:
     return input_block(
-        # Read aloud or scrolled to, it stands alone.
+        # It must make sense alone, read aloud or scrolled to.
         untrusted(f"Other: {question.question}"),
         text_input(VALUE, max_length=MAX_ANSWER),
         block_id=_other_block(number),
@@ -156,7 +156,7 @@ def _other(number: int, question: Question) -> Block:
 
 
 def _options(question: Question) -> list[Block]:
-    # Cut choices get a number, under which the whole one stands above the input.
+    # Cut choices get a number, which the full text above the input has, too.
     has_numbers = _has_long_choice(question)
     return [
         option(
@@ -169,10 +169,10 @@ def _options(question: Question) -> list[Block]:
 def _answer(
     number: int, question: Question, state: State, errors: dict[str, str]
 ) -> str:
-    """Return the answer to one question; what is wrong with Other goes to ``errors``.
+    """Return the answer to one question; problems with Other go to ``errors``.
 
     Raises:
-        BadInput: when Slack sent another shape than the question has.
+        BadInput: Slack sent a shape that does not fit the question.
     """
     if question.type is QuestionType.TEXT:
         return str(raw_value(_held(state, _block(number)), Kind.TEXT) or "")
@@ -182,7 +182,7 @@ def _answer(
         if "," in other:
             errors[other_block] = _NO_COMMAS
         places = raw_value(_held(state, _block(number)), Kind.CHOICES) or ()
-        # In the order of the question, whatever order they were ticked in.
+        # In the order of the question, not in the order of the ticks.
         numbers = sorted(places, key=lambda place: (len(place), place))
         chosen = [_choice(question, place) for place in numbers]
         return SEPARATOR.join([*chosen, *([other] if other else [])])

@@ -54,18 +54,18 @@ from keyturn.sandbox.blockkit import limits
 
 
 class StagedEdit(Record):
-    """An edit that is kept until its batch is decided."""
+    """An edit that is stored until its batch is decided."""
 
     args: JsonObject
     reason: str = ""
 
 
 class Choice(Record):
-    """What a person chose so far; calls are named by their index.
+    """A person's choice so far, by the calls' indexes.
 
-    An edit counts where its call is ticked. What is in none of the three stays waiting.
-    ``seen`` are the calls that waited when the form was opened, each with what its card
-    said (`_as_shown`): only these, as they were, can be chosen.
+    An edit counts if its call is ticked. A call in none of the three fields stays
+    pending. ``seen`` are the calls that were pending when the form was opened, each
+    with the content of its card (`_as_shown`): only these, unchanged, can be chosen.
     """
 
     seen: dict[int, str] = Field(default_factory=dict[int, str])
@@ -76,16 +76,16 @@ class Choice(Record):
 
     @property
     def size(self) -> int:
-        """Return how many calls are decided."""
+        """Return the number of decided calls."""
         return len(self.approve) + len(self.reject) + len(self.edits)
 
     def is_of(self, approval: Approval) -> bool:
-        """Return whether the same calls wait as when it was opened, unchanged."""
+        """Return whether the same calls are pending as at the opening, unchanged."""
         waiting = {item.index for item in approval.items if item.is_pending}
         return waiting == self.seen.keys() and not self.moved(approval)
 
     def moved(self, approval: Approval) -> tuple[Item, ...]:
-        """Return the calls that are not any more as they were when it was opened."""
+        """Return the calls that changed since the form was opened."""
         return tuple(
             item
             for item in approval.items
@@ -93,7 +93,7 @@ class Choice(Record):
         )
 
     def without_moved(self, approval: Approval) -> Choice:
-        """Return what of the choice is about calls that are as they were seen."""
+        """Return the part of the choice about unchanged calls."""
         kept = {item.index for item in approval.items if self._is_as_seen(item)}
         return self.with_(
             approve=tuple(index for index in self.approve if index in kept),
@@ -109,7 +109,7 @@ class Choice(Record):
         return item.is_pending and self.seen.get(item.index) == _as_shown(item)
 
     def partition(self, approval: Approval, reason: str) -> dict[int, Decision | None]:
-        """Return what is decided of each waiting call."""
+        """Return the decision on each pending call, or None."""
         partition = dict[int, Decision | None].fromkeys(
             item.index for item in approval.items if item.is_pending
         )
@@ -125,21 +125,21 @@ class Choice(Record):
 
 
 def opened(approval: Approval) -> Choice:
-    """Return a choice of what can be chosen now, in which nothing is chosen yet."""
+    """Return an empty choice among the currently pending calls."""
     waiting = [item for item in approval.items if item.is_pending]
     return Choice(seen={item.index: _as_shown(item) for item in waiting})
 
 
 def _as_shown(item: Item) -> str:
-    """Return what is another text once a call has to be looked at again."""
-    # What would run; since when it waits; whether what it repeats was shown; whether it
-    # was restored. A vote is none of these.
+    """Return a text that changes when the call needs another look."""
+    # The current action, the start of its wait, whether its duplicate was shown, and
+    # whether it was restored. A vote changes none of these.
     looks = (item.changed_at_ms, item.repeats_seen_ms, int(item.is_restored))
     return " ".join((item.action_hash, *map(str, looks)))
 
 
 def offered(approval: Approval) -> list[Item]:
-    """Return the waiting calls that can be decided together."""
+    """Return the pending calls that can be decided together."""
     alone = decided_alone(approval)
     return [
         item for item in approval.items if item.is_pending and item.index not in alone
@@ -158,8 +158,8 @@ def view(frame: Frame, choice: Choice, *, now: Sequence[Item] = ()) -> Block:
 
     Args:
         frame: of the form.
-        choice: what was chosen so far.
-        now: the calls of the card as they are evaluated now.
+        choice: the choice so far.
+        now: the calls of the card with their current evaluation.
     """
     approval = frame.approval
     alone = decided_alone(approval)
@@ -192,14 +192,14 @@ def view(frame: Frame, choice: Choice, *, now: Sequence[Item] = ()) -> Block:
 def submitted(
     approval: Approval, state: State, staged: Choice
 ) -> tuple[Choice, dict[str, str]]:
-    """Read the form: the choice, and by block id why it cannot be taken."""
+    """Read the form: the choice, and errors by block id."""
     return read(staged.offered(approval), state, staged)
 
 
 def read(
     items: Sequence[Item], state: State, staged: Choice
 ) -> tuple[Choice, dict[str, str]]:
-    """Read the boxes of these calls: the choice, and by block id what is wrong."""
+    """Read the boxes of these calls: the choice, and errors by block id."""
     first = next(iter(_groups(items)), 0)
     below = Input.OTHERS.value if _may_reject(items) else f"{_BOX}{first}"
     try:
@@ -227,12 +227,12 @@ def confirmation(
     now: Sequence[Item] = (),
     is_again: bool = False,
 ) -> Block:
-    """Return the page that says what will be recorded, before it is.
+    """Return the page that summarizes the decisions before they are recorded.
 
     Args:
         frame: of the page.
-        choice: what was chosen.
-        now: the calls of the card as they are evaluated now.
+        choice: the person's choice.
+        now: the calls of the card with their current evaluation.
         is_again: it was shown before, and the card has changed since.
     """
     approval = frame.approval
@@ -273,7 +273,7 @@ def _confirm(
     submit: LiteralString,
     seal: str,
 ) -> Block:
-    """Return the last page of a form, which asks why calls are rejected."""
+    """Return the last page of a form, which asks for the reason of rejections."""
     why = reason_inputs(rejected) if rejected else []
     return modal(
         label("Confirm"),
@@ -286,7 +286,7 @@ def _confirm(
 
 
 def _frozen(now: Sequence[Item], indexes: set[int]) -> list[Block]:
-    """Say how many of these calls cannot be approved, because of a freeze."""
+    """Describe how many of these calls cannot be approved, because of a freeze."""
     found = [item for item in now if item.index in indexes]
     return [context(one) for one in frozen(found, are_many=len(found) > 1)]
 
@@ -296,7 +296,7 @@ def _same(approval: Approval, indexes: Sequence[int]) -> list[Block]:
 
 
 def moved_lines(frame: Frame, choice: Choice, *, is_again: bool = False) -> list[Block]:
-    """Say which calls moved since the form was opened, and what that means."""
+    """List the calls that changed since the form was opened, with their state."""
     moved = choice.moved(frame.approval)
     if not (moved or is_again):
         return []
@@ -318,11 +318,11 @@ def _moved_line(frame: Frame, item: Item) -> Template:
 
 
 def summary(choice: Choice, left: Iterable[int]) -> list[Block]:
-    """Say how many calls are approved, edited and rejected, and which.
+    """List the approved, edited and rejected calls, with their numbers.
 
     Args:
-        choice: what was chosen.
-        left: the calls that stay waiting.
+        choice: the person's choice.
+        left: the calls that stay pending.
     """
     parts: Sequence[tuple[LiteralString, Iterable[int]]] = (
         ("approved", choice.approve),
@@ -336,7 +336,7 @@ def summary(choice: Choice, left: Iterable[int]) -> list[Block]:
     return [
         section(joined(" · ", counts)),
         *(
-            # Where they are all of one kind, the line above names it.
+            # If they are all of one kind, the line above names it.
             context(label(f"{said}: " * (len(rows) > 1) + calls_named(indexes)))
             for said, indexes in rows
         ),
@@ -344,7 +344,7 @@ def summary(choice: Choice, left: Iterable[int]) -> list[Block]:
 
 
 def _total(approval: Approval, choice: Choice) -> list[Block]:
-    """Return what the calls that are approved come to, with the edits among them."""
+    """Return the total of the approved calls, including edited ones."""
     edits = {index: one.args for index, one in choice.edits.items()}
     found = sums(totals_of(approval, edits), {*choice.approve, *edits})
     return [context(label(f"Approved in total: {found}"))] if found else []
@@ -354,10 +354,10 @@ _BOX = "calls."
 
 
 def _groups(items: Sequence[Item]) -> dict[int, list[Item]]:
-    """Return the calls by tens.
+    """Return the calls in groups of ten.
 
-    By their number and not by their place among those that wait: Slack keeps ticks by
-    the id of the group, and a call that was decided meanwhile must not move others.
+    By their number and not by their place among the pending ones: Slack keeps ticks by
+    the id of the group, and a call decided in the meantime must not move others.
     """
     groups: dict[int, list[Item]] = {}
     for item in items:
@@ -371,15 +371,15 @@ def boxes(
     above: Callable[[Sequence[Item]], list[Block]] = lambda _: [],
     text: Callable[[Item], str] | None = None,
 ) -> list[Block]:
-    """Return a box for each call, in tens.
+    """Return a box for each call, in groups of ten.
 
     Args:
-        items: the calls, by whose index they are named.
-        above: what stands above ten boxes.
-        text: what stands beside a box; None for the arguments.
+        items: the calls; their indexes name them.
+        above: heading of a group of ten boxes.
+        text: label of a box; None for the arguments.
     """
     named = text or line_of
-    # Ids that stay: Slack keeps what is ticked when an edit draws the form again.
+    # Stable ids: Slack keeps the ticks when an edit redraws the form.
     return [
         block
         for place, group in _groups(items).items()
@@ -400,10 +400,10 @@ def boxes(
 
 
 def _ticked(state: State, groups: Iterable[int]) -> set[int]:
-    """Return the calls that are ticked.
+    """Return the ticked calls.
 
     Raises:
-        BadInput: Slack left out a group of boxes, which is not the same as no tick.
+        BadInput: Slack omitted a group of boxes, which differs from no tick.
     """
     ticked: set[int] = set()
     for place in groups:
@@ -415,7 +415,7 @@ def _ticked(state: State, groups: Iterable[int]) -> set[int]:
 
 
 def line_of(item: Item, sign: str = "") -> str:
-    """Return a call's number and arguments, as much of them as a box takes."""
+    """Return a call's number and arguments, cut to fit in a box."""
     text = " · ".join(f"{name} {text}" for name, text in cell_values(item).items())
     return fit(f"{sign}{item.index + 1}. {text}", limits.OPTION)
 
@@ -425,7 +425,7 @@ def _may_reject(waiting: Iterable[Item]) -> bool:
 
 
 def rest(offered: Iterable[Item]) -> list[Block]:
-    """Ask what to do with calls that are not ticked; nothing where none is rejected."""
+    """Ask what to do with unticked calls; empty if none can be rejected."""
     if not _may_reject(offered):
         return []
     choices = [
@@ -452,7 +452,7 @@ def _edit_menu(frame: Frame, items: Sequence[Item]) -> Block:
 
 
 def _edits(frame: Frame, choice: Choice) -> list[Block]:
-    """Show what was edited, each with what it was and what it would be."""
+    """Show each edit, with the old and the new arguments."""
     blocks: list[Block] = []
     for index, edit in sorted(choice.edits.items())[:_EDITS_SHOWN]:
         item = frame.approval.items[index]
@@ -473,7 +473,7 @@ _NAME_CHARS = 140
 
 
 class SeenCall(Record):
-    """One call of a form, exactly as its person saw it."""
+    """One call of a form, exactly as the person saw it."""
 
     approval: str
     index: int
@@ -482,14 +482,14 @@ class SeenCall(Record):
 
 
 class Review(Record):
-    """The calls of a form in its order, and what was chosen so far."""
+    """The calls of a form in its order, and the choice so far."""
 
     calls: tuple[SeenCall, ...]
     choice: Choice = Choice()
 
     @property
     def digest(self) -> str:
-        """Return the hash of the calls: which, in which order, as they were seen."""
+        """Return the hash of the calls, their order and their seen versions."""
         rows: list[JsonValue] = [
             [call.approval, call.index, call.version, call.action_hash]
             for call in self.calls
@@ -498,7 +498,7 @@ class Review(Record):
 
 
 class Came(StrEnum):
-    """What came of one call of a form."""
+    """The result of one call of a form."""
 
     APPROVED = "approved"
     REJECTED = "rejected"
@@ -508,13 +508,13 @@ class Came(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one call.
+    """The result of one call.
 
     Attributes:
         number: its number in the form, from 1.
         what: the call in a line; untrusted.
-        came: what came of it.
-        sentence: what else is to be said.
+        came: its result.
+        sentence: an additional explanation.
     """
 
     number: int
@@ -528,8 +528,8 @@ def review_form(items: Sequence[Item], review: Review, *, left_out: int) -> Bloc
 
     Args:
         items: the calls, with their place in the form as their index.
-        review: which they are.
-        left_out: how many more were asked for that cannot be decided here.
+        review: the calls as seen.
+        left_out: number of requested calls that cannot be decided here.
     """
     first = items[0]
     name = f"{one_line(first.tool)} · {first.ctx.agent}: {len(items)}"
@@ -563,7 +563,7 @@ def review_form(items: Sequence[Item], review: Review, *, left_out: int) -> Bloc
 
 
 def review_confirmation(rejected: Sequence[Item], review: Review) -> Block:
-    """Return the page that says what will be recorded, before it is."""
+    """Return the page that summarizes the decisions before they are recorded."""
     choice = review.choice
     left = {*range(len(review.calls))} - {*choice.approve, *choice.reject}
     return _confirm(
@@ -577,13 +577,13 @@ def review_confirmation(rejected: Sequence[Item], review: Review) -> Block:
 
 
 def loading(calls: int) -> Block:
-    """Return the page that is shown while the calls are read."""
+    """Return the page for the time in which the calls are read."""
     text = template("Reading {n} calls…", n=calls)
     return notice(label("Review together"), text)
 
 
 def progress(recorded: int, calls: int) -> Block:
-    """Return the page that is shown while the rest of the calls is recorded."""
+    """Return the page for the time in which the rest of the calls is recorded."""
     text = template(
         "*{n} of {all}* are recorded so far; the others follow. This page then says "
         "what came of each. You can close it: the list shows what still waits.",
@@ -594,7 +594,7 @@ def progress(recorded: int, calls: int) -> Block:
 
 
 def results(found: Sequence[Result]) -> Block:
-    """Return the list of what came of each call; what was not done comes first."""
+    """Return the list of results; calls that were not done come first."""
     count = Counter(one.came for one in found)
     words = {
         Came.APPROVED: template("*{n} approved*", n=count[Came.APPROVED]),
@@ -630,19 +630,19 @@ def _open_row(one: Result) -> Block:
 
 
 def _box_text(item: Item) -> str:
-    """Return what stands beside a box: the whole call, or what it does."""
+    """Return the label of a box: the whole call, or its title."""
     return fit(_line(item) or f"{item.index + 1}. {call_title(item)}", limits.OPTION)
 
 
 def _line(item: Item) -> str:
-    """Return a call on one line beside its box; "" when it does not fit."""
+    """Return a call on one line for its box; "" if it does not fit."""
     line = whole_line(item)
     text = f"{item.index + 1}. {line}"
     return text if line and len(text) <= limits.OPTION else ""
 
 
 def _whole(group: Sequence[Item]) -> list[Block]:
-    """Show the calls of ten boxes whole, where the boxes do not."""
+    """Show the calls of ten boxes whole, if the boxes do not."""
     if all(_line(item) for item in group):
         return []
     parts: list[Block] = []
@@ -652,7 +652,7 @@ def _whole(group: Sequence[Item]) -> list[Block]:
         if line:
             lines.append(f"{item.index + 1}. {line}")
             continue
-        # What takes several lines gets boxes of its own, so that no line of it can
+        # A call of several lines gets separate boxes, so that none of its lines can
         # pass for another call.
         parts += [box("\n".join(lines))] if lines else []
         lines = []

@@ -53,18 +53,18 @@ from keyturn.gateway.protocol.records import ItemState, Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
 
 PAGE_SIZE = 9_000
-"""How many characters a page holds; a view takes far more, a reader does not."""
+"""Characters of a page; a view can contain far more, but a reader cannot."""
 
 PART = 2_900
-"""How many characters a box holds."""
+"""Maximum characters of a box."""
 
 MAX_PARTS = 80
-"""How many boxes a page holds: each has a title, and a view takes 100 blocks."""
+"""Maximum boxes of a page: each has a title, and a view has at most 100 blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One box: a title of ours, and untrusted text below it."""
+    """One box: a trusted title, and untrusted text below it."""
 
     title: str
     text: str
@@ -73,14 +73,14 @@ class Part:
 def pages(approval: Approval, item: Item) -> tuple[tuple[Part, ...], ...]:
     """Return every part of a call, page by page; at least one page.
 
-    First the arguments that would run, then what was asked for when that was another
-    thing, then the words of people, the tool and the agent.
+    First the current arguments, then the requested ones if they differ, then the words
+    of people, the tool and the agent.
     """
     found: list[list[Part]] = [[]]
     left = PAGE_SIZE
     for part in _parts(approval, item):
-        # `found[-1]` first: a part that is longer than a page gets a page of its own
-        # instead of an empty one before it.
+        # `found[-1]` first: a part longer than a page gets a page without an empty one
+        # before it.
         if found[-1] and (len(part.text) > left or len(found[-1]) >= MAX_PARTS):
             found.append([])
             left = PAGE_SIZE
@@ -123,7 +123,7 @@ def _parts(approval: Approval, item: Item) -> list[Part]:
         ),
         ("The agent's reason (not verified)", [approval.says]),
         *[("Answered before", [with_author(one)]) for one in approval.answered],
-        # Last: one that comes while somebody reads moves no page that they have read.
+        # Last: a new inquiry must not move pages that the person has read.
         *inquiry_parts(approval, item.index),
     ]
     return _of(sections)
@@ -196,7 +196,7 @@ _NOT_TICKED = "Please tick this box first."
 
 
 def page_count(approval: Approval, index: int) -> int:
-    """Return on how many pages a call is shown."""
+    """Return the number of pages of a call."""
     return len(pages(approval, approval.items[index]))
 
 
@@ -208,14 +208,14 @@ def view(
     now: Item | None = None,
     note: Plain | None = None,
 ) -> Block:
-    """Return one page of a call; past the expiry nothing can be approved here.
+    """Return one page of a call; after the expiry it has no approval.
 
     Args:
         frame: of the modal.
-        index: which item of the approval.
+        index: of the item.
         number: the page, from 1; one beyond the last is the last.
-        now: the call as it is evaluated now. The pages themselves follow from the
-            record alone: which of them somebody has read is counted by it.
+        now: the call with its current evaluation. The pages depend only on the record,
+            because read pages are counted by their number.
         note: a sentence on top.
     """
     item = frame.approval.items[index]
@@ -254,7 +254,7 @@ def view(
 
 
 def submitted(item: Item, state: State) -> dict[str, str]:
-    """Return why the last page cannot be submitted yet: block id to a sentence."""
+    """Return errors of the last page: block id to a sentence."""
     if item.tier is not Tier.ESCALATE:
         return {}
     ticked = input_state(state, Input.READ_ALL).get("selected_options")
@@ -292,7 +292,7 @@ def _buttons(frame: Frame, item: Item, number: int, of: int) -> list[Block]:
         offered.append(_turn(frame, item.index, number + 1, Action.PAGE_NEXT))
     if number == of and frame.can_decide(item):
         offered += [*form_buttons(frame, item), *allow_similar(frame, item)]
-    # A call in a table has no buttons of its own on the card.
+    # A call in a table has no buttons on the card.
     if number == of and item.state is ItemState.IN_DOUBT and is_table(frame.approval):
         offered += findings(frame, item)
     if number == of and item.index + 1 < len(frame.approval.items):

@@ -34,13 +34,13 @@ _NO_REASON = "Please say why you change this; the agent reads it."
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """What an edit would bring about: its arguments need a higher tier, or more people.
+    """Consequence of an edit: its arguments need a higher tier, or more people.
 
     Attributes:
-        tier: what they need.
+        tier: the new tier.
         args: the arguments.
-        reasons: why, as the policy says.
-        requirement: who has to approve them.
+        reasons: the policy's reasons.
+        requirement: the approvals that they need.
     """
 
     tier: Tier
@@ -62,27 +62,26 @@ def view(
 
     Args:
         frame: of the modal.
-        index: which item of the approval.
-        raised: set when the form was submitted once and would ask for more: the
-            same form again, with the change and what it brings on top. Slack keeps
-            what was typed.
-        words: stand in it as the reason.
-        is_staged: the edit is kept for a decision on several calls.
-        is_again: another edit of this call is kept already.
+        index: of the item.
+        raised: set after a submission that would raise the requirement: the same form
+            again, with the change and its consequence on top. Slack keeps the inputs.
+        words: initial text of the reason.
+        is_staged: the edit is stored for a decision on several calls.
+        is_again: another edit of this call is stored already.
     """
     item = frame.approval.items[index]
     purpose = View.EDIT if raised is None else View.EDIT_RAISED
     if is_staged:
         purpose = View.CHOOSE_EDIT
     is_raised = raised is not None and raised.tier is not Tier.DENY
-    # Without a vote of its editor, an edit approves nothing.
+    # If its editor may not vote, an edit approves nothing.
     plain = "Approve edit" if item.requirement.editor_may_vote else "Submit edit"
     title = (
         "Edit and approve" if item.requirement.editor_may_vote else "Edit for others"
     )
     if is_staged:
         plain, title = "Keep this edit", "Edit one of the calls"
-    # The call as the change would make it: nobody has approved that one yet.
+    # The call with the change, which has no approvals yet.
     changed = item
     if raised is not None:
         changed = item.with_(
@@ -120,7 +119,7 @@ def submitted(item: Item, state: State) -> SubmittedEdit:
 
 
 def _needs_reason(item: Item) -> bool:
-    """Return whether a change has to be explained: it approves what it makes."""
+    """Return whether a change needs a reason, because it approves its result."""
     return not {Verb.EDIT, Verb.APPROVE}.isdisjoint(item.requires_reason)
 
 
@@ -159,7 +158,7 @@ def _raised(item: Item, raised: Raised) -> list[Block]:
 
 
 def _needs(item: Item, raised: Raised) -> Template:
-    """Say whom the changed call needs; its editor is none of them."""
+    """Describe the people whom the changed call needs, without its editor."""
     bare = item.with_(requirement=raised.requirement, votes=())
     people = counted_votes(bare).need
     who = template("This change needs another person of ")

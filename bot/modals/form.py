@@ -51,19 +51,19 @@ from keyturn.gateway.protocol.strict_json import JsonObject, tokens_of
 from keyturn.sandbox.blockkit.formats import clock, day, number
 
 MAX_BYTES = 200_000
-"""How much of a view's 250 kB the inputs may take."""
+"""Bytes for the inputs, of a view's 250 kB."""
 
 _NAMES = 20
 _NAME = 80
 _SENTENCE = 300
 
 State = Mapping[str, Mapping[str, Mapping[str, object]]]
-"""A view's ``state.values``: block id, action id, what the input holds."""
+"""A view's ``state.values``: block id, action id, the input's state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The inputs for one item, and the fields they stand for."""
+    """The inputs for one item, and their fields."""
 
     blocks: tuple[Block, ...]
     fields: tuple[Field, ...]
@@ -71,13 +71,13 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class SubmittedEdit:
-    """What a reviewer submitted; nothing may be decided while there are errors.
+    """A submitted edit; it must not be decided while there are errors.
 
     Attributes:
-        args: the arguments; those of the item when there are errors.
-        errors: block id to a sentence for the person; empty when all is well.
+        args: the arguments; those of the item if there are errors.
+        errors: block id to a sentence for the person; empty without errors.
         changed: whether the arguments differ from the item's.
-        reason: why the arguments were changed, "" for no reason.
+        reason: the reason of the change, "" for none.
     """
 
     args: JsonObject
@@ -89,9 +89,9 @@ class SubmittedEdit:
 def build_form(item: Item) -> Form:
     """Return the form for an item; the same item always gives the same form.
 
-    An edit that its tool reads in another way is shown as the tool reads it. Arguments
-    that do not fit into a view, or may not be shown, stay as they are and
-    are named below the inputs with the reason.
+    An edit that its tool reads differently is shown as the tool reads it. Arguments
+    that do not fit into a view, or may not be shown, stay unchanged and are named below
+    the inputs with the reason.
     """
     fields: list[Field] = []
     blocks: list[Block] = []
@@ -100,7 +100,7 @@ def build_form(item: Item) -> Form:
         kept = field
         if field.is_editable:
             inputs = field_inputs(field)
-            # ASCII escapes make this an upper bound of what Slack counts.
+            # ASCII escapes make this an upper bound of Slack's count.
             left -= len(json.dumps(inputs))
             if left > 0:
                 blocks += inputs
@@ -114,11 +114,11 @@ def build_form(item: Item) -> Form:
 
 
 def read_form(item: Item, state: State) -> SubmittedEdit:
-    """Return the arguments that a submitted form stands for.
+    """Return the arguments of a submitted form.
 
-    Whatever was not touched keeps its exact value, so that opening and submitting the
-    form changes nothing. Only this reading can fail here; whether the arguments fit
-    the tool's schema is `keyturn.gateway.protocol.edits.argument_errors`.
+    Untouched inputs keep their exact value, so opening and submitting the form changes
+    nothing. Only this reading can fail here;
+    `keyturn.gateway.protocol.edits.argument_errors` checks the tool's schema.
     """
     args, errors = as_read(item).args, dict[str, str]()
     for field in build_form(item).fields:
@@ -129,8 +129,8 @@ def read_form(item: Item, state: State) -> SubmittedEdit:
         except BadInput as error:
             errors[field.block_id] = str(error)
             continue
-        # Identity, not equality: `parsed_value` returns the very object where nobody
-        # touched the input, and 1 == True.
+        # Identity, not equality: `parsed_value` returns the original object for an
+        # untouched input, and 1 == True.
         if after is not field.original:
             args = _with(args, field.path, after)
     if errors:
@@ -143,13 +143,13 @@ def read_form(item: Item, state: State) -> SubmittedEdit:
 
 
 def errors_by_block(item: Item, errors: Mapping[str, str]) -> dict[str, str]:
-    """Put the sentences of `argument_errors` under the inputs they are about.
+    """Map the sentences of `argument_errors` to their inputs.
 
-    A sentence about a place without an input stands under the reason. A sentence that
+    A sentence about a place without an input is shown under the reason. A sentence that
     may quote a redacted value is replaced by one that does not.
 
     Args:
-        item: the item that is being edited.
+        item: the edited item.
         errors: JSON Pointer into the arguments, or "", to a sentence.
     """
     fields, redact = build_form(item).fields, redacted_paths(item)
@@ -168,18 +168,18 @@ def errors_by_block(item: Item, errors: Mapping[str, str]) -> dict[str, str]:
 
 
 def input_state(state: State, block: Input) -> Mapping[str, object]:
-    """Return what one of our own inputs holds; its block and action have one id."""
+    """Return the state of a fixed input, whose block and action have one id."""
     return state.get(block.value, {}).get(block.value, {})
 
 
 def text_of(state: State, block: Input) -> str:
-    """Return the text of one of our own inputs, without blanks at its ends."""
+    """Return the text of a fixed input, without blanks at its ends."""
     found = input_state(state, block).get("value")
     return found.strip() if isinstance(found, str) else ""
 
 
 def choice_of(state: State, block: Input) -> str:
-    """Return what is chosen in a menu of ours, "" for nothing; raises `BadInput`."""
+    """Return the choice in a fixed menu, "" for none; raises `BadInput`."""
     return str(raw_value(input_state(state, block), Kind.CHOICE) or "")
 
 
@@ -223,7 +223,7 @@ def _with(args: JsonObject, path: Path, after: Value) -> JsonObject:
 def _nearest(fields: tuple[Field, ...], path: Path) -> Field | None:
     """Return the editable field at a place, around it, or else the first inside it."""
     editable = [field for field in fields if field.is_editable]
-    # A sentence about a list element belongs to the input that holds the whole list.
+    # A sentence about a list element belongs to the input with the whole list.
     enclosing = [field for field in editable if path[: len(field.path)] == field.path]
     if enclosing:
         return enclosing[0]
@@ -234,7 +234,7 @@ def _nearest(fields: tuple[Field, ...], path: Path) -> Field | None:
 
 
 def _kept(fields: list[Field]) -> list[Block]:
-    """Return a line for each reason why something cannot be edited."""
+    """Return a line for each reason that prevents an edit."""
     reasons = dict.fromkeys(field.why_fixed for field in fields if field.why_fixed)
     blocks: list[Block] = []
     for reason in reasons:
@@ -250,14 +250,14 @@ _MAX_DIGITS = 400
 
 
 class BadInput(ValueError):
-    """A person typed what this argument cannot be; the text is a sentence for them."""
+    """A typed value that the argument cannot have; the message is for the person."""
 
 
 def raw_value(state: Mapping[str, object], kind: Kind) -> RawValue:
-    """Return what the state of one input holds.
+    """Return the content of one input.
 
     Raises:
-        BadInput: when Slack sent another shape than this input has.
+        BadInput: Slack sent a shape that does not fit this input.
     """
     match kind:
         case Kind.FLAG | Kind.CHOICE:
@@ -275,13 +275,12 @@ def raw_value(state: Mapping[str, object], kind: Kind) -> RawValue:
 
 
 def parsed_value(field: Field, found: RawValue) -> Value:
-    """Return the value that a field has after the form was submitted.
+    """Return the value of a field after the submission.
 
     Raises:
-        BadInput: says what is wrong, without repeating it.
+        BadInput: describes the problem, without repeating the value.
     """
-    # First of all: what nobody touched keeps its exact value, whatever the rules below
-    # would make of it.
+    # Untouched fields keep their exact value; this rule comes before all others.
     if _is_untouched(field, found):
         return field.original
     is_menu = field.plan.kind in {Kind.FLAG, Kind.CHOICE}
@@ -296,7 +295,7 @@ def parsed_value(field: Field, found: RawValue) -> Value:
 def _is_untouched(field: Field, found: RawValue) -> bool:
     before = initial_value(field)
     if isinstance(before, tuple) and isinstance(found, tuple):
-        # Slack need not send choices in the order in which the value had them.
+        # Slack may send choices in another order than the value's.
         return set(before) == set(found)
     if isinstance(before, str) and isinstance(found, str):
         return is_carried(before, found) or _is_same_number(field, found)
@@ -307,14 +306,14 @@ def _is_same_number(field: Field, found: str) -> bool:
     if field.plan.kind not in {Kind.INTEGER, Kind.NUMBER}:
         return False
     before = initial_value(field)
-    # Checked before it is converted: the text comes from a client, of any length.
+    # Checked before conversion: the text comes from a client, and has any length.
     if number(found) is not None or len(found) > _MAX_DIGITS:
         return False
     return isinstance(before, str) and Decimal(before) == Decimal(found)
 
 
 def _emptied(field: Field, found: str | None) -> Value:
-    """Return null, no value or an empty list; which of them, the form says."""
+    """Return null, no value or an empty list, depending on the form."""
     if field.plan.is_nullable and found != UNSET:
         return None
     if not field.is_required and found != NULL:
@@ -347,8 +346,8 @@ def _number(text: str, *, is_whole: bool) -> int | float:
     if is_whole:
         raise BadInput("Please write a whole number.")
     rounded = float(exact)
-    # The shortest text of the float has to be what was typed, or a reviewer would
-    # approve one number and another would run.
+    # The shortest text of the float has to equal the input, or a reviewer would approve
+    # one number and another would run.
     if Decimal(repr(rounded)) != exact:
         raise BadInput("This number has more digits than can be kept exactly.")
     return rounded
@@ -404,8 +403,7 @@ def _chosen(field: Field, found: tuple[str, ...]) -> JsonValue:
 
 def _at(field: Field, place: str) -> JsonValue:
     options = field.plan.options
-    # The index comes from the client. A negative one would choose from the end of the
-    # list.
+    # The index comes from the client. A negative one would choose from the end.
     if not (place.isascii() and place.isdigit() and int(place) < len(options)):
         raise BadInput("Please choose one of the options.")
     return options[int(place)]
@@ -455,4 +453,4 @@ _READERS: dict[Kind, Callable[[Field, str], Value]] = {
     Kind.MOMENT: _moment,
     Kind.JSON: _json,
 }
-"""How the text of an input is read; any other is the value itself."""
+"""Parsers for the text of an input; other kinds use the text itself."""

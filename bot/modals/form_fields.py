@@ -1,8 +1,8 @@
 """Flatten a call's arguments into form fields, and build their inputs.
 
 A field of a nested object is named by its path. Every argument is one field or part of
-one, and a read-only field says why. The fields depend on nothing but the item, so they
-are the same when the form is submitted. Each input is filled with its present value.
+one, and a read-only field has a reason. The fields depend only on the item, so they are
+the same when the form is submitted. Each input is filled with its current value.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ from keyturn.gateway.protocol.work import TooMuchWork, one_budget, spend
 from keyturn.sandbox.blockkit.limits import TYPED
 
 PART = 2_000
-"""How long a part is at most, as Slack counts: there is room to add to each of them."""
+"""Maximum length of a part, by Slack's count; it leaves room for additions."""
 
-# A longer word, as in text of a language without blanks, is cut itself.
+# A longer word, as in a language without blanks, is cut itself.
 _WORD = re.compile(r"(\s*)(\S{1,500})")
 
 
 class Part(NamedTuple):
-    """A part of a text, and the blanks that stand before it."""
+    """A part of a text, and the blanks before it."""
 
     before: str
     text: str
@@ -74,12 +74,12 @@ class Part(NamedTuple):
 def parts_of(text: str) -> tuple[Part, ...]:
     """Return the parts of a text without blanks at its ends; none if it has no parts.
 
-    Slack lets nobody type more than 3,000 characters into one input, and may drop
-    blanks at the ends of what it carries. So a text is cut at blanks, which are put
-    back when its parts are joined, or inside a word that is very long. A text that
-    cannot be cut so that each part comes back as it went is not split at all.
+    Slack limits an input to 3,000 characters, and may drop blanks at the ends of a
+    value. So a text is cut at blanks, which are restored when its parts are joined, or
+    inside a very long word. A text whose parts would not all survive this is not split.
 
-    A text that one input holds is one part. The same text always gives the same parts.
+    A text that fits in one input is one part. The same text always gives the same
+    parts.
     """
     if slack_length(text) <= TYPED:
         return (Part("", text),)
@@ -97,9 +97,9 @@ def parts_of(text: str) -> tuple[Part, ...]:
 
 
 def joined(parts: Sequence[Part], typed: Iterable[str]) -> str:
-    """Join what was typed for each part; an emptied part leaves no gap.
+    """Join the submitted parts; an emptied part leaves no gap.
 
-    A part that nobody touched keeps its exact text beside one that was changed.
+    An untouched part keeps its exact text even if another one was changed.
     """
     text = ""
     for part, found in zip(parts, typed, strict=True):
@@ -109,7 +109,7 @@ def joined(parts: Sequence[Part], typed: Iterable[str]) -> str:
 
 
 def _fitting(words: Sequence[Part]) -> int:
-    """Return how many words make a part: up to a line break if one is near."""
+    """Return the number of words in a part: up to a line break if one is near."""
     size, line_end = 0, 0
     for place, (before, word) in enumerate(words):
         if place and size > PART // 2 and "\n" in before:
@@ -137,11 +137,11 @@ class Field:
     Attributes:
         number: its place, from 0; part of its block id.
         path: the keys that lead to it.
-        plan: how it is edited.
-        original: what stands there now.
+        plan: its kind of input.
+        original: its current value.
         is_required: whether its object must have it.
-        title: what the policy's schema calls it, and its unit; "" without both.
-        why_fixed: why it cannot be edited; "" when it can.
+        title: its title and unit in the policy's schema; "" without both.
+        why_fixed: why it cannot be edited; "" if it can.
     """
 
     number: int
@@ -156,7 +156,7 @@ class Field:
     def block_id(self) -> str:
         """Return the id of its input block.
 
-        It is the same when the form is shown again, so Slack keeps what was typed.
+        It stays the same when the form is shown again, so Slack keeps the input.
         """
         return f"field:{self.number}"
 
@@ -183,9 +183,9 @@ class Field:
 def lay_out(item: Item) -> tuple[Field, ...]:
     """Return a field for each argument of an item, declared ones first.
 
-    Redacted values are never editable: a form would show them, and an edit of what
-    nobody sees is no decision. Of `MAX_FIELDS` on, the rest stays as it is. All of it
-    stays where the schema takes too long to look through.
+    Redacted values are never editable: a form would show them, and people cannot decide
+    on an edit of hidden values. Fields beyond `MAX_FIELDS` are read-only. If the schema
+    takes too long to evaluate, all fields are.
     """
     redact = redacted_paths(item)
     try:
@@ -208,8 +208,8 @@ def _laid_out(item: Item, redact: tuple[Path, ...]) -> tuple[Field, ...]:
         owned = found if item.has_policy_schema else _marked(found)
         field = replace(owned, number=len(fields))
         if is_redacted(field.path, redact):
-            # A hidden argument that is not there has no line: even that it could be
-            # there need not be told.
+            # An absent hidden argument has no line: not even its possible existence is
+            # revealed.
             if field.original is ABSENT:
                 continue
             field = field.fixed(HIDDEN)
@@ -217,15 +217,14 @@ def _laid_out(item: Item, redact: tuple[Path, ...]) -> tuple[Field, ...]:
             field = field.fixed(TOO_LONG)
         elif count + _inputs(field) > MAX_FIELDS:
             field = field.fixed(TOO_MANY)
-        # Only inputs count against the bound, so fields that are shown as fixed take no
-        # place.
+        # Only inputs count against the bound; read-only fields do not.
         count += _inputs(field) if field.is_editable else 0
         fields.append(field)
     return tuple(fields)
 
 
 def _marked(field: Field) -> Field:
-    """Return a field of the agent's schema with its words marked, without a title."""
+    """Return a field of the agent's schema, marked as unverified, without a title."""
     plan = field.plan
     words = " ".join(plan.hint.split())
     words = f"Agent says (unverified): {words}" if words else ""
@@ -235,10 +234,10 @@ def _marked(field: Field) -> Field:
 
 
 def is_redacted(path: Path, redact: tuple[Path, ...]) -> bool:
-    """Return whether a place is hidden by policy, lies below one, or holds one."""
+    """Return whether policy hides a place, a place above it or one inside it."""
     return any(
         # Not strict on purpose: the shorter path decides, so a place above a hidden one
-        # is hidden as well. Its form would show what is inside.
+        # is hidden as well. Its form would show its content.
         all(token in {"*", key} for token, key in zip(hidden, path, strict=False))
         for hidden in redact
     )
@@ -254,8 +253,8 @@ def _walk(
 ) -> Iterator[Field]:
     declared = members(schema, value, root) or {}
     needed = required(schema, value, root)
-    # Sorted: a set has another order in each process, and block ids are numbered by it.
-    # Slack keeps what was typed by block id.
+    # Sorted: the order of a set varies by process, and the numbers of block ids depend
+    # on it. Slack keeps inputs by block id.
     names = [*declared, *sorted(value.keys() - declared.keys())]
     for name in names:
         spend(1)
@@ -306,12 +305,12 @@ def _has_room(field: Field) -> bool:
 
 
 UNSET, NULL = "unset", "null"
-"""The values of the choices that stand for "not set" and for null."""
+"""Values of the options for "not set" and for null."""
 
 TRUE, FALSE = "true", "false"
 
 RawValue = str | tuple[str, ...] | None
-"""What the state of an input holds; None for an empty one."""
+"""The state of an input; None for an empty one."""
 
 _SEVERAL = 2
 _LABEL = 150
@@ -319,7 +318,7 @@ _HINT = 200
 
 
 def field_inputs(field: Field) -> list[Block]:
-    """Return the inputs of an editable field, prefilled with what stands there.
+    """Return the inputs of an editable field, prefilled with its current value.
 
     Only a long text has several, one for each of its parts.
     """
@@ -345,13 +344,13 @@ def _input(field: Field, block_id: str, name: str, element: Block, hint: str) ->
         element,
         block_id=block_id,
         hint=untrusted(fit(hint, _HINT)) if hint else None,
-        # Of a text in parts, each may be emptied; all of them is found out later.
+        # Each part of a text may be emptied; whether all are is checked later.
         optional=can_be_empty(field) or len(field.parts) >= _SEVERAL,
     )
 
 
 def _hint(field: Field) -> str:
-    """Say what the input alone does not: how it is read, and what emptying it means."""
+    """Describe the input's format, and the meaning of an empty one."""
     kind, one = field.plan.kind, field.original
     text = one if isinstance(one, str) else ""
     words = ""
@@ -362,16 +361,16 @@ def _hint(field: Field) -> str:
     elif kind is Kind.TIME and zone_of(text):
         words = f"In {zone_of(text)}, not in your own time zone."
     is_menu = kind in {Kind.FLAG, Kind.CHOICE}
-    # An empty text and null are two things to a tool.
+    # An empty text and null differ for a tool.
     empty = "Empty means null." if field.plan.is_nullable and not is_menu else ""
     title = f"{field.title}." if field.title else ""
     return " ".join(filter(None, [title, words, empty, field.plan.hint]))
 
 
 def can_be_empty(field: Field) -> bool:
-    """Return whether the input may be left empty; a menu then says what for.
+    """Return whether the input may be empty; a menu then names the meaning.
 
-    An empty text or list that stands there now has to be able to stay.
+    A current empty text or list must be allowed to stay.
     """
     is_optional = field.plan.is_nullable or not field.is_required
     # By equality: no other JSON value equals one of these two.
@@ -379,7 +378,7 @@ def can_be_empty(field: Field) -> bool:
 
 
 def initial_value(field: Field) -> RawValue:
-    """Return what Slack sends back for this field when nobody touched it."""
+    """Return Slack's value for this field if it is untouched."""
     value, kind = field.original, field.plan.kind
     if value is ABSENT or is_shown_empty(field):
         return _empty_choice(field) if kind in {Kind.FLAG, Kind.CHOICE} else None
@@ -399,7 +398,7 @@ def initial_value(field: Field) -> RawValue:
 
 
 def is_shown_empty(field: Field) -> bool:
-    """Return whether what stands there is shown as an empty input."""
+    """Return whether the current value is shown as an empty input."""
     value, kind = field.original, field.plan.kind
     if value is None:
         return field.plan.is_nullable
@@ -408,7 +407,7 @@ def is_shown_empty(field: Field) -> bool:
 
 
 def _empty_choice(field: Field) -> str | None:
-    """Return what a menu shows for a value that is null or not there."""
+    """Return a menu's value for null or an absent value."""
     if field.original is None:
         return NULL
     return None if field.is_required else UNSET
@@ -491,7 +490,7 @@ def _options(field: Field) -> list[Block]:
 
 
 def _empty_choices(field: Field) -> list[Block]:
-    """Return the choices for no value: Slack cannot clear a menu that has one."""
+    """Return the options for no value: Slack cannot clear a menu that has one."""
     unset = [] if field.is_required else [option(label("(not set)"), UNSET)]
     null = [option(label("(null)"), NULL)] if field.plan.is_nullable else []
     return [*unset, *null]
@@ -499,6 +498,6 @@ def _empty_choices(field: Field) -> list[Block]:
 
 def _max_length(field: Field, initial: str | None) -> int:
     limit = field.plan.max_length or TYPED
-    # The text that stands there now must fit, even where the schema's limit was lowered
-    # since: Slack refuses an initial value that is too long.
+    # The current text must fit, even if the schema's limit was lowered since: Slack
+    # refuses an initial value that is too long.
     return max(1, min(TYPED, max(limit, len(initial or ""))))

@@ -37,19 +37,19 @@ PATH_MARK = " \u203a "
 
 def number_text(number: float) -> str:
     """Write a number in plain digits, without an exponent: 1e-7 is 0.0000001."""
-    # Slack's number input takes no exponent. `repr` is the shortest text that reads
+    # Slack's number input accepts no exponent. `repr` is the shortest text that reads
     # back as the same float.
     return format(Decimal(repr(number)), "f")
 
 
 def json_text(value: JsonValue, *, max_length: int) -> str | None:
-    """Write a value as JSON in which no character hides; None when it is longer.
+    """Write a value as JSON without hidden characters; None if it is too long.
 
-    It is indented where that fits, and compact otherwise.
+    It is indented if that fits, and compact otherwise.
 
     Args:
         value: any JSON value.
-        max_length: the most characters, as Slack counts them.
+        max_length: maximum characters, by Slack's count.
     """
     for indent in (2, None):
         text = json.dumps(value, ensure_ascii=False, indent=indent)
@@ -64,9 +64,9 @@ def json_text(value: JsonValue, *, max_length: int) -> str | None:
 
 
 def option_labels(values: Sequence[JsonValue]) -> list[str]:
-    """Write the choices of a menu: texts bare, everything else as JSON.
+    """Write the choices of a menu: texts bare, other values as JSON.
 
-    Where two would read alike, such as 1 and "1", all of them are written as JSON.
+    If two would read alike, such as 1 and "1", all of them are written as JSON.
     """
     labels = [reveal(as_text(value)) for value in values]
     if len(set(labels)) < len(labels):
@@ -77,12 +77,12 @@ def option_labels(values: Sequence[JsonValue]) -> list[str]:
 
 
 def slack_length(text: str) -> int:
-    """Count UTF-16 code units: the most that any client may count."""
+    """Count UTF-16 code units: the highest count of any client."""
     return len(text) + sum(character > "\uffff" for character in text)
 
 
 def is_carried(before: str, after: str) -> bool:
-    """Return whether a text came back untouched: line ends and composition apart."""
+    """Return whether a text came back unchanged, except line ends and composition."""
     return _carried(before) == _carried(after)
 
 
@@ -91,7 +91,7 @@ def _carried(text: str) -> str:
 
 
 def path_label(path: tuple[str, ...]) -> str:
-    """Name a nested argument by the keys that lead to it; untrusted text."""
+    """Name a nested argument by its path; untrusted text."""
     # A name that reads like a sentence is quoted: the agent's schema may declare any.
     return PATH_MARK.join(
         json.dumps(name, ensure_ascii=False) if " " in name else name for name in path
@@ -103,20 +103,20 @@ _TIME = re.compile(
     r"(?P<rest>(:00(\.0{1,6})?)?(Z|[+-][0-9]{2}:[0-9]{2})?)"
 )
 _ZONE = re.compile(r"(Z|[+-][0-9]{2}:[0-9]{2})\Z")
-# What Slack's date-time picker takes: ten digits.
+# Limits of Slack's date-time picker: ten digits.
 _FIRST_S, _LAST_S = 1_000_000_000, 9_999_999_999
 _NEW = "Z"
 _SECONDS = ":00"
 
 
 def clock_of(text: str) -> str | None:
-    """Return the ``HH:mm`` of a time for a picker; None when it has no such input."""
+    """Return the ``HH:mm`` of a time; None if a picker cannot show it."""
     found = _TIME.fullmatch(text)
     return found["clock"] if found else None
 
 
 def zone_of(text: str) -> str:
-    """Return the time zone that a time or date-time names; "" for none.
+    """Return the time zone of a time or date-time; "" for none.
 
     UTC, or an offset from it, such as ``UTC+01:00``.
     """
@@ -127,15 +127,15 @@ def zone_of(text: str) -> str:
 
 
 def time_text(clock: str, like: str | None) -> str:
-    """Return a time of a picker, written like the one that it replaces."""
+    """Return a picker's time, in the format of the one that it replaces."""
     found = _TIME.fullmatch(like) if like else None
     return clock + (found["rest"] if found else _SECONDS)
 
 
 def seconds_of(text: str) -> int | None:
-    """Return a date-time in Unix seconds for a picker; None when it has no such input.
+    """Return a date-time in Unix seconds for a picker, or None.
 
-    None as well for a text of which a picker would make another one.
+    None if a picker cannot show it, or would return a different text.
     """
     try:
         seconds = datetime.fromisoformat(text).timestamp()
@@ -148,7 +148,7 @@ def seconds_of(text: str) -> int | None:
 
 
 def moment_text(seconds: int, like: str | None) -> str:
-    """Return a date-time of a picker, with the offset of the one that it replaces.
+    """Return a picker's date-time, with the offset of the one that it replaces.
 
     Raises:
         ValueError: the other one has no offset, or is no date-time.
@@ -167,7 +167,7 @@ _MAX_NUMBER = 40
 
 
 class Absent(Enum):
-    """Tell an argument that is not there from one that is null."""
+    """Marker for an absent argument, as opposed to null."""
 
     ABSENT = auto()
 
@@ -177,7 +177,7 @@ Value = JsonValue | Absent
 
 
 class Kind(StrEnum):
-    """What a person edits a value with."""
+    """Kinds of inputs for a value."""
 
     TEXT = "text"
     LONG_TEXT = "long_text"
@@ -207,7 +207,7 @@ _OF_CALENDAR = frozenset(_FORMATS.values())
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How one value is edited, as its schema has it."""
+    """The input for one value, according to its schema."""
 
     kind: Kind
     is_nullable: bool = False
@@ -219,13 +219,13 @@ class Plan:
 def plan(schema: JsonValue, value: Value, root: JsonObject) -> Plan:
     """Choose the input for a value of this schema.
 
-    A value that the input could not show exactly (text with hidden characters, a
-    number where text is due) gets a JSON box, whatever the schema says.
+    A value that the input could not show exactly (text with hidden characters, a number
+    in place of text) gets a JSON box, regardless of the schema.
 
     Args:
-        schema: of this value; anything that is not an object leaves all open.
-        value: what stands there now, or ABSENT.
-        root: the whole schema, where local references point.
+        schema: of this value; anything but an object allows all values.
+        value: the current value, or ABSENT.
+        root: the whole schema, the target of local references.
     """
     node, is_nullable = _without_null(resolved(schema, root), value, root)
     hint = node.get("description")
@@ -234,7 +234,7 @@ def plan(schema: JsonValue, value: Value, root: JsonObject) -> Plan:
     kind = _kind(node, options or members)
     fits = value is ABSENT or (value is None and is_nullable)
     if not (fits or _shows(kind, value, options or members)):
-        # A date that no picker gives back is edited as the text that it is.
+        # A date that no picker can return exactly is edited as text.
         is_text = kind in _OF_CALENDAR and _shows(Kind.TEXT, value, ())
         kind = Kind.TEXT if is_text else Kind.JSON
     if kind is Kind.TEXT and isinstance(value, str):
@@ -251,7 +251,7 @@ def plan(schema: JsonValue, value: Value, root: JsonObject) -> Plan:
 
 
 def members(schema: JsonValue, value: Value, root: JsonObject) -> JsonObject | None:
-    """Return the declared members of an object schema, or None when there are none."""
+    """Return the declared members of an object schema, or None if there are none."""
     node, _ = _without_null(resolved(schema, root), value, root)
     properties = node.get("properties")
     if isinstance(properties, dict) and properties:
@@ -269,7 +269,7 @@ def required(schema: JsonValue, value: Value, root: JsonObject) -> frozenset[str
 
 
 def resolved(schema: JsonValue, root: JsonObject) -> JsonObject:
-    """Follow local references (``#/$defs/…``); {} for what cannot be followed."""
+    """Follow local references (``#/$defs/…``); {} if that is not possible."""
     node = schema
     # Bounded: a schema may refer to itself.
     for _ in range(_MAX_HOPS):
@@ -282,7 +282,7 @@ def resolved(schema: JsonValue, root: JsonObject) -> JsonObject:
         found = _local(target, root)
         if found is None:
             return {}
-        # What stands beside a reference holds too (2020-12, section 8.2.3.1).
+        # Keywords next to a reference apply, too (2020-12, section 8.2.3.1).
         node = found | {key: member for key, member in node.items() if key != "$ref"}
     return {}
 
@@ -298,7 +298,7 @@ def _local(reference: JsonValue, root: JsonObject) -> JsonObject | None:
 def _without_null(
     schema: JsonObject, value: Value, root: JsonObject
 ) -> tuple[JsonObject, bool]:
-    """Take null out of a schema, and choose the branch that the value is of."""
+    """Remove null from a schema, and choose the branch that fits the value."""
     node, is_nullable = schema, False
     kinds = node.get("type")
     if isinstance(kinds, list):
@@ -313,7 +313,7 @@ def _without_null(
         is_nullable = is_nullable or len(rest_parts) < len(parts)
         alike = [part for part in rest_parts if _is_of(part.get("type"), value)]
         chosen = rest_parts if len(rest_parts) == 1 else alike
-        # More than one branch fits: a form for one of them could turn the value into
+        # If more than one branch fits, a form for one of them could turn the value into
         # the other.
         if len(chosen) != 1:
             return {}, is_nullable
@@ -348,7 +348,7 @@ def _kind_of_list(node: JsonObject, options: tuple[JsonValue, ...]) -> Kind:
 
 
 def _enumerated(node: JsonObject) -> tuple[JsonValue, ...]:
-    """Return the choices of a schema when a menu can show each of them whole."""
+    """Return the choices of a schema if a menu can show each of them whole."""
     listed = [node["const"]] if "const" in node else node.get("enum")
     if not isinstance(listed, list):
         return ()
@@ -387,10 +387,10 @@ def _shows(kind: Kind, value: Value, options: tuple[JsonValue, ...]) -> bool:
 
 
 def is_plain(text: str) -> bool:
-    """Return whether a text comes back from an input as it went in, nothing hidden.
+    """Return whether a text survives an input unchanged, with nothing hidden.
 
-    Slack may trim, compose or convert what it carries; text on which that could be
-    seen is edited as JSON, where every such character is written out.
+    Slack may trim, compose or convert a value; a text that this could change is edited
+    as JSON, with escapes for every such character.
     """
     return (
         "\t" not in text
@@ -417,7 +417,7 @@ def _are_distinct(chosen: list[JsonValue], options: tuple[JsonValue, ...]) -> bo
         next((at for at, option in enumerate(options) if is_same(one, option)), None)
         for one in chosen
     ]
-    # A list with one element twice cannot be shown by ticks.
+    # Ticks cannot represent a list with a repeated element.
     return None not in places and len(set(places)) == len(places)
 
 
@@ -432,7 +432,7 @@ def _is_of(kind: JsonValue, value: Value) -> bool:
 
 
 def _is_typed(value: Value) -> bool:
-    # Slack's number field may round what has more than 53 bits.
+    # Slack's number field may round a number of more than 53 bits.
     if abs(cast("float", value)) > MAX_INTEGER:
         return False
     text = number_text(cast("float", value))

@@ -1,8 +1,8 @@
 """Parse and serialize a tool's arguments with its pydantic model.
 
-LangChain takes models of pydantic 2 and of `pydantic.v1`; `ArgumentModel` is the one
-interface to both. Injected arguments are left out. Arguments are written under the
-names by which they are read, although a model may have another alias for each.
+LangChain accepts models of pydantic 2 and of `pydantic.v1`; `ArgumentModel` is one
+interface to both. Injected arguments are excluded. Arguments are serialized under the
+names by which they are parsed, although a model may have another alias for output.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from keyturn.gateway.errors import BadJson
 from keyturn.gateway.protocol import digest, strict_json
 from keyturn.gateway.protocol.strict_json import JsonObject
 
-# Make of a serialized model what the same model parses to the same values.
+# Normalize a serialized model so that the same model parses it to the same values.
 #
-# Pydantic serializes some values in a way that it does not parse: a secret as stars, a
-# field of a nested model under a name that is only for output. The order of a set
+# Pydantic serializes some values in a form that it does not parse: a secret as
+# asterisks, a field of a nested model under an output-only name. The order of a set
 # differs between processes, and would change the hash.
 
 PLAIN = frozenset({str, int, float, bool, type(None)})
-"""Types whose values are serialized as what they are."""
+"""Types whose values serialize as themselves."""
 
 
 @lru_cache(maxsize=2048)
@@ -45,7 +45,7 @@ def read_names(model: type[BaseModel]) -> dict[str, str]:
     for name, field in model.model_fields.items():
         alias = field.validation_alias
         if isinstance(alias, AliasChoices):
-            # Any alias that the tool parses will do: the first string is taken.
+            # The tool parses any of its aliases; the first string is used.
             texts = [one for one in alias.choices if isinstance(one, str)]
             alias = texts[0] if texts else None
         names[name] = alias if isinstance(alias, str) and not by_name else name
@@ -53,9 +53,10 @@ def read_names(model: type[BaseModel]) -> dict[str, str]:
 
 
 def differ(one: Any, other: Any) -> bool:  # noqa: ANN401 - a value of any class
-    """Return whether two values are known to differ, compared member by member.
+    """Return True if two values are known to differ, compared member by member.
 
-    By member, as a union may parse one document as either of two similar classes.
+    Members are compared because a union may parse one document as either of two similar
+    classes.
     """
     left, right = _members(one), _members(other)
     if left is not None and right is not None:
@@ -78,9 +79,9 @@ def differ(one: Any, other: Any) -> bool:  # noqa: ANN401 - a value of any class
 
 
 def normalized(value: object, shown: dict[str, Any]) -> dict[str, Any]:
-    """Return the serialized members of a value, each as it is parsed.
+    """Return the serialized members of a value, each in the form that parses.
 
-    Their names are those of the serialization.
+    Keys keep their serialized names.
     """
     members = _members(value)
     if members is None:
@@ -124,12 +125,12 @@ def _as_read(value: object, shown: dict[str, Any]) -> dict[str, Any]:
 
 
 def _normalized_text(value: object, shown: str) -> str:
-    """Return the text of a `Json` whose value holds what has to be normalized."""
+    """Return the text of a `Json` value, with its content normalized."""
     if _members(value) is None and not _is_sequence(value):
         return shown
     try:
         read: object = json.loads(shown)
-    except ValueError:  # what a serializer of the tool made of it
+    except ValueError:  # a custom serializer's output
         return shown
     changed = _normalized(value, read)
     if changed == read:
@@ -163,12 +164,12 @@ def _members(value: object) -> dict[str, object] | None:
 
 
 def _normalized_elements(value: object, shown: list[object]) -> list[object]:
-    # A serializer of the tool may have made a list of anything; its parts then belong
-    # to no value here.
+    # A custom serializer may turn any value into a list, whose items then match no
+    # elements here.
     if not _is_sequence(value):
         return shown
     elements = list(cast("list[object]", value))
-    # Likewise one that leaves elements out: which ones is not known.
+    # The same applies to a serializer that omits elements: the positions are unknown.
     if len(elements) != len(shown):
         return shown
     rows = [_normalized(one, row) for one, row in zip(elements, shown, strict=True)]
@@ -185,43 +186,43 @@ class ArgumentModel(ABC):
 
     def __init__(self, injected: frozenset[str]) -> None:
         self.injected = injected
-        # Field name to the name it is parsed by; serialized name to field name.
+        # Field name to its parsed name; serialized name to field name.
         self._read_as: dict[str, str] = {}
         self._fields: dict[str, str] = {}
 
     @abstractmethod
     def read(self, given: JsonObject) -> object:
-        """Return an instance of the model; raises what its validators raise."""
+        """Parse arguments into an instance of the model; raises validators' errors."""
 
     @abstractmethod
     def write(
         self, instance: object, *, without: AbstractSet[str] = _NONE
     ) -> dict[str, Any]:
-        """Return an instance as JSON values, under the names that `read` takes.
+        """Return an instance as JSON values, under the names that `read` accepts.
 
-        Raises what serializers raise, also those of the tool.
+        Raises any serializer's error, including custom ones.
         """
 
     @abstractmethod
     def defaulted(self, instance: object) -> frozenset[str]:
-        """Return the names of the arguments that were not given but have a default."""
+        """Return the names of the arguments that were omitted and have a default."""
 
     @abstractmethod
     def json_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of what `write` returns."""
+        """Return the JSON Schema of the output of `write`."""
 
     def field_names(self, document: JsonObject) -> frozenset[str]:
-        """Return the names of the fields that a document gives, under its own names."""
+        """Return the names of the fields in a document that uses parsed names."""
         fields = {read: name for name, read in self._read_as.items()}
         return frozenset(fields.get(name, name) for name in document)
 
     def write_one(self, instance: object, name: str) -> dict[str, Any]:
-        """Return what `write` makes of one argument; raises the same."""
+        """Return one argument as `write` serializes it; raises the same errors."""
         return self.write(instance, without=self.names - {name})
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The names that `read` takes."""
+        """The names that `read` accepts."""
         return frozenset(self._read_as.values())
 
     def _not_written(self, without: AbstractSet[str]) -> set[str]:
@@ -233,7 +234,7 @@ class ArgumentModel(ABC):
     def first_difference(
         self, one: object, other: object, *, ignoring: frozenset[str]
     ) -> str | None:
-        """Return the first argument in which two instances differ, if any."""
+        """Return the first argument in which two instances differ, or None."""
         return next(
             (
                 read
@@ -284,7 +285,7 @@ def argument_model(tool: BaseTool) -> ArgumentModel:
 def passed_names(
     tool: BaseTool, document: JsonObject
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the names under which a function gets a document, and injected ones."""
+    """Return the field names a function gets for a document, and the injected names."""
     if not isinstance(tool.args_schema, type):
         return frozenset(document), _NONE
     model = argument_model(tool)
@@ -322,8 +323,8 @@ class _Model(ArgumentModel):
         self, instance: object, *, without: AbstractSet[str] = _NONE
     ) -> dict[str, Any]:
         model = cast("BaseModel", instance)
-        # As it is parsed: without computed fields, which are serialized but not parsed,
-        # and with `Json` as text.
+        # The same shape as the input: without computed fields, which are serialized but
+        # not parsed, and with `Json` as text.
         shown = model.model_dump(
             mode="json",
             by_alias=True,
@@ -331,7 +332,7 @@ class _Model(ArgumentModel):
             round_trip=True,
             warnings=False,
         )
-        # Of plain values alone nothing is left to be normalized.
+        # Plain values need no normalization.
         is_plain = PLAIN.issuperset(map(type, vars(model).values()))
         if not is_plain or model.model_extra:
             shown = normalized(model, shown)
@@ -354,8 +355,8 @@ class _Model(ArgumentModel):
         return schema
 
     def _has_bad_default(self, name: str) -> bool:
-        # `canonical` leaves such a default out of the document, which would then lack
-        # a required property.
+        # `canonical` omits such a default from the document, which would then lack a
+        # required property.
         field = self._model.model_fields[name]
         if field.is_required() or field.default_factory is not None:
             return False
@@ -365,15 +366,15 @@ class _Model(ArgumentModel):
             strict_json.accept(
                 kind.dump_python(field.default, mode="json", warnings=False)
             )
-        except Exception:  # noqa: BLE001 - pydantic, or validators of somebody else
+        except Exception:  # noqa: BLE001 - pydantic, or a custom validator
             return True
         return False
 
 
 class _SerializedSchema(GenerateJsonSchema):
-    """JSON Schema of what `write` returns: fields with a default are required."""
+    """JSON Schema of the output of `write`: fields with a default are required."""
 
-    # A default that no JSON can hold is left out, as from the document.
+    # A default that JSON cannot represent is omitted, as it is from the document.
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012 - pydantic's own
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - pydantic's own
@@ -408,7 +409,7 @@ class _SerializedSchema(GenerateJsonSchema):
         return super().dataclass_args_schema(made)
 
     def decimal_schema(self, schema: Any) -> Any:  # noqa: ANN401, ARG002 - pydantic's own signature
-        # Pydantic's pattern has look-ahead, so no form could check it.
+        # Pydantic's pattern uses look-ahead, which no edit form can check.
         return {"type": "string", "format": "decimal"}
 
     def json_schema(self, schema: Any) -> Any:  # noqa: ANN401, ARG002 - pydantic's own signature
@@ -460,7 +461,7 @@ class _ModelV1(ArgumentModel):
 
     def json_schema(self) -> dict[str, Any]:
         schema: dict[str, Any] = json.loads(self._model.schema_json(by_alias=True))
-        # Taken out by hand: pydantic 1 has no schema without some of the fields.
+        # Removed by hand: pydantic 1 cannot generate a schema without some fields.
         hidden = {self._model.__fields__[name].alias for name in self.injected}
         properties = {
             key: value

@@ -1,16 +1,16 @@
-"""Run an auto-approved call at most once, also when another process takes its thread.
+"""Run an auto-approved call at most once, even if another process takes its thread.
 
 These are the calls of tier ``auto``.
 
-A process that runs a thread may be paused inside a call, replaced, and go on later. So
-the gateway is asked before each call, as it is for one that people approved. A call
-that an earlier holder of the thread's lease finished is not run again: the agent gets
-its stored result. One that the earlier holder was cut off in is not repeated either,
-unless the policy calls the tool idempotent. A call inside which an agent had begun is
-entered again, because each call of that agent has a record of its own.
+A process that runs a thread may be paused inside a call, replaced, and continue later.
+The gateway is therefore asked before each call, as for an approved one. If an earlier
+holder of the thread's lease finished the call, it does not run again: the agent gets
+the stored result. If the earlier holder was cut off in the call, it is not repeated
+either, unless the policy marks the tool as idempotent. A call inside which an agent had
+begun is entered again, because each call of that agent has a separate record.
 
-Starting a call without the gateway's answer is refused. Reporting its end is best
-effort: when the gateway does not answer then, the agent goes on.
+A call does not start without the gateway's answer. Reporting its end is best effort: if
+the gateway does not answer, the agent continues.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ from keyturn.gateway.protocol.wire import (
 )
 
 MAX_PAYLOAD_CHARS = 64 * 1024
-"""Largest output that the gateway keeps; there are many such calls. It is needed only
-until the thread's next checkpoint holds it."""
+"""Largest stored output. These calls are frequent, and the output is needed only until
+the thread's next checkpoint contains it.
+"""
 
 _NOT_KEPT = CallBegun(keeps_result=False)
 
@@ -76,23 +77,23 @@ async def run_auto_approved(
     is_replayed: bool = False,
     went_well: Callable[[R], bool] = lambda _: False,
 ) -> R | RanEarlier:
-    """Run a call without a record and report its end; what it raises is raised again.
+    """Run a call without an approval record and report its end; errors are re-raised.
 
-    A call that pauses or raises has not ended: it is released and may begin again. One
-    that is cancelled stays begun: nobody knows how far it came, so a later holder of
-    the lease does not repeat it.
+    A call that pauses or raises has not ended: it is released and may begin again. A
+    cancelled call stays begun: its progress is unknown, so a later holder of the lease
+    does not repeat it.
 
     Args:
         run: runs the call.
-        store: returns what the gateway stores of the value that ``run`` returned.
+        store: converts the return value of ``run`` into the stored result.
         ref: the turn.
-        verdict: what the gateway said of the call.
+        verdict: the gateway's verdict on the call.
         gateway: returns the gateway.
-        shell: how to wait for the gateway.
+        shell: waits for the gateway.
         is_replayed: the call's node runs again from its start after each pause, so the
             call may run again when its result is too large to be stored.
-        went_well: returns whether the end need not be reported where the gateway keeps
-            no result; failures are counted.
+        went_well: returns True if the end need not be reported to a gateway that stores
+            no results; failures are always counted.
 
     Raises:
         ThreadUnavailable: when the gateway does not answer; nothing ran.
@@ -126,7 +127,8 @@ async def _run_begun(
         await call.end(HANDED_OFF)
         raise
     except any_failure() as error:
-        # Not a cancellation: such a call stays begun, since how far it came is unknown.
+        # A cancellation is not caught: the call stays begun, since its progress is
+        # unknown.
         if isinstance(error, GraphBubbleUp) or is_invalid_resume(error):
             await call.release()
         else:
@@ -187,8 +189,8 @@ class _Call:
     async def enter(self) -> None:
         if not self.is_entered:
             await self._report(self._progress("enter"))
-            # Set even when the report failed. A later holder of the lease then does not
-            # enter the call again, which is the safe side.
+            # Set even if the report failed. A later holder of the lease then does not
+            # enter the call again, which is safe.
             self.is_entered = True
 
     async def release(self) -> None:

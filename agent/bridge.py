@@ -1,9 +1,9 @@
 """Run one asynchronous core for synchronous and asynchronous agents.
 
-Theory of operation: everything that talks to the gateway is written once, as
-coroutines over a `Shell`. `Awaiting` really awaits. `Blocking` runs each port call on
-one background event loop and waits for it, so that a coroutine over it never suspends
-and `drive` can finish it without an event loop of its own.
+All code that calls the gateway is written once, as coroutines over a `Shell`.
+`Awaiting` awaits on the caller's event loop. `Blocking` runs each call on one
+background event loop and waits for it, so a coroutine over it never suspends, and
+`drive` can finish it without an event loop.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ from keyturn.gateway.protocol import run_context
 from keyturn.gateway.protocol.run_context import one_write
 
 PORT_TIMEOUT_S = 10.0
-"""How long one question to the gateway may take before it counts as unreachable."""
+"""How long one request to the gateway may take before it counts as unreachable."""
 
 PORT_TRIES = 4
 FIRST_PAUSE_S = 0.1
-"""How often, and with which growing pauses, a question is put that must get through."""
+"""How often a request that must succeed is sent, and the first of the growing pauses.
+"""
 
 LONGEST_PAUSE_S = 2.0
 HAND_BACK_S = 2.0
-"""How long before the end of its lease a thread is handed back: with its error, which
-says what was missing, and not cut off."""
+"""How long before the end of its lease a thread fails with an error that names the
+problem, instead of being cut off.
+"""
 
 T = TypeVar("T")
 
@@ -44,7 +46,7 @@ class Awaiting:
     """A shell for code that runs on an event loop."""
 
     async def ask(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Ask the gateway, and await the answer on the caller's loop.
+        """Send a request to the gateway and await the answer on the caller's loop.
 
         Raises:
             StoreUnavailable: when there is no answer within `PORT_TIMEOUT_S`.
@@ -52,7 +54,7 @@ class Awaiting:
         return await _in_time(question)
 
     async def sleep(self, seconds: float) -> None:
-        """Let time pass, and yield to the loop meanwhile."""
+        """Sleep, and yield to the loop."""
         await asyncio.sleep(seconds)
 
     async def outliving_lease(self, work: Coroutine[Any, Any, T]) -> T:
@@ -63,12 +65,12 @@ class Awaiting:
         except asyncio.CancelledError:
             if run_context.has_lost_lease():
                 raise
-            # Somebody else cancels the run, and with it the work.
+            # Another cause cancels the run, and the work with it.
             task.cancel()
             return await waited_for(task)
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin what nobody waits for on the caller's loop, and end with that loop.
+        """Start background work on the caller's loop; it ends with that loop.
 
         The end of the loop closes the store as well.
         """
@@ -79,11 +81,11 @@ class Blocking:
     """A shell for code without an event loop; its coroutines never suspend."""
 
     async def ask(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Ask as `Awaiting.ask`; block this thread until there is an answer."""
+        """Send a request like `Awaiting.ask`; block this thread until the answer."""
         return spawn(_in_time(question)).result()
 
     async def sleep(self, seconds: float) -> None:
-        """Let time pass, and block this thread meanwhile."""
+        """Sleep, and block this thread."""
         time.sleep(seconds)  # noqa: ASYNC251 - to block is what this shell is for
 
     async def outliving_lease(self, work: Coroutine[Any, Any, T]) -> T:
@@ -91,15 +93,15 @@ class Blocking:
         return await work
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin what nobody waits for on the background loop."""
+        """Start background work on the background loop."""
         spawn(_kept(work))
 
 
 Shell: TypeAlias = Awaiting | Blocking
-"""How the core waits: for the gateway, and for time to pass."""
+"""How the core waits for the gateway and sleeps."""
 
 AWAITING, BLOCKING = Awaiting(), Blocking()
-"""The shells: they keep nothing."""
+"""The shells have no state."""
 
 
 def drive(work: Coroutine[Any, Any, T]) -> T:
@@ -113,7 +115,7 @@ def drive(work: Coroutine[Any, Any, T]) -> T:
     except StopIteration as stop:
         value: T = stop.value
         return value
-    # So that what it has to clean up is done here, and not when it is collected.
+    # Clean up here, not when the coroutine is garbage-collected.
     work.close()
     raise RuntimeError("A coroutine over a blocking shell suspended.")
 
@@ -121,10 +123,10 @@ def drive(work: Coroutine[Any, Any, T]) -> T:
 async def ask_with_retries(
     shell: Shell, question: Callable[[], Coroutine[Any, Any, T]]
 ) -> T:
-    """Ask the gateway a few times; a refusal is final at once.
+    """Ask the gateway a few times; a refusal is not retried.
 
     Raises:
-        KeyturnError: the last one, when there was no answer.
+        KeyturnError: the last error, when there was no answer.
     """
     return await _asked(shell, question, while_held=False)
 
@@ -132,13 +134,13 @@ async def ask_with_retries(
 async def ask_while_held(
     shell: Shell, question: Callable[[], Coroutine[Any, Any, T]]
 ) -> T:
-    """Ask as `ask_with_retries`, and one that cannot be reached for longer.
+    """Ask like `ask_with_retries`, but longer if the gateway is unreachable.
 
-    It is asked for as long as the lease on the thread lives by the first attempt: until
-    then, nobody else could go on with the thread.
+    Retries continue until shortly before the lease that the thread had at the first
+    attempt ends. Until then no other process can continue the thread.
 
     Raises:
-        KeyturnError: the last one, when there was no answer.
+        KeyturnError: the last error, when there was no answer.
     """
     return await _asked(shell, question, while_held=True)
 
@@ -151,8 +153,7 @@ async def _asked(
         for tries in itertools.count(1):
             try:
                 return await shell.ask(question)
-            # Another attempt would get the same answer: these are decisions, no
-            # outages.
+            # Decisions, not outages: another attempt would get the same answer.
             except (*FINAL_ERRORS, LeaseLost):
                 raise
             except KeyturnError as error:
@@ -167,7 +168,7 @@ async def _asked(
 
 
 async def _kept(work: Coroutine[Any, Any, None]) -> None:
-    # A loop itself keeps no task from being collected.
+    # An event loop keeps only weak references to its tasks.
     await waited_for(begun(work))
 
 
@@ -175,8 +176,7 @@ async def _in_time(question: Callable[[], Coroutine[Any, Any, T]]) -> T:
     try:
         async with asyncio.timeout(PORT_TIMEOUT_S):
             return await question()
-    # One error for both: callers must not have to know whether the gateway is in this
-    # process or behind a socket.
+    # One error for both, so that callers treat local and remote gateways alike.
     except (TimeoutError, OSError) as error:
         raise StoreUnavailable(
             "The approval gateway did not answer; try again when it is back."

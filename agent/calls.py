@@ -84,41 +84,41 @@ from keyturn.gateway.protocol.wire import (
     VerdictKind,
 )
 
-# End what a turn may have opened although its submission got no answer.
+# End turns that the gateway may have recorded although its answer was lost.
 #
-# The gateway may have kept a turn whose answer was lost. Its calls do not run, and the
-# model is told so; but people would be asked about them, and could approve what nobody
-# makes, until the time of their card is over. So the turn is ended as soon as the
-# gateway answers, beside the run. A process that dies meanwhile leaves the card.
+# The calls of such a turn do not run, and the model reads that. But reviewers would
+# still see a card and could approve a call that no agent makes, until the card expires.
+# A background task therefore ends the turn as soon as the gateway answers. If the
+# process dies first, the card stays.
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 5.0
 END_FOR_S = 3600.0
-"""How long the gateway is asked to end a turn."""
+"""How long the task tries to end a turn."""
 
 
 class UnansweredTurns:
-    """Turns of one agent whose submission got no answer, by where they stand."""
+    """Turns of one agent whose submission got no answer, by run and lane."""
 
     def __init__(self) -> None:
         self._ending: dict[tuple[RunRef, str], set[TurnRef]] = {}
 
     def moved_on(self, ref: TurnRef) -> None:
-        """Leave what came before this turn: the gateway, which has it, has ended that.
+        """Stop ending the earlier turns of this lane: this turn has superseded them.
 
-        To end it again would end what waits inside the tools of this turn, too.
+        Ending them now would also end calls that wait inside the tools of this turn.
         """
         self._ending.pop(_place(ref), None)
 
     def end(self, ref: TurnRef, gateway: Gateway, shell: Shell) -> None:
-        """Begin to end a turn."""
+        """Start a background task that ends a turn."""
         self._ending.setdefault(_place(ref), set()).add(ref)
         shell.begin(self._ended(ref, gateway))
 
     async def _ended(self, ref: TurnRef, gateway: Gateway) -> None:
         pause, ends = FIRST_PAUSE_S, now_s() + END_FOR_S
         while now_s() < ends:
-            # First: what was sent without an answer may still be on its way.
+            # Pause first: the unanswered submission may still arrive.
             await asyncio.sleep(pause)
             if ref not in self._ending.get(_place(ref), ()):
                 return
@@ -141,33 +141,34 @@ def _place(ref: TurnRef) -> tuple[RunRef, str]:
 
 
 CACHE_AGE_S = 5.0
-"""How long a verdict counts in this process before the gateway is asked again."""
+"""How long a verdict is valid in this process before the gateway is asked again."""
 
 
 class VerdictCache:
-    """The verdicts that the gateway gave this process just now.
+    """Recent verdicts of the gateway, kept in this process.
 
-    A process that writes checkpoints can rewrite the agent's state, but not these.
+    A process that can write checkpoints can rewrite the agent's state, but not this
+    cache.
     """
 
     def __init__(self) -> None:
         self._turns: dict[str, tuple[float, dict[str, Verdict]]] = {}
 
     def put(self, ref: TurnRef, verdicts: Mapping[str, Verdict]) -> None:
-        """Keep the verdicts on a turn, and forget those that are too old."""
-        # A new dict: threads that read the other one go on with it.
+        """Cache the verdicts on a turn and drop expired ones."""
+        # A new dict: other threads may still read the old one.
         fresh = {one: row for one, row in self._turns.items() if _is_fresh(row[0])}
         self._turns = {**fresh, ref.model_dump_json(): (now_s(), dict(verdicts))}
 
     def get(self, ref: TurnRef) -> dict[str, Verdict] | None:
-        """Return the verdicts on a turn; None when the gateway has to be asked."""
+        """Return the verdicts on a turn; None when they are missing or expired."""
         at_s, known = self._turns.get(ref.model_dump_json(), (0.0, None))
-        # The policy may have changed since.
+        # The policy may have changed in the meantime.
         return known if _is_fresh(at_s) else None
 
 
 def _is_fresh(at_s: float) -> bool:
-    # Not the wall clock: set back, it would keep an old verdict valid.
+    # A wall clock that is set back would keep an old verdict valid.
     return now_s() - at_s < CACHE_AGE_S
 
 
@@ -196,17 +197,18 @@ class Caller:
     ) -> turns.TurnRecord:
         """Have the gateway evaluate the calls of a message; deny all on failure.
 
-        Keyturn runs a thread again when the store is back. Who runs one by other means
-        is not asked to: its model is told, and can say so.
+        In a thread that Keyturn runs, an outage is raised and the thread is run again
+        later. In any other run the calls are denied, and the model can report the
+        outage.
 
         Args:
             ref: the turn.
-            calls: of its message, as the model wrote them.
+            calls: the calls of its message, as the model wrote them.
             says: the model's own text.
-            hints: those of the agent's code, by call id.
-            ready: the calls, prepared.
-            history: the messages of the agent, for the circuit breaker.
-            is_repeated: whether the gateway had this turn before.
+            hints: hints from the agent's code, by call id.
+            ready: the prepared calls.
+            history: the agent's messages, for the circuit breaker.
+            is_repeated: whether this turn was submitted before.
 
         Raises:
             StoreUnavailable: in a thread that Keyturn runs; nothing ran.
@@ -225,14 +227,15 @@ class Caller:
             turn = draft.turn(ref, says, self._schemas(calls))
             verdicts = await ask_while_held(self.shell, partial(gateway.submit, turn))
         except KeyRefused:
-            # Of the process, not of its calls: the model could do nothing about it.
+            # A problem of the process, not of its calls: the model could not correct
+            # it.
             raise
         except FINAL_ERRORS as error:
             return draft.deny_all(ref.message_id, str(error))
         except LeaseLost:
-            raise  # No denial: another process owns the thread, and goes on with it.
+            raise  # No denial: another process owns the thread now and continues it.
         except KeyturnError as error:
-            # Inside a tool, the error would be that of the tool.
+            # Inside a tool, the error would become the tool's error.
             is_retried = run_context.current_run() is not None and not is_nested
             if is_retried and isinstance(error, StoreUnavailable):
                 raise
@@ -241,7 +244,7 @@ class Caller:
             return draft.deny_all(ref.message_id, turns.UNREACHABLE)
         self.unanswered.moved_on(ref)
         note = draft.record(ref.message_id, verdicts)
-        # Not cached when the gateway was unreachable: the next attempt asks it again.
+        # An outage is not cached, so the next attempt asks the gateway again.
         self.cache.put(ref, note.verdicts)
         return note
 
@@ -257,24 +260,25 @@ class Caller:
             try:
                 state = await rechecks.read(self.shell, recheck, call.tool, call.args)
             except StateUnknown:
-                # Not raised: the draft refuses this call alone, the others go on.
+                # The draft refuses only this call; the others continue.
                 state = None
             found[call.tool_call_id] = state
         return found
 
     def _schemas(self, calls: Sequence[ToolCall]) -> dict[str, JsonObject | None]:
-        """Return each tool's schema of arguments: the one given for it, or its own."""
+        """Return each tool's argument schema; a configured one overrides the tool's."""
         own = {one["name"]: schema_of(self.tools.get(one["name"])) for one in calls}
         return {**own, **self.schemas}
 
     async def call(self, request: ToolCallRequest, run: Handler) -> ToolResult:
         """Return the tool message of one call.
 
-        Nothing before the pause of a held call has an effect: LangGraph replays it.
+        Before the pause of a held call nothing may have an effect: LangGraph replays
+        the code up to there.
         """
         state = cast("Mapping[str, Any]", request.state)
         message = turns.requesting_message(state, request.tool_call["id"] or "")
-        # No message requests this call: a middleware or a jump made it up.
+        # Without a requesting message, a middleware or a jump invented the call.
         if message is None or message.id is None:
             return not_requested(request)
         ref = turns.turn_ref(self.agent, message.id)
@@ -299,7 +303,7 @@ class Caller:
         self.tools.learn(runtime.tools)
         if verdict.kind is VerdictKind.RUN and verdict.item_id:
             exact = with_args(request, args)
-            # No need to confirm the verdict: the claim asks the gateway.
+            # The claim asks the gateway, so the verdict needs no confirmation.
             return await self._execute(exact, run, HeldCall(ref, verdict, args))
         if verdict.kind is VerdictKind.HOLD:
             exact = with_args(request, args)
@@ -318,15 +322,17 @@ class Caller:
     async def _confirm(
         self, ref: TurnRef, state: Mapping[str, Any], verdict: Verdict
     ) -> Verdict:
-        """Return the gateway's own verdict on a call that state lets run unclaimed."""
-        # State may have been rewritten. A claim would detect that; without one, the
-        # verdict must come from the gateway: cached just now, or submitted again.
+        """Return the gateway's verdict on a call that would run without a claim."""
+        # The state may have been rewritten. A claim would detect that. Without a claim,
+        # the verdict must be the gateway's: from the cache, or by submitting the turn
+        # again.
         known = self.cache.get(ref)
         find = turns.requesting_message
         if known is None and (message := find(state, verdict.tool_call_id)) is not None:
             calls = turns.open_calls(message, state["messages"])
             hints = turns.submitted_hints(state)
-            # The kept ones: a generated default would differ now, and make other calls.
+            # The recorded arguments: a generated default would differ now and change
+            # the calls.
             kept = turns.submitted_canonical(state)
             ready = model_answers.prepare_answer(message, calls, self.tools, kept)
             says = str(message.text)
@@ -434,7 +440,7 @@ class Caller:
             message = tool_messages.finding_message(call, end.finding, item_id=item_id)
             if end.edit is None:
                 return to_model(request, message)
-            # If it took effect, then with the edited arguments.
+            # If the call took effect, it did so with the edited arguments.
             return _present(request, message, item_id=item_id, own=end.edit, inside=[])
         if isinstance(end, Ran):
             result, inside = explained(end.result, end.failure), end.inside
@@ -461,16 +467,16 @@ async def invoke(
 ) -> ToolResult:
     """Invoke the tool with exactly these arguments.
 
-    The tool is passed on guarded: when a middleware that is listed after ours changes
-    the arguments, the tool does not run.
+    The tool is guarded: if a middleware listed after this one changes the arguments,
+    the tool does not run.
 
     Raises:
-        NotStarted: the tool does not take these arguments, and did not run.
-        NotAllowed: something inside the tool was refused.
+        NotStarted: the tool does not accept these arguments, and did not run.
+        NotAllowed: a call inside the tool was refused.
     """
     try:
         # Checked again right before the run: a new version of the program may parse the
-        # same arguments differently than when people decided.
+        # approved arguments differently.
         tool = prepared_calls.runnable(request.tool_call["name"], request.tool, args)
         call = cast("Any", {**request.tool_call, "args": args})
         exact = request.override(tool_call=call, tool=share_guarded(tool))
@@ -488,8 +494,8 @@ async def invoke_or_refuse(
 ) -> ToolResult:
     """Invoke an auto-approved tool; return a refusal as its message.
 
-    Not raised: the tool node would end the run, and the model could not correct its
-    call.
+    A raised refusal would end the run in the tool node, and the model could not correct
+    its call.
     """
     try:
         return await invoke(request, run, args)
@@ -500,16 +506,17 @@ async def invoke_or_refuse(
 
 
 def reading(request: ToolCallRequest, args: JsonObject) -> Reading | None:
-    """Return how the tool reads arguments that it would not get exactly; else None."""
+    """Return how the tool reads arguments that it would change; otherwise None."""
     return prepared_calls.reading(request.tool, args) if request.tool else None
 
 
 def late_tool_problem(
     state: Mapping[str, Any], request: ToolCallRequest, args: JsonObject
 ) -> str:
-    """Return why a call whose tool was unknown at submission must not be asked about.
+    """Return why a call whose tool was unknown at submission cannot be held.
 
-    Its arguments were submitted uncanonicalized; "" when they are canonical anyway.
+    Its arguments were submitted without canonicalization; "" if they are canonical
+    anyway.
     """
     if not turns.is_unchecked(state, request.tool_call):
         return ""
@@ -534,7 +541,7 @@ def _present(
     own = own and canonical.edit_as_spelled(own, request.tool_call["args"])
     known = messages.known_edits(request.state)
     fresh = [record for record in inside if record not in known]
-    # Such a result ends the run, so no model reads it; a user does, as it is.
+    # No model reads such a result: it ends the run and is shown to a user unchanged.
     is_silent = request.tool is not None and request.tool.return_direct
 
     def annotate(message: ToolMessage) -> ToolMessage:
@@ -559,13 +566,14 @@ def _present(
 
 # Describe a tool's canonical arguments as JSON Schema, for edit forms and checks.
 #
-# A reviewer's edit is checked against this by a gateway that has no pydantic, so it
-# describes what the canonical document looks like: the names that the tool reads, every
-# default filled in. What it cannot say is checked again before the tool runs.
+# The gateway has no pydantic and checks a reviewer's edit against this schema. It
+# therefore describes the canonical document: the names that the tool reads, with every
+# default filled in. Rules that JSON Schema cannot express are checked again before the
+# tool runs.
 
 
 def schema_of(tool: BaseTool | None) -> JsonObject | None:
-    """Return the JSON Schema of a tool's canonical arguments; None: it has none."""
+    """Return the JSON Schema of a tool's canonical arguments; None if it has none."""
     if tool is None or tool.args_schema is None:
         return None
     given = tool.args_schema
@@ -578,7 +586,7 @@ def schema_of(tool: BaseTool | None) -> JsonObject | None:
         return None
 
 
-# It is declared with every turn, and making it takes longer than submitting the turn.
+# Cached: each turn declares it, and building it takes longer than submitting the turn.
 @lru_cache(maxsize=512)
 def _schema(model: ArgumentModel) -> JsonObject:
     return checkable(strict_json.accept_object(model.json_schema()))
@@ -599,7 +607,7 @@ def with_reconciliation_note(
 ) -> ToolResult:
     """Return the result with the note of the people who reconciled its call.
 
-    It is also marked, because the attempt that was in doubt may still report an end.
+    The message is also marked, because the attempt in doubt may still report a result.
     """
     if reconciled is None:
         return result
@@ -649,17 +657,18 @@ def _refused_result(
 
 
 def to_model(request: ToolCallRequest, message: ToolMessage) -> ToolResult:
-    """Return the message of a call that did not run, so that the model reads it."""
+    """Return the message of a call that did not run, routed to the model."""
     if _ends_unread(request):
         return Command(goto="model", update={"messages": [message]})
     return message
 
 
 def _ends_unread(request: ToolCallRequest) -> bool:
-    """Return whether the agent would end before its model reads this call's message.
+    """Return True if the agent would end before its model reads this call's message.
 
-    It ends after a turn of only ``return_direct`` tools, and after one that also holds
-    a structured answer: LangChain answers that call, of no tool, by itself.
+    The agent ends after a turn of only ``return_direct`` tools. It also ends after a
+    turn with a structured answer: LangChain itself answers that call, which has no
+    tool.
     """
     runtime = cast("ToolRuntime[Any, Any]", cast("Any", request).runtime)
     by_name = {tool.name: tool for tool in runtime.tools}
@@ -676,31 +685,31 @@ def _ends_unread(request: ToolCallRequest) -> bool:
 
 
 def warn_about_later(handler: Callable[..., Any]) -> None:
-    """Warn when clearing of old results is listed after the approval middleware.
+    """Warn if context clearing is listed after the approval middleware.
 
-    It would clear the notice of an edit after it was put in front of the model.
+    It could clear the notice of an edit before the model reads it.
     """
     if middleware_behind([handler], ContextEditingMiddleware) is not None:
         warnings.warn(
             "ContextEditingMiddleware is listed after ApprovalMiddleware and can "
-            "clear what the model has to know about edits. List ApprovalMiddleware "
-            "last.",
+            "clear the notices of edits that the model needs. List "
+            "ApprovalMiddleware last.",
             UserWarning,
             stacklevel=2,
         )
 
 
 def warn_about_retries(handler: Callable[..., Any]) -> None:
-    """Warn of `ToolRetryMiddleware` that is listed after the approval middleware.
+    """Warn if `ToolRetryMiddleware` is listed after the approval middleware.
 
-    A grant is for one run: a further try is refused, and the model reads that in place
-    of the tool's own error.
+    A grant allows one run: a second try is refused, and the model reads the refusal
+    instead of the tool's error.
     """
     if middleware_behind([handler], ToolRetryMiddleware) is not None:
         warnings.warn(
-            "ToolRetryMiddleware is listed after ApprovalMiddleware, where it tries "
-            "nothing again and hides a tool's own error: each call was cleared for "
-            "one run. List ApprovalMiddleware last.",
+            "ToolRetryMiddleware is listed after ApprovalMiddleware. There it cannot "
+            "retry, because each call is cleared for one run, and it hides the tool's "
+            "error. List ApprovalMiddleware last.",
             UserWarning,
             stacklevel=2,
         )

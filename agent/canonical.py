@@ -1,13 +1,14 @@
-"""Canonicalize a call's arguments: policy, people and tool get the same JSON.
+"""Canonicalize a call's arguments: policy, reviewers and tool get the same JSON.
 
-A model writes ``"07"`` where a tool takes an integer, leaves out what has a default, or
-uses an alias. The tool makes something else of that, and a policy that evaluated the
-model's spelling evaluated another call than the one that runs. So the tool's own schema
-reads the arguments before anybody is asked, and what it made of them is written down
-as JSON: the canonical document. Reading the canonical document gives the same document
-again; where it does not, nobody could say which of the two runs, and the call does not.
+A model may write ``"07"`` for an integer, omit an argument with a default, or use an
+alias. The tool would convert the arguments, so a policy that evaluated the model's
+spelling would evaluate a different call from the one that runs. The tool's own schema
+therefore parses the arguments before the call is submitted, and the parsed values are
+serialized as JSON: the canonical document. Parsing the canonical document must give the
+same document again. If it does not, the executed arguments would be ambiguous, and the
+call is refused.
 
-Injected arguments are not part of it: the runtime gives them, not the model.
+The document excludes injected arguments: the runtime supplies them, not the model.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from keyturn.gateway.protocol.records import EditRecord
 from keyturn.gateway.protocol.schema_validation import checkable, problems
 from keyturn.gateway.protocol.strict_json import JsonObject
 
-# Bind the arguments of a call to the functions of its tool, before people are asked.
+# Bind the arguments of a call to the functions of its tool before it is submitted.
 #
-# A schema and a function can disagree: the function lacks an argument, takes it by
-# position alone, or needs one that the schema does not declare. Python notices when the
-# approved call is made. LangChain also passes values of its own, under names that an
-# MCP server may declare as arguments, and drops the caller's value without a word.
+# A schema and a function can disagree: the function lacks an argument, takes it only by
+# position, or needs one that the schema does not declare. Python would only raise when
+# the approved call is made. LangChain also passes its own values under names that an
+# MCP server may declare as arguments, and silently drops the caller's value.
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +52,10 @@ class _Takes:
     """How a function is called.
 
     Attributes:
-        signature: what Python binds the arguments to.
+        signature: the signature that Python binds the arguments to.
         parameters: the names that LangChain sees, also behind a decorator.
-        set_by_langchain: those of them that LangChain sets itself.
-        first: what is passed by position: a method gets its tool.
+        set_by_langchain: the subset of them that LangChain sets itself.
+        first: positional arguments: a method gets its tool.
     """
 
     signature: Signature
@@ -67,8 +68,8 @@ class _Takes:
         taken = names & (self.set_by_langchain | injected)
         if taken:
             return (
-                f"LangChain passes a value of its own as {min(taken)!r}, so the tool "
-                "would not get this argument; it needs another name"
+                f"LangChain overwrites the argument {min(taken)!r}, so the tool would "
+                "not receive it; rename the argument"
             )
         given = names | self.set_by_langchain | (injected & self.parameters)
         try:
@@ -85,8 +86,8 @@ def binding_problem(
 
     Args:
         tool: the tool.
-        names: of the arguments, as its function gets them.
-        injected: the names in its schema that the runtime gives.
+        names: the names of the arguments that its function receives.
+        injected: the names in its schema that the runtime supplies.
     """
     kind: Any = type(tool)
     if kind._to_args_and_kwargs is not _PASSED_BY_NAME:  # noqa: SLF001 - LangChain's own
@@ -107,10 +108,10 @@ _PASSED_BY_NAME = cast("Any", BaseTool)._to_args_and_kwargs  # noqa: SLF001 - La
 def _takes(function: Callable[..., Any], first: tuple[None, ...]) -> _Takes | None:
     try:
         seen = signature_of(function).parameters
-        # Python binds to the outermost function, whatever a decorator shows.
+        # Python binds to the outermost function, even if a decorator shows another.
         outer = signature_of(function, is_outermost=not first)
     except (TypeError, ValueError):
-        return None  # some built-in functions do not tell; the call itself will
+        return None  # a built-in without a signature; the call itself may fail
     config = _get_runnable_config_param(function)
     names = {"run_manager" if first else "callbacks"} & seen.keys()
     if config is not None:
@@ -124,11 +125,11 @@ _MAX_MESSAGE_CHARS = 300
 
 
 class ArgumentMismatch(ValueError):
-    """Arguments do not fit their tool; the text says how, as a clause."""
+    """Arguments do not fit their tool; the text describes the mismatch as a clause."""
 
 
 class SchemaFault(ArgumentMismatch):
-    """A tool's schema does not read what it writes: no correction of a call helps."""
+    """A tool's schema does not parse its own output: no corrected call helps."""
 
 
 def caller_args(tool: BaseTool, args: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,15 +139,15 @@ def caller_args(tool: BaseTool, args: Mapping[str, Any]) -> dict[str, Any]:
     declared: Mapping[str, Any] = {}
     if isinstance(schema, dict):
         declared = schema.get("properties") or {}
-    # LangChain removes two names of its own, which a tool of an MCP server may declare.
+    # LangChain removes two reserved names, which a tool of an MCP server may declare.
     return {key: args[key] for key in args if key in shown or key in declared}
 
 
 def canonical_args(tool: BaseTool, args: JsonObject) -> JsonObject:
     """Return the canonical document of a call's arguments.
 
-    A tool without a schema, or with a JSON Schema, changes nothing in its arguments:
-    then neither does this, but what does not fit the schema is refused.
+    A tool without a schema, or with a JSON Schema, does not change its arguments, so
+    neither does this function. Arguments that violate the schema are refused.
 
     Args:
         tool: the tool that is called.
@@ -158,13 +159,14 @@ def canonical_args(tool: BaseTool, args: JsonObject) -> JsonObject:
     document = function_args(tool, args)
     problem = binding_problem(tool, *passed_names(tool, document))
     if problem:
-        # Without a schema the model knows the arguments from the function alone.
+        # Without a schema, the model sees only the function's parameters and can
+        # correct its call.
         raise (ArgumentMismatch if tool.args_schema is None else SchemaFault)(problem)
     return document
 
 
 def function_args(tool: BaseTool, args: JsonObject) -> JsonObject:
-    """Return the same as `canonical_args`, for a function that is called by itself.
+    """Return the canonical document for a function that is called directly.
 
     Raises:
         ArgumentMismatch: as `canonical_args` does.
@@ -185,7 +187,7 @@ def plain(args: object) -> JsonObject:
         BadJson: when they are not strict JSON.
     """
     if not isinstance(args, dict):
-        return strict_json.accept_object(args)  # which says what it is
+        return strict_json.accept_object(args)  # raises, and names the type
     return cast("JsonObject", digest.parsed(cast("JsonObject", args)))
 
 
@@ -199,24 +201,24 @@ def edit_as_spelled(record: EditRecord, args: JsonObject) -> EditRecord:
 def _canonical(model: ArgumentModel, given: JsonObject) -> JsonObject:
     first, written = _read(model, given)
     if digest.same(written, given):
-        return written  # the document itself was given, and is read as itself
+        return written  # already canonical: it parses to itself
     second, again = _read_again(model, written)
     # Pydantic does not validate defaults: ``amount: Decimal = 0`` is an int here. The
-    # document gets the value that parsing it as an argument gives.
+    # document gets the value that the default has when it is parsed as an argument.
     filled = model.defaulted(first)
     defaults = {name: value for name, value in again.items() if name in filled}
     document = {**written, **defaults}
-    # With parsed defaults it is another document, and must be stable too.
+    # The parsed defaults make another document, which must be stable too.
     if not digest.same(document, written):
         second, again = _read_again(model, document)
-    # Compared with a second reading, not with what was given: a model may write "07".
+    # Compared with a second parse, not with the input: a model may write "07".
     if not digest.same(document, again):
         place = _first_difference(document, again)
         raise SchemaFault(
             f"the tool's schema reads its own output differently at {place}, so nobody "
             "can say what would run"
         )
-    # Documents can be equal where values differ: a type may serialize two values alike.
+    # Equal documents can hide different values: a type may serialize two values alike.
     lost = model.first_difference(first, second, ignoring=filled)
     if lost is not None:
         raise SchemaFault(
@@ -230,7 +232,7 @@ def _read_again(model: ArgumentModel, written: JsonObject) -> tuple[object, Json
     try:
         return _read(model, written)
     except ArgumentMismatch as error:
-        # As with an alias of a nested model that is only for reading.
+        # For example, an alias of a nested model that is only for parsing.
         raise SchemaFault(
             f"the tool's schema does not read what it writes itself ({error}), so "
             "nobody can say what would run"
@@ -246,18 +248,18 @@ def _read(model: ArgumentModel, given: JsonObject) -> tuple[object, JsonObject]:
             _error_text(cast("list[Any]", error.errors()))
         ) from error
     except any_failure() as error:
-        # A validator may be any code; arguments that it fails on do not run.
+        # A validator may run any code; if it fails, the call does not run.
         raise ArgumentMismatch(
             f"the tool's schema could not read them ({type(error).__name__})"
         ) from error
     defaulted = model.defaulted(instance)
     try:
         written = _plain(model.write(instance))
-    except any_failure():  # of a serializer, which may be any code
+    except any_failure():  # a serializer may run any code and raise anything
         written = _without_unwritable(model, instance, defaulted)
     if defaulted:
         # A default such as ``limit: int = None`` does not fit its own type. Parsing
-        # would refuse it, so it is left out and the tool fills it in.
+        # would refuse it, so it is omitted, and the tool fills it in.
         written = _without_bad_defaults(model, written, defaulted)
     return instance, written
 
@@ -265,9 +267,9 @@ def _read(model: ArgumentModel, given: JsonObject) -> tuple[object, JsonObject]:
 def _without_unwritable(
     model: ArgumentModel, instance: object, defaulted: frozenset[str]
 ) -> JsonObject:
-    """Return serialized arguments without the defaults that no JSON can hold.
+    """Return serialized arguments without the defaults that JSON cannot represent.
 
-    As of ``timeout: float = inf``: the tool fills such a default in itself.
+    An example is ``timeout: float = inf``: the tool fills in such a default itself.
     """
     bad: set[str] = set()
     for name in sorted(model.names, key=lambda one: one in defaulted):
@@ -295,7 +297,7 @@ def _without_bad_defaults(
         # Only defaults: a value that the model (LLM) wrote is never dropped.
         bad = {str(row["loc"][0]) for row in error.errors() if row["loc"]} & defaulted
         return {key: value for key, value in written.items() if key not in bad}
-    except any_failure():  # foreign validators; the next reading says it
+    except any_failure():  # custom validators; the next parse reports it
         return written
     return written
 
@@ -325,11 +327,9 @@ def _value_text(value: object) -> str:
 def _check_json_schema(schema: JsonObject, given: JsonObject) -> None:
     try:
         found = problems(checkable(schema), given)
-    except (
-        any_failure()
-    ):  # a schema may be any JSON, on which the library fails as it may
+    except any_failure():  # a schema may be any JSON and raise any error
         # The schema is unusable, so the arguments stay unchecked. The gateway does not
-        # allow edits of calls of such a tool.
+        # allow edits of this tool's calls.
         return
     if found:
         rows = [
@@ -343,7 +343,8 @@ def _plain(args: object) -> JsonObject:
     try:
         return plain(args)
     except InexactNumber as error:
-        # Made of a text, as there is none in what was given: no spelling of it helps.
+        # The input has no such number, so the tool parsed it from text: no spelling
+        # helps.
         raise SchemaFault(
             f"in what the tool makes of {error.pointer!r}, {error.problem}; declared "
             "as `Decimal` or `str` it can be any number"

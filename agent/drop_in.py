@@ -1,7 +1,7 @@
 """Drop-in forms of the middleware, for agents that are configured for another library.
 
 `HumanInTheLoopMiddleware` replaces LangChain's. `gated_subagents` adds the approval
-middleware to each subagent of a deepagent, the default one too:
+middleware to each subagent of a deepagent, including the default one:
 
     gated = gated_subagents([researcher, payer], agent="billing")
     graph = create_deep_agent(
@@ -9,8 +9,8 @@ middleware to each subagent of a deepagent, the default one too:
         middleware=[ApprovalMiddleware("billing")],
     )
 
-deepagents gives no subagent the middleware of its parent, and adds one that is called
-``general-purpose``, with all tools of the parent, unless one of that name is listed.
+deepagents does not pass the parent's middleware to subagents. It also adds a subagent
+``general-purpose`` with all tools of the parent, unless one of that name is listed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from keyturn.gateway.protocol.port import Gateway
 
 InterruptMode = Literal["batched", "per_call"]
 _UNSET = "\0"
-"""Stands for no argument; no caller writes this text. LangChain's own None means that
-the model gets no notice."""
+"""The value of an omitted argument; no caller passes this text. None has a meaning in
+LangChain: the model gets no notice.
+"""
 
 _GENERAL_PURPOSE = "general-purpose"
 
@@ -39,17 +40,17 @@ _GENERAL_PURPOSE = "general-purpose"
 class HumanInTheLoopMiddleware(ApprovalMiddleware):
     """Accept the arguments of LangChain's ``HumanInTheLoopMiddleware``.
 
-    The gateway's policy is evaluated for every call too; the stricter of both wins.
+    The gateway's policy is also evaluated for every call; the stricter of both wins.
 
     Args:
         interrupt_on: tool name to True, False, or an ``InterruptOnConfig``.
-        description_prefix: what a reviewer reads about a tool without description.
-        edit_notice: has no effect: the model always reads what a person changed.
-        interrupt_mode: has no effect: every held call is its own interrupt.
-        agent: the agent's name, as policy and cards know it.
+        description_prefix: the text reviewers see for a tool without a description.
+        edit_notice: no effect: the model always reads a reviewer's changes.
+        interrupt_mode: no effect: every held call is a separate interrupt.
+        agent: the agent's name in policy and cards.
         gateway: see `ApprovalMiddleware`.
         api_key: likewise.
-        system_note: whether the system prompt lists the tools that need a person.
+        system_note: whether the system prompt lists the tools that need approval.
         options: ``interruptOn`` and ``descriptionPrefix``, JavaScript's spelling.
 
     Raises:
@@ -91,7 +92,7 @@ class HumanInTheLoopMiddleware(ApprovalMiddleware):
                 UserWarning,
                 stacklevel=2,
             )
-        self.interrupt_mode = interrupt_mode  # read by nobody here; LangChain's has it
+        self.interrupt_mode = interrupt_mode  # unused here; LangChain's has it
         super().__init__(
             agent,
             gateway=gateway,
@@ -114,22 +115,22 @@ def gated_subagents(
     """Return subagents for ``create_deep_agent`` whose calls are all gated.
 
     Each declared subagent gets an `ApprovalMiddleware` as its last middleware, unless
-    it has one. Its ``interrupt_on`` is taken over by that middleware, because LangChain
-    would otherwise pause each call a second time.
+    it has one. The subagent's ``interrupt_on`` moves to that middleware, because
+    LangChain would otherwise pause each call a second time.
 
     Args:
-        subagents: as ``create_deep_agent`` takes them.
-        agent: the name by which policy and cards know the calls of these subagents.
+        subagents: as ``create_deep_agent`` accepts them.
+        agent: the agent's name for these subagents' calls, in policy and cards.
         gateway: see `ApprovalMiddleware`.
         api_key: likewise.
         receipt_keys: likewise.
-        general_purpose: whether to list the subagent that deepagents would add by
-            itself. Say False only where a profile switches it off; list one of that
-            name to give it skills or another prompt.
+        general_purpose: whether to list the subagent that deepagents would add itself.
+            Pass False only if a profile switches it off. To give it skills or another
+            prompt, list a subagent of that name.
 
     Raises:
-        GraphError: when a compiled subagent can start tools that no gate clears:
-            nothing can be put into it any more.
+        GraphError: when a compiled subagent can start ungated tools: a compiled graph
+            cannot be changed.
     """
     require(
         is_a(subagents, Sequence) and all(is_a(spec, Mapping) for spec in subagents),
@@ -140,7 +141,7 @@ def gated_subagents(
     found = given_gateway(gateway, api_key, receipt_keys)
     listed = [_gated(spec, agent, found) for spec in subagents]
     names = {str(spec.get("name")) for spec in subagents}
-    # Listed here because deepagents adds one of this name otherwise, without a gate.
+    # Listed here, because deepagents would add one of this name without a gate.
     if general_purpose and _GENERAL_PURPOSE not in names:
         deepagents = import_module("deepagents.middleware.subagents")
         spec = cast("Mapping[str, Any]", deepagents.GENERAL_PURPOSE_SUBAGENT)
@@ -152,7 +153,7 @@ def _gated(
     spec: Mapping[str, Any], agent: str, gateway: Gateway | None
 ) -> Mapping[str, Any]:
     if "graph_id" in spec:
-        # It runs elsewhere; the tools that start it are the parent's, and gated there.
+        # It runs elsewhere; the parent's tools start it, and they are gated there.
         return spec
     if "runnable" in spec:
         _check_compiled(spec)
@@ -163,7 +164,7 @@ def _gated(
     gate = ApprovalMiddleware(
         agent, gateway=gateway, interrupt_on=spec.get("interrupt_on")
     )
-    # Empty, not removed: without one deepagents would pass down the parent's.
+    # Empty, not removed: otherwise deepagents would pass down the parent's.
     return {**spec, "middleware": [*middleware, gate], "interrupt_on": {}}
 
 

@@ -1,11 +1,13 @@
 """Execute an authorized call at most once: claim, verify, run, record the result.
 
-The claim comes before the effect and the record after it. Killed in between, the call
-is in doubt: it is never run again silently. The agent waits until a person said what
-happened; a call that only the policy let run is reported as in doubt, without a pause.
-Nothing here trusts the answer or the agent's state for what to run; the document in the
-gateway's own record is verified against this call and then run: the same JSON, in the
-order and number types of the call where these are equal.
+The claim precedes the effect, and the record follows it. A call that is killed in
+between is in doubt: it never silently runs again. The agent waits until a reviewer
+reports the outcome. A call that only the policy authorized is reported as in doubt,
+without a pause.
+
+The arguments come from the gateway's record, never from an answer or from the agent's
+state. The recorded document is verified against this call and then run: the same JSON,
+with the order and number types of the call where the values are equal.
 """
 
 from __future__ import annotations
@@ -75,10 +77,10 @@ from keyturn.gateway.protocol.wire import (
 from keyturn.gateway.protocol.work import aside
 
 BUSY_DEADLINE_S = 120.0
-"""How long to wait for another live owner before the thread is handed back."""
+"""How long to wait for another live owner before the run fails and is resumed later."""
 
 GIVE_BACK_S = 2.0
-"""How long a cancelled attempt waits until its claim is given back."""
+"""How long a cancelled attempt waits for the release of its claim."""
 
 HANDED_OFF = Result(ok=True, summary="Handed off to the parent graph.")
 
@@ -90,9 +92,9 @@ R = TypeVar("R")
 class Work(Generic[R]):
     """How an executor runs a call, stores its result and reports a failure.
 
-    ``run`` gets the arguments that are authorized. ``store`` turns what it returned
-    into what the gateway keeps, with the edits that were made inside it. ``failure``
-    gets the words of an error; the advice to the model is added where it reads them.
+    ``run`` receives the authorized arguments. ``store`` converts the return value of
+    ``run``, and the edits made inside it, into the stored result. ``failure`` receives
+    an error text; advice to the model is added when the message is built.
     """
 
     run: Callable[[JsonObject], Awaitable[R]]
@@ -106,11 +108,11 @@ async def execute(
     """Execute a call that people or the policy authorized, at most once.
 
     Raises:
-        ThreadUnavailable: when the gateway cannot be reached, or another owner does
-            not finish in time. The answer is kept: resume the thread again later.
-        StateUnknown: when the business state cannot be read; the same holds.
-        KeyRefused: when a gateway in another process refuses the API key; likewise.
-        GraphBubbleUp: when something inside the tool pauses; the claim is given back.
+        ThreadUnavailable: the gateway is unreachable, or another owner does not finish
+            in time. The answer is kept: resume the thread again later.
+        StateUnknown: the business state cannot be read. The answer is kept as well.
+        KeyRefused: a remote gateway refuses the API key. The answer is kept as well.
+        GraphBubbleUp: a call inside the tool pauses; the claim is released.
     """
     request = ClaimRequest(
         item_id=held.verdict.item_id,
@@ -124,7 +126,7 @@ async def execute(
         reply = await _claim_when_free(held, request, gateway, shell)
         match reply:
             case Claimed():
-                # Its end is recorded by the fence of its claim.
+                # The fence of its claim lets the end be recorded without the lease.
                 told = request.reading
                 end = await shell.outliving_lease(
                     _run_once(held, reply, gateway, shell, work, asked_s, told)
@@ -132,7 +134,8 @@ async def execute(
                 if end is not None and not isinstance(end, Reading):
                     return end
                 # Under the old owner an unrecorded claim would be granted again. An
-                # edit that reads otherwise goes back to people, with its reading.
+                # edit that the tool reads differently goes back to reviewers, with its
+                # reading.
                 request = request.with_(owner=uuid.uuid4().hex, reading=end)
             case Done():
                 drop_findings(held.verdict)
@@ -190,7 +193,7 @@ async def _claim_when_free(
             request = request.with_(state=state)
         elif not isinstance(reply, Busy):
             return reply
-        # Also after `CheckState`: a state that changes at each read would never end.
+        # Also after `CheckState`: a state that changes at each read would loop forever.
         if time.monotonic() >= deadline:
             raise ThreadUnavailable(
                 f"Item {request.item_id!r} is still being executed elsewhere after "
@@ -201,7 +204,7 @@ async def _claim_when_free(
 
 
 async def _claim(request: ClaimRequest, gateway: Gateway, shell: Shell) -> ClaimReply:
-    # A claim whose answer was lost is granted again to its own write alone.
+    # One write id: if the answer is lost, only this attempt is granted the claim again.
     write = dict[str, str]()
 
     async def ask() -> ClaimReply:
@@ -211,20 +214,20 @@ async def _claim(request: ClaimRequest, gateway: Gateway, shell: Shell) -> Claim
     try:
         return await ask_while_held(shell, ask)
     except asyncio.CancelledError:
-        # It may be granted all the same; nobody would use it, and it would end as a
-        # doubt that people have to clear up.
+        # The claim may still be granted. Unused, it would expire and leave a doubt that
+        # people must resolve.
         giving_back = begun(_give_back(request.item_id, ask, gateway, shell))
         await asyncio.wait([giving_back], timeout=GIVE_BACK_S)
         raise
     except KeyRefused:
-        # Not a refusal of this call: it may run once the process has another key.
+        # Not a refusal of this call: it may run once the process has a valid key.
         raise
     except FINAL_ERRORS as error:
         return Refused(reason=str(error))
     except ClockWrong as error:
         raise ThreadUnavailable(str(error)) from error
-    # Not a refusal: people have approved it, and the thread goes on once the gateway
-    # answers again.
+    # Not a refusal: the call is approved, and the thread continues once the gateway
+    # answers.
     except KeyturnError as error:
         raise ThreadUnavailable(
             f"The gateway did not answer for item {request.item_id!r}, so nothing ran; "
@@ -238,9 +241,9 @@ async def _give_back(
     gateway: Gateway,
     shell: Shell,
 ) -> None:
-    """Give back a claim whose answer nobody waits for any more."""
-    # Asked again by the same attempt, which does not run anything: that tells the fence
-    # of what it was granted.
+    """Release a claim whose requester was cancelled."""
+    # The same attempt asks again and runs nothing: the reply has the fence of its
+    # grant.
     reply = await ask_with_retries(shell, ask)
     if isinstance(reply, Claimed):
         fence = reply.fence
@@ -258,16 +261,17 @@ async def _run_once(
     asked_s: float,
     told: Reading | None,
 ) -> Ran[R] | NotRun | Reading | None:
-    """Run a claimed call; None when its claim ended, or people are asked after it.
+    """Run a claimed call.
 
-    Returns how the tool reads an edit that it would not run exactly.
+    Returns None when the claim ended, or when reviewers decide next. Returns a reading
+    when the tool would change an edit's arguments.
     """
     if not await stands(held.verdict.item_id, claimed, gateway, shell, asked_s):
         return None
     args = await aside(partial(authorized_args, held, claimed), [claimed.action])
     if args is None:
         logger.warning("execution.mismatch item=%s", held.verdict.item_id)
-        # At once: nothing ran, and a claim that expires becomes a doubt.
+        # Released now: nothing ran, and a claim that expires becomes a doubt.
         await _release(held, claimed, gateway, shell)
         return NotRun(tool_messages.MISMATCH)
     # Submitted before the tool had a recheck, so there is no state to compare.
@@ -297,17 +301,18 @@ async def _run_once(
             await _finish(held, claimed, gateway, shell, HANDED_OFF)
             raise
         except any_failure() as error:
-            # An outage of an agent inside it passes by tool nodes as a pause does. But
-            # the tool has begun, and would not expect to be run again.
+            # An outage of a nested agent passes tool nodes like a pause. But this tool
+            # has begun, and must not run again.
             is_outage = isinstance(error, OUTAGES)
             is_pause = isinstance(error, GraphBubbleUp) and not is_outage
             if is_pause or is_invalid_resume(error):
-                # The tool pauses, or its own interrupt refused an answer: no failure.
+                # The tool pauses, or its own interrupt refused an answer: not a
+                # failure.
                 await _release(held, claimed, gateway, shell, has_begun=True)
                 raise
-            # Every error of a tool, panics of libraries included: the effect may have
-            # happened, so the failure is recorded under the claim. Raised, it would be
-            # replayed without end.
+            # Every error of a tool is recorded under the claim, including panics of
+            # libraries: the effect may have happened. A raised error would be replayed
+            # forever.
             failed = tool_messages.failed_result(error)
             result = work.failure(failed.summary)
     stored = work.store(result, inside)
@@ -325,20 +330,20 @@ async def _run_once(
 async def _finish(
     held: HeldCall, claimed: Claimed, gateway: Gateway, shell: Shell, result: Result
 ) -> None:
-    """Record the result, later where the gateway is away."""
+    """Record the result; if the gateway is unreachable, in the background."""
     item_id, fence = held.verdict.item_id, claimed.fence
     try:
         is_ours = await ask_with_retries(
             shell, lambda: gateway.finish(item_id, fence, result)
         )
     except asyncio.CancelledError:
-        # As when the lease on the thread ends while the gateway is away: the tool has
-        # run, and without a report people would be asked whether it did.
+        # For example, the lease on the thread ends during an outage. The tool has run;
+        # without a report, reviewers would be asked whether it did.
         shell.begin(report(item_id, fence, result, gateway))
         raise
     except KeyturnError as error:
-        # Not raised: the tool has run, and the model has to read what it returned. A
-        # second run would be worse than a missing record.
+        # Not raised: the tool has run, and the model must read its result. A second run
+        # would be worse than a missing record.
         log_failure(logger, error, "execution.unrecorded item=%s", item_id)
         if isinstance(error, KeyRefused) or not isinstance(error, FINAL_ERRORS):
             shell.begin(report(item_id, fence, result, gateway))
@@ -361,27 +366,27 @@ async def _release(
             shell, lambda: gateway.release(item_id, fence, has_begun=has_begun)
         )
     except KeyturnError as error:
-        # The claim then expires and becomes a doubt, which is the safe side.
+        # The claim then expires and becomes a doubt, which is safe.
         log_failure(logger, error, "execution.unreleased item=%s", item_id)
 
 
-# Report the end of an execution beside the run, until the gateway has it.
+# Report the end of an execution in the background, until the gateway has recorded it.
 #
-# A store whose master is replaced is away for longer than an executor waits. Its
-# process lives and knows what the tool returned. Without a report the claim would end
-# as a doubt, and people would be asked whether the call ran.
+# A store failover takes longer than an executor waits, while this process is alive and
+# has the tool's result. Without a report the claim would end as a doubt, and reviewers
+# would be asked whether the call ran.
 #
-# A report counts however late it comes, and once: it carries the fence of its claim. A
-# process that dies meanwhile leaves the doubt.
+# A report counts once, no matter how late: it carries the fence of its claim. If the
+# process dies first, the doubt remains.
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 2.0
 REPORT_FOR_S = 3600.0
-"""How long a result is kept for its report; people can say the same meanwhile."""
+"""How long the report is retried; people can reconcile the call at any time."""
 
 
 async def report(item_id: str, fence: int, result: Result, gateway: Gateway) -> None:
-    """Report what an execution came to, until the gateway has answered."""
+    """Report the result of an execution until the gateway has answered."""
     pause, ends = FIRST_PAUSE_S, now_s() + REPORT_FOR_S
     while now_s() < ends:
         await asyncio.sleep(pause)
@@ -404,14 +409,14 @@ async def report(item_id: str, fence: int, result: Result, gateway: Gateway) -> 
 async def stands(
     item_id: str, claimed: Claimed, gateway: Gateway, shell: Shell, asked_s: float
 ) -> bool:
-    """Return whether a claim that was just granted is still ours.
+    """Return True if a claim that was just granted is still valid.
 
-    This process may have been paused since it asked, or its event loop held up by
-    another tool, and the claim have ended: then people are asked what became of it, and
-    may let another attempt run.
+    The claim may have expired while this process was paused or another tool blocked its
+    event loop. Reviewers are then asked about the outcome, and may allow another
+    attempt.
 
     Raises:
-        ThreadUnavailable: when the gateway does not say; nothing ran.
+        ThreadUnavailable: when the gateway does not answer; nothing ran.
     """
     if now_s() - asked_s < claimed.lease_s / 2:
         return True
@@ -421,8 +426,8 @@ async def stands(
         )
     except KeyturnError as error:
         raise ThreadUnavailable(
-            f"The gateway did not say whether {item_id!r} may still run, so nothing "
-            "ran; resume the thread again when it is back."
+            f"The gateway did not confirm the claim of {item_id!r}, so nothing ran; "
+            "resume the thread again when it is back."
         ) from error
     if not is_ours:
         logger.warning("execution.claim_lost item=%s", item_id)
@@ -448,7 +453,7 @@ class _Beats:
     ) -> None:
         self._item_id = item_id
         self._fence = fence
-        # Two beats before the lease ends, so that one of them may fail.
+        # Two beats fit into the lease, so one of them may fail.
         self._pause_s = max(lease_s / 3, 0.05)
         self._gateway = gateway
         self.is_over = False
@@ -464,14 +469,14 @@ class _Beats:
         try:
             is_ours = await self._gateway.heartbeat(self._item_id, self._fence)
         except (KeyturnError, OSError):
-            # Not given up: the gateway may be back before the lease ends.
+            # Retried: the gateway may be back before the lease ends.
             is_ours = None
         if self.is_over:
             return
         if is_ours is None:
             logger.warning("execution.heartbeat_failed item=%s", self._item_id)
         elif not is_ours:
-            # The gateway has put the call in doubt, but a running tool cannot be
+            # The gateway has marked the call in doubt, but a running tool cannot be
             # stopped. Its result is still recorded, as a late report.
             logger.warning("execution.claim_lost item=%s", self._item_id)
             return
@@ -480,7 +485,7 @@ class _Beats:
 
 @dataclass(frozen=True, slots=True)
 class Ran(Generic[R]):
-    """It ran now; ``failure`` is set where the tool returned nothing."""
+    """The call ran now; ``failure`` is set if the tool returned nothing."""
 
     result: R
     edit: EditRecord | None
@@ -491,9 +496,9 @@ class Ran(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class RanBefore:
-    """It ran before; ``result`` is what was stored.
+    """The call ran before; ``result`` is the stored result.
 
-    ``reconciled`` is what people found at its reconciliation, here and in `Ran`.
+    ``reconciled`` is the reviewers' finding, here and in `Ran`.
     """
 
     result: Result
@@ -503,26 +508,26 @@ class RanBefore:
 
 @dataclass(frozen=True, slots=True)
 class NotRun:
-    """It does not run; ``reason`` is a string for the model."""
+    """The call does not run; ``reason`` is a text for the model."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class CutOff:
-    """It was cut off while it ran, and the agent does not wait to learn its end."""
+    """The call was cut off while it ran, and the agent does not wait for a finding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """It went back to people, who closed it; ``answer`` is their decision."""
+    """The call went back to reviewers, who closed it; ``answer`` is their decision."""
 
     answer: Answer
 
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """It was cut off while it ran, and a person reconciled it."""
+    """The call was cut off while it ran, and a reviewer reconciled it."""
 
     finding: ReconcileAnswer
     edit: EditRecord | None = None
@@ -530,18 +535,18 @@ class Reconciled:
 
 # Verify that a claim authorizes exactly the call that this agent's model made.
 #
-# Nothing here trusts the gateway's answer for what to run: a claim brings the document
-# that people saw, and it is compared with the call that the model made.
+# A claim contains the document that reviewers saw. It is compared with the model's
+# call; the gateway's answer is not trusted.
 
 
 @dataclass(frozen=True, slots=True)
 class HeldCall:
-    """One call as this agent knows it; ``args`` are the model's.
+    """One call from the agent's side; ``args`` are the model's.
 
-    ``ask_again`` pauses until people have decided it again; None for a call that the
-    policy decided: its agent never waits for people. ``recheck`` reads the business
-    state that must be as people approved it. ``reading`` returns how the tool reads
-    arguments that it would not run with exactly.
+    ``ask_again`` pauses until reviewers have decided again. It is None for a call that
+    the policy decided: that agent never waits for people. ``recheck`` reads the
+    business state that must match the approved one. ``reading`` returns how the tool
+    reads arguments that it would change.
     """
 
     ref: TurnRef
@@ -553,12 +558,12 @@ class HeldCall:
 
 
 def authorized_args(held: HeldCall, claimed: Claimed | CheckState) -> JsonObject | None:
-    """Return the arguments to run when the claim is for exactly this call."""
+    """Return the arguments to run; None if the claim is not for exactly this call."""
     try:
         document = digest.action_members(claimed.action)
         args = cast("JsonObject", document["args"])
         edit = claimed.edit
-        # The message has the requested arguments, also after an edit.
+        # The message has the requested arguments, even after an edit.
         base = args if edit is None else edit.original_args
         matches = (
             digest.action_hash(claimed.action) == claimed.action_hash
@@ -576,15 +581,15 @@ def authorized_args(held: HeldCall, claimed: Claimed | CheckState) -> JsonObject
 async def read_state(
     held: HeldCall, asked: CheckState, shell: Shell
 ) -> StateNow | None:
-    """Read the state for what would run; None when that is not this call."""
+    """Read the business state for the claimed action; None if it is not this call."""
     args = await aside(partial(authorized_args, held, asked), [asked.action])
     if args is None:
         logger.warning("execution.mismatch item=%s", held.verdict.item_id)
         return None
     if held.recheck is None:
         raise StateUnknown(
-            f"The tool {held.verdict.tool!r} has no recheck here, and the call was "
-            "approved in one state only. It did not run; give the tool its recheck "
+            f"The tool {held.verdict.tool!r} has no recheck here, but the approval is "
+            "for one business state. The call did not run; give the tool its recheck "
             "again."
         )
     state = await rechecks.read(shell, held.recheck, held.verdict.tool, args)
@@ -594,14 +599,15 @@ async def read_state(
 def misreading(
     held: HeldCall, claimed: Claimed, args: JsonObject, told: Reading | None
 ) -> Reading | None:
-    """Return how the tool reads an edit that people have to see first; else None.
+    """Return how the tool reads an edit that reviewers must see first; else None.
 
     Args:
         held: the call.
         claimed: the claim.
-        args: the arguments that are authorized.
-        told: what the gateway was told with the claim. It is told once of each edit:
-            if it grants the claim anyway, the check before the run refuses the call.
+        args: the authorized arguments.
+        told: the reading that was sent with the claim. Each edit's reading is sent
+            once: if the gateway grants the claim anyway, the check before the run
+            refuses the call.
     """
     if claimed.edit is None or held.ask_again is None:
         return None
@@ -612,11 +618,11 @@ def misreading(
 
 
 def _is_as_requested(held: HeldCall, claimed: Claimed | CheckState) -> bool:
-    """Return whether this action was requested; its business state may differ."""
+    """Return True if this action was requested; its business state may differ."""
     if claimed.action_hash == held.verdict.action_hash:
         return True
-    # It went back to people with another business state, which is a part of the hash.
-    # Nothing else of the action may have changed.
+    # The call went back to reviewers with another business state, which is part of the
+    # hash. The rest of the action must be unchanged.
     return digest.action_hash(claimed.requested) == held.verdict.action_hash and (
         is_same_but_state(claimed.requested, claimed.action)
     )
@@ -624,29 +630,28 @@ def _is_as_requested(held: HeldCall, claimed: Claimed | CheckState) -> bool:
 
 def _is_same_turn(ctx: object, held: HeldCall) -> bool:
     expected = {**held.ref.names, "tool_call_id": held.verdict.tool_call_id}
-    # A subset: the recorded context has fields that the agent does not know.
+    # A subset: the recorded context also has fields that the agent does not set.
     return isinstance(ctx, dict) and expected.items() <= ctx.items()
 
 
 # Raise outages past other middleware, so that the thread waits and is tried again.
 #
-# LangChain's `ToolRetryMiddleware` turns any exception into a tool message after some
-# tries: an outage of a minute would lose a call that people approved. What LangGraph
-# raises to pause (`GraphBubbleUp`) is caught by no such middleware and no tool node, so
-# an outage gets that base class, too. LangGraph then cuts off no other call of the
-# step.
+# LangChain's `ToolRetryMiddleware` turns any exception into a tool message after a few
+# tries: an outage of a minute would lose an approved call. Neither middleware nor tool
+# nodes catch `GraphBubbleUp`, which LangGraph raises to pause. An outage therefore gets
+# that base class, too. LangGraph then lets the other calls of the step finish.
 
 OUTAGES = (ThreadUnavailable, StoreUnavailable, StateUnknown, KeyRefused)
-"""What a thread waits for."""
+"""Errors that a thread waits out."""
 
 
 @contextmanager
 def passing() -> Generator[None]:
-    """Give an outage of this block the base class that only LangGraph catches."""
+    """Give an outage in this block the base class that only LangGraph catches."""
     try:
         yield
     except OUTAGES as error:
-        # The same object: callers further out look at its text, facts and class.
+        # The same object: outer callers inspect its text, facts and class.
         kind: Any = type(error)
         cast("Any", error).__class__ = _passing(kind)
         raise
@@ -658,7 +663,7 @@ def _passing(kind: type[Any]) -> type[Any]:
         return kind
 
     def plain_class(_error: object) -> type[Any]:
-        # The other class has no place where another process could look it up.
+        # Another process cannot import the generated class.
         return kind
 
     own: dict[str, Any] = {

@@ -1,13 +1,13 @@
 """Gate an agent's tool calls: the hooks of the LangChain middleware.
 
-``before_agent`` repairs a turn that was cut off, ``wrap_model_call`` adds edits to the
-model's input and submits the calls of its answer, ``wrap_tool_call`` waits for approval
-and executes. Both report people's edits to an agent whose tool this agent is.
-Synchronous and asynchronous hooks share one core.
+``before_agent`` repairs a turn that was cut off. ``wrap_model_call`` adds edits to the
+model's input and submits the calls of its answer. ``wrap_tool_call`` waits for approval
+and executes. The last two also report edits to an enclosing agent. Synchronous and
+asynchronous hooks share one core.
 
-The verdicts on an answer are part of the step that keeps the answer, and edits are
-reported where they become known: hooks ``after_model`` and ``after_agent`` would be
-steps of their own, each with a checkpoint of its own (docs/decisions/0012).
+Verdicts are stored in the same step as the model's answer, and edits are reported when
+they are found. The hooks ``after_model`` and ``after_agent`` would add a step and a
+checkpoint each (docs/decisions/0012).
 """
 
 from __future__ import annotations
@@ -90,25 +90,25 @@ Update = dict[str, Any]
 class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     """Run only those tool calls of an agent that the gateway has cleared.
 
-    List it last, so that nothing changes a call after it was cleared. The tools are
-    handed on `guarded`: what another middleware makes of a cleared call does not run.
-    Wrap tools that need a person in `guarded` yourself, and they do not run without
+    List it last, so that no other middleware changes a cleared call. The tools are
+    passed on `guarded`: a cleared call that another middleware changed does not run.
+    Wrap tools that need approval in `guarded` yourself, and they do not run without
     this middleware either.
 
     Args:
-        agent: the agent's name, as policy and cards know it; not empty.
-        gateway: the gateway to ask, or the URL of one in another process; by default
-            the one `connected` in the context of each run, else that of the
-            environment, ``KEYTURN_GATEWAY``. Without any, nothing runs.
-        api_key: for a gateway at a URL; by default that of the environment,
-            ``KEYTURN_API_KEY``.
-        receipt_keys: public keys of a gateway at a URL, as `keyturn keys list` prints
-            them; with any, a claim counts only with a receipt that one of them signed.
-        system_note: whether the system prompt lists the tools that need a person.
-        interrupt_on: LangChain's mapping of the tools that need a person; the others
-            then run, as far as the gateway's policy lets this agent decide that.
-        description_prefix: what a reviewer reads about a tool of ``interrupt_on``
-            that has no description.
+        agent: the agent's name in policy and cards; not empty.
+        gateway: the gateway, or the URL of a remote one. Defaults to the gateway that
+            is `connected` in the context of the run, then to ``KEYTURN_GATEWAY`` in the
+            environment. Without any, nothing runs.
+        api_key: the key for a remote gateway. Defaults to ``KEYTURN_API_KEY`` in the
+            environment.
+        receipt_keys: public keys of a remote gateway, as `keyturn keys list` prints
+            them. If given, a claim needs a receipt signed by one of them.
+        system_note: whether the system prompt lists the tools that need approval.
+        interrupt_on: LangChain's mapping of the tools that need approval. The other
+            tools run without one, if the gateway's policy lets this agent decide that.
+        description_prefix: the text reviewers see for a tool of ``interrupt_on``
+            without a description.
 
     Raises:
         ValueError: when ``interrupt_on`` gates a tool without a usable decision.
@@ -144,16 +144,16 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
 
     @property
     def name(self) -> str:
-        """Return the constant name: it lives in checkpoints and must never change."""
+        """Return the constant name: checkpoints contain it, so it must never change."""
         return "ApprovalMiddleware"
 
     @property
     def interrupt_on(self) -> dict[str, InterruptOnConfig]:
-        """Return the config of each tool that ``interrupt_on`` gates, as LangChain."""
+        """Return the config of each tool that ``interrupt_on`` gates."""
         return dict(self._interrupts.configs) if self._interrupts else {}
 
     def gateway(self) -> Gateway:
-        """Return the gateway to ask.
+        """Return the gateway of this agent.
 
         Raises:
             NotAllowed: when there is none.
@@ -161,7 +161,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         return self._gateway or current_gateway()
 
     def guard(self, tool: BaseTool) -> BaseTool:
-        """Return a tool that shares everything with this one and needs a grant."""
+        """Return a tool that shares all data with this one and needs a grant."""
         return share_guarded(tool)
 
     def before_agent(
@@ -181,7 +181,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         request: ToolCallRequest,
         handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]],
     ) -> ToolMessage | Command[Any]:
-        """Run a cleared call, hold it for people, or return why it does not run."""
+        """Run the call, pause for approval, or return the refusal."""
 
         async def run(changed: ToolCallRequest) -> ToolResult:
             return handler(changed)
@@ -195,7 +195,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         request: ToolCallRequest,
         handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
     ) -> ToolMessage | Command[Any]:
-        """Run a cleared call, hold it for people, or return why it does not run."""
+        """Run the call, pause for approval, or return the refusal."""
 
         async def run(changed: ToolCallRequest) -> ToolResult:
             return await handler(changed)
@@ -209,7 +209,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         request: ModelRequest[Any],
         handler: Callable[[ModelRequest[Any]], ModelResponse[Any]],
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
-        """Ask the model, knowing of edits; submit all calls of its answer at once."""
+        """Call the model with known edits added; submit the calls of its answer."""
         self._check_order(handler)
 
         async def ask(changed: Request) -> Response:
@@ -222,12 +222,12 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         request: ModelRequest[Any],
         handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
-        """Ask the model, knowing of edits; submit all calls of its answer at once."""
+        """Call the model with known edits added; submit the calls of its answer."""
         self._check_order(handler)
         return await self._ask_model(AWAITING, request, handler)
 
     def _tool_scope(self, request: ToolCallRequest) -> tuple[Inside[Any], Inside[Any]]:
-        """Pass overrides and the check of tool starts to everything inside a tool."""
+        """Pass overrides and the check of tool starts to all code inside a tool."""
         inherited = overrides.inherit(request.state.get(overrides.STATE))
         return inherited, grants.checked_starts(self.agent)
 
@@ -245,7 +245,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         self, shell: Shell, state: AgentState[Any], runtime: Runtime[Any]
     ) -> Update | None:
         check()
-        # With this mark an outer call that is cut off is entered again, not given up.
+        # This mark lets an outer call that is cut off be entered again.
         await auto_approved.note_nested_agent()
         changes = overrides.update(cast("Mapping[str, Any]", state), runtime.context)
         caller = self._caller(shell)
@@ -259,7 +259,8 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     ) -> ToolResult:
         caller = self._caller(shell, request.state)
         if nesting.is_nested():
-            # Before the call, which must not be undone where the gateway cannot say.
+            # Before the call: if the gateway cannot be reached, no finished call is
+            # lost.
             await history_checks.report_edits(caller, request)
         with execution.passing():
             return await caller.call(request, run)
@@ -278,10 +279,10 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     async def _submit_answer(
         self, shell: Shell, request: ModelRequest[Any], answer: ModelResponse[Any]
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
-        """Return an answer of the model with the verdicts on its calls, to be kept."""
+        """Return the model's answer with the verdicts on its calls, for the state."""
         answer = model_answers.with_ids(answer)
         answer = model_answers.with_unreadable_calls(answer, self._tools)
-        # An answer with a structured response calls a tool that is answered already.
+        # An answer with a structured response calls a tool that is already answered.
         found = turns.pending_calls(cast("list[AnyMessage]", answer.result))
         if found is None:
             return answer
@@ -293,7 +294,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         else:
             ready = model_answers.prepare_answer(message, calls, self._tools)
             if len(ready) < len(calls) or any(one.refusal for one in ready.values()):
-                # Submitted as it was: so the model reads what is wrong with it.
+                # Submitted unchanged, so that the model reads what is wrong with it.
                 answer = storable(answer)
             seen = HintContext(state, request.runtime, self._tools)
             note = await self._caller(shell, state).submit(
@@ -305,7 +306,8 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
                 history=state["messages"],
             )
         kept: Command[Any] = Command(
-            # State is written with every checkpoint, and read with the same defaults.
+            # Every checkpoint contains the state; omitted defaults are restored when it
+            # is read.
             update={"keyturn_turn": note.model_dump(mode="json", exclude_defaults=True)}
         )
         return ExtendedModelResponse(model_response=answer, command=kept)
@@ -320,7 +322,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         hints: dict[str, CallHint] = {}
         if not (self._interrupts or rows):
             return hints
-        # The canonical arguments: `when` and descriptions see what would run.
+        # Canonical arguments: `when` and descriptions get the values that would run.
         for call in prepared_calls.with_args(calls, ready):
             gated = self._interrupts.hint(call, context) if self._interrupts else None
             hint = overrides.merge_hints(gated, overrides.hint(call["name"], rows))
@@ -337,11 +339,12 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         found = await history_checks.confirm_edits(caller, request.state)
         nesting.report_edits(found.made)
         late = await history_checks.fetch_reports(caller, request.messages)
-        # Edits first: restating defuses every mark, also that of a late report.
+        # Edits first: restating neutralizes all marks, including that of a late report.
         stated = messages.restate_edits(request.messages, found.made, found.unknown)
         tools = request.tools
         if question_tool.can_ask(tools) and turns.is_nested(self.agent):
-            # The gateway would refuse its questions; not offered, none is made.
+            # The gateway refuses questions from nested agents, so the tool is not
+            # offered.
             tools = question_tool.without_ask_user(tools)
         system = request.system_message
         note = await self._agent_note(shell) if self.system_note else None
@@ -363,13 +366,13 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
                 gated = sorted({*note.gated_tools, *names})
                 self._note = note.with_(gated_tools=tuple(gated))
             except KeyturnError:
-                # Without a note this time; the next model call asks again.
+                # No note this time; the next model call asks again.
                 logger.info("gateway.note_unavailable agent=%s", self.agent)
         return self._note
 
     def _check_order(self, handler: Callable[..., Any]) -> None:
-        # Not in `__init__`: a middleware learns what is listed after it only from the
-        # closure of the handler that it is given.
+        # Not in `__init__`: only the handler's closure reveals which middleware
+        # follows.
         if not self._is_order_checked:
             self._is_order_checked = True
             calls.warn_about_later(handler)
@@ -381,26 +384,26 @@ def _as_hook(result: ToolResult) -> ToolMessage | Command[Any]:
     return cast("ToolMessage | Command[Any]", result)
 
 
-# Describe in the system prompt which tools need approval and what that means.
+# Describe in the system prompt which tools need approval and how approval works.
 #
-# The note holds tool names of the policy and of the agent's code. No person and no
-# model writes any of it, so it cannot inject instructions. It is the same in every
-# model call of an agent, so that a provider's prompt cache stays valid.
+# The note contains tool names from the policy and the agent's code. No user and no
+# model writes any part of it, so it cannot inject instructions. It is the same in every
+# model call of an agent, which keeps a provider's prompt cache valid.
 
 _INSTRUCTIONS = (
-    "Such a call waits until a person has decided. If its result says that the person "
-    "said no, that nobody decided in time, or that it did not run, then it did not "
-    "run: do not make the same call again, tell the user. If its result says that a "
-    "reviewer changed the arguments, the changed ones are what happened: say so."
+    "Such a call waits until a person has decided. If its result states that the "
+    "person rejected it, that it expired, or that it did not run, then it did not run: "
+    "do not make the same call again, tell the user. If its result states that a "
+    "reviewer changed the arguments, the changed ones were used: tell the user."
 )
 
 
 def with_note(
     system: SystemMessage | None, note: AgentNote, *, can_ask: bool = False
 ) -> SystemMessage | None:
-    """Return the system message with the note appended, and how to ask people."""
+    """Return the system message with the note and the question guidance appended."""
     if can_ask:
-        # The policy may name the tool, to say who answers; it needs no approval.
+        # The policy may name the tool to route its questions; it needs no approval.
         gated = tuple(name for name in note.gated_tools if name != ASK_USER)
         note = note.with_(gated_tools=gated)
     text = "\n\n".join(filter(None, [note_text(note), GUIDANCE if can_ask else ""]))
@@ -416,7 +419,7 @@ def with_note(
 
 
 def note_text(note: AgentNote) -> str:
-    """Return the note as text; "" when no tool needs a person."""
+    """Return the note as text; "" when no tool needs approval."""
     if note.gated_tools:
         names = ", ".join(note.gated_tools)
         others = " Other tools may need it too." if note.other_tools_are_gated else ""
@@ -428,18 +431,18 @@ def note_text(note: AgentNote) -> str:
     return ""
 
 
-# Make an answer of the model one that a checkpoint can hold.
+# Make an answer of the model storable in a checkpoint.
 #
-# LangGraph's format ends at whole numbers of 64 bits and at some depth, and takes no
-# half of a surrogate pair in a key. A call with any of these is refused and goes back
-# to the model; the run would end with an error before the model reads why.
+# LangGraph's format supports integers of 64 bits and a limited depth, and no lone
+# surrogate in a key. Calls that violate this are refused and returned to the model.
+# Without this conversion the run would fail before the model reads the refusal.
 
 _DEEPEST = strict_json.MAX_DEPTH + 8
-"""Deeper than what is refused, with what stands around the arguments of a call."""
+"""Deeper than the refused depth plus the nesting around the arguments of a call."""
 
 
 def storable(answer: ModelResponse[Any]) -> ModelResponse[Any]:
-    """Return the answer with nothing in its calls that a checkpoint cannot hold.
+    """Return the answer with its calls reduced to values that a checkpoint can store.
 
     A number that is too large becomes a text with all its digits.
     """
@@ -472,15 +475,16 @@ def _storable(value: object, depth: int) -> object:
     return str(value) if is_large else value
 
 
-# Let a model go on whose provider paused its turn.
+# Continue a turn that the provider paused.
 #
-# Anthropic ends an answer with ``pause_turn`` when the tools that run on its servers
-# take long: the model has not finished, and goes on when it is sent its own answer.
-# LangChain takes an answer without calls for the last one of the run.
+# Anthropic ends an answer with ``pause_turn`` when its server-side tools take long. The
+# model continues when it is sent its own answer. LangChain would take an answer without
+# calls for the last one of the run.
 
 _MOST_PAUSES = 25
-"""How often one turn may pause; a pause follows several calls of the provider's tools,
-so a turn with more of them is taken for one that does not come to an end."""
+"""How often one turn may pause. A pause follows several server-side tool calls, so a
+turn with more pauses is treated as endless.
+"""
 
 Request = ModelRequest[Any]
 Response = ModelResponse[Any]
@@ -489,7 +493,7 @@ Response = ModelResponse[Any]
 async def answer_of(
     request: Request, handler: Callable[[Request], Awaitable[Response]]
 ) -> Response:
-    """Return the answer of a model, with all parts of a turn that paused."""
+    """Return the complete answer of a model, including the parts after each pause."""
     answer = await handler(request)
     for _ in range(_MOST_PAUSES):
         if not _is_paused(answer):
@@ -500,7 +504,7 @@ async def answer_of(
 
 def _is_paused(answer: Response) -> bool:
     last = answer.result[-1] if answer.result else None
-    # One that calls a tool of the agent goes on once that has run.
+    # An answer that calls one of the agent's tools continues after that call.
     return (
         isinstance(last, AIMessage)
         and last.response_metadata.get("stop_reason") == "pause_turn"
@@ -515,7 +519,7 @@ def _after(request: Request, answer: Response) -> Request:
 
 
 def _joined(answer: Response, rest: Response) -> Response:
-    """Return one answer of both, in one message as if there had been no pause."""
+    """Join the two answers into one message, as if there had been no pause."""
     paused = cast("AIMessage", answer.result[-1])
     first, *more = rest.result
     if isinstance(first, AIMessage):
@@ -538,34 +542,34 @@ def _blocks(message: AIMessage) -> list[Any]:
     return [*content]
 
 
-# Refuse agents that work side by side on the same kept state.
+# Refuse parallel agents that share one persistent state.
 #
-# LangGraph keeps the state of a subgraph that is compiled with ``checkpointer=True``
-# under the name of its node, without the id of the task: so it has it again in the next
-# step. Two of them that one step runs side by side, in a node or in two tools, share
-# that place. Once one of them pauses for people, it goes on with what the other one
-# left there: it repeats the call of the other one, and its own is lost.
+# LangGraph stores the state of a subgraph that is compiled with ``checkpointer=True``
+# under the name of its node, without the task id, so that the next step finds it again.
+# Two such subgraphs that run in parallel in one step, in a node or in two tools, share
+# that state. After one of them pauses, it resumes with the state of the other: it
+# repeats the other's call and loses its own.
 
 _MOST_KNOWN = 1000
 
 
 class SharedNamespace(GraphError, GraphBubbleUp):
-    """Two agents share a state. No tool node catches it: a model cannot change it."""
+    """Two agents share one state. Tool nodes do not catch it: no model can fix it."""
 
 
 class _Visit(NamedTuple):
-    """Where in a thread an agent began to work.
+    """The place in a thread where an agent began to run.
 
     Attributes:
-        path: of its task, with the ids of tasks.
-        steps: the checkpoint of each graph around it, by namespace.
+        path: the path of its task, with task ids.
+        steps: the checkpoint of each enclosing graph, by namespace.
     """
 
     path: tuple[str, ...]
     steps: Mapping[str, str]
 
     def is_beside(self, other: _Visit) -> bool:
-        """Return whether one step of a graph began both, in tasks of their own."""
+        """Return True if one step of a graph began both, in separate tasks."""
         shared = 0
         for mine, theirs in zip(self.path, other.path, strict=False):
             if mine != theirs:
@@ -583,16 +587,16 @@ _lock = threading.Lock()
 
 
 def check() -> None:
-    """Check that the agent that begins here shares its kept state with no other.
+    """Check that the agent that begins here does not share its persistent state.
 
     Raises:
-        SharedNamespace: when it would; this agent has done nothing yet.
+        SharedNamespace: when another agent uses it; this agent has not run anything.
     """
     config = cast("Mapping[str, Any]", get_config())
     configurable: Mapping[str, Any] = config.get("configurable", {})
     own, _, _ = str(configurable.get("checkpoint_ns", "")).rpartition("|")
-    # LangGraph writes the first part of the namespace there before it removes the ids
-    # of tasks. For an agent inside a tool, the gate around the tool knows the rest.
+    # LangGraph stores the first part of the namespace there before it removes the task
+    # ids. For an agent inside a tool, the gate around the tool provides the rest.
     path = str(config.get("metadata", {}).get("checkpoint_ns", ""))
     if (task := nesting.enclosing_task()).startswith(f"{path}|"):
         path = task
@@ -603,11 +607,11 @@ def check() -> None:
     with _lock:
         if (other := _visits.get(key)) is not None and visit.is_beside(other):
             raise SharedNamespace(
-                f"Two agents work side by side on one state, that of {own!r}: they are "
+                f"Two agents run in parallel on one state, that of {own!r}: they are "
                 "compiled with checkpointer=True, and LangGraph would mix up their "
-                "calls. The second one did not begin. Compile them without it, call "
-                "one at a time (ToolCallLimitMiddleware), or put each in a graph of "
-                "its own with another name of its node."
+                "calls. The second one did not start. Compile them without it, call "
+                "one at a time (ToolCallLimitMiddleware), or put each in a separate "
+                "graph with a different node name."
             )
         _visits[key] = visit
         _visits.move_to_end(key)

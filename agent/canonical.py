@@ -68,8 +68,8 @@ class _Takes:
         taken = names & (self.set_by_langchain | injected)
         if taken:
             return (
-                f"LangChain overwrites the argument {min(taken)!r}, so the tool would "
-                "not receive it; rename the argument"
+                f"LangChain sets the argument {min(taken)!r} itself, so the tool would "
+                "not receive the call's value; give the argument another name"
             )
         given = names | self.set_by_langchain | (injected & self.parameters)
         try:
@@ -215,15 +215,15 @@ def _canonical(model: ArgumentModel, given: JsonObject) -> JsonObject:
     if not digest.same(document, again):
         place = _first_difference(document, again)
         raise SchemaFault(
-            f"the tool's schema reads its own output differently at {place}, so nobody "
-            "can say what would run"
+            f"the tool's schema reads its output differently at {place}, so the "
+            "arguments that would run are ambiguous"
         )
     # Equal documents can hide different values: a type may serialize two values alike.
     lost = model.first_difference(first, second, ignoring=filled)
     if lost is not None:
         raise SchemaFault(
-            f"the tool's schema does not write {lost!r} the way it reads it, so nobody "
-            "can say what would run"
+            f"the tool's schema does not write {lost!r} the way it reads it, so the "
+            "arguments that would run are ambiguous"
         )
     return document
 
@@ -234,8 +234,8 @@ def _read_again(model: ArgumentModel, written: JsonObject) -> tuple[object, Json
     except ArgumentMismatch as error:
         # For example, an alias of a nested model that is only for parsing.
         raise SchemaFault(
-            f"the tool's schema does not read what it writes itself ({error}), so "
-            "nobody can say what would run"
+            f"the tool's schema does not read its own output ({error}), so the "
+            "arguments that would run are ambiguous"
         ) from error
 
 
@@ -283,7 +283,8 @@ def _without_unwritable(
             else:
                 raise SchemaFault(
                     f"the tool's schema does not write {name!r} as JSON "
-                    f"({type(error).__name__}), so nobody can say what would run"
+                    f"({type(error).__name__}), so the arguments that would run are "
+                    "ambiguous"
                 ) from error
     return _plain(model.write(instance, without=bad))
 
@@ -346,13 +347,13 @@ def _plain(args: object) -> JsonObject:
         # The input has no such number, so the tool parsed it from text: no spelling
         # helps.
         raise SchemaFault(
-            f"in what the tool makes of {error.pointer!r}, {error.problem}; declared "
-            "as `Decimal` or `str` it can be any number"
+            f"the tool converts {error.pointer!r}, and {error.problem}; declare it as "
+            "`Decimal` or `str` to allow any number"
         ) from error
     except BadJson as error:
         raise ArgumentMismatch(
-            f"what the tool makes of them is not strict JSON: {error}"
-        ) from (error)
+            f"the tool converts them to values that are not strict JSON: {error}"
+        ) from error
 
 
 def _first_difference(one: JsonObject, other: JsonObject) -> str:

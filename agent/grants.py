@@ -1,27 +1,25 @@
-"""One-time grants: the right of a tool to run once, without which it refuses.
+"""One-time grants: a guarded tool runs only with the right to run once.
 
-The middleware opens a grant around the execution it has cleared. A `guarded` tool
-takes it: same tool, same arguments, first use. With the middleware removed, swapped
-or jumped over there is no grant, and the tool does not run.
+The middleware opens a grant around each execution that it has cleared. A `guarded` tool
+uses up the grant: same tool, same arguments, first use. If the middleware is removed,
+replaced or bypassed, there is no grant, and the tool does not run.
 
-Theory of operation of nested starts. A middleware gates only the agent that it was
-given to. An agent inside a tool, such as the general-purpose subagent that deepagents
-adds by itself, has tools of its own and no gate. While a gated agent runs a tool or
-asks its model, a LangChain callback handler (`StartCheck`) is inherited by everything
-that runs below: LangChain asks each callback manager for it
-(``register_configure_hook``), also in tasks and in threads that copy the context, and
-child runs inherit it from their parents' configuration. LangChain tells the handler of
-a tool before the tool runs, and what it raises is raised instead of running the tool.
+Nested starts. A middleware gates only the agent that it was given to. An agent inside a
+tool, such as the general-purpose subagent that deepagents adds, has separate tools and
+no gate. While a gated agent runs a tool or calls its model, all code below it inherits
+a LangChain callback handler (`StartCheck`). LangChain adds the handler to each callback
+manager (``register_configure_hook``), including those in tasks and in threads that copy
+the context; child runs inherit it from their parents' configuration. LangChain calls
+the handler before a tool runs, and an error from the handler replaces the run.
 
-A start is cleared by the grant that a gate has put around exactly this call: same tool,
-same arguments, first start. Nothing else clears one, not even a tier ``auto`` of the
-policy: what the policy auto-approves is evaluated, counted and audited at a gate, call
-by call. A tool that is started by the code of another tool has no grant either; a tool
-that has to run so is named as an exception.
+A start is allowed only by the grant that a gate has opened for exactly this call: same
+tool, same arguments, first start. A policy tier ``auto`` is not enough: auto-approved
+calls are evaluated, counted and audited at a gate, one by one. A tool that another
+tool's code starts has no grant either; such a tool must be listed as an exception.
 
-What starts no LangChain tool is not seen: a plain function, or the wrapped function of
-a tool. Neither is a start in a thread that copies neither context nor configuration;
-`guarded` tools refuse to run there.
+Code that starts no LangChain tool is not checked: a plain function, or the wrapped
+function of a tool. Starts in a thread that copies neither context nor configuration are
+not checked either; `guarded` tools refuse to run there.
 """
 
 from __future__ import annotations
@@ -59,12 +57,13 @@ class Grant:
 
     Attributes:
         item_id: the approved item; "" when the policy auto-approves the call.
-        idempotency_key: the same for every attempt at this authorization; hand it to
+        idempotency_key: the same for every attempt at this authorization; pass it to
             the system that the tool changes.
-        action_hash: what was approved; "" when the policy auto-approves the call.
-        tool: name of the tool that may run.
-        args_hash: hash of the arguments that it may run with.
-        receipt: proof of the gateway's for whoever runs the call elsewhere; see
+        action_hash: hash of the approved action; "" when the policy auto-approves the
+            call.
+        tool: name of the authorized tool.
+        args_hash: hash of the authorized arguments.
+        receipt: the gateway's proof for a process elsewhere that executes the call; see
             `current_receipt`.
     """
 
@@ -91,7 +90,7 @@ _INSTANCE_STATE = (
     "__pydantic_fields_set__",
     "__pydantic_private__",
 )
-"""Where an instance of a pydantic model keeps what it holds."""
+"""The attributes with the state of a pydantic model instance."""
 
 _RECHECK = "_keyturn_recheck"
 
@@ -107,20 +106,20 @@ class grant_scope:  # noqa: N801 - used as a function, in `with`
         self._use = _GrantUse(grant)
 
     def __enter__(self) -> None:
-        """Make it available."""
+        """Open the grant."""
         self._token = _current.set(self._use)
 
     def __exit__(self, *_: object) -> None:
-        """End it."""
+        """Close the grant."""
         use = self._use
-        # A thread or task that outlives the call keeps this context. Closed, the grant
-        # is of no use there.
+        # A thread or task that outlives the call keeps this context; a closed grant is
+        # useless there.
         use.is_open = False
         _current.reset(self._token)
 
 
 def grant() -> Grant:
-    """Return the grant that the running tool was given.
+    """Return the grant of the running tool.
 
     Raises:
         NotAllowed: outside an execution that the middleware cleared.
@@ -135,21 +134,21 @@ def grant() -> Grant:
 
 
 def current_receipt() -> str:
-    """Return the receipt of the call that runs now, to pass on with it.
+    """Return the receipt of the running call, to pass on with it.
 
-    A tool that has its effect in another process hands it to that process, which
-    verifies it with `keyturn.receipts` and refuses the call without one. It is "" where
-    no gate let this call run, where the policy let it run without a record (tier
-    ``auto``), and where the gateway has no keys.
+    A tool that acts through another process passes the receipt to that process, which
+    verifies it with `keyturn.receipts` and refuses the call without one. The receipt is
+    "" if no gate cleared this call, if the policy auto-approved it (tier ``auto``), or
+    if the gateway has no keys.
     """
     use = _current.get()
     return use.grant.receipt if use is not None and use.is_open else ""
 
 
 def receipt_meta() -> dict[str, str]:
-    """Return ``_meta`` of a tool call to an MCP server, with the receipt.
+    """Return ``_meta`` with the receipt, for a tool call to an MCP server.
 
-    For ``session.call_tool(name, args, meta=receipt_meta())``. It is empty where
+    Use it as ``session.call_tool(name, args, meta=receipt_meta())``. It is empty when
     `current_receipt` is.
     """
     text = current_receipt()
@@ -157,17 +156,17 @@ def receipt_meta() -> dict[str, str]:
 
 
 def is_granted_start(tool: str, args: object, run_id: UUID) -> bool:
-    """Return whether this run of a tool is the first that this context's grant is for.
+    """Return True if this run is the first that this context's grant allows.
 
     Args:
         tool: the name of the tool that starts.
         args: its arguments, without injected ones.
-        run_id: LangChain's id of the run; the same run may be asked about again.
+        run_id: LangChain's id of the run; asking again for the same run is safe.
     """
     use = _current.get()
     if use is None or not use.is_open or use.grant.tool != tool:
         return False
-    # A guarded tool has compared its arguments itself, right before it starts.
+    # A guarded tool compares its arguments itself, right before it starts.
     if not use.is_taken and not _has_args(use.grant, args):
         return False
     # Threads that copied the context share the grant, and only one may use it.
@@ -182,19 +181,19 @@ def guarded(
 ) -> BaseTool:
     """Return a copy of a tool that runs only under a matching grant.
 
-    The copy keeps its name, schema and class. Usable as a decorator, above ``@tool``
-    or instead of it.
+    The copy keeps its name, schema and class. `guarded` is also a decorator, above
+    ``@tool`` or instead of it.
 
     Args:
-        tool: the tool, or a function to make one of.
-        recheck: a function, synchronous or not, that takes the tool's arguments as
-            keywords and returns as JSON the state that must not change until the tool
-            runs: a version, a balance. A call that waits for people shows it, and goes
-            back to them when it is another right before the run. It has ten seconds;
-            where it fails, the call does not run.
+        tool: the tool, or a function to convert to one.
+        recheck: a function, synchronous or asynchronous, that takes the tool's
+            arguments as keywords and returns JSON: the state that must not change until
+            the tool runs, such as a version or a balance. The card of a held call shows
+            this state. If it differs right before the run, the call goes back to
+            reviewers. The function has ten seconds; if it fails, the call does not run.
 
-    The returned tool raises `keyturn.gateway.errors.NotAllowed` when it is run without
-    a grant, with a grant for another tool or other arguments, or twice under one.
+    The returned tool raises `keyturn.gateway.errors.NotAllowed` when it runs without a
+    grant, with a grant for another tool or other arguments, or twice under one grant.
     """
     needed = "give a tool, or a function to make one of"
     require(isinstance(tool, BaseTool) or callable(tool), "tool", tool, needed)
@@ -203,7 +202,7 @@ def guarded(
     plain = tool if isinstance(tool, BaseTool) else make_tool(tool)
     if isinstance(plain, _Guarded) and recheck is None:
         return plain
-    # A copy: the same tool may be given unguarded to other agents.
+    # A copy: other agents may use the same tool unguarded.
     copy = plain.model_copy()
     # Only run() and arun() differ, so the class is replaced in place: a proxy would
     # have to repeat every attribute that LangChain inspects.
@@ -217,7 +216,7 @@ def guarded(
 
 
 def recheck_of(tool: BaseTool | None) -> Recheck | None:
-    """Return the function that reads the state which a tool depends on, if any."""
+    """Return the function that reads a tool's business state, or None."""
     private = tool.__pydantic_private__ if isinstance(tool, _Guarded) else None
     return cast("Recheck | None", (private or {}).get(_RECHECK))
 
@@ -225,8 +224,8 @@ def recheck_of(tool: BaseTool | None) -> Recheck | None:
 def share_guarded(tool: BaseTool) -> BaseTool:
     """Return a guarded tool that shares its instance state with this one.
 
-    Unlike the copy that `guarded` makes: a tool that keeps state between calls sees it
-    in both.
+    `guarded` makes a copy instead. With shared state, a tool that counts or caches
+    across calls behaves the same in both.
     """
     if isinstance(tool, _Guarded):
         return tool
@@ -237,7 +236,7 @@ def share_guarded(tool: BaseTool) -> BaseTool:
 
 
 class _Guarded(GuardedTool, BaseTool):
-    """Mixin of a guarded tool class: take the grant before each run."""
+    """Mixin of a guarded tool class: use up the grant before each run."""
 
     def run(self, tool_input: str | dict[str, Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the shape of BaseTool.run
         self._take(tool_input)
@@ -256,7 +255,7 @@ class _Guarded(GuardedTool, BaseTool):
         use = _current.get()
         if use is None or not use.is_open:
             raise NotAllowed(
-                f"The tool {self.name!r} is guarded and nobody cleared this call, so "
+                f"The tool {self.name!r} is guarded and this call was not cleared, so "
                 "it did not run. Give the agent `ApprovalMiddleware`, listed last."
             )
         is_own = use.grant.tool == self.name
@@ -265,12 +264,12 @@ class _Guarded(GuardedTool, BaseTool):
             use.grant, caller_args(self, tool_input)
         )
         if not (is_own and is_same):
-            # Another tool was refused inside the one that has the grant, which may have
-            # had its effect.
+            # The tool with the grant started another tool, which is refused here. The
+            # first one may already have had an effect.
             refused = NotStarted if is_own and not use.is_taken else NotAllowed
             raise refused(
-                f"The tool {self.name!r} was called with something else than what was "
-                "cleared, so it did not run. List `ApprovalMiddleware` last."
+                f"The call of {self.name!r} differs from the cleared one, so the tool "
+                "did not run. List `ApprovalMiddleware` last."
             )
         with use.lock:
             if use.is_taken:
@@ -306,10 +305,10 @@ class StartCheck(BaseCallbackHandler):
         excepted: names of the tools that may start without a grant.
     """
 
-    # Without it LangChain only logs the exception of a handler, and runs the tool.
+    # Otherwise LangChain only logs a handler's exception, and runs the tool.
     raise_error = True
     run_inline = True
-    """An asynchronous manager otherwise calls this in a thread, after the fact."""
+    """An asynchronous manager otherwise calls the handler in a thread, too late."""
 
     def __init__(self, agent: str, excepted: frozenset[str]) -> None:
         self._agent = agent
@@ -317,17 +316,17 @@ class StartCheck(BaseCallbackHandler):
 
     @property
     def ignore_chat_model(self) -> bool:
-        """Return True: LangChain then builds no string of every message."""
+        """Return True: LangChain then does not format every message as a string."""
         return True
 
     @property
     def ignore_llm(self) -> bool:
-        """Return True: only starts of tools are looked at."""
+        """Return True: only tool starts are checked."""
         return True
 
     @property
     def ignore_chain(self) -> bool:
-        """Return True, as above."""
+        """Return True: only tool starts are checked."""
         return True
 
     def on_tool_start(
@@ -357,11 +356,11 @@ register_configure_hook(_check, inheritable=True)
 
 
 def checked_starts(agent: str) -> Inside[StartCheck | None]:
-    """Check every tool start below this block; the outermost agent's check is kept."""
+    """Check every tool start below this block; the outermost agent's check applies."""
     return Inside(_check, _check.get() or _check_of(agent, excepted()))
 
 
 @lru_cache(maxsize=64)
 def _check_of(agent: str, names: frozenset[str]) -> StartCheck:
-    # One for all: it keeps nothing of the starts that it sees.
+    # Shared: the handler has no state for each start.
     return StartCheck(agent, names)

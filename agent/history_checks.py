@@ -1,13 +1,13 @@
 """Check the history that the model reads with the gateway: edits and late reports.
 
-People's edits of earlier calls are known from three places: this agent's own state, the
-results in its messages, and one bounded look back over the run when an agent begins.
-Only the gateway's record decides.
+Edits of earlier calls have three sources: this agent's state, the results in its
+messages, and one bounded query over the run when an agent begins. Only the gateway's
+record decides.
 
 A worker that seemed dead may finish after people reconciled its call and the agent read
-their answer. Its late report is not kept in state: before each model call the gateway
-is asked about the results that are still among the messages, and each report is put
-once into the model's input, inside the result that it is about.
+their answer. Its late report is not stored in the state. Before each model call the
+gateway is asked about the results that are still among the messages. Each report is
+added once to the model's input, inside the result that it concerns.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from keyturn.gateway.protocol.wire import LateReport
 T = TypeVar("T")
 
 MARK = "[keyturn:late]"
-"""Opens every late report; the same text in a tool's own output is defused."""
+"""The prefix of every late report; the same text in a tool's output is neutralized."""
 
 MAX_ASKED = 64
-"""How many results one model call asks about at most, the newest."""
+"""The most results that one model call asks about, newest first."""
 
 
 @dataclass(frozen=True)
 class ThreadEdits:
-    """Edits that a state names, oldest first; ``unknown`` have no record."""
+    """Edits in a state, oldest first; ``unknown`` edits have no gateway record."""
 
     made: tuple[EditRecord, ...] = ()
     unknown: tuple[EditRecord, ...] = ()
@@ -56,20 +56,20 @@ class ThreadEdits:
 async def confirm_edits(caller: Caller, state: Mapping[str, Any]) -> ThreadEdits:
     """Return the edits in an agent's state that the gateway confirms or cannot deny.
 
-    State knows them from this agent's own record and from the results in its messages,
-    which may be of other agents of the run. It is not believed: the gateway is asked
-    about each of them. An edit counts in the run it was made in: a copy of it in the
-    state of another thread, or of another agent whose thread has the same name, is left
-    out, and so is one that nobody made. One of which the gateway has no record is kept
-    apart: records end, and a store may lose them.
+    The state contains edits from this agent's record and from the results in its
+    messages, which may belong to other agents of the run. The state is not trusted: the
+    gateway is asked about each edit. An edit counts in the run in which it was made.
+    Forged edits are dropped, and so are copies in the state of another thread or of
+    another agent whose thread has the same name. Edits without a record at the gateway
+    are returned separately: records expire, and a store may lose them.
 
     Raises:
-        ThreadUnavailable: when the gateway cannot say. The model must neither miss
-            what a person changed nor be told of a change that nobody made.
+        ThreadUnavailable: when the gateway does not answer. The model must neither miss
+            an edit nor read of one that was never made.
     """
     named: dict[str, EditRecord] = {}
     for record in _named_edits(state):
-        # What cannot be hashed is no record of ours, so nobody made that edit.
+        # Every real record can be hashed, so this one is forged.
         with suppress(BadJson):
             named[edits.edit_hash(record)] = record
     ref = turns.turn_ref(caller.agent, "") if named else None
@@ -89,13 +89,13 @@ async def confirm_edits(caller: Caller, state: Mapping[str, Any]) -> ThreadEdits
 
 
 async def missed_edits(caller: Caller, state: Mapping[str, Any]) -> list[EditRecord]:
-    """Return edits of the run that this agent's own state does not know of.
+    """Return edits of the run that are missing from this agent's state.
 
-    Another agent of the run may have made the call, in an earlier node or an
-    earlier visit, and its result need not stand in the messages of this one.
+    Another agent of the run may have made the call, in an earlier node or visit, and
+    its result need not be among the messages of this agent.
 
     Raises:
-        ThreadUnavailable: when the gateway cannot say; see `confirm_edits`.
+        ThreadUnavailable: when the gateway does not answer; see `confirm_edits`.
     """
     ref = turns.turn_ref(caller.agent, "")
     if ref is None:
@@ -104,7 +104,7 @@ async def missed_edits(caller: Caller, state: Mapping[str, Any]) -> list[EditRec
         caller.gateway()
     except NotAllowed:
         return []
-    # An agent inside a tool reads the edits of its own conversation, the outermost one
+    # An agent inside a tool reads the edits of its conversation, the outermost agent
     # those of the whole run.
     run_ref, within = ref.run_ref, nesting.conversation_of(ref.ns)
     found = await ask_gateway(caller, lambda gateway: gateway.history(run_ref, within))
@@ -113,18 +113,18 @@ async def missed_edits(caller: Caller, state: Mapping[str, Any]) -> list[EditRec
 
 
 async def report_edits(caller: Caller, request: ToolCallRequest) -> None:
-    """Report to an outer agent the edits that a call of this one comes after.
+    """Report to an outer agent the edits that precede this call.
 
     Raises:
-        ThreadUnavailable: when the gateway cannot say; see `confirm_edits`.
+        ThreadUnavailable: when the gateway does not answer; see `confirm_edits`.
     """
     state = cast("Mapping[str, Any]", request.state)
     nesting.report_edits((await confirm_edits(caller, state)).made)
     message = turns.requesting_message(state, request.tool_call["id"] or "")
     has_siblings = message is not None and len(message.tool_calls) > 1
     if has_siblings and request.tool is not None and request.tool.return_direct:
-        # Siblings that ran before a pause stand in no state yet, and where all calls
-        # return directly, no model call follows that would see them there.
+        # Siblings that ran before a pause are in no state yet. If all calls return
+        # directly, no later model call would see them there.
         nesting.report_edits(await missed_edits(caller, state))
 
 
@@ -134,7 +134,7 @@ async def ask_gateway(
     """Ask the gateway a question before a model call, with retries.
 
     Raises:
-        ThreadUnavailable: when it cannot say.
+        ThreadUnavailable: when it does not answer.
         KeyRefused: when it refuses the API key of this process.
     """
     try:
@@ -144,8 +144,8 @@ async def ask_gateway(
         raise
     except KeyturnError as error:
         raise ThreadUnavailable(
-            f"{error} The model was not asked, as the gateway did not confirm what "
-            "happened in this thread; resume the thread once it does."
+            f"{error} The model was not called, because the gateway did not confirm "
+            "this thread's history; resume the thread when it is back."
         ) from error
 
 
@@ -158,18 +158,18 @@ async def fetch_reports(
 ) -> dict[str, LateReport]:
     """Return the late reports about the results among these messages, by item id.
 
-    Without a message whose call was in doubt the gateway is not asked.
+    Without a message whose call was in doubt, no request is sent.
 
     Raises:
-        ThreadUnavailable: when the gateway cannot say.
+        ThreadUnavailable: when the gateway does not answer.
     """
     asked = [
         _item_of(message)
         for message in messages
-        # All of them are looked at before each model call.
+        # A cheap test first: all messages are scanned before each model call.
         if message.additional_kwargs and _is_reconciled(message)
     ]
-    # Newest first, so that the bound leaves out the oldest.
+    # Newest first, so that the limit drops the oldest.
     ids = [*dict.fromkeys(each for each in reversed(asked) if each)][:MAX_ASKED]
     ref = turns.turn_ref(caller.agent, "") if ids else None
     if ref is None:
@@ -181,7 +181,7 @@ async def fetch_reports(
 def with_reports(
     messages: Sequence[AnyMessage], reports: Mapping[str, LateReport]
 ) -> list[AnyMessage]:
-    """Return the input of a model call in which every late report stands once."""
+    """Return the input of a model call with every late report added once."""
     if not reports:
         return [*messages]
     remaining = dict(reports)
@@ -198,12 +198,12 @@ def with_reports(
 
 
 def _is_new(message: Any, report: LateReport) -> bool:  # noqa: ANN401 - a ToolMessage
-    """Return whether a report differs from what the result of its call says."""
-    # State can be rewritten: a report stands only in the result of its own call.
+    """Return True if a report differs from the result of its call."""
+    # State can be rewritten: a report belongs only in the result of its call.
     if message.tool_call_id != report.tool_call_id:
         return False
     if report.is_apart:
-        # An earlier attempt that failed adds nothing to what the result says.
+        # An earlier attempt that failed adds no information to the result.
         return report.ok
     return report.ok is (message.status == "error")
 

@@ -1,11 +1,11 @@
 """Convert LangChain's ``interrupt_on`` configuration into a policy hint for one call.
 
-https://docs.langchain.com/oss/python/langchain/human-in-the-loop describes the shape.
-LangChain asks ``when`` again on every resume, so that one that changes its mind runs a
-call that a person rejected. Here it is asked once, when a turn is submitted; only a
-plain ``False`` lets a call through, and only as far as the gateway's policy does.
+The format: https://docs.langchain.com/oss/python/langchain/human-in-the-loop. LangChain
+evaluates ``when`` again on every resume; if the result changes, a rejected call runs.
+Here it is evaluated once, when a turn is submitted. Only a plain ``False`` removes the
+hold, and only if the gateway's policy agrees.
 
-LangChain for JavaScript writes the same names in camel case; both are read.
+LangChain for JavaScript uses the same names in camel case; both are accepted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from keyturn.gateway.protocol.wire import CallHint
 logger = logging.getLogger(__name__)
 
 DESCRIPTION_PREFIX = "Tool execution requires approval"
-"""LangChain's default; the card itself says as much, so it is not repeated there."""
+"""LangChain's default; the card states this itself, so the text is omitted there."""
 
 InterruptOn = Mapping[str, bool | InterruptOnConfig]
 When = Callable[[ToolCallRequest], object]
@@ -55,7 +55,7 @@ _CAMEL_CASE_KEYS = {
 
 @dataclass(frozen=True, slots=True)
 class ToolConfig:
-    """What ``interrupt_on`` says of one tool that it gates."""
+    """The configuration of one tool that ``interrupt_on`` gates."""
 
     allow: tuple[Verb, ...]
     description: str | Describe
@@ -65,7 +65,7 @@ class ToolConfig:
 
 @dataclass(frozen=True, slots=True)
 class HintContext:
-    """What LangChain passes to the callables of a config."""
+    """The arguments that LangChain passes to the callables of a config."""
 
     state: AgentState[Any]
     runtime: Runtime[Any]
@@ -76,17 +76,17 @@ _ALL_DECISIONS: Mapping[str, Any] = {"allowed_decisions": [str(verb) for verb in
 
 
 class InterruptConfig:
-    """The tools that ``interrupt_on`` gates; all others it lets run.
+    """The tools that ``interrupt_on`` gates; all others may run.
 
     Args:
         interrupt_on: LangChain's mapping of tool names, or its options as one document:
             ``{"interruptOn": {...}, "descriptionPrefix": "..."}``.
-        description_prefix: what a reviewer reads about a tool without description.
+        description_prefix: the text reviewers see for a tool without a description.
 
     Raises:
-        ValueError: when a config has no ``allowed_decisions`` or an unknown one, as a
-            tool without a usable decision could otherwise never be decided; has the
-            same key in snake case and camel case; or is of another type.
+        ValueError: when a config has no ``allowed_decisions`` or an unknown one,
+            because no reviewer could then decide; when it has the same key in snake
+            case and camel case; or when it has another type.
 
     Attributes:
         configs: the config of each gated tool, as LangChain for Python spells it.
@@ -111,17 +111,17 @@ class InterruptConfig:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the tools that may need a person, sorted."""
+        """Return the tools that may need approval, sorted."""
         return tuple(sorted(self._tools))
 
     @property
     def tools(self) -> Mapping[str, ToolConfig]:
-        """Return the config of each gated tool, as it is read."""
+        """Return the parsed config of each gated tool."""
         return self._tools
 
     @property
     def schemas(self) -> dict[str, JsonObject]:
-        """Return the JSON Schemas of arguments that were given here, by tool."""
+        """Return the configured JSON Schemas of arguments, by tool."""
         return {
             tool: config.args_schema
             for tool, config in self._tools.items()
@@ -129,7 +129,7 @@ class InterruptConfig:
         }
 
     def hint(self, call: ToolCall, context: HintContext) -> CallHint:
-        """Return the hint for one call. Never raises: in doubt a person is asked."""
+        """Return the hint for one call. Never raises: on an error the call is held."""
         config = self._tools.get(call["name"])
         if config is None:
             return _RUN_HINT
@@ -145,7 +145,7 @@ class InterruptConfig:
 def _unwrapped(interrupt_on: InterruptOn) -> tuple[InterruptOn, str]:
     """Return the tools of LangChain's options in one document, and their prefix.
 
-    Any other mapping is one of tools. A tool may have the name of an option.
+    Any other mapping maps tool names. A tool may have the name of an option.
     """
     if not is_a(interrupt_on, Mapping):
         raise ValueError(
@@ -172,7 +172,7 @@ def _unwrapped(interrupt_on: InterruptOn) -> tuple[InterruptOn, str]:
 
 
 def _is_config(value: object) -> bool:
-    """Return whether a value is what a tool is given, and not a mapping of tools."""
+    """Return True if a value configures one tool, rather than several by name."""
     if not isinstance(value, Mapping):
         return isinstance(value, bool)
     names = cast("Mapping[str, object]", value)
@@ -180,7 +180,7 @@ def _is_config(value: object) -> bool:
 
 
 def _check_name(tool: object) -> None:
-    # A tool in place of its name would gate nothing.
+    # A tool object instead of its name would gate nothing.
     if not isinstance(tool, str):
         raise ValueError(  # noqa: TRY004 - likewise
             f"`interrupt_on` names tools by text, got {tool!r}; write its name."
@@ -251,11 +251,11 @@ def _schema(tool: str, schema: object) -> JsonObject | None:
 def _is_held(when: When, call: ToolCall, context: HintContext) -> bool:
     try:
         answer = when(_request(call, context))
-    except any_failure() as error:  # foreign code; then a person is asked
+    except any_failure() as error:  # application code; the call is then held
         log_failure(logger, error, "interrupt_on.when_failed tool=%s", call["name"])
         return True
     if inspect.iscoroutine(answer):
-        # Closed, as nobody awaits it: Python would warn when it is collected.
+        # Closed because it is never awaited: Python would warn on garbage collection.
         answer.close()
     if not isinstance(answer, bool):
         logger.warning("interrupt_on.when_unclear tool=%s", call["name"])
@@ -276,7 +276,7 @@ def _request(call: ToolCall, context: HintContext) -> ToolCallRequest:
         server_info=runtime.server_info,
     )
     return ToolCallRequest(
-        # A copy: a change that `when` makes to it must not be submitted.
+        # A copy: changes by `when` must not be submitted.
         tool_call=copy.deepcopy(call),
         tool=context.tools.get(call["name"]),
         state=context.state,
@@ -292,7 +292,7 @@ def _description(
     try:
         text = description(copy.deepcopy(call), context.state, context.runtime)
         return strict_json.printable(str(text))
-    except any_failure() as error:  # foreign code; the card does without
+    except any_failure() as error:  # application code; the card then has no description
         event = "interrupt_on.description_failed tool=%s"
         log_failure(logger, error, event, call["name"])
         return ""

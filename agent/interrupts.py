@@ -37,7 +37,7 @@ from keyturn.gateway.protocol.wire import (
 )
 
 _SCRATCHPAD = "__pregel_scratchpad"
-"""Where LangGraph keeps the answers to a task's interrupts (private)."""
+"""The key under which LangGraph stores the answers to a task's interrupts (private)."""
 
 _A = TypeVar("_A", Answer, ReconcileAnswer)
 
@@ -53,15 +53,14 @@ _FINDINGS: Final[tuple[str, ...]] = get_args(FindingWord)
 
 @dataclass(frozen=True)
 class Expected(Generic[_A]):
-    """What an answer to one interrupt has to be.
+    """The requirements on an answer to one interrupt.
 
     Attributes:
-        model: of all answers of this kind.
-        item_id: the call that was asked about.
-        action_hash: of the request: an answer to this call before an edit is none.
-        kinds: what the answer may be.
-        args_schema: what the arguments of an edit have to fit; None when the tool
-            declares nothing.
+        model: the model of all answers of this kind.
+        item_id: the call in question.
+        action_hash: hash of the request; answers from before an edit do not match it.
+        kinds: the allowed types of answer.
+        args_schema: the schema of edited arguments; None when the tool declares none.
     """
 
     model: type[_A]
@@ -73,25 +72,25 @@ class Expected(Generic[_A]):
     def __get_pydantic_core_schema__(
         self, _source: object, _handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """Let LangGraph validate answers by this object, as by a type."""
+        """Let LangGraph use this object as a type to validate answers."""
         return core_schema.no_info_plain_validator_function(self._checked)
 
     def __get_pydantic_json_schema__(
         self, _schema: CoreSchema, _handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """Return the JSON Schema that a client sees."""
+        """Return the JSON Schema for clients."""
         return self.json_schema()
 
     def parse(self, answer: object) -> _A:
         """Return a valid answer.
 
         Raises:
-            ValidationError: when it is none.
+            ValidationError: when it is invalid.
         """
         return cast("_A", TypeAdapter[Any](cast("Any", self)).validate_python(answer))
 
     def accepts(self, answer: object) -> bool:
-        """Return whether an answer is valid."""
+        """Return True if an answer is valid."""
         try:
             self.parse(answer)
         except ValidationError:
@@ -99,7 +98,7 @@ class Expected(Generic[_A]):
         return True
 
     def _checked(self, answer: object) -> Answer | ReconcileAnswer:
-        # An answer that is an object already may be that to another interrupt.
+        # An answer that is already an object may belong to another interrupt.
         members: object = dict(answer) if isinstance(answer, BaseModel) else answer
         try:
             found = self.model.model_validate(members)
@@ -108,7 +107,7 @@ class Expected(Generic[_A]):
             said = (f"{'.'.join(map(str, row['loc']))}: {row['msg']}" for row in rows)
             raise ValueError("; ".join(said)) from error
         if found.item_id != self.item_id or found.action_hash != self.action_hash:
-            raise ValueError("this answers another call, or this one before an edit")
+            raise ValueError("the answer is for another call, or predates an edit")
         if found.type not in self.kinds:
             raise ValueError(f"`type` is one of {', '.join(self.kinds)}")
         if isinstance(found, Answer):
@@ -116,24 +115,24 @@ class Expected(Generic[_A]):
         return found
 
     def json_schema(self) -> dict[str, Any]:
-        """Return the JSON Schema that a client sees."""
+        """Return the JSON Schema for clients."""
         schema = answer_schema(
             self.model,
             types=self.kinds,
             item_id=self.item_id,
             action_hash=self.action_hash,
         )
-        # A copy: whoever gets it may change it.
+        # A copy, because the caller may change it.
         return copy.deepcopy(schema)
 
 
 def is_alone(request: ToolCallRequest) -> bool:
-    """Return whether this call has a task of its own, so that its answers are its own.
+    """Return True if this call has a separate task, and therefore its own answers.
 
     A jump to the tools node runs all calls of a message in one task, where LangGraph
-    cannot tell whose answer is whose.
+    cannot assign answers to calls.
     """
-    # LangChain sends each call to the tools node as a task of its own (PUSH); a jump
+    # LangChain sends each call to the tools node as a separate task (PUSH); a jump
     # triggers the node through its edge (PULL).
     path = cast("Any", get_config().get("metadata", {})).get("langgraph_path", ())
     if not path or path[0] != "__pregel_pull":
@@ -147,18 +146,18 @@ def request_decision(
 ) -> Answer:
     """Pause until this call is decided; return the decision.
 
-    Everything here is pure up to the pause, because LangGraph runs it again whenever
-    a sibling is answered. LangGraph refuses an invalid answer before it saves it,
-    because the model is the interrupt's schema. An invalid answer that was saved all
-    the same is asked for again, in the order in which LangGraph replays answers.
+    All code up to the pause is pure, because LangGraph runs it again whenever a sibling
+    is answered. The model is the interrupt's schema, so LangGraph refuses an invalid
+    answer before saving it. If an invalid answer is saved anyway, the question is
+    repeated, in the order in which LangGraph replays answers.
 
-    With ``is_again`` the call went back to people. Answers to the tool's own
-    interrupts may then be saved before ours and must stay there. So LangGraph gets
-    only the JSON Schema of our model, which it does not validate them by.
+    With ``is_again`` the call went back to reviewers. Answers to the tool's interrupts
+    may then be saved before this one and must stay there. LangGraph therefore gets only
+    the JSON Schema, which it does not use to validate them.
 
-    A middleware before ours may handle a call twice in one run of its task, as one that
-    retries does. The second time gets the same answer: LangGraph would take the same
-    question for another one.
+    An earlier middleware may handle a call twice in one run of its task, for example to
+    retry. The second time gets the same answer: LangGraph would treat the same question
+    as a new one.
     """
     expected = expected_answer(verdict)
     if not is_again and (known := _given_here(expected)) is not None:
@@ -173,7 +172,7 @@ def request_decision(
         "action_hash": verdict.action_hash,
         "allow": [str(verb) for verb in verdict.allow],
     }
-    # With the form, LangGraph would refuse the saved answers of the tool.
+    # With the model as schema, LangGraph would refuse the tool's saved answers.
     schema = expected.json_schema() if is_again else None
     answer = _latest(_interrupt(question, expected, schema), expected)
     _keep_given(expected, answer)
@@ -182,9 +181,10 @@ def request_decision(
 
 _MOST_GIVEN = 1_000
 _given: OrderedDict[int, tuple[object, Expected[Answer], Answer]] = OrderedDict()
-"""The last answer to each run of a task, by its scratchpad: that, the question, the
-answer. LangGraph makes a scratchpad for each run. Not a context variable: LangSmith
-runs each handling of a call in a context of its own."""
+"""The last answer in each run of a task, by scratchpad id: scratchpad, question,
+answer. LangGraph creates a scratchpad for each run. A context variable does not work:
+LangSmith handles each call in a separate context.
+"""
 
 
 def _keep_given(expected: Expected[Answer], answer: Answer) -> None:
@@ -195,7 +195,7 @@ def _keep_given(expected: Expected[Answer], answer: Answer) -> None:
 
 
 def _given_here(expected: Expected[Answer]) -> Answer | None:
-    """Return the answer that this run of the task was given already, if it was."""
+    """Return the answer that this run of the task already got, or None."""
     here = _scratchpad()
     run, asked, answer = _given.get(id(here), (None, None, None))
     is_here = run is not None and run is here
@@ -219,17 +219,18 @@ def request_reconciliation(verdict: Verdict) -> ReconcileAnswer:
 def drop_findings(verdict: Verdict) -> None:
     """Remove findings about this call from the saved answers of the running task.
 
-    A node that asks again after a doubt runs from its start. The doubt is over then,
-    so nothing reads the saved finding, and the next interrupt would be given it.
+    A node that asks again after a doubt runs from its start. By then the doubt is
+    resolved and the saved finding would stay unread; the next interrupt would consume
+    it.
     """
     saved = _saved_answers()
     expected = _expected_finding(verdict)
-    # In place: it is LangGraph's own list, from which the next `interrupt` reads.
+    # In place: the next `interrupt` reads from this list, which LangGraph owns.
     saved[:] = [each for each in saved if not expected.accepts(each)]
 
 
 def expected_answer(verdict: Verdict) -> Expected[Answer]:
-    """Return what answers to this interrupt have to be."""
+    """Return the requirements on answers to this interrupt."""
     kinds = (*(_DECISIONS[verb] for verb in verdict.allow), *_ENDINGS)
     return Expected(
         Answer,
@@ -247,34 +248,33 @@ def _expected_finding(verdict: Verdict) -> Expected[ReconcileAnswer]:
 def _interrupt(
     question: JsonObject, expected: Expected[_A], schema: dict[str, Any] | None = None
 ) -> _A:
-    """Pause; with a ``schema`` LangGraph does not validate the answer, see above."""
+    """Pause; with a ``schema``, LangGraph does not validate the answer."""
     errors: list[str] = []
     while True:
         answer: object = interrupt(
             {**question, "errors": list(errors)},
-            # As a type, of which LangGraph makes a `TypeAdapter`.
+            # As a type, for which LangGraph creates a `TypeAdapter`.
             response_schema=cast("Any", expected) if schema is None else schema,
         )
         try:
             return expected.parse(answer)
         except ValidationError as error:
-            # Not raised: an invalid answer that was saved is replayed by each resume,
-            # and would stop the thread each time.
+            # Not raised: each resume replays a saved invalid answer, and would stop the
+            # thread each time.
             errors = [str(problem["msg"])[:300] for problem in error.errors()]
 
 
 def _latest(answer: Answer, expected: Expected[Answer]) -> Answer:
     """Return the last answer to this interrupt, and remove its duplicates.
 
-    LangGraph saves the answers to a task even when the task then fails or is
-    cancelled. The interrupt stays open, so the answer is sent again, and LangGraph
-    appends it to the saved one (`langgraph.pregel._algo._scratchpad`, 1.2). The next
-    interrupt of this task would be given the duplicate: ours after an execution in
-    doubt, or one of the tool itself. A call that went back to people is asked about
-    twice; then the last answer counts.
+    LangGraph saves the answers to a task even when the task then fails or is cancelled.
+    The interrupt stays open, so the answer is sent again, and LangGraph appends it to
+    the saved one (`langgraph.pregel._algo._scratchpad`, 1.2). The next interrupt of
+    this task would then get the duplicate: a reconciliation, or an interrupt of the
+    tool. A call that went back to reviewers has two answers; the last one counts.
     """
     saved = _saved_answers()
-    # By content: the answers to the tool's own interrupts are in the same list.
+    # By content: the same list contains the answers to the tool's interrupts.
     places = [at for at, each in enumerate(saved) if expected.accepts(each)]
     if not places:
         return answer
@@ -285,7 +285,7 @@ def _latest(answer: Answer, expected: Expected[Answer]) -> Answer:
 
 
 def _saved_answers() -> list[object]:
-    """Return LangGraph's own, mutable list of the answers to this task."""
+    """Return LangGraph's mutable list of the answers to this task."""
     resume: object = getattr(_scratchpad(), "resume", None)
     return cast("list[object]", resume) if isinstance(resume, list) else []
 
@@ -297,9 +297,9 @@ def _scratchpad() -> object:
 def _check(answer: Answer, schema: JsonObject | None) -> None:
     is_edit = answer.type is AnswerKind.EDIT
     if is_edit != (answer.args is not None):
-        raise ValueError("an edit carries `args`, and nothing else does")
+        raise ValueError("`args` are required for an edit and not allowed otherwise")
     if answer.type is AnswerKind.RESPOND and not answer.message.strip():
-        raise ValueError("a response carries a `message`")
+        raise ValueError("a response needs a `message`")
     if answer.args is None:
         return
     try:
@@ -311,10 +311,10 @@ def _check(answer: Answer, schema: JsonObject | None) -> None:
         raise ValueError("; ".join(f"{at}: {why}" for at, why in errors.items()))
 
 
-# JSON Schema of the answers to one question of an agent, made without a model of it.
+# JSON Schema of the answers to one question, built without a pydantic model for it.
 #
-# A pydantic model for each question, with its schema, takes milliseconds to make. What
-# differs between two questions are three members, so one schema of all answers is kept.
+# Creating a pydantic model and its schema takes milliseconds per question. Two
+# questions differ only in three members, so the rest of the schema is cached.
 
 _TITLES = {Answer: "ApprovalAnswer", ReconcileAnswer: "ReconcileAnswer"}
 
@@ -327,14 +327,14 @@ def answer_schema(
     """Return the schema of the answers to one question.
 
     Args:
-        kind: of answers.
-        types: what they may be, as in their ``type``.
-        item_id: the call that is asked about.
-        action_hash: that of its request.
+        kind: the model of the answers.
+        types: the allowed values of their ``type``.
+        item_id: the call in question.
+        action_hash: hash of its request.
     """
     every = _of_every_question(kind)
     asked: JsonObject = {
-        # As plain texts: a checkpoint would keep members of an enumeration as such.
+        # As plain strings: a checkpoint would store members of an enumeration as such.
         "type": {
             "enum": [str(one) for one in types],
             "title": "Type",
@@ -350,8 +350,8 @@ def answer_schema(
 @cache
 def _of_every_question(kind: Kind) -> JsonObject:
     schema: dict[str, Any] = kind.model_json_schema()
-    # In place of each reference: pydantic takes no schema with references to its own
-    # definitions from a class.
+    # References are inlined: pydantic accepts no schema from a class that refers to
+    # local definitions.
     named: dict[str, Any] = schema.pop("$defs", {})
     del schema["description"]
     schema["title"] = _TITLES[kind]

@@ -1,13 +1,14 @@
 """Build edit messages, and show each to the model exactly once.
 
-The model's own message is never rewritten. An edit text stands inside the result of the
-call it is about; when that message is gone, as a note in the first human message. The
-sequence of roles never changes, because providers refuse some of them. Text with
-our mark that we did not write (a tool's output, a summary) is removed or defused first,
-so that text under our mark is always ours.
+The model's message is never rewritten. An edit text is placed inside the result of the
+edited call, or, if that message is gone, as a note in the first human message. The
+sequence of roles never changes, because providers refuse some sequences. Forged marks,
+in a tool's output or a summary, are removed or neutralized first, so that the model can
+trust every marked text.
 
-A page that renders the model's own message would show the original arguments beside the
-result of the edited ones. `edited_view` is a copy for display that shows the latter.
+A page that renders the model's message would show the original arguments next to the
+result of the edited ones. `edited_view` is a copy for display with the edited
+arguments.
 """
 
 from __future__ import annotations
@@ -31,45 +32,46 @@ from keyturn.gateway.protocol.records import EditOutcome, EditRecord
 from keyturn.gateway.protocol.strict_json import JsonObject
 
 EDIT_KEY = "keyturn_edit"
-"""Where a message carries the record of the edit it is about."""
+"""The key of a message's edit record."""
 
 INSIDE_KEY = "keyturn_edits_inside"
-"""Where a result carries the records of edits made by an agent inside the tool."""
+"""The key of a result's edit records that an agent inside the tool made."""
 
 ITEM_KEY = "keyturn_item"
-"""Where the answer to a held call carries the id of its item."""
+"""The key of the item id in the answer to a held call."""
 
 ANSWER_KEY = "keyturn_answer"
-"""Where the message of a call that did not run carries people's answer, as data."""
+"""The key of the reviewers' answer, as data, in the message of a call that did not run.
+"""
 
 RECONCILED_KEY = "keyturn_reconciled"
-"""Marks a result that people reconciled, or may still reconcile."""
+"""Marks a result that reviewers reconciled, or may still reconcile."""
 
 OUR_KEYS = (EDIT_KEY, INSIDE_KEY, ITEM_KEY, ANSWER_KEY, RECONCILED_KEY)
 
 MAX_EDITS = 64
 MAX_EDITS_CHARS = 256 * 1024
-"""How much about past edits is kept; the oldest are forgotten first."""
+"""Limits of the stored edits; the oldest are dropped first."""
 
 Content = str | list[str | dict[Any, Any]]
 _M = TypeVar("_M", bound=BaseMessage)
 
 EDITS_KEY = "keyturn_edits"
-"""Where a shown model message carries the records of its edited calls, by call id."""
+"""The key of the records of edited calls, by call id, in a displayed model message."""
 
 _IDS = ("id", "call_id", "tool_call_id", "toolUseId")
 _ARGS = ("args", "arguments", "input", "partial_json")
 _UNNAMED = ("function_call", "functionCall", "partial_json")
-"""What streams and Gemini also write of a call, without its id."""
+"""Copies of a call without its id, as streams and Gemini add them."""
 
 
 class EditMessage(HumanMessage):
-    """One edit as a message: its text, its four facts, and the record beside them.
+    """One edit as a message: its text, its four facts, and its record.
 
-    State keeps plain records and not this class, so that a reader without it loses
-    nothing; `edit_messages` makes it for a page or a history of one's own. It does
-    not stand among the agent's messages: between tool calls and their results no
-    provider takes a human message.
+    State contains plain records instead of this class, so that readers without the
+    class lose nothing. `edit_messages` creates these messages for a page or a separate
+    history. They are not part of the agent's messages: no provider accepts a human
+    message between tool calls and their results.
     """
 
     tool_name: str
@@ -79,7 +81,7 @@ class EditMessage(HumanMessage):
 
     @classmethod
     def of(cls, record: EditRecord) -> EditMessage:
-        """Make the message of a record."""
+        """Return the message of a record."""
         return cls(
             content=edit_text(record),
             tool_name=record.tool,
@@ -97,11 +99,11 @@ class EditMessage(HumanMessage):
 
 
 def edit_messages(state: Mapping[str, Any]) -> list[EditMessage]:
-    """Return every edit that an agent's state or result names, oldest first.
+    """Return every edit in an agent's state or result, oldest first.
 
     Args:
-        state: what ``graph.ainvoke(...)`` or `Keyturn.run` returned, or
-            ``get_state(...).values``. The latter also knows of edits whose messages
+        state: the return value of ``graph.ainvoke(...)`` or `Keyturn.run`, or
+            ``get_state(...).values``. The latter also contains edits whose messages
             were cleared or summarised.
     """
     found = {record.item_id: record for record in known_edits(state)}
@@ -112,7 +114,7 @@ def edit_messages(state: Mapping[str, Any]) -> list[EditMessage]:
 
 
 def known_edits(state: Mapping[str, Any]) -> list[EditRecord]:
-    """Return the records of all edits that an agent's state names, oldest first.
+    """Return the records of all edits in an agent's state, oldest first.
 
     Not verified: state can be rewritten. `history_checks.confirm_edits` asks the
     gateway.
@@ -121,14 +123,14 @@ def known_edits(state: Mapping[str, Any]) -> list[EditRecord]:
 
 
 def carried_edits(state: Mapping[str, Any]) -> list[EditRecord]:
-    """Return the records that tool results in a state carry, of any agent.
+    """Return the edit records in a state's tool results, of any agent.
 
-    Not verified either.
+    They are not verified either.
     """
     return [
         record
         for message in cast("Sequence[object]", state.get("messages") or ())
-        # Most carry nothing, and all of them are looked at before each model call.
+        # Most have none, and all messages are scanned before each model call.
         if isinstance(message, ToolMessage) and message.additional_kwargs
         for record, _ in records_on(message)
     ]
@@ -137,15 +139,14 @@ def carried_edits(state: Mapping[str, Any]) -> list[EditRecord]:
 def add_edits(
     old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Join dumped records in the order in which they became known; a reducer."""
-    # A record that comes again keeps its place: a dict does not move a key that is set
-    # again.
+    """Merge dumped records in the order of their arrival; a reducer."""
+    # A repeated record keeps its place: a dict does not move an existing key.
     by_id = {str(record["item_id"]): record for record in [*old, *new]}
     kept: list[dict[str, Any]] = []
     size = 0
     for record in reversed(list(by_id.values())[-MAX_EDITS:]):
         size += len(str(record))
-        # The newest is kept however large it is.
+        # The newest is kept, regardless of its size.
         if kept and size > MAX_EDITS_CHARS:
             break
         kept.append(record)
@@ -153,17 +154,17 @@ def add_edits(
 
 
 def dump_records(records: Iterable[EditRecord]) -> list[dict[str, Any]]:
-    """Return records as state keeps them."""
+    """Return records in their stored form."""
     return [record.model_dump(mode="json") for record in records]
 
 
 def edit_text(record: EditRecord) -> str:
-    """Return what the model reads about an edit; look-alikes in values are defused."""
+    """Return the model's text about an edit; forged marks in values are neutralized."""
     return _defused(edits.EDIT_MARK, edits.edit_text(record))
 
 
 def unconfirmed_edit_text(record: EditRecord) -> str:
-    """Return the same for an edit that the gateway has no record of."""
+    """Return the text about an edit without a record at the gateway."""
     return _defused(edits.UNCONFIRMED_MARK, edits.unconfirmed_edit_text(record))
 
 
@@ -186,7 +187,7 @@ def detached_edit_text(record: EditRecord, text: str = "") -> str:
 
 
 def without_lookalikes(message: ToolMessage) -> ToolMessage:
-    """Return a tool's message with forged marks defused and our keys removed."""
+    """Return a tool's message without forged marks and reserved keys."""
     kwargs = {
         key: value
         for key, value in message.additional_kwargs.items()
@@ -206,10 +207,10 @@ def without_lookalikes(message: ToolMessage) -> ToolMessage:
 
 
 def with_data(message: ToolMessage, data: Mapping[str, object]) -> ToolMessage:
-    """Return a message with data for programs, beside its text.
+    """Return a message with data for programs in addition to its text.
 
-    It stands in ``additional_kwargs``, and in ``artifact`` unless the tool put
-    something other than a mapping there.
+    The data is stored in ``additional_kwargs``, and in ``artifact`` unless the tool
+    stored a value other than a mapping there.
     """
     update: dict[str, object] = {
         "additional_kwargs": {**message.additional_kwargs, **data}
@@ -228,10 +229,10 @@ def with_records(
     *,
     is_silent: bool = False,
 ) -> ToolMessage:
-    """Return a result with the edit texts and records of its edits.
+    """Return a result with the texts and records of its edits.
 
-    ``is_silent`` keeps the content as it is, for a tool whose result a user sees
-    directly; the records are there all the same.
+    ``is_silent`` leaves the content unchanged, for a tool whose result a user sees
+    directly; the records are added anyway.
     """
     data: dict[str, object] = {}
     if own is not None:
@@ -246,12 +247,12 @@ def with_records(
 
 
 def with_note(message: ToolMessage, text: str) -> ToolMessage:
-    """Return a result with a note of people before it, look-alikes defused."""
+    """Return a result with a reviewer's note before it, forged marks neutralized."""
     return prepend(message, [edits.defuse(text)])
 
 
 def mark_reconciled(message: ToolMessage) -> ToolMessage:
-    """Return a result that a late report of its executor may contradict."""
+    """Return a result marked as one that a late report may contradict."""
     kwargs = {**message.additional_kwargs, RECONCILED_KEY: True}
     return message.model_copy(update={"additional_kwargs": kwargs})
 
@@ -263,12 +264,13 @@ def restate_edits(
 ) -> list[AnyMessage]:
     """Return the input of a model call in which every edit is stated exactly once.
 
-    The edit text of an ``unknown`` one says that there is no record of it.
+    The text of an ``unknown`` edit states that it has no record.
     """
     doubtful = {record.item_id: record for record in unknown}
     known = doubtful | {record.item_id: record for record in records}
     cleaned = [
-        # Every mark begins with a bracket, and most messages hold none.
+        # A cheap test first: every mark begins with a bracket, and most messages have
+        # none.
         message
         if isinstance(message.content, str) and "[" not in message.content
         else _without_known_texts(message, known.values())
@@ -298,7 +300,7 @@ def _text_for(record: EditRecord, doubtful: Mapping[str, EditRecord]) -> str:
 
 
 def records_on(message: ToolMessage) -> list[tuple[EditRecord, bool]]:
-    """Return the records that a result carries; True marks that of its own call."""
+    """Return the records on a result; True marks the record of its call."""
     kwargs = message.additional_kwargs
     own = _records([kwargs.get(EDIT_KEY)])
     found: object = kwargs.get(INSIDE_KEY)
@@ -319,7 +321,7 @@ def _records(entries: Iterable[object]) -> list[EditRecord]:
 
 
 def without_edit_texts(message: ToolMessage) -> ToolMessage:
-    """Return a result without the edit texts that it carries, for people to read."""
+    """Return a result for people, without its edit texts."""
     named = [record for record, _ in records_on(message)]
     return (
         _map_content(message, lambda text: _without(text, named)) if named else message
@@ -336,13 +338,13 @@ def _without_known_texts(
 
 
 def _without(text: str, records: Iterable[EditRecord]) -> str:
-    # A cheap check first: most texts hold no edit text.
+    # A cheap check first: most texts contain no edit text.
     if edits.EDIT_MARK not in text:
         return text
-    # With each outcome: what is known of it may have changed since it was told.
+    # Each outcome is tried: it may have changed since the text was written.
     told = [one.with_(outcome=each) for one in records for each in EditOutcome]
     for record in told:
-        # The plain text last: the others contain it, and would lose only that part.
+        # The plain text last: the longer forms contain it, and must be removed whole.
         for known in (
             detached_edit_text(record),
             nested_edit_text(record),
@@ -356,11 +358,11 @@ def _without(text: str, records: Iterable[EditRecord]) -> str:
 def _map_content(message: _M, change: Callable[[str], str]) -> _M:
     content: Content = message.content
     cleaned = _map_texts(content, change)
-    # Most messages stay as they are, and each is looked at before each model call.
+    # Most messages do not change, and each is scanned before each model call.
     if cleaned == content:
         return message
     if isinstance(cleaned, list):
-        # A block that is only an edit text is removed: providers refuse empty text.
+        # A block that was only an edit text is removed: providers refuse empty text.
         blocks = zip(content, cast("list[object]", cleaned), strict=True)
         cleaned = [
             new
@@ -371,7 +373,7 @@ def _map_content(message: _M, change: Callable[[str], str]) -> _M:
 
 
 def _append_notes(messages: list[AnyMessage], notes: list[str]) -> list[AnyMessage]:
-    """Append notes to the first human message, else to the last result there is."""
+    """Append notes to the first human message, or else to the last result."""
     if not notes:
         return messages
     humans = [i for i, m in enumerate(messages) if isinstance(m, HumanMessage)]
@@ -420,12 +422,12 @@ def edited_view(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
     """Return messages for people: edited calls with their edited arguments.
 
     An edited call that did not run keeps its original arguments. Each changed model
-    message carries the records under ``additional_kwargs["keyturn_edits"]``, by call
-    id, so that a page can say who changed what. Edit texts for the model are left out
-    of the results. Do not give these messages back to an agent.
+    message has the records under ``additional_kwargs["keyturn_edits"]``, by call id, so
+    that a page can name the editor and the changes. Edit texts for the model are
+    removed from the results. Do not pass these messages back to an agent.
 
     Args:
-        messages: of a thread, oldest first; they are not changed.
+        messages: the messages of a thread, oldest first; they are not changed.
     """
     view = list(messages)
     for place, message in enumerate(messages):
@@ -435,14 +437,15 @@ def edited_view(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
         for record, is_own in records_on(message):
             asking = _asking(view, place, message.tool_call_id) if is_own else None
             if asking is not None:
-                # From the view: an earlier edit of the same message is in it already.
+                # From the view, which already contains earlier edits of the same
+                # message.
                 shown = cast("AIMessage", view[asking])
                 view[asking] = _edited(shown, message.tool_call_id, record)
     return view
 
 
 def _asking(view: Sequence[AnyMessage], before: int, call_id: str) -> int | None:
-    # Backwards: where a call id was used twice, the result is of the nearest call.
+    # Backwards: if a call id was used twice, the result belongs to the nearest call.
     for place in range(before - 1, -1, -1):
         message = view[place]
         if isinstance(message, AIMessage) and any(
@@ -474,18 +477,18 @@ def _edited(message: AIMessage, call_id: str, record: EditRecord) -> AIMessage:
 
 @dataclass(frozen=True, slots=True)
 class _EditedCall:
-    """Replaces the arguments of one call, however a provider spells it.
+    """Replaces the arguments of one call in each provider's format.
 
-    Anthropic and Bedrock write ``input`` and, from a stream, ``partial_json``,
-    LangChain ``args``, OpenAI JSON text in ``arguments``, inside ``function`` or next
-    to ``call_id``. A spelling without an id may be of any call, so it is dropped.
+    Anthropic and Bedrock use ``input`` and, in a stream, ``partial_json``. LangChain
+    uses ``args``. OpenAI uses JSON text in ``arguments``, inside ``function`` or next
+    to ``call_id``. Copies without an id may belong to any call, so they are dropped.
     """
 
     call_id: str
     args: JsonObject
 
     def shown(self, value: Any, *, is_own: bool = False) -> Any:  # noqa: ANN401 - a message holds any data
-        """Return data of a message with the edited arguments."""
+        """Return message data with the edited arguments."""
         if isinstance(value, list):
             return [self.shown(one) for one in cast("list[object]", value)]
         if not isinstance(value, dict):

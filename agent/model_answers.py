@@ -1,4 +1,4 @@
-"""Read an answer of the model before LangGraph has put it into the agent's state."""
+"""Parse the model's answer before LangGraph adds it to the agent's state."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ BROKEN_OFF = (
     "and it did not run. If it is still needed, make it again."
 )
 UNREADABLE = (
-    "The arguments of this call are no JSON object, so it did not run and nobody was "
-    "asked. If it is still needed, make it again with arguments that are one."
+    "The arguments of this call are not a JSON object, so it did not run and nobody "
+    "was asked. If it is still needed, make it again with a JSON object."
 )
 UNREADABLE_KEY = "keyturn_unreadable"
-"""Has, in a message of the model, what to say of calls whose arguments are gone."""
+"""The key, in a model message, of the texts for calls with unreadable arguments."""
 
 _LIMITS = frozenset(
     {"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"}
@@ -45,21 +45,21 @@ _FILTERS = frozenset(  # OpenAI, Anthropic, Bedrock
 # OpenAI and Gemini, Anthropic, Bedrock, Ollama, OpenAI's responses.
 _REASONS = ("finish_reason", "stop_reason", "stopReason", "done_reason", "status")
 _ALWAYS_SAY_WHY = frozenset({"openai", "anthropic"})
-"""Providers whose answers say why they ended, unless their stream broke off."""
+"""Providers that always report why an answer ended, unless the stream broke off."""
 
 
 def after(state: AgentState[Any], answer: ModelResponse[Any]) -> AgentState[Any]:
-    """Return an agent's state with what the model answered among its messages."""
+    """Return an agent's state with the model's answer among its messages."""
     members = cast("Mapping[str, Any]", state)
     messages = [*members["messages"], *answer.result]
     return cast("AgentState[Any]", {**members, "messages": messages})
 
 
 def with_ids(answer: ModelResponse[Any]) -> ModelResponse[Any]:
-    """Return an answer whose AI messages have ids, and their calls, too.
+    """Return an answer in which all AI messages and all their calls have ids.
 
-    A turn is submitted, and kept, under the id of its message, and verdicts are found
-    by those of calls. A call that has none could not be answered either: providers
+    A turn is submitted and stored under the id of its message, and verdicts are found
+    by call id. A call without an id could not be answered either: providers would
     refuse the history from then on.
     """
     result = [
@@ -87,12 +87,12 @@ def _with_ids(message: AIMessage) -> AIMessage:
 def with_unreadable_calls(
     answer: ModelResponse[Any], tools: Toolbox
 ) -> ModelResponse[Any]:
-    """Return an answer in which calls without readable arguments have empty ones.
+    """Return an answer in which calls with unreadable arguments have empty ones.
 
-    LangChain keeps what is no JSON object apart from calls: it ends the run at an
-    answer with no others, and the model never learns what was wrong. Half a character
-    or a NaN it takes for an argument, which no provider is sent again: the thread would
-    fail for ever. None of these calls runs.
+    LangChain separates calls whose arguments are not a JSON object. If there are no
+    others, it ends the run, and the model never learns of the problem. It accepts a
+    lone surrogate or a NaN as an argument, but no provider accepts them back, so every
+    later request of the thread would fail. None of these calls runs.
     """
     result = [
         _with_unreadable(message, tools) if isinstance(message, AIMessage) else message
@@ -102,7 +102,7 @@ def with_unreadable_calls(
 
 
 def _with_unreadable(message: AIMessage, tools: Toolbox) -> AIMessage:
-    # Another name may be that of a structured response, which LangChain reads itself.
+    # Another name may belong to a structured response, which LangChain parses itself.
     apart = [one for one in message.invalid_tool_calls if one["name"] in tools]
     problems = [_problem(call["args"]) for call in message.tool_calls]
     if not apart and not any(problems):
@@ -127,7 +127,7 @@ def _with_unreadable(message: AIMessage, tools: Toolbox) -> AIMessage:
 
 
 def _problem(args: Mapping[str, Any]) -> str:
-    """Return why clients of providers cannot write arguments; "" when they can."""
+    """Return why provider clients cannot serialize arguments; "" if they can."""
     try:
         json.dumps(args, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError):
@@ -144,17 +144,17 @@ def prepare_answer(
     tools: Toolbox,
     kept: Mapping[str, CanonicalArgs] = NO_KEPT,
 ) -> Mapping[str, PreparedCall]:
-    """Prepare the open calls of a message; one that was cut off has a problem.
+    """Prepare the open calls of a message; a call that was cut off gets a problem.
 
-    LangChain completes the JSON of a streamed call that breaks off: of an amount of
-    899, an amount of 8 may be left. Calls are written one after the other, so those
-    before the last one are whole.
+    LangChain completes the JSON of a streamed call that breaks off: an amount of 899
+    may become 8. Calls are streamed one after the other, so all before the last one are
+    complete.
     """
     ready = prepare_calls(calls, tools, kept)
     unread: dict[str, str] = message.additional_kwargs.get(UNREADABLE_KEY) or {}
     read = [call["id"] or "" for call in message.tool_calls if call["id"] not in unread]
-    # One before the last is returned, too, if the last one is not readable: LangChain
-    # does not keep in which order it found them.
+    # If the last call is unreadable, the one before it is refused as well: LangChain
+    # does not preserve their order.
     if read and read[-1] in ready and (problem := _cut_off_by(message)):
         ready[read[-1]] = replace(ready[read[-1]], problem=problem)
     for call_id in unread.keys() & ready.keys():
@@ -163,16 +163,17 @@ def prepare_answer(
 
 
 def is_cut_off(message: AIMessage) -> bool:
-    """Return whether a model's answer broke off, perhaps within its last call.
+    """Return True if a model's answer broke off, perhaps within its last call.
 
-    It may look whole: LangChain completes the JSON of a call that was streamed.
-    `ApprovalMiddleware` looks by itself; a node that reads a model's answer asks this.
+    The answer may look complete: LangChain completes the JSON of a streamed call.
+    `ApprovalMiddleware` checks this itself; a custom node that reads a model's answer
+    has to call this function.
     """
     return bool(_cut_off_by(message))
 
 
 def _cut_off_by(message: AIMessage) -> str:
-    """Return the sentence about an answer that broke off; "" of one that is whole."""
+    """Return the text about an answer that broke off; "" if it is complete."""
     about = cast("Mapping[str, object]", message.response_metadata)
     said = {str(about[name]).lower() for name in _REASONS if about.get(name)}
     details = about.get("incomplete_details")

@@ -1,11 +1,11 @@
-"""Nested agents: resolve the run and the conversation that an agent belongs to.
+"""Nested agents: resolve the run and the conversation of an agent.
 
-People speak to the outermost agent and a worker resumes it. So a call that waits inside
-its tools belongs to its thread: the requester, the resume and the expiry are those of
-that thread.
+People talk to the outermost agent, and a worker resumes that one. A call that waits
+inside its tools therefore belongs to its thread, which determines the requester, the
+resume and the expiry.
 
-Agents of one run that are nodes of one graph work on one conversation; an agent inside
-a tool has a conversation of its own, which begins at the namespace of that tool's task.
+Agents of one run that are nodes of one graph share a conversation. An agent inside a
+tool has a separate conversation, which begins at the namespace of that tool's task.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _conversation: ContextVar[str] = ContextVar("keyturn_conversation", default="")
 
 
 def kept_thread(configurable: Mapping[str, Any], ns: str) -> str:
-    """Return the id of the thread that a graph runs in; "" where nothing keeps it.
+    """Return the id of the thread that a graph runs in; "" if it is not persistent.
 
-    Without a checkpointer, people would be asked about a call that cannot go on.
+    Without a checkpointer, an approved call could not continue.
 
     Args:
-        configurable: of the running node.
+        configurable: the configuration of the running node.
         ns: namespace of its agent; "" for an outermost one.
     """
     thread_id = configurable.get("thread_id")
-    # A graph inside another one goes on with that, whatever it keeps itself.
+    # A nested graph resumes with the outer one, with or without a checkpointer.
     is_kept = ns or configurable.get(CONFIG_KEY_CHECKPOINTER, "") is not None
     return "" if thread_id is None or not is_kept else str(thread_id)
 
@@ -48,7 +48,7 @@ def check_name(agent: str, thread: str, ns: str) -> None:
     Its approvals would belong to another run, which no worker resumes.
 
     Raises:
-        GraphError: names both names; nobody was asked.
+        GraphError: contains both names; no request was made.
     """
     run_ref = current_run()
     if run_ref is None or ns or run_ref.thread != thread or run_ref.agent == agent:
@@ -63,33 +63,33 @@ def check_name(agent: str, thread: str, ns: str) -> None:
 def nested_in(agent: str, thread: str, ns: str) -> RunRef | None:
     """Return the run around an agent; None for the agent of the thread itself.
 
-    LangGraph gives every graph that runs inside another one a namespace. One without
-    is outermost, even when its context was copied from another run.
+    LangGraph gives a namespace to every graph that runs inside another one. An agent
+    without a namespace is outermost, even if its context was copied from another run.
     """
     run_ref = current_run()
     if run_ref is None or not ns:
         return None
-    # The agent of the run may itself be a subgraph; it is not around itself.
+    # The agent of the run may itself be a subgraph; it is not nested in itself.
     is_own = run_ref == RunRef(agent=agent, thread=thread)
     return None if is_own else run_ref
 
 
 def own_conversation() -> Inside[str]:
-    """Give the agents inside this block, in this task, a conversation of their own."""
+    """Give the agents inside this block, in this task, a separate conversation."""
     ns = str(get_config().get("configurable", {}).get("checkpoint_ns", ""))
     return Inside(_conversation, ns)
 
 
 def enclosing_task() -> str:
-    """Return the namespace of the task whose tool this runs in; "" for none."""
+    """Return the namespace of the task whose tool this code runs in; "" if none."""
     return _conversation.get()
 
 
 def is_inside_tool(ref: TurnRef) -> bool:
-    """Return whether an agent runs inside a tool of another one, or of its own kind.
+    """Return True if an agent runs inside a tool of another agent, or of itself.
 
-    A subagent may have the name and the thread of the agent around it; then only its
-    conversation tells them apart.
+    A subagent may have the name and the thread of the enclosing agent; then only the
+    conversation differs.
     """
     return ref.nested_in is not None or bool(conversation_of(ref.ns))
 
@@ -97,23 +97,23 @@ def is_inside_tool(ref: TurnRef) -> bool:
 def conversation_of(ns: str) -> str:
     """Return the namespace in which the conversation of an agent at ``ns`` began.
 
-    It is "" for one that is in no tool: its conversation is that of the whole run.
+    It is "" outside of tools: there the conversation is that of the whole run.
     """
     outer = _conversation.get()
-    # With the separator, as "a:1" is not a parent of "a:12".
+    # With the separator, because "a:1" is not a parent of "a:12".
     if not outer or not f"{ns}|".startswith(f"{outer}|"):
         return ""
-    # A second graph that the same task runs has a conversation of its own.
+    # A second graph in the same task has a separate conversation.
     return outer if ns == outer or is_inside(ns, outer) else ns
 
 
 # Collect edits to calls of nested agents, and report them to the outer agent.
 #
-# A nested agent reports an edit where it learns of it: before each model call those
-# that its state names, after a call that one of its own. An outer tool that goes on
-# after a pause starts from the beginning and knows nothing of earlier reports, and its
-# agent may end without another model call; so what state names is reported before each
-# call, too.
+# A nested agent reports edits when it finds them: before each model call the edits in
+# its state, and after a call that call's edit. An outer tool that resumes after a pause
+# starts from the beginning without the earlier reports, and the nested agent may end
+# without another model call. The edits in the state are therefore also reported before
+# each call.
 
 _inside: ContextVar[list[EditRecord] | None] = ContextVar(
     "keyturn_inside", default=None
@@ -121,7 +121,7 @@ _inside: ContextVar[list[EditRecord] | None] = ContextVar(
 
 
 class collect_edits:  # noqa: N801 - used as a function, in `with`
-    """Collect the edits that agents inside the running tool report, of this run."""
+    """Collect the edits of this run that agents inside the running tool report."""
 
     __slots__ = ("_blocks", "_found")
 
@@ -134,19 +134,19 @@ class collect_edits:  # noqa: N801 - used as a function, in `with`
         )
 
     def __enter__(self) -> list[EditRecord]:
-        """Begin; return the list that they are added to."""
+        """Start collecting; return the list."""
         for block in self._blocks:
             block.__enter__()
         return self._found
 
     def __exit__(self, *_: object) -> None:
-        """End it."""
+        """Stop collecting."""
         for block in reversed(self._blocks):
             block.__exit__()
 
 
 def is_nested() -> bool:
-    """Return whether this agent runs inside a tool of another gated agent."""
+    """Return True if this agent runs inside a tool of another gated agent."""
     return _inside.get() is not None
 
 

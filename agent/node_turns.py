@@ -1,9 +1,9 @@
-"""Ask people from a plain LangGraph node, without an agent.
+"""Ask people questions from a plain LangGraph node, without an agent.
 
     answers = await aask_questions([{"question": "Which region?", "type": "text"}])
 
-The node pauses until somebody answered. LangGraph runs a node again from its start
-after a pause: nothing before this call may have effects.
+The node pauses until the questions are answered. LangGraph runs a node again from its
+start after a pause: code before this call must have no effects.
 
 The call of a node is submitted as a turn, which is identified by its position.
 """
@@ -47,16 +47,16 @@ from keyturn.gateway.protocol.wire import (
 )
 
 Asked = Sequence[str | Mapping[str, Any]]
-"""Questions as the tool `ask_user` takes them; a bare text asks for free words."""
+"""Questions in the form of the tool `ask_user`; a plain text asks for free text."""
 
 # Count how often a node's body has reached a step, to number repeated steps.
 #
-# LangGraph runs a body again from its start after each pause, and counts its own
-# interrupts the same way. A new run, and a retry by the node's retry policy, begin
-# again with 1, so that a step has the same number every time its body comes to it.
+# LangGraph runs a body again from its start after each pause, and counts its interrupts
+# the same way. Each new run, and each retry by the node's retry policy, starts at 1, so
+# a step has the same number whenever the body reaches it.
 _SCRATCHPAD = "__pregel_scratchpad"
 _RUNTIME = "__pregel_runtime"
-"""What LangGraph keeps of a task that runs, and of its present attempt (private)."""
+"""Keys of LangGraph's data about a running task and its current attempt (private)."""
 
 _lock = threading.Lock()
 _counts: WeakKeyDictionary[object, tuple[int, int]] = WeakKeyDictionary()
@@ -64,15 +64,15 @@ _counts: WeakKeyDictionary[object, tuple[int, int]] = WeakKeyDictionary()
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What people answered.
+    """The answers to a set of questions.
 
     Attributes:
-        status: ``answered``; ``cancelled`` when nobody answered: they chose not to, or
-            did not in time; ``error`` when nobody could be asked.
+        status: ``answered``; ``cancelled`` when a person declined or the time ran out;
+            ``error`` when the questions could not be asked.
         answers: one text per question, in order; choices of one question are joined by
-            ", ". Empty when nobody answered.
-        text: questions and answers as "Q: …" and "A: …", or why there are none.
-        by: who answered, or chose not to.
+            ", ". Empty without answers.
+        text: questions and answers as "Q: …" and "A: …", or the reason without answers.
+        by: the person who answered or declined.
     """
 
     status: Literal["answered", "cancelled", "error"]
@@ -93,18 +93,18 @@ def ask_questions(
     """Ask people and wait for their answers; for synchronous graphs.
 
     Args:
-        questions: at least one; people answer all of them together.
-        agent: the name that policy and the card know the asker by.
+        questions: at least one; they are answered together.
+        agent: the asker's name in policy and card.
         key: names this step within its node; see `require_approval`.
-        says: why, in the asker's own words; shown as unverified.
-        gateway: the gateway to ask, or its URL; by default the one `connected`, else
-            that of the environment.
-        api_key: for a gateway at a URL; by default that of the environment.
+        says: the asker's reason, shown as unverified.
+        gateway: the gateway, or its URL. Defaults to the one `connected`, then to that
+            of the environment.
+        api_key: the key for a remote gateway. Defaults to that of the environment.
 
     Raises:
-        ValueError: when these are no questions; nobody was asked.
-        SettingsError: when the agent has no usable name; nobody was asked.
-        NotAllowed: when no gateway is connected, or the graph keeps no thread.
+        ValueError: when these are not questions.
+        SettingsError: when the agent has no usable name.
+        NotAllowed: when no gateway is connected, or the graph has no persistent thread.
         ThreadUnavailable: when the gateway does not answer: run the thread again later.
     """
     turn = _turn(questions, agent, key, says)
@@ -128,11 +128,11 @@ async def aask_questions(
 
 
 def _turn(questions: Asked, agent: str, key: str, says: str) -> Turn:
-    # A text is a sequence of texts: people would be asked each of its letters.
+    # A text is a sequence of texts: each letter would become a question.
     if not is_a(questions, Sequence) or is_a(questions, (str, bytes)):
         raise ValueError(
-            f"questions={questions!r} is no list of questions; write ['Which one?'], "
-            "also for a single one."
+            f"questions={questions!r} is not a list of questions; write "
+            "['Which one?'], also for a single one."
         )
     rows = [
         {"question": one} if isinstance(one, str) else dict(one) for one in questions
@@ -159,11 +159,11 @@ async def _ask(turn: Turn, gateway: Gateway, shell: Shell) -> Answers:
 
 
 def next_number() -> int:
-    """Return how often this attempt of the running task asked, this time included."""
+    """Return how often this attempt of the running task asked, including now."""
     configurable: dict[str, Any] = get_config().get("configurable", {})
     scratchpad: Any = configurable.get(_SCRATCHPAD)
-    # A closure that LangGraph makes per run of the body. The scratchpad itself has
-    # slots and takes no weak reference.
+    # LangGraph creates this closure for each run of the body. The scratchpad itself has
+    # slots and does not support weak references.
     body = getattr(scratchpad, "get_null_resume", None)
     if body is None:
         return 1
@@ -181,13 +181,14 @@ def _attempt(configurable: dict[str, Any]) -> int:
 
 
 def turn_ref(agent: str, tool: str, key: str) -> TurnRef:
-    """Name the turn by its position: node, step number, place among siblings.
+    """Identify the turn by its position: node, step number, place among siblings.
 
-    A node that runs again after a pause or a crash is at the same place, and so finds
-    its own item again. Its namespace is its own, so that it supersedes nobody else.
+    A node that runs again after a pause or a crash has the same position, and so finds
+    its item again. It has a separate namespace, so that it does not supersede other
+    turns.
 
     Raises:
-        NotAllowed: when the graph keeps no thread.
+        NotAllowed: when the graph has no persistent thread.
     """
     here = turns.turn_ref(agent, "?")
     if here is None:
@@ -198,7 +199,8 @@ def turn_ref(agent: str, tool: str, key: str) -> TurnRef:
     metadata = get_config().get("metadata", {})
     node = [metadata.get("langgraph_node"), *metadata.get("langgraph_path", ())]
     name = "|".join([here.ns, *(str(part) for part in node)])
-    # The first step without a key has no suffix, as when a node had only one step.
+    # The first step without a key has no suffix, for compatibility with single-step
+    # nodes.
     step_id = key or str(next_number())
     name += "" if step_id == "1" else f"#{step_id}"
     number = metadata.get("langgraph_step")

@@ -3,15 +3,15 @@
     overrides = {"tools": {"pay": {"hold": True, "allow": ["approve", "reject"]}}}
     agent.invoke(given, {"configurable": {"thread_id": "7", "keyturn": overrides}})
 
-or ``agent.invoke(given, config, context={"keyturn": overrides})``. An override holds
-until the thread gets new input: it is read when a run starts and kept in state, because
-a thread that a decision resumes runs without the caller's context. It can raise a tier
-and narrow decisions; like every hint, it loosens only what the policy marks
-overridable. ``{"task": "nightly refunds"}`` names what the run is part of: where the
-policy says ``batch: {by: task, …}``, calls of one task share a card.
+or ``agent.invoke(given, config, context={"keyturn": overrides})``. An override applies
+until the thread gets new input. It is read when a run starts and stored in the state,
+because a thread that a decision resumes runs without the caller's context. An override
+can raise a tier and narrow the decisions; like every hint, it relaxes only rules that
+the policy marks as overridable. ``{"task": "nightly refunds"}`` names the task of the
+run: if the policy has ``batch: {by: task, …}``, calls of one task share a card.
 
-LangChain's own options for a run, ``{"interruptOn": {...}}`` in the context, are read
-as overrides that hold tools and never loosen anything.
+LangChain's options for a run, ``{"interruptOn": {...}}`` in the context, are read as
+overrides that hold tools and never relax a rule.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ToolOverride(Record):
 
 
 class Overrides(Record):
-    """Overrides of one run, by tool name, and the task that the run is part of."""
+    """Overrides of one run, by tool name, and the task that includes the run."""
 
     tools: dict[str, ToolOverride] = Field(default_factory=dict)
     task: str = Field(default="", max_length=MAX_TASK)
@@ -80,13 +80,13 @@ def inherit(rows: object) -> Inside[tuple[Any, ...]]:
 
 
 def read_overrides(context: object) -> list[Any]:
-    """Return the overrides of this run, in its context and its configuration.
+    """Return the overrides of this run, from its context and its configuration.
 
-    A context may be a mapping or an object with attributes. An agent inside a tool is
-    given what the agent outside was, as well.
+    A context may be a mapping or an object with attributes. An agent inside a tool
+    inherits the outer agent's overrides.
 
     Raises:
-        ValueError: when LangChain's ``interrupt_on`` there cannot be read.
+        ValueError: when LangChain's ``interrupt_on`` in it is invalid.
     """
     rows = list(_outer.get())
     for given in (context, get_config().get("configurable", {})):
@@ -115,7 +115,7 @@ def _member(given: object, name: str) -> object:
 
 
 def _held(config: ToolConfig) -> ToolOverride:
-    # State holds no functions: without its `when` a tool is held for every call.
+    # State cannot store functions: without its `when` a tool is held for every call.
     text = config.description
     return ToolOverride(
         hold=True,
@@ -128,12 +128,12 @@ def _held(config: ToolConfig) -> ToolOverride:
 def update(state: Mapping[str, Any], context: object) -> dict[str, Any]:
     """Return the state update with the overrides of a run that starts."""
     rows = read_overrides(context)
-    # Also an empty list is written: what an earlier run was given ended with its input.
+    # An empty list is written too: new input ends the overrides of an earlier run.
     return {} if rows == (state.get(STATE) or []) else {STATE: rows}
 
 
 def schemas(state: Mapping[str, Any]) -> dict[str, JsonObject]:
-    """Return the JSON Schemas of arguments that a run gives, by tool."""
+    """Return the argument schemas of a run's overrides, by tool."""
     found: dict[str, JsonObject] = {}
     try:
         for row in state.get(STATE) or ():
@@ -141,7 +141,7 @@ def schemas(state: Mapping[str, Any]) -> dict[str, JsonObject]:
                 if tool.args_schema is not None:
                     found[name] = tool.args_schema
     except (TypeError, ValidationError):
-        return {}  # `hint` holds every call then
+        return {}  # `hint` then holds every call
     return found
 
 
@@ -150,8 +150,8 @@ def hint(tool: str, rows: object) -> CallHint | None:
 
     Args:
         tool: its name.
-        rows: what `read_overrides` returned, as state kept it. Corrupt rows hold
-            every tool, because they may have meant this one.
+        rows: the stored return value of `read_overrides`. Corrupt rows hold every tool,
+            because they may have concerned this one.
     """
     if not rows:
         return None
@@ -172,7 +172,7 @@ def _of_run(one: Overrides, tool: str) -> CallHint | None:
 
 
 def merge_hints(*hints: CallHint | None) -> CallHint | None:
-    """Merge hints: one that holds wins; only what all of them allow is allowed."""
+    """Merge hints: any hold wins; only decisions that all hints allow are allowed."""
     whole: CallHint | None = None
     for one in hints:
         if one is not None:
@@ -181,13 +181,13 @@ def merge_hints(*hints: CallHint | None) -> CallHint | None:
 
 
 def _both(first: CallHint, second: CallHint) -> CallHint:
-    # False wishes that the call runs and None wishes nothing: `or` would mix them up.
+    # False requests a run and None requests nothing: `or` would confuse them.
     held = {first.hold, second.hold}
     return CallHint(
         hold=True if True in held else False if False in held else None,
         allow=_common(first.allow, second.allow),
         description=first.description or second.description,
-        # What was given to the inner agent comes later, and is the narrower task.
+        # The second task comes from the inner agent and is narrower.
         task=second.task or first.task,
     )
 
@@ -205,5 +205,5 @@ def _plain(value: object) -> Any:  # noqa: ANN401 - any JSON of a caller
     try:
         return Overrides.model_validate(value).model_dump(mode="json")
     except ValidationError:
-        # Not left out: the run would go on with fewer overrides than it was given.
+        # Kept as corrupt: dropping it would run with fewer overrides than requested.
         return "corrupt"

@@ -1,8 +1,8 @@
 """Canonicalize tool-call arguments for approval; check them before execution.
 
-What is prepared here is all that the gateway, people and the tool get to see. It is
-made once, when the turn is submitted: a schema may fill in a default that is another
-one each time (an id, a time), and a second document would be another call.
+The gateway, reviewers and the tool see only the prepared arguments. They are prepared
+once, when the turn is submitted: a schema may fill in a default that differs each time
+(an id, a time), and a second document would be another call.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 
 _MAX_NAMES = 40
 _ADDED = (
-    "(For the developer: a middleware that adds tools has to be listed before "
-    "ApprovalMiddleware, which knows no others.)"
+    "(For the developer: list a middleware that adds tools before "
+    "ApprovalMiddleware, which otherwise does not see them.)"
 )
 
 
 class Toolbox(dict[str, BaseTool]):
-    """The tools that this process saw an agent have, by name.
+    """The tools of an agent that this process has seen, by name.
 
-    Some tools are known by name only: those of the model's provider, and those that
-    another middleware describes to the model in its own words.
+    Some tools are known only by name: those of the model's provider, and those that
+    another middleware describes directly to the model.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Toolbox(dict[str, BaseTool]):
         self._names: set[str] = set()
 
     def learn(self, tools: Iterable[object]) -> None:
-        """Remember tools, as LangChain lists them for a model or a tool node."""
+        """Add tools, as LangChain lists them for a model or a tool node."""
         for tool in tools:
             if isinstance(tool, BaseTool):
                 name = tool.name
@@ -52,7 +52,7 @@ class Toolbox(dict[str, BaseTool]):
                 self._names.add(name)
 
     def is_unknown(self, name: str) -> bool:
-        """Return whether there is no such tool; False while none was seen at all."""
+        """Return True if there is no such tool; False if no tools were seen at all."""
         # A process that resumes a thread has seen no tools yet; its tool node decides.
         return bool(self._names) and name not in self._names
 
@@ -63,10 +63,10 @@ class Toolbox(dict[str, BaseTool]):
 
 
 class CanonicalArgs(Record):
-    """The canonical arguments of a call, kept where they differ from the message's.
+    """The canonical arguments of a call, stored if they differ from the message's.
 
-    ``original_hash`` is the hash of the message's arguments. Canonical arguments of
-    other ones are ignored.
+    ``original_hash`` is the hash of the message's arguments. If it does not match, the
+    canonical arguments are ignored.
     """
 
     original_hash: str
@@ -78,12 +78,12 @@ class PreparedCall:
     """One call, ready to be submitted.
 
     Attributes:
-        args: the canonical document; what the model wrote when there is none.
-        original: what the model wrote.
-        problem: a sentence for the model when the call does not fit; else empty.
-        refusal: a sentence for the model when nobody may be asked either; else empty.
-        is_checked: False while the tool is unknown, so that its schema was not applied.
-        is_question: it asks people, and never runs.
+        args: the canonical document, or the model's arguments if there is none.
+        original: the model's arguments.
+        problem: a sentence for the model when the call does not fit its tool, or "".
+        refusal: a sentence for the model when the call must not be submitted, or "".
+        is_checked: False if the tool is unknown and its schema was not applied.
+        is_question: True if the call asks people and never runs.
     """
 
     args: JsonObject
@@ -95,7 +95,7 @@ class PreparedCall:
 
     @property
     def to_keep(self) -> CanonicalArgs | None:
-        """Return what has to be kept until the call runs; None: the message has it."""
+        """Return the arguments to store until the call runs, or None if not needed."""
         if self.args is self.original or digest.same(self.args, self.original):
             return None
         return CanonicalArgs(
@@ -104,9 +104,9 @@ class PreparedCall:
 
     @property
     def original_args(self) -> JsonObject | None:
-        """Return the model's own arguments where one of them was read as another.
+        """Return the model's arguments if one of them was converted; otherwise None.
 
-        A default that was filled in is no other reading of what the model wrote.
+        A filled-in default is not a conversion.
         """
         if self.args is self.original:
             return None
@@ -126,13 +126,13 @@ def prepare_calls(
     tools: Toolbox,
     kept: Mapping[str, CanonicalArgs] = NO_KEPT,
 ) -> dict[str, PreparedCall]:
-    """Return the calls of a message by their ids, prepared; bad JSON is left out.
+    """Return the prepared calls of a message by id, without invalid JSON.
 
     Args:
-        calls: as the model wrote them.
-        tools: those of the agent.
-        kept: canonical arguments from the agent's state. They are not believed: only
-            a canonical document of the tool counts.
+        calls: the calls, as the model wrote them.
+        tools: the agent's tools.
+        kept: canonical arguments from the agent's state. They are not trusted: only a
+            document that is canonical for the tool counts.
     """
     found: dict[str, PreparedCall] = {}
     for call in calls:
@@ -169,7 +169,7 @@ def _prepared(
         return PreparedCall(original, original, problem=problem, is_checked=True)
     tool = tools.get(name)
     if tool is None:
-        # Checked by `tool_invocation`, when the tool node has found the tool.
+        # `runnable` checks it once the tool node has found the tool.
         return PreparedCall(original, original)
     try:
         if kept is not None and kept.original_hash == wire.args_hash(original):
@@ -186,10 +186,10 @@ def _prepared(
 
 
 def runnable(name: str, tool: BaseTool | None, args: JsonObject) -> BaseTool:
-    """Return the tool when it would get exactly these arguments.
+    """Return the tool if it would receive exactly these arguments.
 
     Raises:
-        NotStarted: with a reason for people and the model: it does not run.
+        NotStarted: with a reason for people and the model; the tool does not run.
     """
     if tool is None:
         raise NotStarted(
@@ -200,18 +200,18 @@ def runnable(name: str, tool: BaseTool | None, args: JsonObject) -> BaseTool:
         return tool
     if found.args is None:
         raise NotStarted(
-            f"The arguments that were cleared do not fit the tool {name!r}, so it did "
-            f"not run: {found.problem}."
+            f"The cleared arguments do not fit the tool {name!r}, so it did not run: "
+            f"{found.problem}."
         )
     shown = digest.canonical(found.args).decode("utf-8")
     raise NotStarted(
-        f"The tool {name!r} would not run with exactly the arguments that were "
-        f"cleared, so it did not run. It would read them as {shown}."
+        f"The tool {name!r} would not run with exactly the cleared arguments, so it "
+        f"did not run. It would read them as {shown}."
     )
 
 
 def reading(tool: BaseTool, args: JsonObject) -> Reading | None:
-    """Return how a tool reads arguments that it would not get exactly; else None."""
+    """Return how a tool reads arguments that it would change; otherwise None."""
     try:
         made = canonical.canonical_args(tool, args)
     except canonical.ArgumentMismatch as error:
@@ -220,7 +220,7 @@ def reading(tool: BaseTool, args: JsonObject) -> Reading | None:
 
 
 def unknown_tool_message(name: str, names: Sequence[str]) -> str:
-    """Return the sentence that there is no such tool."""
+    """Return the model's message about a tool that does not exist."""
     listed = ", ".join(names[:_MAX_NAMES]) + (", …" if len(names) > _MAX_NAMES else "")
     return (
         f"There is no tool {name!r}, so nothing ran and nobody was asked. The tools "
@@ -230,17 +230,17 @@ def unknown_tool_message(name: str, names: Sequence[str]) -> str:
 
 
 def mismatch_message(name: str, error: Exception) -> str:
-    """Return the sentence that arguments do not fit their tool."""
+    """Return the model's message about arguments that do not fit their tool."""
     if isinstance(error, canonical.SchemaFault):
         return (
-            f"This call of {name!r} did not run and nobody was asked: {error}. That is "
-            "for the tool's developer to mend: do not make the same call again; tell "
+            f"This call of {name!r} did not run and nobody was asked: {error}. Only "
+            "the tool's developer can fix this: do not make the same call again; tell "
             "the user."
         )
     return (
         f"This call does not fit the tool {name!r}, so it did not run and nobody was "
         f"asked: {error}. Correct the arguments and call the tool again; the same "
-        "call would come back in the same way."
+        "call would be refused again."
     )
 
 

@@ -1,11 +1,11 @@
-"""Tool by which an agent asks people: questions in, their answers as its result.
+"""The tool with which an agent asks people questions; the answers are its result.
 
     agent = create_agent(
         model, tools=[refund, ask_user], middleware=[ApprovalMiddleware("support")]
     )
 
-The middleware puts the questions to people like a call that needs approval, and never
-runs the tool: what people answer is its result.
+The middleware sends the questions to people like a call that needs approval. It never
+runs the tool: the answers are the result.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ GUIDANCE = (
     f"With {ASK_USER} you can ask people. Ask rarely: only for what you cannot find "
     "out or decide yourself. Ask all you need to know in one call, and give choices "
     "where you can. Do not ask for permission with it: calls that need approval are "
-    "put to people by themselves."
+    "sent to people automatically."
 )
-"""What the system prompt says of the tool."""
+"""The system prompt's text about the tool."""
 
 
 class AskUser(GuardedTool, BaseTool):
-    """The tool `ask_user`; without `ApprovalMiddleware` it asks nobody."""
+    """The tool `ask_user`; it works only with `ApprovalMiddleware`."""
 
     name: str = ASK_USER
     description: str = (
@@ -48,21 +48,21 @@ class AskUser(GuardedTool, BaseTool):
 
 
 ask_user: BaseTool = AskUser()
-"""Give it to an agent among its tools."""
+"""List it among an agent's tools."""
 
 
 def is_question(name: str, tool: BaseTool | None) -> bool:
-    """Return whether a call of this tool asks people."""
-    # A process that resumes a thread may not have seen its tools yet. Taken for a
-    # question, a call of this name runs nothing, whatever tool it turns out to be.
+    """Return True if a call of this tool asks people."""
+    # A process that resumes a thread may not have seen its tools yet. Treating the name
+    # as a question is safe: nothing runs, whichever tool it is.
     return isinstance(tool, AskUser) or (tool is None and name == ASK_USER)
 
 
 def can_ask(tools: Sequence[object]) -> bool:
-    """Return whether an agent with these tools can ask people."""
+    """Return True if an agent with these tools can ask people."""
     return any(isinstance(tool, AskUser) for tool in tools)
 
 
 def without_ask_user(tools: Sequence[Any]) -> list[Any]:
-    """Return the tools of an agent that people do not speak to."""
+    """Return the tools without `ask_user`, for an agent that people do not talk to."""
     return [tool for tool in tools if not isinstance(tool, AskUser)]

@@ -1,8 +1,8 @@
 """Recheck functions: read the business state that an approval depends on.
 
 A `recheck` takes the arguments of the call as keywords and returns JSON. It is called
-when the call is submitted, and again right before it would run. Where it fails, the
-call does not run: the current state may not be the one that people approved.
+when the call is submitted, and again right before the call would run. If it fails, the
+call does not run: the current state may differ from the approved one.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ async def read(
 ) -> BusinessState:
     """Return the state for these arguments.
 
-    A synchronous function runs in a thread, so that one which hangs keeps neither an
-    event loop nor the thread of the conversation beyond `PORT_TIMEOUT_S`.
+    A synchronous function runs in a thread. If it hangs, it blocks neither the event
+    loop nor the conversation's thread for longer than `PORT_TIMEOUT_S`.
 
     Raises:
-        StateUnknown: when it raises, takes longer, or returns no small JSON.
+        StateUnknown: when it raises, takes longer, or does not return small JSON.
     """
 
     async def called() -> BusinessState:
         try:
             return _validated(await _value(recheck, args))
         except any_failure() as error:
-            # Any exception of the application's function: the state is unknown.
+            # The application's function may raise anything: the state is unknown.
             log_failure(logger, error, "recheck.failed tool=%s", tool)
             raise StateUnknown(
                 f"The state that {tool!r} depends on could not be read "
@@ -76,7 +76,7 @@ async def _value(recheck: Recheck, args: JsonObject) -> object:
 
 def _validated(value: object) -> BusinessState:
     found = strict_json.accept(value)
-    # It becomes a part of the action that is hashed, stored and shown on the card.
+    # The state becomes part of the action that is hashed, stored and shown on the card.
     size = len(digest.canonical(found))
     if size > MAX_BYTES:
         raise BadJson(f"the state is {size} bytes, {MAX_BYTES} are allowed")

@@ -1,9 +1,8 @@
 """Repair the message history after new user input interrupted a turn.
 
-LangGraph then drops the results of calls that had already run, and leaves calls that
-nothing answers: the model does not know what it did, and providers refuse the history.
-What calls with a record came to is asked of the gateway; the rest is said to be
-unknown.
+LangGraph then drops the results of calls that had already run, and leaves calls without
+results: the model does not see its finished calls, and providers refuse the history.
+The gateway provides the outcome of recorded calls; the rest is reported as unknown.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _RAN = {ItemState.EXECUTED, ItemState.FAILED}
 
 @dataclass(slots=True)
 class _Repair:
-    """What the repair adds: tool messages by call id, edit records, state updates."""
+    """Additions of the repair: tool messages by id, edit records, state updates."""
 
     history: Sequence[AnyMessage]
     answers: dict[str, ToolMessage] = field(default_factory=dict[str, ToolMessage])
@@ -58,7 +57,7 @@ class _Repair:
 async def repair_history(
     caller: Caller, state: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Return the state update that answers all open calls; None without any."""
+    """Return the state update that answers all open calls; None if there are none."""
     history = cast("list[AnyMessage]", list(state.get("messages", ())))
     note = _turn_record(state)
     repair = _Repair(history)
@@ -77,8 +76,8 @@ async def repair_history(
         lost = _lost_calls(message, following, verdicts)
         # Per message: some providers repeat call ids from message to message.
         repair.answers = {}
-        # A history with a call that nothing answers is refused by providers (OpenAI and
-        # Anthropic: HTTP 400).
+        # Providers refuse a history with an unanswered call (OpenAI and Anthropic: HTTP
+        # 400).
         if lost:
             is_broken = True
             is_last = not any(isinstance(later, AIMessage) for later in following)
@@ -90,11 +89,11 @@ async def repair_history(
 
 
 async def end_dropped_calls(caller: Caller, state: Mapping[str, Any]) -> None:
-    """End what waits of calls that the graph went on without, before its model reads.
+    """End waiting calls that the graph has skipped, before its model runs.
 
-    Another middleware can answer a call, and so can a program, by ``update_state``. The
-    cards of a thread that Keyturn runs end with its run; of a graph that its program
-    runs itself, nobody else would end them.
+    Another middleware can answer a call, and so can a program, with ``update_state``.
+    If Keyturn runs the thread, its cards end with the run. If a program runs the graph
+    itself, only this function ends them.
     """
     note = _turn_record(state)
     if note is None or run_context.current_run() is not None:
@@ -111,7 +110,7 @@ async def end_dropped_calls(caller: Caller, state: Mapping[str, Any]) -> None:
 def merge_update(
     repaired_state: dict[str, Any] | None, more: dict[str, Any]
 ) -> dict[str, Any] | None:
-    """Return a repair with further updates of state; None when there are none."""
+    """Return a repair with further state updates; None when there are none."""
     if not more:
         return repaired_state
     # `_update` returns a list when tools also updated state; one more update joins it.
@@ -135,7 +134,7 @@ def _turn_record(state: Mapping[str, Any]) -> TurnRecord | None:
 def _lost_calls(
     message: AIMessage, following: Sequence[AnyMessage], verdicts: Mapping[str, Verdict]
 ) -> list[ToolCall]:
-    """Return the calls without an answer, or with an answer that is not ours."""
+    """Return the calls without an answer, or with an answer from other middleware."""
     given: dict[str, ToolMessage] = {}
     for later in following:
         if isinstance(later, AIMessage):
@@ -171,7 +170,7 @@ async def _answer(
 
 
 async def _outcomes(caller: Caller, message: AIMessage) -> dict[str, CallOutcome]:
-    """End what still waits of a turn; return what is known of its calls by call id."""
+    """End the waiting calls of a turn; return the known outcomes by call id."""
     ref = None if message.id is None else turns.turn_ref(caller.agent, message.id)
     if ref is None:
         return {}
@@ -179,26 +178,26 @@ async def _outcomes(caller: Caller, message: AIMessage) -> dict[str, CallOutcome
     try:
         gateway = caller.gateway()
         # Ended first, then read: a decision in between would authorize a call that the
-        # model reads of as not run.
+        # model reads as not run.
         await ask_with_retries(caller.shell, partial(gateway.supersede, ref))
         found = await ask_with_retries(caller.shell, partial(gateway.outcomes, ref))
     # Not raised: without a repair no provider accepts the history, and the conversation
-    # would end. The messages then say that the end is unknown.
+    # would end. The messages then report an unknown outcome.
     except KeyturnError as error:
         log_failure(logger, error, "repair.outcomes_unknown message=%s", message.id)
         if gateway is not None and not isinstance(error, FINAL_ERRORS):
-            # Else people could go on deciding about calls that nobody waits for.
+            # Otherwise reviewers could still decide calls that no agent waits for.
             caller.unanswered.end(ref, gateway, caller.shell)
         return {}
     return {outcome.tool_call_id: outcome for outcome in found}
 
 
 def _without_outcome(verdict: Verdict | None) -> str:
-    """Return the message for a call that the gateway has no record of.
+    """Return the message for a call without a record at the gateway.
 
-    It may have run all the same: at tier ``auto``, or as a call of an agent without a
-    gate whose messages this one reads. Only a refusal of our own is known not to have
-    run.
+    The call may have run anyway: at tier ``auto``, or as a call of an ungated agent
+    whose messages this agent reads. Only a refusal in this agent's verdicts proves that
+    it did not run.
     """
     if verdict is not None and verdict.kind is VerdictKind.DENY:
         return tool_messages.denial_text(verdict.reason)
@@ -216,8 +215,7 @@ def _from_outcome(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> Tool
     if answer is None or answer.type in {AnswerKind.APPROVE, AnswerKind.EDIT}:
         text = tool_messages.cut_off_text(outcome.state)
         answered = tool_messages.message_for(call, text, item_id=outcome.item_id)
-        # Marked: people may reconcile it later, and a late report may contradict
-        # them.
+        # Marked: people may reconcile it later, and a late report may contradict them.
         return (
             messages.mark_reconciled(answered) if outcome.state in _OPEN else answered
         )
@@ -251,8 +249,8 @@ def _update(
 ) -> dict[str, Any]:
     known = messages.known_edits(state)
     update: dict[str, Any] = {
-        # All messages are replaced: results must follow their call, and the reducer
-        # can only append.
+        # All messages are replaced: results must follow their call, and the reducer can
+        # only append.
         "messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), *rebuilt]
     }
     fresh = [record for record in repair.records if record not in known]
@@ -260,8 +258,8 @@ def _update(
         update[_EDITS] = messages.dump_records(fresh)
     if not repair.updates:
         return update
-    # One update per tool: each goes through the reducers as it would have. LangGraph
-    # accepts a list of updates, LangChain's annotation lacks it.
+    # One update per tool, so that each passes through the reducers separately.
+    # LangGraph accepts a list of updates; LangChain's annotation lacks it.
     updates: list[Command[Any]] = [Command(update=update)]
     updates.extend(Command(update=members) for members in repair.updates)
     return cast("dict[str, Any]", updates)

@@ -2,9 +2,9 @@
 
     outcome = await arequire_approval("wire_money", {"amount": 90}, run=wire_money)
 
-The node pauses until a person decided; then ``run`` is called once, with the arguments
-that were authorized as keywords: ``wire_money(amount=90)``. LangGraph runs a node
-again from its start after a pause: nothing before this call may have effects.
+The node pauses until a reviewer has decided. Then ``run`` is called once, with the
+authorized arguments as keywords: ``wire_money(amount=90)``. LangGraph runs a node again
+from its start after a pause: code before this call must have no effects.
 """
 
 from __future__ import annotations
@@ -71,49 +71,49 @@ from keyturn.gateway.protocol.wire import (
 
 # Check before submission that a function accepts an action's arguments as keywords.
 #
-# A step is approved by people and then called with keyword arguments. A mistake in the
-# signature has to show before anybody is asked, not after the approval.
+# A step is approved and then called with keyword arguments. A mistake in the signature
+# must be found before the step is submitted, not after the approval.
 
 
 def check(run: Callable[..., Any], args: JsonObject, tool: str) -> None:
     """Refuse a function that cannot be called with a step's arguments.
 
     Raises:
-        BadStep: names the function, the argument and what to change.
+        BadStep: names the function, the argument and the fix.
     """
     problem = binding_problem(run, args)
     if problem:
         raise BadStep(
-            f"The step {tool!r} was not put to anybody: {problem}. `run` is called "
+            f"The step {tool!r} was not submitted: {problem}. `run` is called "
             "with one keyword argument for each member of `args`; give both the same "
             "names, or take them all: run=lambda **args: ..."
         )
 
 
 def check_synchronous(run: Callable[..., Any], tool: str) -> None:
-    """Refuse a coroutine function where nothing would await it.
+    """Refuse a coroutine function, which this call would not await.
 
     Raises:
-        BadStep: says what to use instead.
+        BadStep: names the function to use instead.
     """
-    # An object with an asynchronous `__call__` is not a coroutine function itself.
+    # An object with an asynchronous `__call__` is not itself a coroutine function.
     called = getattr(run, "__call__", run)  # noqa: B004 - its kind is asked, not whether there is one
     if inspect.iscoroutinefunction(run) or inspect.iscoroutinefunction(called):
         raise BadStep(
-            f"The step {tool!r} was not put to anybody: {_name(run)} is a coroutine "
+            f"The step {tool!r} was not submitted: {_name(run)} is a coroutine "
             "function, which `require_approval` does not await. Use "
             "`await arequire_approval(...)` in an async node."
         )
 
 
 def binding_problem(run: Callable[..., Any], args: JsonObject) -> str:
-    """Return why a function cannot be called with these keywords; "" when it can."""
+    """Return why a function cannot be called with these keywords; "" if it can."""
     if not callable(run):
         return f"{run!r} is not a function"
     try:
         signature = signature_of(run)
     except (TypeError, ValueError):
-        return ""  # some built-in functions do not tell; the call itself will
+        return ""  # a built-in without a signature; the call itself may fail
     try:
         signature.bind(**args)
     except TypeError as error:
@@ -128,11 +128,11 @@ def _name(run: Callable[..., Any]) -> str:
 # Canonicalize the arguments of a gated action in a plain LangGraph node.
 #
 # A step of a plain node has no tool, but its function may have annotations. They are
-# read like the schema of a tool: what people are shown is what the function gets.
+# applied like a tool's schema: the function receives exactly the approved values.
 
 
 def declared(run: Callable[..., Any], tool: str) -> BaseTool | None:
-    """Return a tool with the schema of a function; None when it annotates nothing."""
+    """Return a tool with the schema of a function; None without annotations."""
     try:
         parameters = inspect.signature(run).parameters.values()
         is_open = any(one.kind is one.VAR_KEYWORD for one in parameters)
@@ -150,21 +150,21 @@ def canonical_step(
 ) -> JsonObject:
     """Return the arguments of a step as its function reads them.
 
-    They are canonical: a step runs alike whether people were asked or not.
+    They are canonical: a step runs the same with and without approval.
 
     Defaults are not filled in: a node runs again after a pause, and a generated default
     would differ each time and change the call's hash.
 
     Raises:
         BadJson: when they are not strict JSON.
-        BadStep: when the function's annotations do not take them; nobody was asked.
+        BadStep: when they do not fit the function's annotations; nothing was submitted.
     """
     try:
         read = _read(run, canonical.plain(args), tool)
         return cast("JsonObject", digest.in_spelling_of(args, read))
     except canonical.ArgumentMismatch as error:
         raise BadStep(
-            f"The step {tool!r} was not put to anybody: {error}. Give arguments that "
+            f"The step {tool!r} was not submitted: {error}. Give arguments that "
             "fit the annotations of `run`."
         ) from error
 
@@ -172,7 +172,7 @@ def canonical_step(
 def step_reading(
     run: Callable[..., Any], args: JsonObject, tool: str
 ) -> Reading | None:
-    """Return how a function reads arguments that it would not get exactly."""
+    """Return how a function reads arguments that it would change; otherwise None."""
     problem, made = binding_problem(run, args), args
     try:
         made = made if problem else _read(run, args, tool)
@@ -184,7 +184,7 @@ def step_reading(
 
 
 def step_problem(run: Callable[..., Any], args: JsonObject, tool: str) -> str:
-    """Return why a function would not get exactly these arguments; "" when it would."""
+    """Return why a function would not receive exactly these arguments, or ""."""
     found = step_reading(run, args, tool)
     if found is None or found.args is None:
         return found.problem if found else ""
@@ -201,12 +201,12 @@ def _read(run: Callable[..., Any], args: JsonObject, tool: str) -> JsonObject:
 
 
 def values(run: Callable[..., Any], args: JsonObject, tool: str) -> dict[str, Any]:
-    """Return canonical arguments as the values that the function declares."""
+    """Return canonical arguments as values of the function's declared types."""
     reader = declared(run, tool)
     if reader is None:
         return dict(args)
     read = argument_model(reader).read(args)
-    # Only what was given: the function fills in its own defaults.
+    # Only the given arguments: the function fills in its defaults.
     return {name: getattr(read, name) for name in args}
 
 
@@ -215,9 +215,9 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Approved(Generic[R]):
-    """It ran, with ``args``; ``edit`` says what a person changed, None for nothing.
+    """The step ran with ``args``; ``edit`` is a reviewer's edit or None.
 
-    ``reasons`` is what people wrote when they approved it, each named, or nothing.
+    ``reasons`` contains the reviewers' reasons for approving, each with a name, or "".
     """
 
     result: R
@@ -228,11 +228,11 @@ class Approved(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class NotApproved:
-    """It did not run. ``message`` is a sentence that says why, with people's words.
+    """The step did not run. ``message`` is a sentence with the reason.
 
-    ``kind`` is the answer's kind (reject, respond, expired, …), ``deny`` when policy
-    or the gateway refused, or ``misfit`` when ``run`` does not take the arguments that
-    a person wrote. ``said`` is the reason or the response of a person as they wrote it.
+    ``kind`` is the answer's type (reject, respond, expired, …), ``deny`` when policy or
+    the gateway refused, or ``misfit`` when ``run`` does not accept a reviewer's edited
+    arguments. ``said`` is a person's reason or response, unchanged.
     """
 
     kind: str
@@ -242,7 +242,7 @@ class NotApproved:
 
 @dataclass(frozen=True, slots=True)
 class Unsure:
-    """It was started, and whether it took effect or what it returned is not known."""
+    """The step started, but its effect or its result is unknown."""
 
     message: str
 
@@ -254,7 +254,7 @@ _Work = Callable[[JsonObject], Awaitable[R]]
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What a caller asked for, with defaults filled in."""
+    """The caller's request, with defaults filled in."""
 
     run: Callable[..., Any]
     tool: str
@@ -268,7 +268,7 @@ class _Step:
     recheck: Recheck | None
 
     def __post_init__(self) -> None:
-        """Check what pydantic would refuse in words of its own, or late."""
+        """Check values that pydantic would refuse late or with an unclear message."""
         require(is_a(self.tool, str) and self.tool, "tool", self.tool, "give a name")
         texts = {"key": self.given_key, "says": self.says, "task": self.task}
         for name, text in texts.items():
@@ -298,36 +298,36 @@ def require_approval(  # noqa: PLR0913 - what a node may say of a step, by name
     api_key: str | None = None,
     recheck: Recheck | None = None,
 ) -> Outcome[R]:
-    """Ask for one step of a node, wait, and run it once; for synchronous graphs.
+    """Submit one step of a node, wait, and run it once; for synchronous graphs.
 
     Args:
-        tool: the name that policy and the card know this step by.
+        tool: the step's name in policy and card.
         args: its arguments by name, strict JSON.
-        run: does it; called with the authorized arguments as keywords, which are read
-            by its annotations, if it has any, before anybody is asked. What it returns
-            is kept to be given back after a crash, so it should be plain JSON. `grant`
-            works in it, and so do `guarded` tools.
-        agent: the name that policy and the card know the asker by.
-        key: names this step within its node. Without one a step is known by its place
-            in the order in which the node asks, which must not change between runs
-            of the node: give keys to steps that threads ask about in any order.
-        says: why, in the asker's own words; shown as unverified.
-        task: what the step is part of; steps of one task may share a card, where the
-            policy says ``batch: {by: task, …}``.
+        run: executes the step; called with the authorized arguments as keywords. If it
+            has annotations, they are applied to the arguments before submission. The
+            return value is stored for recovery after a crash, so it should be plain
+            JSON. `grant` and `guarded` tools work in it.
+        agent: the asker's name in policy and card.
+        key: names this step within its node. Without a key, a step is identified by its
+            position in the node's order of requests, which must not change between runs
+            of the node. Give keys to steps that threads request in any order.
+        says: the asker's reason, shown as unverified.
+        task: the task of this step; steps of one task may share a card, if the policy
+            has ``batch: {by: task, …}``.
         schema: JSON Schema of the arguments, for the edit form and its checks.
-        gateway: the gateway to ask, or its URL; by default the one `connected`, else
-            that of the environment.
-        api_key: for a gateway at a URL; by default that of the environment.
+        gateway: the gateway, or its URL. Defaults to the one `connected`, then to that
+            of the environment.
+        api_key: the key for a remote gateway. Defaults to that of the environment.
         recheck: reads the state that must not change until the step runs; see
             `guarded`.
 
     Raises:
         BadJson: when the arguments are not strict JSON.
-        BadStep: when ``run`` does not take these arguments; nobody was asked.
-        SettingsError: when another argument is of a wrong type; nobody was asked.
-        NotAllowed: when no gateway is connected, or the graph keeps no thread.
-        ThreadUnavailable: when the gateway does not answer. Nothing ran, or an answer
-            is kept: run the thread again later.
+        BadStep: when ``run`` does not accept these arguments; nothing was submitted.
+        SettingsError: when another argument has a wrong type; nothing was submitted.
+        NotAllowed: when no gateway is connected, or the graph has no persistent thread.
+        ThreadUnavailable: when the gateway does not answer. Either nothing ran, or the
+            answer is kept: run the thread again later.
         StateUnknown: when ``recheck`` fails before the approved step runs; likewise.
     """
     check_synchronous(run, tool)
@@ -358,11 +358,11 @@ async def arequire_approval(  # noqa: PLR0913 - what `require_approval` takes
     api_key: str | None = None,
     recheck: Recheck | None = None,
 ) -> Outcome[R]:
-    """Ask for one step of a node, wait, and run it once; see `require_approval`."""
+    """Submit one step of a node, wait, and run it once; see `require_approval`."""
     check(run, args, tool)
 
     async def work(given: JsonObject) -> R:
-        # A synchronous function is accepted too.
+        # Synchronous functions are accepted too.
         returned = cast("Any", run(**values(run, given, tool)))
         return cast("R", await returned if inspect.isawaitable(returned) else returned)
 
@@ -474,7 +474,7 @@ def _to_result(
     if isinstance(outcome, Unsure | NotApproved):
         kind = "unsure" if isinstance(outcome, Unsure) else "not_run"
         payload = json.dumps({"v": 1, kind: outcome.message})
-        # `Unsure` gets its kind from the error.
+        # The failure kind of `Unsure` comes from the error.
         failure = FailureKind.NOT_STARTED if kind == "not_run" else None
         summary = outcome.message[:500]
         return Result(ok=False, summary=summary, payload=payload, failure=failure)
@@ -482,9 +482,9 @@ def _to_result(
         row = {"v": 1, "result": outcome.result, "args": outcome.args}
         payload = json.dumps(row, allow_nan=False)
     except (TypeError, ValueError):
-        # After a crash its end can still be reported, but not its value.
+        # After a crash the step can still be reported as done, but without its value.
         payload = ""
-    # Never an empty summary: that marks a result that people reconciled.
+    # Never empty: an empty summary marks a reconciled result.
     return Result(ok=True, summary=str(outcome.result)[:500] or "-", payload=payload)
 
 
@@ -511,7 +511,7 @@ def _with_edit(
 
 
 def _explained(outcome: Outcome[R], failure: FailureKind | None) -> Outcome[R]:
-    """Return an outcome with advice, where ``run`` returned nothing."""
+    """Return an outcome with advice if ``run`` returned nothing."""
     if failure is None or not isinstance(outcome, Unsure):
         return outcome
     return Unsure(tool_messages.failure_text(failure, outcome.message))

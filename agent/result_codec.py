@@ -1,6 +1,6 @@
 """Serialize tool results as JSON; rewrite their messages and state updates.
 
-The store is not trusted for integrity, so this is JSON with five known shapes and
+The store is not trusted for integrity, so the format is JSON with five known shapes,
 never a pickle or a msgpack that imports classes by name.
 """
 
@@ -26,26 +26,26 @@ from keyturn.gateway.protocol import edits
 from keyturn.gateway.protocol.records import EditRecord, FailureKind, Result
 
 ToolResult = ToolMessage | Command[Any] | list[ToolMessage | Command[Any]]
-"""What running a tool comes to; a list when the tool itself returned one."""
+"""The result of running a tool; a list when the tool itself returned one."""
 
 MAX_PAYLOAD_CHARS = 1024 * 1024
 SUMMARY_CHARS = 500
 NO_TEXT = "(no text)"
-"""Stands where a result has none; only a person's finding leaves a summary empty."""
+"""The summary of a result without text; only a reviewer's finding leaves it empty."""
 
 
 def serialize(result: ToolResult, inside: Sequence[EditRecord]) -> Result:
-    """Return what the gateway keeps of an execution.
+    """Return the stored form of an execution's result.
 
-    A result that is not plain data, or is larger than `MAX_PAYLOAD_CHARS`, is kept
+    A result that is not plain data, or is larger than `MAX_PAYLOAD_CHARS`, is stored
     without its payload: it can then be reported, but not returned.
     """
     document = {"v": 1, "inside": [record.model_dump(mode="json") for record in inside]}
     try:
-        # NaN and infinities are not JSON: what holds them is kept without its payload.
+        # NaN and infinities are not JSON; such a result is stored without its payload.
         payload = json.dumps({**document, "result": _encode(result)}, allow_nan=False)
-    # RecursionError: the tool has run, so nothing in its result may keep the execution
-    # from being recorded, be it cyclic or nested a thousand times.
+    # RecursionError: the tool has run, so even a cyclic or deeply nested result must
+    # not prevent the record.
     except (TypeError, ValueError, RecursionError):
         payload = ""
     is_kept = len(payload) <= MAX_PAYLOAD_CHARS
@@ -53,7 +53,7 @@ def serialize(result: ToolResult, inside: Sequence[EditRecord]) -> Result:
 
 
 def summarize(result: ToolResult) -> Result:
-    """Return whether an execution went well, and what it says, cut to a summary."""
+    """Return an execution's success, and its text cut to a summary."""
     message = last_tool_message(result)
     return Result(
         ok=_is_ok(message),
@@ -62,7 +62,7 @@ def summarize(result: ToolResult) -> Result:
 
 
 def went_well(result: ToolResult) -> bool:
-    """Return whether an execution went well, as `summarize` says it."""
+    """Return True if an execution succeeded, as `summarize` decides."""
     if isinstance(result, ToolMessage):
         return _is_ok(result)
     return _is_ok(last_tool_message(result))
@@ -73,14 +73,14 @@ def _is_ok(message: ToolMessage | None) -> bool:
 
 
 def deserialize(payload: str) -> tuple[ToolResult, list[EditRecord]] | None:
-    """Return a stored result and the edits made inside it; None when it is lost."""
+    """Return a stored result and the edits made inside it; None if it is lost."""
     if not payload:
         return None
     try:
         document = cast("dict[str, Any]", json.loads(payload))
         result = _decode(document["result"])
         inside = [EditRecord.model_validate(entry) for entry in document["inside"]]
-    # What is stored may be anything: who can write to the store can write this.
+    # The stored text may be anything: any writer to the store can forge it.
     except (LookupError, TypeError, ValueError, ValidationError, RecursionError):
         return None
     is_result = isinstance(result, ToolMessage | Command | list)
@@ -88,7 +88,7 @@ def deserialize(payload: str) -> tuple[ToolResult, list[EditRecord]] | None:
 
 
 def last_tool_message(result: ToolResult) -> ToolMessage | None:
-    """Return the last tool message in a result, wherever it stands."""
+    """Return the last tool message in a result, at any depth."""
     found: list[ToolMessage] = []
 
     def collect(message: ToolMessage) -> ToolMessage:
@@ -129,7 +129,8 @@ def without_updates(result: ToolResult, prefix: str) -> ToolResult:
     if isinstance(result, list):
         changed = [without_updates(part, prefix) for part in result]
         return cast("ToolResult", changed)
-    # An update may be a dict, pairs or a model: LangGraph's own method reads them all.
+    # An update may be a dict, pairs or a model: LangGraph's private method reads them
+    # all.
     read = cast("Any", result)._update_as_tuples  # noqa: SLF001 - it has no public name
     pairs = cast("list[tuple[str, Any]]", read())
     kept = [(name, value) for name, value in pairs if not name.startswith(prefix)]
@@ -140,7 +141,7 @@ def without_updates(result: ToolResult, prefix: str) -> ToolResult:
 
 
 def other_updates(result: ToolResult) -> list[dict[str, Any]]:
-    """Return what a result changes in the agent's state besides the messages."""
+    """Return a result's changes to the agent's state except the messages."""
     if isinstance(result, ToolMessage):
         return []
     if isinstance(result, list):
@@ -189,7 +190,7 @@ def _encode(value: object) -> JsonValue:
         case list():
             plain = [_encode(entry) for entry in cast("list[object]", value)]
         case dict():
-            # As pairs: a key "$" of the tool's own would be decoded as one of our tags.
+            # As pairs: a tool's key "$" would otherwise be decoded as a tag.
             rows = cast("dict[object, object]", value).items()
             plain = {"$": "dict", "is": [[_key(k), _encode(v)] for k, v in rows]}
         case _:
@@ -224,7 +225,7 @@ def _decode(value: object) -> Any:  # noqa: ANN401 - any value of a tool
     if not isinstance(value, dict):
         return value
     tagged = cast("dict[str, Any]", value)
-    # An unknown shape is a KeyError: the result then counts as lost.
+    # An unknown shape raises KeyError: the result then counts as lost.
     return _DECODERS[tagged["$"]](tagged["is"])
 
 
@@ -243,19 +244,19 @@ _DECODERS: dict[str, Callable[[Any], object]] = {
 
 
 def clean_result(result: ToolResult, history: Sequence[AnyMessage]) -> ToolResult:
-    """Return a tool's result without forged marks and updates of our state.
+    """Return a tool's result without forged marks and updates of reserved state.
 
-    A handoff tool returns the messages of the history. Those that equal one of the
-    history are left alone: the marks in them are ours.
+    A handoff tool returns messages from the history. Those equal to one in the history
+    stay unchanged: their marks are genuine.
     """
 
     def change(message: ToolMessage) -> ToolMessage:
         cleaned = messages.without_lookalikes(message)
-        # Most hold none, and nothing is looked for in a long history.
+        # Most have no marks; then the history is not searched.
         return message if cleaned is message or is_known(message) else cleaned
 
     def is_known(message: ToolMessage) -> bool:
-        # The whole message must be equal: with a copied id alone a tool could keep a
+        # The whole message must be equal: otherwise a tool could copy an id and keep a
         # forged mark.
         return message == next(
             (
@@ -272,7 +273,7 @@ def clean_result(result: ToolResult, history: Sequence[AnyMessage]) -> ToolResul
 
 
 def explained(result: ToolResult, failure: FailureKind | None) -> ToolResult:
-    """Return a result for the model: with advice, where the tool returned nothing."""
+    """Return a result for the model, with advice if the tool returned nothing."""
     if failure is None:
         return result
 
@@ -291,7 +292,7 @@ def restore_result(
     result: Result,
     history: Sequence[AnyMessage],
 ) -> tuple[ToolResult, list[EditRecord]]:
-    """Return a stored result for the model, or say that it is lost."""
+    """Return a stored result for the model, or a message that it is lost."""
     found = result_codec.deserialize(result.payload)
     if found is not None:
         cleaned = clean_result(found[0], history)

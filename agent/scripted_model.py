@@ -1,7 +1,7 @@
 """Scripted chat model for tests, demos and benchmarks.
 
-The fake models of LangChain take no tools, so no agent can be made with them. This one
-takes any tools, and a function says what it replies.
+LangChain's fake models do not accept tools, so no agent can use them. This one accepts
+any tools, and a function returns its replies.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _MAX_PROMPTS = 100
 
 
 class ScriptedModel(BaseChatModel):
-    """A chat model whose replies a function makes from what it reads.
+    """A chat model whose replies come from a function of its messages.
 
     Attributes:
-        reply: returns the next message of the agent, from all messages it reads.
+        reply: returns the agent's next message, given all messages.
     """
 
     reply: Reply
@@ -39,7 +39,7 @@ class ScriptedModel(BaseChatModel):
 
     @property
     def seen(self) -> deque[list[BaseMessage]]:
-        """Return the prompts of the last calls, the newest at the end."""
+        """Return the prompts of the last calls, newest last."""
         return self._seen
 
     @property
@@ -55,7 +55,7 @@ class ScriptedModel(BaseChatModel):
         tool_choice: str | None = None,
         **kwargs: Any,
     ) -> Runnable[Any, AIMessage]:
-        """Accept any tools: the script names them by itself."""
+        """Accept any tools: the script contains their names."""
         del tools, tool_choice, kwargs
         return self
 
@@ -86,6 +86,6 @@ def scripted(replies: Iterable[AIMessage]) -> ScriptedModel:
 
 
 def calling(*calls: tuple[str, dict[str, Any], str], text: str = "") -> AIMessage:
-    """Return a message of an agent that asks for calls: tool, arguments and call id."""
+    """Return an agent's message with calls: tool, arguments and call id."""
     asked = [ToolCall(name=name, args=args, id=each) for name, args, each in calls]
     return AIMessage(text, tool_calls=asked)

@@ -1,8 +1,8 @@
-"""Turn what a tool raises beside exceptions into one.
+"""Convert a tool's non-exception errors into an exception.
 
-A library that calls ``sys.exit``, or a task of the tool itself that was cancelled,
-raises what is no `Exception`: asyncio and LangGraph take it for the end of the process,
-or of the run. It is a failure of the tool.
+A library that calls ``sys.exit``, or a cancelled task inside the tool, raises an error
+that is not an `Exception`. asyncio and LangGraph would treat it as the end of the
+process or of the run. It is a failure of the tool.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Any
 
 
 class ToolEscape(RuntimeError):
-    """A tool ended its program, or was cancelled by itself; the text says which."""
+    """A tool called exit or cancelled itself; the text names the error."""
 
 
 class contained:  # noqa: N801 - used as a function, in `with`
-    """Raise `ToolEscape` where a tool inside ends its program or is cancelled.
+    """Raise `ToolEscape` if a tool inside calls exit or cancels itself.
 
-    Not where somebody else cancels the task, or a signal ends the process.
+    An outer cancellation of the task and a signal that ends the process pass unchanged.
     """
 
     __slots__ = ()
 
     def __enter__(self) -> None:
-        """Begin."""
+        """Do nothing."""
 
     def __exit__(
         self,
@@ -38,7 +38,7 @@ class contained:  # noqa: N801 - used as a function, in `with`
         error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        """Look at what was raised."""
+        """Convert the error if the tool caused it."""
         is_own = isinstance(error, asyncio.CancelledError) and not _is_cancelled()
         is_exit = isinstance(error, SystemExit) and not _is_of_a_signal(error)
         if is_own or is_exit:
@@ -49,8 +49,8 @@ class contained:  # noqa: N801 - used as a function, in `with`
 def contained_method(method: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method of a tool whose escapes are exceptions.
 
-    Inside the tool, since LangChain runs it in a task: asyncio stops its loop for a
-    task that raises `SystemExit`, before anybody can catch it.
+    The check is inside the tool, since LangChain runs the tool in a task. If a task
+    raises `SystemExit`, asyncio stops the loop before any caller can catch it.
     """
     if inspect.iscoroutinefunction(method):
 
@@ -72,27 +72,28 @@ def contained_method(method: Callable[..., Any]) -> Callable[..., Any]:
 def _annotated_as(
     method: Callable[..., Any], wrapper: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Give a wrapper the annotations by which LangChain knows what to pass to it."""
-    # From Python 3.14 on `functools.wraps` copies the function that makes them. There
-    # is none where they were assigned, and to ask for the others would evaluate them.
+    """Give a wrapper the annotations that LangChain uses to inject arguments."""
+    # Since Python 3.14, `functools.wraps` copies the function that computes them.
+    # Assigned annotations have no such function, and reading lazy ones would evaluate
+    # them.
     if getattr(method, "__annotate__", None) is None:
         wrapper.__annotations__ = getattr(method, "__annotations__", {})
     return wrapper
 
 
 def _is_cancelled() -> bool:
-    """Return whether somebody cancels the running task, and not only inside it."""
+    """Return True if the running task is cancelled, not only a task inside it."""
     try:
         task = asyncio.current_task()
-    except RuntimeError:  # in a thread
+    except RuntimeError:  # in a thread without an event loop
         return False
     return task is not None and bool(task.cancelling())
 
 
 def _is_of_a_signal(error: SystemExit) -> bool:
-    """Return whether the handler of a signal raised it, while the tool happened to run.
+    """Return True if a signal handler raised the error while the tool was running.
 
-    A process that was told to end has to end.
+    A process that receives a signal to end has to end.
     """
     handlers = map(signal.getsignal, signal.valid_signals())
     codes = {getattr(one, "__code__", None) for one in handlers} - {None}

@@ -1,7 +1,7 @@
 """Build the tool messages for held calls that did not run as the model proposed.
 
-Every text says whether the call ran: a model that has to guess calls again. Text of
-people is quoted as JSON, so that it cannot end the sentence.
+Every text states whether the call ran: a model that has to guess repeats the call. Text
+from people is quoted as JSON, so that it cannot end the sentence.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ CONFIRMED = (
     "effect; its output is lost. Do not repeat it; tell the user that it is done."
 )
 SKIPPED = (
-    "This call was cut off while it ran, and a person decided to leave it be. Treat it "
-    "as not done, although it may have taken effect. Do not repeat it; tell the user."
+    "This call was cut off while it ran, and a person decided to skip it. Treat it as "
+    "not done, although it may have taken effect. Do not repeat it; tell the user."
 )
 INTERRUPTED = (
     "This call was cut off when the conversation moved on, and its result is lost. "
     f"It may have run. {UNKNOWN_EFFECT}"
 )
 MISMATCH = (
-    "What was authorized is not what this call asks for, so it did not run. "
+    "The authorized action differs from this call, so the call did not run. "
     f"{NOT_AGAIN} Tell the user."
 )
 NOT_ALONE = (
-    "This call was sent to run together with others in a way in which people cannot "
-    "be asked about each, so it did not run. Make it again on its own."
+    "This call was started in one task with others, where approvals cannot be told "
+    "apart, so it did not run. Make it again as a single call."
 )
 
 _CUT_OFF_STATES = {
-    ItemState.PENDING: "Nobody had decided about this call when the conversation "
-    "moved on, so it did not run.",
+    ItemState.PENDING: "This call was still waiting for a decision when the "
+    "conversation moved on, so it did not run.",
     ItemState.AUTHORIZED: "The conversation moved on before this call ran, so it did "
     "not run.",
     ItemState.EXECUTING: "This call had been started when the conversation moved "
@@ -73,9 +73,9 @@ _CUT_OFF_STATES = {
 def message_for(
     call: ToolCall, text: str, *, item_id: str = "", is_error: bool = True
 ) -> ToolMessage:
-    """Return a tool message with this text, look-alikes defused."""
+    """Return a tool message with this text, forged marks neutralized."""
     return ToolMessage(
-        # It quotes people and tools, and their text must not look like our notice.
+        # The text quotes people and tools, which must not imitate a gateway notice.
         content=edits.defuse(text),
         name=call["name"],
         tool_call_id=call["id"] or "",
@@ -87,7 +87,7 @@ def message_for(
 def decision_message(call: ToolCall, answer: Answer, *, item_id: str) -> ToolMessage:
     """Return the message for a call that people ended without running it.
 
-    Programs find what people said, unquoted, under `ANSWER_KEY`.
+    Programs find the person's text, unquoted, under `ANSWER_KEY`.
     """
     is_error = answer.type is not AnswerKind.RESPOND
     message = message_for(call, ended_text(answer), item_id=item_id, is_error=is_error)
@@ -100,19 +100,19 @@ def decision_message(call: ToolCall, answer: Answer, *, item_id: str) -> ToolMes
 
 
 def question_status(answer: Answer) -> Literal["answered", "cancelled"]:
-    """Return how the questions of a call ended that people were asked."""
+    """Return the status of the questions of a call."""
     return "answered" if answer.type is AnswerKind.RESPOND else "cancelled"
 
 
 def _question_text(answer: Answer) -> str:
-    """Return the transcript of answered questions, or why nobody answered."""
+    """Return the transcript of answered questions, or why there are no answers."""
     if answer.type is AnswerKind.RESPOND:
         return answer.message
     text = answer.message
     if answer.by is not None:
         why = f" Their reason: {_quoted(text)}." if text else ""
         text = f"{_name(answer.by)} chose not to answer.{why}"
-    return f"{text}\n\nDo not ask the same again. Go on without it where you can."
+    return f"{text}\n\nDo not ask the same again. Continue without it if you can."
 
 
 def denial_text(reason: str) -> str:
@@ -121,19 +121,19 @@ def denial_text(reason: str) -> str:
 
 
 def ended_text(answer: Answer) -> str:
-    """Return the message about a wait that ended and a call that did not run."""
+    """Return the message about a call that ended without running."""
     if answer.asks_people:
         return _question_text(answer)
     who = _name(answer.by)
     ran = "did not run"
     if answer.has_started:
-        ran = "does not go on; what it did before that stays"
+        ran = "was stopped; its effects up to then remain"
     if answer.type is AnswerKind.REJECT:
         why = f"Their reason: {_quoted(answer.message)}." if answer.message else ""
         why = why or "They gave no reason."
         return (
-            f"{who} said no to this call, so it {ran}. {why} {NOT_AGAIN} Tell "
-            "the user, and go on only in a way that respects this decision."
+            f"{who} rejected this call, so it {ran}. {why} {NOT_AGAIN} Tell "
+            "the user, and continue only in a way that respects this decision."
         )
     if answer.type is AnswerKind.RESPOND:
         return (
@@ -147,8 +147,7 @@ def ended_text(answer: Answer) -> str:
 def lost_result_text(result: Result) -> str:
     """Return the message about a result that cannot be returned.
 
-    A person who reconciled a call leaves a result without any text; every other result
-    has a summary.
+    A reconciled call has a result without any text; every other result has a summary.
     """
     if not result.summary:
         return CONFIRMED if result.ok else SKIPPED
@@ -156,7 +155,7 @@ def lost_result_text(result: Result) -> str:
 
 
 def reconciled_text(answer: ReconcileAnswer) -> str:
-    """Return the message with what a person found out about a call in doubt."""
+    """Return the message with a reviewer's finding about a call in doubt."""
     if answer.by is None and answer.message:
         return f"This call was cut off or failed. {answer.message} {UNKNOWN_EFFECT}"
     note = f" Their note: {_quoted(answer.message)}." if answer.message else ""
@@ -167,7 +166,7 @@ def reconciled_text(answer: ReconcileAnswer) -> str:
             f"took effect; its output is lost.{note} Do not repeat it."
         )
     return (
-        f"This call was cut off or failed, and {who} decided to leave it be.{note} "
+        f"This call was cut off or failed, and {who} decided to skip it.{note} "
         "Treat it as not done, although it may have taken effect. Do not repeat it; "
         "tell the user."
     )
@@ -183,7 +182,7 @@ def finding_message(
 
 
 def reconciliation_note(answer: ReconcileAnswer) -> str:
-    """Return the note with which people reconciled a call; "" when they wrote none."""
+    """Return the reviewer's note on a reconciled call; "" without one."""
     if not answer.message:
         return ""
     did = {
@@ -196,23 +195,23 @@ def reconciliation_note(answer: ReconcileAnswer) -> str:
 
 
 def late_report_text(report: LateReport) -> str:
-    """Return the message about a report that came after people reconciled the call."""
+    """Return the message about a report that arrived after the reconciliation."""
     outcome = "it ran and took effect" if report.ok else "it failed"
     about = "an earlier attempt at this call" if report.is_apart else "this call"
-    means = "So it took effect twice" if report.is_apart else "This is what counts now"
+    means = "So it took effect twice" if report.is_apart else "This report counts now"
     summary = report.summary[:500]
-    quoted = f" It said: {_quoted(summary)}." if summary else ""
+    quoted = f" Its report: {_quoted(summary)}." if summary else ""
     return (
         f"A late report about {about}: after people had reconciled it, its worker "
-        f"reported that {outcome}.{quoted} {means}, even if the result below says "
-        "otherwise. Do not repeat the call; tell the user."
+        f"reported that {outcome}.{quoted} {means}, even if the result below differs. "
+        "Do not repeat the call; tell the user."
     )
 
 
 def failed_result(error: BaseException) -> Result:
-    """Return the result of a tool that raised, in the words that people read.
+    """Return the result of a tool that raised, with a text for people.
 
-    A tool inside which another one was refused may have had an effect before, so only
+    A tool may have had an effect before another tool inside it was refused, so only
     `NotStarted` proves that nothing ran.
     """
     if isinstance(error, NotStarted):

@@ -37,15 +37,15 @@ from keyturn.gateway.protocol.wire import (
     VerdictKind,
 )
 
-# Circuit breaker: submit no more calls of a tool after three in a row fail checks.
+# Circuit breaker: submit no more calls of a tool after three refusals in a row.
 #
-# A call can be submitted, shown to people and then refused before it runs: another
-# middleware changed it, the gateway does not know it, or its tool would read it
-# otherwise. A tool can also run and be refused each tool that it starts. A model that
-# repeats such a call would open one card after another.
+# A call can be submitted, shown to reviewers and then refused before it runs: another
+# middleware changed it, the gateway does not recognize it, or its tool would read its
+# arguments differently. A tool can also run and have each nested tool refused. A model
+# that repeats such a call would open one card after another.
 
 UNCLEARED_KEY = "keyturn_uncleared"
-"""Marks the tool message of a call in which something was refused."""
+"""Marks the tool message of a call that was refused, or inside which one was."""
 
 MAX_CONSECUTIVE = 3
 """How many refused calls of one tool in a row trip the breaker."""
@@ -53,7 +53,7 @@ MAX_CONSECUTIVE = 3
 TRIPPED = (
     f"{MAX_CONSECUTIVE} calls of this tool in a row were refused, so this one was not "
     "submitted, nobody was asked, and it did not run. Do not call this tool again. "
-    "Tell the user that somebody has to look at this agent's middleware and at the "
+    "Tell the user that an administrator has to check this agent's middleware and the "
     "approval gateway."
 )
 
@@ -65,9 +65,10 @@ def mark_uncleared(message: ToolMessage) -> ToolMessage:
 
 
 def is_tripped(tool: str, messages: Sequence[AnyMessage]) -> bool:
-    """Return whether calls of this tool are no longer submitted.
+    """Return True if calls of this tool are no longer submitted.
 
-    A message of the user, and a call of the tool with another end, reset the count.
+    A user's message resets the count, and so does a call of the tool that was not
+    refused.
     """
     count = 0
     for message in reversed(messages):
@@ -87,23 +88,23 @@ UNREACHABLE = (
 )
 NO_VERDICT = (
     "This call was not cleared by the approval gateway, so it did not run. Do not make "
-    "the same call again: it would end in the same way. Tell the user."
+    "the same call again: it would be refused again. Tell the user."
 )
 NO_THREAD = (
-    "This agent keeps no thread, so no call can be cleared and it did not run. Tell "
-    "the user that the agent needs a checkpointer and a thread_id."
+    "This agent has no persistent thread, so no call can be cleared and it did not "
+    "run. Tell the user that the agent needs a checkpointer and a thread_id."
 )
 DUPLICATE_ID = (
-    "Two calls of this message carry the same id, so neither was cleared and neither "
+    "Two calls of this message have the same id, so neither was cleared and neither "
     "ran. If they are still needed, make them again one at a time."
 )
-NO_ID = "This call carries no id, so it was not cleared and did not run."
+NO_ID = "This call has no id, so it was not cleared and did not run."
 
 UNCLEARED = frozenset({NO_VERDICT, TRIPPED})
-"""Reasons for which the same call would be refused again (see `circuit_breaker`)."""
+"""Reasons for which the same call would be refused again; the breaker counts them."""
 
 OUR_STATE = "keyturn_"
-"""How the names of everything begin that we keep in an agent's state."""
+"""The prefix of all of Keyturn's keys in an agent's state."""
 
 _PROPOSED = ProposedCall(tool="", args={}, tool_call_id="")
 
@@ -111,10 +112,10 @@ NO_HINTS: Mapping[str, CallHint] = MappingProxyType({})
 
 
 class KeyturnState(AgentState[Any]):
-    """What the middleware keeps in an agent's checkpointed state, as plain JSON.
+    """The middleware's data in an agent's checkpointed state, as plain JSON.
 
     ``keyturn_turn`` is a dumped `TurnRecord` of the latest turn with calls.
-    ``keyturn_edits`` are dumped `EditRecord`s: what the model must not forget.
+    ``keyturn_edits`` are dumped `EditRecord`s that the model must not forget.
     ``keyturn_overrides`` are dumped `Overrides`: the per-run overrides of tools.
     """
 
@@ -128,10 +129,10 @@ class KeyturnState(AgentState[Any]):
 class TurnRecord(Record):
     """The verdicts on one AI message, by tool call id.
 
-    ``hints`` are those that the turn was submitted with, without their descriptions:
-    they are never asked for again. ``args`` are canonical arguments, where they are not
-    those of the message. ``unchecked`` names the calls whose arguments were submitted
-    as the model wrote them, because their tool was not known.
+    ``hints`` are the submitted hints, without their descriptions: they are never
+    evaluated again. ``args`` are canonical arguments that differ from those of the
+    message. ``unchecked`` lists the calls whose tool was unknown: their arguments were
+    submitted as the model wrote them.
     """
 
     message_id: str
@@ -144,15 +145,15 @@ class TurnRecord(Record):
 def turn_ref(agent: str, message_id: str) -> TurnRef | None:
     """Return the ref of this turn, from the configuration of the running node.
 
-    The namespace is the agent's own: that of the running task without its last part,
-    so that every node of one agent gives the same. A fork or a step back in time stays
-    in its thread; a copy of it is another thread. None where no thread is kept.
+    The namespace is the agent's: that of the running task without its last part, so
+    that every node of one agent has the same. A fork or a step back in time stays in
+    its thread; a copy is another thread. None without a persistent thread.
 
     Raises:
-        GraphError: when an outermost agent calls itself otherwise than its run does.
+        GraphError: when an outermost agent's name differs from that of its run.
     """
     configurable: dict[str, Any] = get_config().get("configurable", {})
-    # A namespace is "node:task|node:task"; its last part is the node that runs now.
+    # A namespace is "node:task|node:task"; its last part is the running node.
     own, _, _ = str(configurable.get("checkpoint_ns", "")).rpartition("|")
     thread = nesting.kept_thread(configurable, own)
     if not thread:
@@ -168,7 +169,7 @@ def turn_ref(agent: str, message_id: str) -> TurnRef | None:
 
 
 def is_nested(agent: str) -> bool:
-    """Return whether this agent runs inside another one of its run."""
+    """Return True if this agent runs inside another agent of its run."""
     ref = turn_ref(agent, "")
     return ref is not None and nesting.is_inside_tool(ref)
 
@@ -176,7 +177,7 @@ def is_nested(agent: str) -> bool:
 def pending_calls(
     messages: Sequence[AnyMessage],
 ) -> tuple[AIMessage, list[ToolCall]] | None:
-    """Return the last AI message and its calls that nothing answers yet, if any."""
+    """Return the last AI message and its unanswered calls, or None."""
     for message in reversed(messages):
         if isinstance(message, AIMessage):
             calls = open_calls(message, messages)
@@ -185,10 +186,10 @@ def pending_calls(
 
 
 def open_calls(message: AIMessage, messages: Sequence[AnyMessage]) -> list[ToolCall]:
-    """Return the calls of a message that no tool message after it answers."""
+    """Return the calls of a message without a later tool message."""
     answered: set[str] = set()
     for later in reversed(messages):
-        # By identity: a history may hold an equal message twice.
+        # By identity: a history may contain an equal message twice.
         if later is message:
             break
         if isinstance(later, ToolMessage):
@@ -197,7 +198,7 @@ def open_calls(message: AIMessage, messages: Sequence[AnyMessage]) -> list[ToolC
 
 
 class TurnDraft:
-    """The calls of one turn, sorted into those to submit and those refused at once."""
+    """The calls of one turn, split into those to submit and those already refused."""
 
     def __init__(
         self,
@@ -229,16 +230,17 @@ class TurnDraft:
             return
         refusal = one.refusal
         if not call_id or is_duplicate:
-            # Verdicts are found by id, so one could run under that of the other.
+            # Verdicts are found by id, so one call could run under the other's verdict.
             refusal = DUPLICATE_ID if call_id else NO_ID
         elif is_tripped(call["name"], self._history):
-            # Before it is proposed, since each proposal may become one more card.
+            # Before it is proposed, since each proposal may become another card.
             refusal = refusal or TRIPPED
         if refusal:
             self.refuse(call, refusal)
             return
         self.proposed.append(
-            # All of it is checked, and pydantic would look at each value once more.
+            # All values are checked already; pydantic would validate each of them
+            # again.
             _PROPOSED.with_(
                 tool=call["name"],
                 args=one.args,
@@ -251,7 +253,7 @@ class TurnDraft:
         )
 
     def refuse(self, call: ToolCall, reason: str) -> None:
-        """Deny a call without asking anybody."""
+        """Deny a call without submitting it."""
         self.refused[call["id"] or ""] = denial(call["name"], call["id"] or "", reason)
 
     def add_states(self, states: Mapping[str, BusinessState | None]) -> None:
@@ -266,7 +268,7 @@ class TurnDraft:
                 self.proposed.append(call.with_(state=state) if state else call)
 
     def refuse_questions(self) -> None:
-        """Refuse the questions of an agent that people do not speak to."""
+        """Refuse the questions of an agent that people do not talk to."""
         for call in self.proposed:
             if call.is_question:
                 refused = denial(call.tool, call.tool_call_id, NOT_OUTERMOST)
@@ -276,19 +278,19 @@ class TurnDraft:
     def turn(
         self, ref: TurnRef, says: str, schemas: Mapping[str, JsonObject | None]
     ) -> Turn:
-        """Return what is submitted, with the schemas of the tools that are called."""
+        """Return the turn to submit, with the schemas of the called tools."""
         called = {call.tool: schemas.get(call.tool) for call in self.proposed}
         turn = Turn(
             ref=ref, calls=tuple(self.proposed), says=strict_json.printable(says)
         )
-        # Schemas are JSON already: pydantic would look at each of their values.
+        # Schemas are valid JSON already; pydantic would validate each value again.
         return turn.with_(
             schemas={tool: one for tool, one in called.items() if one is not None},
             enclosing_run=run_context.enclosing_run(ref.run_ref),
         )
 
     def record(self, message_id: str, verdicts: Sequence[Verdict]) -> TurnRecord:
-        """Join the gateway's verdicts with the refusals; a mismatch is a denial."""
+        """Merge the gateway's verdicts with the refusals; a mismatch is a denial."""
         kept = dict(self.refused)
         given = {verdict.tool_call_id: verdict for verdict in verdicts}
         for call in self.proposed:
@@ -300,7 +302,7 @@ class TurnDraft:
                 verdict = denial(call.tool, call.tool_call_id, NO_VERDICT)
             kept[call.tool_call_id] = verdict
         hints = {
-            # The description is on the card; state is written with every checkpoint.
+            # The card has the description; state is written with every checkpoint.
             call.tool_call_id: call.hint.with_(description="")
             for call in self.proposed
             if call.hint is not None
@@ -320,7 +322,7 @@ class TurnDraft:
         )
 
     def deny_all(self, message_id: str, reason: str) -> TurnRecord:
-        """Deny every call with one sentence, or with what is wrong with it itself."""
+        """Deny every call with one reason, or with its individual problem."""
         denials = {
             call.tool_call_id: denial(
                 call.tool, call.tool_call_id, call.problem or reason
@@ -331,7 +333,7 @@ class TurnDraft:
 
 
 def is_about(verdict: Verdict, tool: str, call_id: str, args: JsonObject) -> bool:
-    """Return whether a verdict is about exactly this call."""
+    """Return True if a verdict is about exactly this call."""
     return (
         verdict.tool == tool
         and verdict.tool_call_id == call_id
@@ -346,7 +348,7 @@ def denial(tool: str, tool_call_id: str, reason: str) -> Verdict:
         tool=tool,
         tool_call_id=tool_call_id,
         tier=Tier.DENY,
-        # Never compared: a denial holds for any arguments.
+        # Never compared: a denial applies to any arguments.
         args_hash="",
         reason=reason,
     )
@@ -355,14 +357,14 @@ def denial(tool: str, tool_call_id: str, reason: str) -> Verdict:
 def kept_verdict(
     state: Mapping[str, Any], message: AIMessage, call: ToolCall
 ) -> tuple[Verdict, JsonObject]:
-    """Return the verdict kept for a call of this message, and its arguments.
+    """Return the stored verdict on a call of this message, and the call's arguments.
 
-    It is a denial when there is none. A verdict counts only for the message, the call
-    id, the tool and the arguments that it was given for.
+    Without a verdict it is a denial. A verdict counts only for its message, call id,
+    tool and arguments.
     """
 
-    # From here on whatever is missing or cannot be read is a refusal: anybody who
-    # writes checkpoints writes this state.
+    # From here on, missing or unreadable data is a refusal: any writer of checkpoints
+    # can write this state.
     def refused(reason: str = NO_VERDICT) -> tuple[Verdict, JsonObject]:
         return denial(call["name"], call["id"] or "", reason), {}
 
@@ -370,7 +372,7 @@ def kept_verdict(
         return refused(DUPLICATE_ID)
     note = cast("dict[str, Any]", state.get("keyturn_turn") or {})
     try:
-        # Only this one is parsed: each resume of a sibling runs this again.
+        # Only this one is parsed: each resume of a sibling runs this code again.
         verdict = Verdict.model_validate(note["verdicts"][call["id"]])
     except (KeyError, TypeError, ValidationError):
         return refused()
@@ -385,26 +387,26 @@ def kept_verdict(
 
 
 def _submitted_args(state: Mapping[str, Any], call: ToolCall) -> JsonObject | None:
-    """Return the arguments that a call was submitted with; None when they are lost.
+    """Return the arguments that a call was submitted with; None if they are lost.
 
-    They are those of the call itself, unless others were kept that were made of just
-    these.
+    They are the call's arguments, unless canonical ones derived from exactly these are
+    stored.
     """
     try:
         written = plain(call["args"])
         row = submitted_canonical(state).get(call["id"] or "")
         if row is None:
             return written
-        # Another hash: the message or the kept arguments were rewritten.
+        # Another hash: the message or the stored arguments were rewritten.
         return plain(row.args) if row.original_hash == wire.args_hash(written) else None
     except BadJson:
         return None
 
 
 def submitted_canonical(state: Mapping[str, Any]) -> dict[str, CanonicalArgs]:
-    """Return the canonical arguments that are kept for the latest turn.
+    """Return the stored canonical arguments of the latest turn.
 
-    One that cannot be read stands for arguments that nobody wrote.
+    An unreadable entry becomes one that matches no call.
     """
     note = cast("dict[str, Any]", state.get("keyturn_turn") or {})
     rows = cast("dict[str, Any]", note.get("args") or {})
@@ -412,7 +414,7 @@ def submitted_canonical(state: Mapping[str, Any]) -> dict[str, CanonicalArgs]:
 
 
 def is_unchecked(state: Mapping[str, Any], call: ToolCall) -> bool:
-    """Return whether a call was submitted before its tool was known."""
+    """Return True if a call was submitted before its tool was known."""
     note = cast("dict[str, Any]", state.get("keyturn_turn") or {})
     return call["id"] in cast("list[str]", note.get("unchecked") or [])
 
@@ -428,7 +430,7 @@ def _canonical_args(row: object) -> CanonicalArgs:
 def submitted_hints(state: Mapping[str, Any]) -> dict[str, CallHint]:
     """Return the hints that the latest turn was submitted with.
 
-    One that cannot be read holds its call: it may have.
+    An unreadable hint holds its call, as the original may have done.
     """
     note = cast("dict[str, Any]", state.get("keyturn_turn") or {})
     hints = cast("dict[str, Any]", note.get("hints") or {})
@@ -439,12 +441,12 @@ def _hint(row: object) -> CallHint:
     try:
         return CallHint.model_validate(row)
     except ValidationError:
-        # The hint could have asked for people, and a lost hint must not lower a tier.
+        # The hint may have required approval, and a lost hint must not lower a tier.
         return CallHint(hold=True)
 
 
 def requesting_message(state: Mapping[str, Any], tool_call_id: str) -> AIMessage | None:
-    """Return the last AI message when it has an id and holds a call with this id."""
+    """Return the last AI message if it has an id and contains a call with this id."""
     messages = cast("Sequence[AnyMessage]", state.get("messages", ()))
     for message in reversed(messages):
         if isinstance(message, AIMessage):

@@ -297,7 +297,7 @@ async def batch(context: DemoContext) -> None:
     after = await context.reached(approval, states | {REJECTED: ItemState.REJECTED})
     words = await context.final_message()
     expect(len(context.effects()) == LAMPS - 1, "Not every approved refund ran once.")
-    expect("9.95" in words and "said no" in words, "The agent missed something.")
+    expect("9.95" in words and "rejected" in words, "The agent missed something.")
     rejected = sum(item.state is ItemState.REJECTED for item in after.items)
     await context.shows(ts, f"{LAMPS - 1} done")
     updates = context.updates(ts)
@@ -570,7 +570,7 @@ async def reject(context: DemoContext) -> None:
     await context.reached(approval, {0: ItemState.REJECTED})
     words = await context.final_message()
     expect(not context.effects(), "A rejected call ran.")
-    expect("said no" in words and REASON in words, "The agent does not say why.")
+    expect("rejected" in words and REASON in words, "The agent does not say why.")
 
 
 async def respond(context: DemoContext) -> None:
@@ -634,7 +634,7 @@ async def multi(context: DemoContext) -> None:
     words = await context.final_message()
     tools = sorted(str(effect["tool"]) for effect in context.effects())
     expect(tools == ["process_refund", "send_email"], f"These ran: {tools}.")
-    expect("449.50" in words and "said no" in words, "The agent missed something.")
+    expect("449.50" in words and "rejected" in words, "The agent missed something.")
 
 
 async def escalate(context: DemoContext) -> None:

@@ -310,13 +310,13 @@ def final_message(result: ToolMessage) -> str:
     executed = _json_after(text, "Executed arguments: ")
     if isinstance(requested, dict) and isinstance(executed, dict):
         words = _edited_words(what, text, requested, executed)
-    elif "said no" in text:
+    elif "rejected this call" in text:
         reason = _json_after(text, "Their reason: ") or "no reason given"
-        words = f"A reviewer said no to {what}, so it was not done: {_stop(reason)}"
+        words = f"A reviewer rejected {what}, so it was not done: {_stop(reason)}"
     elif "answered it instead" in text:
         words = f"About {what}, a reviewer says: {_json_after(text, 'instead: ')}"
     elif "in time" in text:
-        words = f"Nobody decided in time about {what}, so it was not done."
+        words = f"There was no decision in time about {what}, so it was not done."
     elif result.status == "error":
         words = f"I could not do {what}: {text}"
     else:

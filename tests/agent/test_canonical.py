@@ -98,7 +98,7 @@ def test_a_schema_that_changes_its_own_output_is_refused() -> None:
             return amount * 2
 
     with pytest.raises(
-        ArgumentMismatch, match="reads its own output differently at 'amount'"
+        ArgumentMismatch, match="reads its output differently at 'amount'"
     ):
         canonical_args(described(Doubled), {"amount": 50})
 
@@ -118,7 +118,7 @@ def test_no_correction_is_asked_for_where_a_schema_does_not_read_what_it_writes(
 
     problem = prepare_calls([call], toolbox)["c1"].problem
 
-    assert "does not read what it writes" in problem
+    assert "does not read its own output" in problem
     assert "lines.0.amount.minor: Field required" in problem
     assert "tell the user" in problem
     assert "Correct the arguments" not in problem

@@ -59,7 +59,7 @@ async def test_a_removed_middleware_runs_nothing_and_loses_nothing(
     gateway.approve("ap0.0")
     answers = await runner.answers(graph, gateway)
 
-    with pytest.raises(NotAllowed, match="nobody cleared this call"):
+    with pytest.raises(NotAllowed, match="this call was not cleared"):
         await runner.run(bare, Command(resume=answers), STRICT)
     meanwhile = list(effects.paid)
     await runner.resume(graph, gateway)

@@ -65,7 +65,7 @@ async def test_other_arguments_than_those_granted_do_not_run(
 def test_a_grant_for_another_tool_and_no_grant_do_not_run() -> None:
     with grant_scope(_grant({"amount": 1}, "look_up")), pytest.raises(NotAllowed):
         pay.invoke({"amount": 1})
-    with pytest.raises(NotAllowed, match="nobody cleared"):
+    with pytest.raises(NotAllowed, match="this call was not cleared"):
         pay.invoke({"amount": 1})
     with pytest.raises(NotAllowed, match="no grant"):
         grant()
@@ -172,4 +172,4 @@ def test_a_tool_in_which_another_one_was_refused_may_have_had_its_effect() -> No
     failed = failed_result(e.value)
     assert failed.failure is FailureKind.REFUSED
     assert failed.has_started
-    assert "'pay' was called with something else" in failed.summary
+    assert "'pay' differs from the cleared one" in failed.summary

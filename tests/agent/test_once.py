@@ -148,7 +148,7 @@ async def test_a_kill_after_the_effect_is_reconciled_by_a_person(
     expected = {
         "executed": "confirmed that it took effect",
         "rerun": "paid 10.0",
-        "skip": "decided to leave it be",
+        "skip": "decided to skip it",
     }
     assert asked["type"] == "keyturn.reconcile"
     assert (asked["item_id"], asked["tool"]) == ("ap0.0", "pay")

@@ -86,7 +86,7 @@ async def test_a_function_with_another_signature_is_refused_before_anybody_is_as
     gateway = FakeGateway()
     graph = _graph(runner, memory, wire, gateway)
 
-    with pytest.raises(BadStep, match=r"wire.*not put to anybody.*'total'"):
+    with pytest.raises(BadStep, match=r"wire.*not submitted.*'total'"):
         await runner.run(graph, {"amount": 5})
 
     assert not gateway.turns

@@ -99,7 +99,7 @@ async def test_arguments_that_do_not_fit_are_refused_before_anybody_is_asked(
     gateway = FakeGateway()
     graph = graph_of(runner, memory, gateway, {"day": "soon", "seats": 3})
 
-    with pytest.raises(BadStep, match="was not put to anybody: day: Input should be"):
+    with pytest.raises(BadStep, match="was not submitted: day: Input should be"):
         await runner.run(graph, {"outcome": None})
 
     assert gateway.items == {}

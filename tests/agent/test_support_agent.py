@@ -116,9 +116,9 @@ def _expire(gateway: FakeGateway, item_id: str) -> None:
 @pytest.mark.parametrize(
     ("act", "said"),
     [
-        (_reject, "said no to the refund"),
+        (_reject, "rejected the refund"),
         (_respond, "ask for a photo"),
-        (_expire, "Nobody decided in time"),
+        (_expire, "no decision in time"),
     ],
 )
 async def test_a_refund_that_did_not_happen_is_told_as_such(
@@ -147,7 +147,7 @@ async def test_several_calls_of_one_turn_end_each_in_its_own_way(
     assert len(messages) == 1
     assert [row["tool"] for row in _rows(ledger)].count("process_refund") == 1
     assert {row["tool"] for row in _rows(ledger)} == {"process_refund", "send_email"}
-    assert "said no to the change of address" in words
+    assert "rejected the change of address" in words
     assert "449.50 instead of 899.00" in words
 
 

@@ -32,7 +32,7 @@ def test_of_a_call_that_began_nobody_says_that_it_did_not_run(kind: AnswerKind) 
 
     assert "did not run" in before
     assert "did not run" not in after
-    assert "does not go on; what it did before that stays" in after
+    assert "was stopped; its effects up to then remain" in after
 
 
 def test_what_people_wrote_cannot_look_like_a_message_of_ours() -> None:

@@ -370,7 +370,7 @@ async def test_a_rejected_direct_answer_goes_to_the_model_instead_of_the_user(
     end = await runner.resume(graph, gateway)
 
     told = by_call(end)
-    assert "said no" in told["c1"].text
+    assert "rejected this call" in told["c1"].text
     assert end["messages"][-1] == told["c2"]
     assert told["c2"].text == "It costs 2.0."
     assert told["c2"].additional_kwargs["keyturn_edit"]["edited_args"] == {"price": 2}

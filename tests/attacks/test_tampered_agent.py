@@ -204,7 +204,7 @@ async def test_an_agent_without_its_middleware_runs_no_guarded_tool(
     bare = make(sample_tools.obedient(), tools=[guarded(sample_tools.refund)])
     async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
         runner = LangGraphLocal(attached(bare, saver))
-        with pytest.raises(Exception, match="nobody cleared this call"):
+        with pytest.raises(Exception, match="this call was not cleared"):
             await cast("Any", runner)._graph.ainvoke(Command(goto="tools"), CONFIG)
     await stack.decide(item)
 

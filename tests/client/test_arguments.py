@@ -186,7 +186,7 @@ async def test_what_a_step_cannot_use_is_refused(name: str, given: Any) -> None:
 
 @pytest.mark.parametrize("given", ["Which?", b"Which?", 5, None, {"question": "x"}])
 async def test_one_text_is_no_list_of_questions(given: Any) -> None:
-    with pytest.raises(ValueError, match="is no list of questions"):
+    with pytest.raises(ValueError, match="is not a list of questions"):
         await aask_questions(given, gateway=Keyturn.remote(URL, api_key=KEY).gateway)
 
 

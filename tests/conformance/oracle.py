@@ -22,7 +22,7 @@ ENDS = {
     Choice.SUPERSEDE: ItemState.SUPERSEDED,
 }
 WORDS = {
-    ItemState.REJECTED: "said no to this call",
+    ItemState.REJECTED: "rejected this call",
     ItemState.ANSWERED: "answered it instead",
     ItemState.EXPIRED: "Nobody decided in time",
     ItemState.SUPERSEDED: "moved on",

@@ -150,7 +150,7 @@ async def test_a_plain_tool_that_another_middleware_runs_itself_does_not_run(
         middleware=[Invoking(), ApprovalMiddleware("shop")],
     )
 
-    with pytest.raises(NotAllowed, match="nobody cleared this call"):
+    with pytest.raises(NotAllowed, match="this call was not cleared"):
         await tk.run(graph, saying(json.dumps(SLOW)), thread_id="t1", agent="shop")
 
     assert sample_tools.ledger() == []

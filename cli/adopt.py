@@ -1,4 +1,4 @@
-"""Replace lost checkpoints by the database that the settings name."""
+"""Accept the configured checkpoint database in place of a lost one."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from keyturn.gateway.service.process_check import kept_by
 from keyturn.gateway.store.processes import AgentCheckpoints
 
 EXAMPLES = examples(
-    ("keyturn adopt", "the earlier checkpoints are lost; go on with these")
+    ("keyturn adopt", "the earlier checkpoints are lost; continue with these")
 )
 
 
 def adopt(ctx: typer.Context) -> None:
     """Replace lost checkpoints by those of the settings.
 
-    They are used although calls wait whose threads are elsewhere. Threads that these
-    checkpoints do not have are lost: their calls end, and people are notified.
+    They are accepted even if calls wait in threads that are stored elsewhere. Threads
+    that these checkpoints lack are lost: their calls end, and people are notified.
     """
     for before, now in asyncio.run(_accepted(command_context(ctx))):
-        was = before.shown if before else "nowhere yet"
+        was = before.shown if before else "none yet"
         console.good(
-            f"Agent {now.agent!r} keeps its threads in {now.shown} (was {was})."
+            f"The threads of agent {now.agent!r} are in {now.shown} (was {was})."
         )
 
 
@@ -44,7 +44,7 @@ async def _accepted(
             saver, place, tenant=settings.tenant, serves=settings.agents
         )
         keys = store.keys_of_tenant(settings.tenant)
-        # Read before it is replaced, for the answer alone; nothing is compared with it.
+        # Read before the replacement, only for the output.
         before = (await store.processes.read(keys)).kept
         kept = tuple(kept_by(process))
         await store.processes.keep(keys, kept)

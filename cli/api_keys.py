@@ -28,9 +28,9 @@ T = TypeVar("T")
 
 ABOUT = """Make, list and revoke API keys for agents in other processes.
 
-A key lets a program propose calls of its agents, wait for people, and run what they
-approved, over the HTTP API ('api' in the settings). No key can approve anything: people
-do that, in Slack.
+With a key, a program can propose calls of its agents, wait for decisions, and run
+approved calls over the HTTP API ('api' in the settings). No key can approve calls: only
+people can, in Slack.
 """
 
 group = typer.Typer(help=ABOUT, no_args_is_help=True, rich_markup_mode=None)
@@ -51,11 +51,11 @@ _MOST_NAME = 80
 )
 def create(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(help="What it is for, for people.")],
+    name: Annotated[str, typer.Argument(help="A name for people, such as its use.")],
     *,
     agent: Annotated[
         list[str],
-        typer.Option(help="An agent that it speaks for; '*' for all. Repeatable."),
+        typer.Option(help="An agent that may use it; '*' for all. Repeatable."),
     ],
     tool: Annotated[
         list[str] | None,
@@ -64,8 +64,8 @@ def create(
     scope: Annotated[
         list[Scope] | None,
         typer.Option(
-            help="submit: propose calls; read: see what became of them; execute: run "
-            "what was approved. Default: all three."
+            help="submit: propose calls; read: read their state; execute: run approved "
+            "calls. Default: all three."
         ),
     ] = None,
     expires: Annotated[
@@ -75,10 +75,10 @@ def create(
     json: AsJson = False,
     by: By = "",
 ) -> None:
-    """Make a key and print it, once: only a keyed hash of it is kept.
+    """Make a key and print it, once: only a keyed hash of it is stored.
 
     Give it to the agent's process as a secret (KEYTURN_API_KEY). To replace a key, make
-    the new one, change the process over, then revoke the old one.
+    a new one, switch the process over, then revoke the old one.
     """
     lives = _life(expires)
     names = _checked(name, [*agent, *(tool or ())])
@@ -107,19 +107,19 @@ def create(
         console.as_json({**_row(new.kept), "key": new.text})
         return
     console.good(f"{_line(new.kept)}")
-    console.note("This is the key. It is shown once, and nobody can print it again:")
+    console.note("This is the key. It is shown only once:")
     typer.echo(new.text)
 
 
 @group.command(
     "list",
     epilog=examples(
-        ("keyturn api-keys list", "every key, what it may do, and until when"),
+        ("keyturn api-keys list", "every key, with its rights and its end"),
         ("keyturn api-keys list --json", "the same for a machine"),
     ),
 )
 def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
-    """List the keys, the oldest first; none of them can be printed."""
+    """List the keys, oldest first; the keys themselves cannot be printed."""
 
     async def read(
         keys: ApiKeyStore, settings: Settings
@@ -135,14 +135,13 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
         (console.note if key.revoked_at else console.good)(_line(key))
         if key.seals != seals and not key.revoked_at:
             console.note(
-                "  Made with the KEYTURN_SECRET before this one, and ends with it: "
-                "make another, then revoke this one."
+                "  Made with an earlier KEYTURN_SECRET, and ends with that secret: "
+                "make another key, then revoke this one."
             )
     for one in refused:
         console.bad(
-            f"{console.printable(one)}: not made by this gateway, or with a secret "
-            "that it does not know any more; it is refused. "
-            "'keyturn api-keys revoke' removes it."
+            f"{console.printable(one)}: forged, or made with a secret that is no "
+            "longer configured; it is refused. 'keyturn api-keys revoke' removes it."
         )
     if not found and not refused:
         console.note("There is no API key; 'keyturn api-keys create' makes one.")
@@ -161,11 +160,11 @@ def revoke(
     *,
     by: By = "",
 ) -> None:
-    """End a key: within a second, no gateway accepts it any more.
+    """End a key: within a second, every gateway refuses it.
 
-    What its agent asked for before stays as it is: people may still decide it.
+    The agent's earlier calls stay as they are: people can still decide them.
     """
-    # Somebody who has the whole key at hand means it, too.
+    # A user may also paste the whole key.
     given = key.removeprefix("tk_").partition("_")[0]
 
     async def ended(
@@ -176,8 +175,8 @@ def revoke(
     found = _ask(command_context(ctx), ended)
     if found is None:
         raise SettingsError(
-            f"There is no API key {given!r} that has not ended; "
-            "'keyturn api-keys list' shows those there are."
+            f"There is no active API key {given!r}; 'keyturn api-keys list' shows the "
+            "existing ones."
         )
     if found == "removed":
         console.good(f"{console.printable(given)} was removed; it was refused anyway.")
@@ -192,7 +191,7 @@ def _ask(
     makes: bool = False,
 ) -> T:
     settings = command.settings()
-    # As for a freeze: a key can be revoked also in a store that is not durable.
+    # As for a freeze: a key can be revoked in a store that is not durable, too.
     return use_store(
         command,
         lambda store, _: ask(api_key_store(settings, store), settings),
@@ -214,8 +213,8 @@ def _checked(name: str, others: list[str]) -> str:
     for one in (name, *others):
         if not (is_name(one) and len(one) <= _MOST_NAME):
             raise SettingsError(
-                f"{one!r} is no name; write 1 to {_MOST_NAME} printable characters, "
-                "without blanks around them."
+                f"{one!r} is not a name; write 1 to {_MOST_NAME} printable characters, "
+                "without surrounding spaces."
             )
     return name
 

@@ -33,20 +33,20 @@ _SHOWN_EVERY = 10_000
 
 
 class Progress:
-    """Prints on a terminal how far a long log is done."""
+    """Prints the progress over a long log on a terminal."""
 
     def __init__(self, word: str) -> None:
         self._word = word
 
     def __call__(self, done: int, of: int = 0) -> None:
-        """Show how many entries are done, now and then."""
+        """Show the number of entries from time to time."""
         if done and done % _SHOWN_EVERY == 0 and sys.stderr.isatty():
             whole = f" of {of:,}" if of else ""
             typer.echo(f"\r{self._word} {done:,}{whole} entries", nl=False, err=True)
 
 
 def tell_log(one: Verified, *, is_json: bool) -> bool:
-    """Print what was found of a log; return whether it is not what was signed."""
+    """Print the result for a log; return True if it does not match its signatures."""
     if is_json:
         console.as_json({"verified": not one.problems, **_log_row(one)})
     else:
@@ -57,7 +57,7 @@ def tell_log(one: Verified, *, is_json: bool) -> bool:
 def _tell_log(one: Verified) -> None:
     if not one.origin and not one.problems:
         console.note(
-            f"{one.tenant}: there is no tree yet; a gateway that runs has one."
+            f"{one.tenant}: there is no tree yet; a running gateway makes one."
         )
         return
     wrong = one.first_bad
@@ -68,17 +68,17 @@ def _tell_log(one: Verified) -> None:
         )
         return
     console.good(
-        f"{one.tenant}: {one.size} entries are as they were signed, by "
+        f"{one.tenant}: {one.size} entries match their signatures, in "
         f"{one.checkpoints} checkpoints of {one.origin}."
     )
     if one.kept_from:
         console.note(
-            f"Of the first {one.kept_from}, whose time is over, the hashes are kept."
+            f"The first {one.kept_from} have expired; only their hashes are kept."
         )
     if one.unsigned:
         console.note(f"{one.unsigned} newer ones wait for the next checkpoint.")
     for state, count in sorted(one.not_ours.items()):
-        console.note(f"{count} are {state}: not known to be written by Keyturn.")
+        console.note(f"{count} are {state}: not verified as written by Keyturn.")
 
 
 def _log_row(one: Verified) -> JsonObject:
@@ -99,13 +99,13 @@ def _log_row(one: Verified) -> JsonObject:
 
 
 def tell_proofs(found: Sequence[Proven], *, tenant: str, is_json: bool) -> int:
-    """Print entries with their proofs; return how many there are."""
+    """Print entries with their proofs; return their number."""
     ours = [one for one in found if one.event is None or one.event.tenant == tenant]
     if is_json and ours:
         console.as_json([_proof_row(one) for one in ours])
         return len(ours)
     for one in ours:
-        # The entry and its proof are what a tool reads; the rest are remarks for it.
+        # A tool reads the entry and its proof; the other lines are comments for it.
         typer.echo(f"# entry {one.index}: {_what(one)}")
         typer.echo(ascii_text(one.leaf.text.decode()))
         for name, hidden in _shown(one):
@@ -116,7 +116,7 @@ def tell_proofs(found: Sequence[Proven], *, tenant: str, is_json: bool) -> int:
 
 
 def ascii_text(text: str) -> str:
-    """Return JSON without a letter that steers a terminal; it parses to the same."""
+    """Return JSON without characters that control a terminal; it parses to the same."""
     return "".join(
         letter if letter.isascii() and letter.isprintable() else _escaped(letter)
         for letter in text
@@ -151,7 +151,7 @@ def _proof_row(one: Proven) -> JsonObject:
 
 
 def tell_bundle(report: BundleReport, *, has_stories: bool, is_json: bool) -> None:
-    """Print what was found of a bundle."""
+    """Print the result for a bundle."""
     stories = report.stories.by_approval
     if is_json:
         console.as_json(_bundle_row(report, stories, has_stories=has_stories))
@@ -167,17 +167,17 @@ def tell_bundle(report: BundleReport, *, has_stories: bool, is_json: bool) -> No
     if (log := report.log) is not None:
         kind = "a part of the" if sample else "all"
         console.good(
-            f"{log.entries} entries are as they were signed: {kind} entries "
+            f"{log.entries} entries match their signatures: {kind} entries "
             f"{log.start} to {log.end - 1} of {log.checkpoint.size} of {log.origin}."
         )
     console.good(
-        f"It tells of {len(stories)} approvals, with the arguments of {report.calls} "
+        f"It covers {len(stories)} approvals, with the arguments of {report.calls} "
         "calls."
     )
     if sample:
         console.note(
-            "It is a sample: that an approval has no other entry is the word of who "
-            "signed the bundle, and not proven by the log."
+            "It is a sample: the log does not prove that an approval has no other "
+            "entries; only the bundle's signer claims it."
         )
     if has_stories:
         for story in stories.values():
@@ -185,7 +185,7 @@ def tell_bundle(report: BundleReport, *, has_stories: bool, is_json: bool) -> No
 
 
 def _tell_story(story: Story) -> None:
-    what = "ran" if story.has_run else "nothing of it ran"
+    what = "ran" if story.has_run else "no call ran"
     typer.echo(f"\n{story.approval}: {what}")
     for step in story.steps:
         event = step.event
@@ -234,25 +234,25 @@ T = TypeVar("T")
 ABOUT = """Read, prove, export and verify the audit log.
 
 \b
-Each entry is a leaf of a Merkle tree, and the gateway signs the root of the tree every
-100 entries or 60 seconds: an entry that is changed, removed or added later is noticed.
+Each entry is a leaf of a Merkle tree. The gateway signs the root of the tree every 100
+entries or 60 seconds, so later changes, removals and additions are detected.
   verify         compares tree, signatures, files and store
-  export FILE    writes entries with their proofs, for somebody outside
-  verify FILE    verifies such a file with public keys alone
+  export FILE    writes entries with their proofs, for an outside auditor
+  verify FILE    verifies such a file with only public keys
 """
 
 group = typer.Typer(help=ABOUT, no_args_is_help=True, rich_markup_mode=None)
 
 NOT_VERIFIED = 1
-"""Exit code of a log or a bundle that is not what was signed."""
+"""Exit code for a log or a bundle that does not match its signatures."""
 
 Since = Annotated[str, typer.Option(metavar="TIME", help="ISO 8601 with its zone.")]
 Until = Annotated[
-    str, typer.Option(metavar="TIME", help="What happened before this time.")
+    str, typer.Option(metavar="TIME", help="Only events before this time.")
 ]
 Arguments = Annotated[
     bool,
-    typer.Option(help="Add the arguments that are still kept, as cards show them."),
+    typer.Option(help="Add the arguments that are still stored, as cards show them."),
 ]
 
 
@@ -261,7 +261,7 @@ Arguments = Annotated[
         ("keyturn audit export > audit.jsonl", "everything, one JSON object a line"),
         ("… --since 2026-07-01T00:00Z", "from that time on"),
         ("… bundle.jsonl", "with proofs, for 'keyturn audit verify bundle.jsonl'"),
-        ("… --sample 25 sample.jsonl", "of 25 approvals that are chosen at random"),
+        ("… --sample 25 sample.jsonl", "of 25 randomly chosen approvals"),
         (
             "keyturn policy replay new.yml --audit audit.jsonl",
             "evaluate it by a policy",
@@ -274,7 +274,7 @@ def export(
         Path | None,
         typer.Argument(
             metavar="[FILE]",
-            help="Write a bundle that proves itself; without it, print plain entries.",
+            help="Write a bundle with proofs; without it, print plain entries.",
         ),
     ] = None,
     *,
@@ -289,11 +289,11 @@ def export(
 ) -> None:
     """Print plain entries, or write a bundle that proves itself.
 
-    Plain entries are printed, one JSON object a line, oldest first. A bundle has for
-    each entry what was signed, the words and names that it hides as hashes, and its
-    proof; calls that are still kept and have no redacted arguments come with them. It
-    tells who saw, decided and ran what. Without --sample it has every entry of its
-    time, so what is not in it was not recorded.
+    Plain entries are printed, one JSON object a line, oldest first. For each entry a
+    bundle has the signed text, the hidden texts and names, and its proof. It also has
+    the calls that are still stored and have no redacted arguments. It shows who saw,
+    decided and ran each call. Without --sample it has every entry of its time: an event
+    that is missing was not recorded.
     """
     command = command_context(ctx)
     times = (_ms(since, "--since") or 0, _ms(until, "--until"))
@@ -339,10 +339,10 @@ def export(
         ("keyturn audit verify", "the log of this store, tree, files and signatures"),
         (
             "… --checkpoint kept.txt",
-            "and that it goes on from a checkpoint kept before",
+            "and that it continues a checkpoint saved earlier",
         ),
         ("… bundle.jsonl --key KEY", "a file of 'keyturn audit export', anywhere"),
-        ("… bundle.jsonl --key KEY --stories", "and what it tells of each approval"),
+        ("… bundle.jsonl --key KEY --stories", "and the history of each approval"),
     )
 )
 def verify(
@@ -358,30 +358,30 @@ def verify(
     ] = None,
     checkpoint: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="A checkpoint that was kept elsewhere."),
+        typer.Option(metavar="FILE", help="A checkpoint that was saved elsewhere."),
     ] = None,
     stories: Annotated[
         bool, typer.Option("--stories", help="Who saw, decided and ran what.")
     ] = False,
     json: AsJson = False,
 ) -> None:
-    """Verify the audit log, or a bundle with public keys alone.
+    """Verify the audit log, or a bundle with only public keys.
 
-    Ends with 0 when all of it verifies, and with 1 and the first bad entry when it does
-    not. For a bundle neither a store nor settings are needed.
+    Exits with 0 if everything verifies, otherwise with 1 and the first bad entry. A
+    bundle needs neither a store nor settings.
     """
     if file is not None:
         if checkpoint:
             raise SettingsError(
-                "--checkpoint is for the log of this store: leave FILE out. A bundle "
-                "has the checkpoint that its proofs lead to."
+                "--checkpoint is for the log of this store: omit FILE. A bundle has "
+                "the checkpoint of its proofs."
             )
         _verify_file(file, key or [], has_stories=stories, is_json=json)
         return
     if key or stories:
         raise SettingsError(
             f"{'--key' if key else '--stories'} is for a bundle: name its FILE, too. "
-            "The log of this store is verified by the keys of the settings."
+            "The log of this store is verified with the keys of the settings."
         )
     notes = tuple(
         console.read_text(one, "the checkpoint") for one in (checkpoint or [])
@@ -417,9 +417,9 @@ def prove(
 ) -> None:
     """Print the entries of an approval with their proofs.
 
-    A proof is a text of the format C2SP tlog-proof. Anybody who has the public audit
-    key can check it with any tool that reads this format: it shows that the signed log
-    has this entry at this index.
+    A proof is a text of the format C2SP tlog-proof. With the public audit key, any tool
+    that reads this format can check it: it shows that the signed log has this entry at
+    this index.
     """
     command = command_context(ctx)
     if out is None:
@@ -441,7 +441,7 @@ def prove(
     if not count:
         raise SettingsError(
             f"The audit log has no entry about {approval!r}; 'keyturn audit export' "
-            "prints which there are."
+            "prints all entries."
         )
     if out is not None:
         console.good(f"{count} entries with their proofs are in {str(out)!r}.")
@@ -451,16 +451,16 @@ def prove(
     epilog=examples(("keyturn audit restart", "after the files of a tree were lost"))
 )
 def restart(ctx: typer.Context) -> None:
-    """Let gateways begin another tree, where the old one is lost.
+    """Allow gateways to begin a new tree when the old one is lost.
 
-    What the old tree proved is proven no more, except by bundles and checkpoints that
-    somebody kept. Entries that are still kept are leaves of the new tree. Without this,
-    a gateway whose folder lacks the tree writes none, and no entry leaves the store.
+    The proofs of the old tree are lost, except in saved bundles and checkpoints.
+    Entries that are still stored are leaves of the new tree. Without this command, a
+    gateway whose folder lacks the tree writes none, and no entry leaves the store.
     """
     if use_store(command_context(ctx), forget_tree, has_keyring=True):
-        console.good("Gateways begin another tree where they find none.")
+        console.good("Gateways that find no tree will begin a new one.")
     else:
-        console.note("The store knows no tree; gateways begin one where there is none.")
+        console.note("The store has no record of a tree; gateways begin one if needed.")
 
 
 def _print_entries(
@@ -470,14 +470,14 @@ def _print_entries(
         exporter = Exporter(store, tenant=tenant, has_arguments=has_arguments)
         is_empty = True
         async for row in exporter.rows(since_ms=times[0], until_ms=times[1]):
-            # ASCII only: arguments could steer the terminal, or not fit its encoding.
+            # ASCII only: arguments could control the terminal, or not fit its encoding.
             typer.echo(json.dumps(row))
             is_empty = False
         return not is_empty
 
     if not use_store(command, printed):
-        # To stderr: the file that stdout goes to holds rows and nothing else.
-        typer.echo("The audit log has nothing in this time.", err=True)
+        # To stderr: stdout may be redirected to a file, which should contain only rows.
+        typer.echo("The audit log has no entries in this time.", err=True)
 
 
 def _verify_file(
@@ -485,9 +485,8 @@ def _verify_file(
 ) -> None:
     if not keys:
         raise SettingsError(
-            "Name the public key of the audit log by --key: a bundle cannot vouch for "
-            "the keys it was signed with. 'keyturn keys list' prints it where the "
-            "gateway runs."
+            "Give the public key of the audit log with --key: a bundle cannot vouch "
+            "for its own keys. 'keyturn keys list' prints it where the gateway runs."
         )
     trusted = [parse_public_key(one) for one in keys]
     try:

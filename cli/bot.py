@@ -35,7 +35,7 @@ def bot(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:
 
 
 async def serve(command: CommandContext, *, insecure_dev: bool) -> None:
-    """Run a bot until it is asked to stop."""
+    """Run a bot until it receives a stop signal."""
     settings = command.settings()
     policy, tenant = PolicyFile(settings.policy), settings.tenant
     config = bot_config(settings)
@@ -46,8 +46,8 @@ async def serve(command: CommandContext, *, insecure_dev: bool) -> None:
     ) as store:
         reviews = ReviewService(store, policy, tenant=tenant)
         async with (
-            # Followed before the bot starts and until it has stopped, so that its last
-            # clicks are decided by the policy in force.
+            # Followed before the bot starts and until it has stopped, so that the
+            # policy in force decides its last clicks.
             followed(policy, store, tenant=tenant),
             SlackBot(config, reviews) as slack_bot,
         ):

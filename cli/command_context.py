@@ -18,7 +18,7 @@ from keyturn.gateway.policy.rules import Policy
 
 START_EXAMPLES = examples(
     ("keyturn run", "gateway, agents and bot in one process"),
-    ("keyturn run --sandbox", "the same beside a local Slack with a web page"),
+    ("keyturn run --sandbox", "the same with a local Slack and a web page"),
     ("keyturn gateway", "only the agents' side; start as many as you like"),
     ("keyturn bot", "only the Slack side; two or more share the clicks"),
 )
@@ -32,7 +32,7 @@ InsecureDev = Annotated[
 
 
 class CommandContext(GlobalOptions):
-    """One run of ``keyturn``: its options, and the files that they name."""
+    """One run of ``keyturn``: its options and the files they name."""
 
     def settings(self) -> Settings:
         """Read the settings.
@@ -44,20 +44,20 @@ class CommandContext(GlobalOptions):
 
     @property
     def settings_file(self) -> Path:
-        """Return the file that the settings are read from, if it is there."""
+        """Return the path of the settings file, which may not exist."""
         return self.config or DEFAULT_FILE
 
     def policy(self, file: Path | None = None) -> Policy:
-        """Load a policy file, or the policy that the settings name.
+        """Load a policy file, or by default the policy of the settings.
 
         Raises:
-            PolicyError: names the line of what is wrong.
+            PolicyError: names the line of each mistake.
             SettingsError: when it cannot be read.
         """
         return self.loaded_policy(file).policy
 
     def loaded_policy(self, file: Path | None = None) -> LoadedPolicy:
-        """Load a policy like `policy`, with the document that knows its lines."""
+        """Load a policy like `policy`, with the document that has its line numbers."""
         if file is not None:
             name = "<stdin>" if str(file) == "-" else str(file)
             return load_with_lines(read_text(file, "the policy"), name)
@@ -72,7 +72,7 @@ def command_context(ctx: typer.Context) -> CommandContext:
 
 
 def caller() -> str:
-    """Return who types, for the audit log."""
+    """Return the current user's name, for the audit log."""
     try:
         return f"cli/{getpass.getuser()}"
     except (KeyError, OSError):  # a container's user may have no name
@@ -82,10 +82,10 @@ def caller() -> str:
 def configure_logs(
     command: CommandContext, settings: Settings, *, insecure_dev: bool
 ) -> None:
-    """Write logs; the words of an agent's errors only where a developer reads them."""
+    """Configure logs; texts of agents' errors appear only in a developer's log."""
     host = urlsplit(settings.slack.api_url).hostname
-    # By name and not by resolving it: a name server must not decide whether arguments
-    # get into a log.
+    # By name, without resolving it: a name server must not decide whether arguments
+    # appear in a log.
     is_sandbox = host in {"127.0.0.1", "::1", "localhost"}
     shows_errors = command.debug or insecure_dev or is_sandbox
     write_logs(settings.log, shows_errors=shows_errors)

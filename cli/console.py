@@ -21,36 +21,36 @@ from keyturn.gateway.errors import SettingsError
 NO_LIMIT = -1
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 By = Annotated[
-    str, typer.Option(help="Who does it, for the audit log.", show_default="you")
+    str, typer.Option(help="The acting person, for the audit log.", show_default="you")
 ]
 
 LAST_PORT = 65_535
 
 
 def good(text: str) -> None:
-    """Print a line about something that is as it should be."""
+    """Print a line about a success."""
     _line("✔", typer.colors.GREEN, text)
 
 
 def bad(text: str) -> None:
-    """Print a line about something that has to be changed; more lines are indented."""
+    """Print a line about a problem; further lines are indented."""
     _line("✖", typer.colors.RED, text)
 
 
 def note(text: str) -> None:
-    """Print a line about something worth knowing."""
+    """Print a line of information."""
     _line("·", typer.colors.YELLOW, text)
 
 
 def as_json(value: JsonValue) -> None:
-    """Print one JSON document, in ASCII, which steers no terminal."""
+    """Print one JSON document in ASCII, which cannot control a terminal."""
     typer.echo(json.dumps(value, indent=2))
 
 
 def printable(text: str) -> str:
-    """Return untrusted text so that no byte of it can steer a terminal."""
+    """Return untrusted text in a form that cannot control a terminal."""
     # Escape sequences can move the cursor, change the title or write to the clipboard
-    # of a terminal; `isprintable` is false for every one of them.
+    # of a terminal; `isprintable` is false for all of them.
     return text if text.isprintable() else ascii(text)
 
 
@@ -61,9 +61,9 @@ def utc(at_ms: int) -> str:
 
 
 def read_text(path: Path, what: str, *, hint: str = "") -> str:
-    """Return the text of a file that was named on the command line; ``-`` is stdin.
+    """Return the text of a file from the command line; ``-`` is stdin.
 
-    ``hint`` says what to do when there is no such file.
+    ``hint`` is the advice when the file does not exist.
 
     Raises:
         SettingsError: when it cannot be read.
@@ -78,7 +78,7 @@ def read_text(path: Path, what: str, *, hint: str = "") -> str:
 
 @contextmanager
 def new_file(path: Path) -> Generator[BinaryIO]:
-    """Open a file to write, which appears whole or not at all.
+    """Open a file for writing; it appears complete or not at all.
 
     Raises:
         SettingsError: when it cannot be written.
@@ -88,7 +88,7 @@ def new_file(path: Path) -> Generator[BinaryIO]:
         with rough.open("wb") as file:
             yield file
             file.flush()
-            # Before it gets its name: a power cut must not leave an empty file.
+            # Before the rename: a power cut must not leave an empty file.
             os.fsync(file.fileno())
         rough.replace(path)
     except OSError as error:

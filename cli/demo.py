@@ -50,7 +50,7 @@ _INSTALLED = Path(__file__).parent / "sample"
 def sample_settings() -> Path:
     """Return the settings file of the sample agent.
 
-    A wheel holds it inside the package, a clone at its top.
+    In a wheel it is inside the package; in a clone, at the repository root.
     """
     folder = _INSTALLED if _INSTALLED.exists() else Path(__file__).resolve().parents[1]
     return folder / DEFAULT_FILE
@@ -62,7 +62,7 @@ LEDGER = "KEYTURN_DEMO_LEDGER"
 OUTAGE = "KEYTURN_DEMO_OUTAGE"
 SAMPLE = "support"
 _NOT_YOURS = (
-    "This is Keyturn's own sample agent; 'keyturn run --sandbox' shows your own agents."
+    "This is Keyturn's sample agent; 'keyturn run --sandbox' shows your agents."
 )
 
 SCRIPTS = SINGLE_CARDS | {
@@ -82,10 +82,10 @@ EXAMPLES = examples(
     ("keyturn demo --script question", "the agent asks before it acts"),
     ("keyturn demo --script inquiry", "a reviewer asks the requester first"),
     ("keyturn demo --script direct", "the second person decides in a direct message"),
-    ("keyturn demo --script similar", "one form lets more of the same run"),
+    ("keyturn demo --script similar", "one form allows more of the same calls"),
     ("keyturn demo --script apart", "gateway, bot and agent in three processes"),
-    ("keyturn demo --script outage", "the model is away after the approval"),
-    ("keyturn demo --script tamper", "an approval is forged in the store, and noticed"),
+    ("keyturn demo --script outage", "the model is unreachable after the approval"),
+    ("keyturn demo --script tamper", "an approval forged in the store is detected"),
 )
 
 
@@ -121,8 +121,8 @@ def demo(
     """Show it all on this machine: no Slack account, Redis or API key.
 
     An embedded Valkey, a sandbox Slack with a web page, the bot, the gateway and a
-    sample support agent start, and a link is printed. What waits is still there when
-    you start it again, in the same folder.
+    sample support agent start, and a link is printed. Waiting calls are still there
+    when you start it again in the same folder.
     """
     command = command_context(ctx)
     config = _settings(command)
@@ -140,11 +140,11 @@ def demo(
 
 
 def _settings(command: CommandContext) -> Path:
-    """Return the settings of the sample agent: named, of this folder, or Keyturn's own.
+    """Return the settings with the sample agent: given, of this folder, or built-in.
 
     Raises:
-        SettingsError: when those that were named have no such agent, for which alone
-            the scripts are written.
+        SettingsError: when the given settings lack the sample agent, which the scripts
+            require.
     """
     found = command.config or DEFAULT_FILE
     if command.config is None and not found.exists():
@@ -155,8 +155,8 @@ def _settings(command: CommandContext) -> Path:
         typer.echo(_NOT_YOURS, err=True)
         return sample_settings()
     raise SettingsError(
-        f"{str(found)!r} has no agent {SAMPLE!r}, which the demo is about. Run the "
-        "demo without --config; 'keyturn run --sandbox' shows your own agents."
+        f"{str(found)!r} has no agent {SAMPLE!r}, which the demo needs. Run the demo "
+        "without --config; 'keyturn run --sandbox' shows your agents."
     )
 
 
@@ -171,12 +171,12 @@ async def _show(
 ) -> None:
     folder = FOLDER
     if is_fresh and folder.exists():
-        # Renamed and not deleted: a demo that somebody typed into is not thrown away by
-        # an option. Not while it runs: its store would go on under another name.
+        # Renamed, not deleted: an option must not destroy a user's input. Refused while
+        # the demo runs: its store would continue under another name.
         with only_user(folder / KEPT):
             folder.rename(folder.with_name(f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}"))
-    # In the environment of this process, since the sample agent reads it in its tools.
-    # A value that is set already wins.
+    # In this process's environment, because the tools of the sample agent read it
+    # there. An existing value wins.
     os.environ.setdefault(LEDGER, str(folder / "effects.jsonl"))
     typer.echo("Starting a Valkey, a sandbox Slack, the bot and the agent ...")
     env = command.env
@@ -190,14 +190,14 @@ async def _show(
         typer.echo("press Edit, change the amount to 449.50, and submit.")
         typer.echo("A refund of order 78420 takes two people, one of them senior:")
         typer.echo("approve it as Ana, then switch to Chloé, who was sent it directly.")
-        typer.echo("Ctrl+C stops everything; what waits will wait for you.")
+        typer.echo("Ctrl+C stops everything; open cards will still be there.")
         await until_stopped(demo.stack.keyturn.reload, demo.stack.keyturn.store)
     typer.echo("\nStopped. Run `make demo` or `keyturn demo` again to continue.")
 
 
 async def _ask_first(demo: DemoStack) -> None:
-    # Asked once: after a restart the card of before waits still, and a second one would
-    # be about the same order.
+    # Asked once: after a restart the earlier card still waits, and a second one would
+    # concern the same order.
     person = demo.sandbox.person(REQUESTER)
     if not await person.messages(CHANNEL):
         await person.say(CHANNEL, FIRST_REQUEST)
@@ -220,7 +220,7 @@ async def _play(
     with tempfile.TemporaryDirectory(prefix="keyturn-") as temporary:
         folder = Path(temporary)
         ledger = folder / "effects.jsonl"
-        # Overwritten, unlike for the page: a script counts the effects of its own run.
+        # Overwritten, unlike for the page: a script counts the effects of one run.
         os.environ[LEDGER] = str(ledger)
         outage = folder / "model-is-away"
         os.environ[OUTAGE] = str(outage)
@@ -238,7 +238,7 @@ async def _play(
                 config, folder, mode=mode, env=env, is_kept=False
             ) as demo:
                 await SCRIPTS[name](DemoContext(demo, say, ledger, outage))
-        # A script that waits in vain fails as one that finds a fault: with one line.
+        # A script that times out fails like one that finds a fault: with one line.
         except (KeyturnError, TimeoutError) as error:
             say("script.ended", script=name, ok=False, why=str(error))
             return 1

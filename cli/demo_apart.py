@@ -1,7 +1,7 @@
-"""Script of the demo with three processes: gateway, bot, and an agent with its key.
+"""Demo script with three processes: gateway, bot, and an agent with an API key.
 
-The agent's process is given the gateway's URL and an API key, and a folder of its own.
-It is not told where the store is, and has no secret of Keyturn.
+The agent's process gets the gateway's URL, an API key and a separate folder. It has
+neither the address of the store nor any of Keyturn's secrets.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ _TEXT = "refund order 78291"
 
 
 class ProcessFailed(KeyturnError):
-    """A process did not become ready, or ended in another way than asked."""
+    """A process did not become ready, or ended unexpectedly."""
 
 
 @dataclass
 class Apart:
-    """A gateway and a bot in processes of their own, and what an agent needs.
+    """A gateway and a bot in separate processes, and the data for an agent.
 
     Attributes:
-        folder: where the settings file and the store are, which no agent is told.
-        env: of gateway and bot.
-        port: where the gateway's API listens.
+        folder: the folder of the settings file and the store, hidden from agents.
+        env: the environment of gateway and bot.
+        port: the port of the gateway's API.
         key: the agent's API key.
-        agent: whose key it is.
+        agent: the agent's name.
     """
 
     folder: Path
@@ -82,13 +82,13 @@ class Apart:
             )
 
     async def kill(self, name: str) -> None:
-        """End a process at once, as kill -9 does."""
+        """Kill a process, as kill -9 does."""
         process = self.running.pop(name)
         process.kill()
         await process.wait()
 
     async def stop(self) -> None:
-        """Ask every process to stop, the last one first."""
+        """Stop all processes, the last one first."""
         while self.running:
             _, process = self.running.popitem()
             if process.returncode is None:
@@ -136,7 +136,7 @@ class Apart:
     async def start_agent(
         self, home: Path, thread: str, text: str
     ) -> asyncio.subprocess.Process:
-        """Start the agent's process, with its own folder, a URL and a key."""
+        """Start the agent's process, with a separate folder, a URL and a key."""
         home.mkdir(exist_ok=True)  # noqa: ASYNC240 - of the demo alone
         kept = {k: v for k, v in self.env.items() if not k.startswith(_OURS)}
         env = {
@@ -159,7 +159,7 @@ class Apart:
         return (sys.executable, "-m", "keyturn", "--config", config, *words)
 
     def said(self, name: str) -> str:
-        """Return the last lines that a process wrote."""
+        """Return the last lines of a process's log."""
         path = self.folder / f"{name}.log"
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
         return " ".join(lines[-5:]) if path.exists() else ""
@@ -168,13 +168,13 @@ class Apart:
 def without_agents(
     config: Path, folder: Path, port: int, policy: Path | None = None
 ) -> Path:
-    """Write the settings of a gateway that runs no agent, from those of one that does.
+    """Write settings of a gateway without agents, based on settings with agents.
 
     Args:
-        config: the settings whose policy is taken, unless ``policy`` names a file.
-        folder: where they go.
-        port: where the HTTP API listens.
-        policy: the policy instead.
+        config: the source settings, including the policy unless ``policy`` is given.
+        folder: the target folder.
+        port: the port of the HTTP API.
+        policy: the policy file instead.
     """
     document: dict[str, Any] = yaml.safe_load(config.read_text(encoding="utf-8"))
     document.pop("agents", None)
@@ -190,18 +190,19 @@ def without_agents(
 async def open_apart(
     config: Path, folder: Path, env: Mapping[str, str]
 ) -> AsyncGenerator[tuple[Apart, Settings]]:
-    """Run a gateway and a bot apart while the block runs.
+    """Run a gateway and a bot in separate processes while the block runs.
 
     Args:
-        config: settings whose policy is taken.
+        config: the settings with the policy.
         folder: for the settings, the store and the logs.
-        env: what points the bot at a workspace, over the machine's environment.
+        env: variables that point the bot at a workspace, over the machine's
+            environment.
 
     Yields:
-        The processes, and the settings that gateway and bot have.
+        The processes, and the settings of gateway and bot.
     """
     machine = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
-    # The agent is imported from the folder of the settings that were given.
+    # The agent is imported from the folder of the given settings.
     root = str(config.absolute().parent)  # noqa: ASYNC240 - no access to the disk
     machine["PYTHONPATH"] = os.pathsep.join(
         one for one in (root, machine.get("PYTHONPATH", "")) if one
@@ -220,13 +221,13 @@ async def open_apart(
 
 @contextmanager
 def kept_port() -> Generator[int]:
-    """Keep a port of this machine for a server that starts while the block runs.
+    """Reserve a port of this machine for a server that starts while the block runs.
 
-    A port that is only looked up can go to any other process before the server has
-    started, or while it is down. A socket that is bound and does not listen keeps the
-    kernel from giving its port to others, and who connects is refused. On Linux a
-    server that sets ``SO_REUSEADDR``, as asyncio's do, binds it all the same; elsewhere
-    that is refused, so there the port is only looked up.
+    Any other process could take a port that is only looked up, before the server starts
+    or while it is down. A socket that is bound but does not listen reserves the port:
+    the kernel gives it to no other process, and connections are refused. On Linux a
+    server that sets ``SO_REUSEADDR``, as asyncio's do, can still bind it. Elsewhere it
+    cannot, so there the port is only looked up.
     """
     with socket.socket() as kept:
         kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -239,11 +240,11 @@ def kept_port() -> Generator[int]:
 
 @dataclass
 class ApartContext(DemoContext):
-    """A script whose agent is a process of its own.
+    """A script whose agent runs in a separate process.
 
     Attributes:
         apart: the processes.
-        reviews: reads approvals, for the script alone.
+        reviews: reads approvals, only for the script.
         home: the folder of the agent's process.
     """
 
@@ -253,17 +254,17 @@ class ApartContext(DemoContext):
     agent: asyncio.subprocess.Process | None = None
 
     async def start_agent(self, text: str = _TEXT) -> None:
-        """Start the agent's process, or start it again with the same words."""
+        """Start the agent's process, or restart it with the same text."""
         self.agent = await self.apart.start_agent(self.home, self.home.name, text)
 
     async def kill_agent(self) -> None:
-        """End the agent's process at once, if it runs."""
+        """Kill the agent's process, if it runs."""
         if self.agent is not None and self.agent.returncode is None:
             self.agent.kill()
             await self.agent.wait()
 
     def where_it_stands(self) -> str:
-        """Say how the agent's process is, and the last words of every log."""
+        """Describe the agent's process, with the last lines of every log."""
         log = self.home / "agent.log"
         lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
         code = None if self.agent is None else self.agent.returncode
@@ -273,7 +274,7 @@ class ApartContext(DemoContext):
 
     @override
     async def ask(self, text: str = _TEXT) -> tuple[str, Approval]:
-        """Start the agent's process with a person's words; wait for the card."""
+        """Start the agent's process with a person's request; wait for the card."""
         before = await self.ana.messages(CHANNEL)
         self.asked_at = str(before[-1]["ts"]) if before else ""
         await self.start_agent(text)
@@ -282,13 +283,13 @@ class ApartContext(DemoContext):
         def is_newer(message: JsonObject) -> bool:
             return str(message["ts"]) > self.asked_at
 
-        # A process that has to start first takes longer than a step of a script.
+        # A process that must start first takes longer than a step of a script.
         await self.ana.message_with(CHANNEL, is_newer, READY_S)
         return await self.card_after(self.asked_at)
 
     @override
     async def approval(self, approval_id: str) -> Approval:
-        """Read an approval as it is now."""
+        """Return the current state of an approval."""
         loaded = await self.reviews.read(approval_id)
         if loaded is None:
             raise StoryFailed(f"There is no approval {approval_id!r}.")
@@ -311,10 +312,10 @@ class ApartContext(DemoContext):
 async def play_apart(
     config: Path, folder: Path, env: Mapping[str, str], mode: SlackMode, say: Say
 ) -> None:
-    """Approve one refund and edit another, both of agents in their own processes.
+    """Approve one refund and edit another, each of an agent in a separate process.
 
     Raises:
-        KeyturnError: when something is otherwise than in one process.
+        KeyturnError: when the result differs from that in one process.
     """
     async with open_scene(config, folder, env, mode, say) as scene:
         for name in ("gateway", "bot"):
@@ -327,7 +328,7 @@ async def play_apart(
 
 @dataclass
 class Scene:
-    """A sandbox with a gateway and a bot apart; each part has an agent of its own."""
+    """A sandbox with a separate gateway and bot; each part has its agent."""
 
     sandbox: Sandbox
     apart: Apart
@@ -340,7 +341,7 @@ class Scene:
         """Play one part; its agent's process ends with it."""
         home = self.folder / name
         context = ApartContext(
-            # Of a demo in one process a part takes the sandbox alone.
+            # A part uses only the sandbox of the one-process demo.
             DemoStack(self.sandbox, cast("Any", None)),
             self.say,
             home / "effects.jsonl",
@@ -361,7 +362,7 @@ class Scene:
 async def open_scene(
     config: Path, folder: Path, env: Mapping[str, str], mode: SlackMode, say: Say
 ) -> AsyncGenerator[Scene]:
-    """Open a sandbox, and a gateway and a bot in processes of their own."""
+    """Open a sandbox, and a gateway and a bot in separate processes."""
     house = folder / "house"
     house.mkdir()
     async with AsyncExitStack() as stack:
@@ -370,7 +371,7 @@ async def open_scene(
         apart, settings = await stack.enter_async_context(
             open_apart(config, house, given)
         )
-        # For the script alone, which looks at what is recorded.
+        # Only for the script, which reads the records.
         store = await stack.enter_async_context(open_configured(settings))
         policy = PolicyFile(settings.policy)
         reviews = ReviewService(store, policy, tenant=settings.tenant)

@@ -33,7 +33,7 @@ STEP_TIMEOUT_S = 60.0
 WAIT_S = 120.0
 """How long twenty runs of the agent may take on a busy machine."""
 
-# The bot's own builders: a script that repeats their texts breaks with every comma.
+# The bot's builders: a script with copied texts would break at every changed comma.
 _ANNOUNCEMENTS: dict[EventName, Callable[[Approval], Message]] = {
     EventName.APPROVAL_REMINDED: reminder,
     EventName.APPROVAL_ESCALATED: partial(escalation, channels={}),
@@ -43,7 +43,7 @@ Say = Callable[..., None]
 
 
 class StoryFailed(KeyturnError):
-    """A script ended in another way than expected."""
+    """A script ended differently than expected."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ class DemoContext:
         demo: the sandbox and the stack.
         say: prints one step; called with ``event`` and its fields.
         ledger: file with one JSON line for every effect of a tool.
-        outage: file; while it is there, the agent's model cannot be reached.
+        outage: file; while it exists, the agent's model is unreachable.
     """
 
     demo: DemoStack
@@ -65,16 +65,16 @@ class DemoContext:
 
     @property
     def dan(self) -> Person:
-        """Return the person who asks the agent."""
+        """Return the requester."""
         return self.demo.sandbox.person(REQUESTER)
 
     @property
     def ana(self) -> Person:
-        """Return the person who reviews."""
+        """Return the reviewer."""
         return self.demo.sandbox.person(REVIEWER)
 
     async def ask(self, text: str = FIRST_REQUEST) -> tuple[str, Approval]:
-        """Ask the agent and wait for the card; return its ts and the approval."""
+        """Send the agent a request and wait for the card; return ts and approval."""
         self.asked_at = await self.dan.say(CHANNEL, text)
         self.say("agent.asked", by=REQUESTER, text=text)
         return await self.card_after(self.asked_at)
@@ -83,7 +83,8 @@ class DemoContext:
         """Wait for a card after a message; return its ts and the approval."""
 
         def is_new(message: JsonObject) -> bool:
-            # Earlier runs left messages here; a ts compares as text, by its fixed form.
+            # Earlier runs left messages here; a ts has a fixed width and compares as
+            # text.
             return bool(_approval_id(message)) and str(message["ts"]) > ts
 
         card = await self.ana.message_with(CHANNEL, is_new, STEP_TIMEOUT_S)
@@ -94,7 +95,7 @@ class DemoContext:
         return str(card["ts"]), approval
 
     async def approval(self, approval_id: str) -> Approval:
-        """Read an approval as it is now."""
+        """Return the current state of an approval."""
         loaded = await self.demo.stack.keyturn.reviews.read(approval_id)
         if loaded is None:
             raise StoryFailed(f"There is no approval {approval_id!r}.")
@@ -103,7 +104,7 @@ class DemoContext:
     async def click(
         self, ts: str, action: Action, approval: Approval, n: int, by: str = REVIEWER
     ) -> None:
-        """Click one item's button on a card, or choose the act in its menu."""
+        """Click one item's button on a card, or choose the action in its menu."""
         block, value = await self._place_of(ts, action, approval, n)
         person, used = self.demo.sandbox.person(by), Action.MORE if value else action
         await person.click(CHANNEL, ts, used, block, chosen=value or None)
@@ -118,7 +119,7 @@ class DemoContext:
     async def voted(
         self, ts: str, approval: Approval, n: int, *, have: int, need: int
     ) -> None:
-        """Wait until the card shows how many people have approved an item."""
+        """Wait until the card shows the number of approvals of an item."""
         await self.shows(ts, f"{have} of {need} approvals")
         item = approval.items[n].id
         self.say("item.voted", approval=approval.id, item=item, have=have, need=need)
@@ -128,7 +129,7 @@ class DemoContext:
         line, _, _ = _ANNOUNCEMENTS[event](approval).text.partition(".")
 
         def is_call(message: JsonObject) -> bool:
-            # Only the first sentence: the rest depends on how far the call is then.
+            # Only the first sentence: the rest depends on the call's progress.
             sentence, _, _ = str(message["text"]).partition(".")
             return message.get("thread_ts") == ts and sentence == line
 
@@ -138,14 +139,14 @@ class DemoContext:
     async def card_shows(
         self, ts: str, event: EventName, approval: Approval, words: str
     ) -> None:
-        """Wait until a card has these words; say that this happened."""
+        """Wait until a card contains a text, and print the event."""
         await self.shows(ts, words)
         self.say(event.value, approval=approval.id, text=words)
 
     async def shows(
         self, ts: str, words: str, timeout_s: float = STEP_TIMEOUT_S
     ) -> None:
-        """Wait until a message in the channel has these words."""
+        """Wait until a message in the channel contains a text."""
 
         def is_shown(message: JsonObject) -> bool:
             return message["ts"] == ts and words in json.dumps(message)
@@ -153,21 +154,21 @@ class DemoContext:
         await self.ana.message_with(CHANNEL, is_shown, timeout_s)
 
     async def view(self, purpose: View, words: str = "") -> None:
-        """Wait until the reviewer's modal is this one, and has these words."""
+        """Wait until the reviewer's modal has this purpose and text."""
         await self.ana.wait_for_view(
             lambda view: view["callback_id"] == purpose and words in json.dumps(view),
             WAIT_S,
         )
 
     async def refunded(self, count: int) -> None:
-        """Wait until so many refunds ran; each of another order."""
+        """Wait until this many refunds ran, each of another order."""
 
-        # By the effects and not by the cards, which are updated after their calls ran.
+        # By effects, not by cards: a card is updated after its calls ran.
         async def is_done() -> bool:
             return len(self.effects()) == count
 
         await self.until(is_done, "every refund", WAIT_S)
-        # 20 effects could be one refund twice and another one never.
+        # 20 effects could include one refund twice and another one never.
         orders = {str(effect["args"]) for effect in self.effects()}
         expect(len(orders) == count, "A refund ran twice.")
 
@@ -202,7 +203,7 @@ class DemoContext:
     async def reached(
         self, approval: Approval, states: Mapping[int, ItemState]
     ) -> Approval:
-        """Wait until items have reached these states; return the approval then."""
+        """Wait until items have reached these states; return the approval."""
 
         async def there() -> bool:
             now = await self.approval(approval.id)
@@ -219,7 +220,7 @@ class DemoContext:
         return await self.approval(approval.id)
 
     async def final_message(self) -> str:
-        """Wait for what the agent says in the end, in the thread it was asked in."""
+        """Wait for the agent's last message in the request's thread."""
 
         def spoken(message: JsonObject) -> bool:
             is_reply = message.get("thread_ts") == self.asked_at
@@ -234,7 +235,7 @@ class DemoContext:
         return words
 
     async def run_shown(self, event: EventName) -> str:
-        """Wait until the message about the outage tells of this; return its ts."""
+        """Wait until the outage message has an event's text; return its ts."""
         wanted = RUN_TEXTS[event]
 
         def is_it(message: JsonObject) -> bool:
@@ -246,7 +247,7 @@ class DemoContext:
         return str(shown["ts"])
 
     def effects(self) -> list[JsonObject]:
-        """Return every effect that a tool had, in order."""
+        """Return the effects of all tools, in order."""
         if not self.ledger.exists():
             return []
         lines = self.ledger.read_text(encoding="utf-8").splitlines()
@@ -255,7 +256,7 @@ class DemoContext:
     async def _place_of(
         self, ts: str, action: Action, approval: Approval, n: int
     ) -> tuple[str, str]:
-        """Wait until a card offers an act for each pending item; return the n-th's."""
+        """Wait until a card offers an action for each pending item; return one."""
         now = await self.approval(approval.id)
         pending = [item.index for item in now.items if item.is_pending]
 
@@ -268,8 +269,8 @@ class DemoContext:
                 for placed in placed_elements(as_objects(message["blocks"]))
                 for value in _offered(placed.element, action)
             ]
-            # Until the card shows the state that was read: the n-th button of an older
-            # card would belong to another call.
+            # Until the card shows the state that was read: on an older card, the n-th
+            # button would belong to another call.
             return shown if len(shown) == len(pending) else []
 
         return (await self.ana.wait_for(found, STEP_TIMEOUT_S))[pending.index(n)]
@@ -280,12 +281,12 @@ class DemoContext:
         what: str,
         timeout_s: float = STEP_TIMEOUT_S,
     ) -> None:
-        """Wait until something holds of the gateway; fail the script after a while."""
+        """Wait until a condition is true; fail the script after a while."""
         sandbox = self.demo.sandbox
         if not await condition():
             await sandbox.person(REVIEWER).wait_for(bool, STEP_TIMEOUT_S)
-        # Polled: the state is in the gateway, and the sandbox, which can be waited for,
-        # does not hear of it.
+        # Polled: the state is in the gateway, and the sandbox, which supports waiting,
+        # gets no event.
         for _ in range(int(timeout_s * 20)):
             if await condition():
                 return
@@ -294,7 +295,7 @@ class DemoContext:
 
 
 def expect(holds: object, sentence: str) -> None:
-    """Fail the script unless something holds.
+    """Fail the script unless a condition is true.
 
     Raises:
         StoryFailed: with the sentence.
@@ -311,7 +312,7 @@ def _approval_id(message: JsonObject) -> str:
 
 
 def _offered(element: JsonObject, action: Action) -> list[str]:
-    """Return "" for the button of an act, or its value where a menu has it."""
+    """Return "" for a button with this action, or the values of its menu options."""
     values = [str(option["value"]) for option in as_objects(element.get("options"))]
     is_button = element.get("action_id") == action
     return [""] if is_button else [one for one in values if chosen(one)[0] == action]

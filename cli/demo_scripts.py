@@ -51,7 +51,7 @@ COUNT = len(QUEUED)
 
 
 async def queue(context: DemoContext) -> None:
-    """20 customers want a refund, each in a thread of its own: one modal decides."""
+    """20 customers want a refund, each in a separate thread: one modal decides."""
     counted = Counter[str]()
     for request in QUEUED:
         await context.dan.say(CHANNEL, request)
@@ -88,7 +88,7 @@ async def queue(context: DemoContext) -> None:
 
 
 def _are_cards_done(state: JsonObject) -> bool:
-    """Return whether every card shows that its call ran."""
+    """Return True if every card shows that its call ran."""
     return json.dumps(state["channels"]).count("was approved and ran.") >= COUNT
 
 
@@ -103,11 +103,11 @@ USES = 5
 
 
 async def similar(context: DemoContext) -> None:
-    """A reviewer allows five refunds like one; three run, then she revokes it."""
+    """A reviewer allows five similar refunds; three run, then she revokes it."""
     ts, approval = await context.ask(f"@keyturn refund order {FIRST}")
     await context.click(ts, Action.ALLOW_SIMILAR, approval, 0)
     await context.view(View.ALLOW_SIMILAR)
-    # First what must be refused: the form stays open for a second try.
+    # An invalid value first: the form stays open for a second try.
     refused = await context.submit({"uses": "21"}, approval, 0)
     expect(refused, "More calls than the policy allows were accepted.")
     bounds = {"uses": f"{USES}", "each": "30"}
@@ -117,8 +117,7 @@ async def similar(context: DemoContext) -> None:
     standing = await _standing(context)
     context.say("standing.given", approval=standing.id, by=REVIEWER, uses=USES)
 
-    # Without waiting for the one before: uses that are counted at the same time must
-    # not be lost.
+    # Sent without waiting: concurrent uses must all be counted.
     for order in SIMILAR:
         await context.dan.say(CHANNEL, f"@keyturn refund order {order}")
         context.say("agent.asked", by=REQUESTER, order=order)
@@ -147,7 +146,7 @@ async def similar(context: DemoContext) -> None:
 
 
 def _cards(context: DemoContext) -> int:
-    """Count the cards that were posted: with metadata, and in no thread."""
+    """Count the posted cards: messages with metadata outside of threads."""
     return sum(
         call.method == "chat.postMessage" and bool(call.arguments.get("metadata"))
         for call in context.demo.sandbox.calls
@@ -172,7 +171,7 @@ _MOST_UPDATES = 3
 
 
 async def shared(context: DemoContext) -> None:
-    """20 customers want a refund, each in a thread of its own: one card, one click."""
+    """20 customers want a refund, each in a separate thread: one card, one click."""
     for request in QUEUED:
         await context.dan.say(CHANNEL, request)
     context.say("agent.asked", by=REQUESTER, threads=COUNT)
@@ -180,7 +179,7 @@ async def shared(context: DemoContext) -> None:
     context.say("card.posted", calls=COUNT)
 
     await context.ana.click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
-    # Some run before the card is drawn, which then never reads "20 approved".
+    # Some calls run before the card is drawn, which then never reads "20 approved".
     await context.refunded(COUNT)
     context.say("reviewer.decided", by=REVIEWER, approved=COUNT)
     await context.shows(str(card["ts"]), f"{COUNT} done", WAIT_S)
@@ -222,7 +221,7 @@ async def digest(context: DemoContext) -> None:
     await context.final_message()
 
     has_numbers = await announce_digest(context.demo, rejected.tenant)
-    expect(has_numbers, "Nothing to tell.")
+    expect(has_numbers, "There are no numbers.")
     shown = await context.ana.message_with(
         CHANNEL,
         lambda one: str(one["text"]).startswith("The week's numbers"),
@@ -232,15 +231,15 @@ async def digest(context: DemoContext) -> None:
     blocks = as_objects(shown["blocks"])
     chart = next((one for one in blocks if one["type"] == "data_visualization"), None)
     context.say("digest.posted", text=text, chart=chart)
-    # Of a week that has ended it would be the same message, by the same code.
+    # The digest of a finished week is the same message, from the same code.
     expect("1 of 2 decisions: 0 edited, 1 rejected" in text, "The numbers are wrong.")
     expect(chart is not None, "There is no chart of the days.")
-    expect("Calls of each day" in text, "The text does not tell what the chart shows.")
+    expect("Calls of each day" in text, "The text does not describe the chart.")
     expect("change_address" in json.dumps(blocks), "The table has no row of a tool.")
 
 
 async def announce_digest(demo: DemoStack, tenant: str) -> bool:
-    """Announce the numbers of the last seven days; return whether there are any."""
+    """Announce the numbers of the last seven days; return False if there are none."""
     service = demo.stack.keyturn.reviews
     settings = MetricsSettings(channel=CHANNEL)
     reports = MetricsReports(service, settings, tenant=tenant, reader="demo")
@@ -253,7 +252,7 @@ async def announce_digest(demo: DemoStack, tenant: str) -> bool:
 
 
 LAMPS, EDITED, REJECTED = 56, 54, 55
-"""How many refunds there are, and the indexes of those that are not approved as is."""
+"""The number of refunds, and the indexes of the two that are not simply approved."""
 
 
 async def batch(context: DemoContext) -> None:
@@ -270,11 +269,11 @@ async def batch(context: DemoContext) -> None:
     await context.view(View.CHOOSE_EDIT)
     values = {"amount": "9.95", Input.REASON: REASON}
     expect(not await context.submit(values, approval, EDITED), "9.95 was refused.")
-    # The menu takes two clicks: it is opened, and a call is chosen.
+    # The menu takes two clicks: opening it and choosing a call.
     counted += Counter(clicks=3, interactions=1)
 
     await context.view(View.CHOOSE)
-    # Slack takes ten boxes in a group, so 56 calls are six groups.
+    # Slack allows ten checkboxes in a group, so 56 calls need six groups.
     ticked = {
         f"calls.{start // 10}": [
             f"{index}"
@@ -311,7 +310,7 @@ async def batch(context: DemoContext) -> None:
         edited=sum(item.edit is not None for item in after.items),
         rejected=rejected,
     )
-    # A card that is updated once for each of 56 calls would meet Slack's rate limit.
+    # One update for each of 56 calls would hit Slack's rate limit.
     expect(updates <= 3, f"The card was updated {updates} times.")  # noqa: PLR2004
 
 
@@ -320,7 +319,7 @@ _HOUR_MS = 3_600_000
 
 
 async def tamper(context: DemoContext) -> None:
-    """Somebody writes "authorized" into the store; nothing runs, and it is told.
+    """An attacker writes "authorized" into the store; no call runs, and it is reported.
 
     The attacker has full access to the store but none of Keyturn's keys.
     """
@@ -328,7 +327,7 @@ async def tamper(context: DemoContext) -> None:
     store = context.demo.stack.keyturn.store
     keys = store.keys_of_approval(approval.id)
     if keys is None:
-        raise StoryFailed(f"Nobody knows where {approval.id!r} is kept.")
+        raise StoryFailed(f"The approval {approval.id!r} has no keys in the store.")
     await _forge(store, keys, approval)
     context.say("store.forged", approval=approval.id, state=ItemState.AUTHORIZED)
     found = await _noticed(store, approval)
@@ -345,7 +344,7 @@ async def tamper(context: DemoContext) -> None:
 
 
 async def _forge(store: Store, keys: Keys, approval: Approval) -> None:
-    """Authorize a call and wake its agent, as one who knows the formats would."""
+    """Authorize a call and wake its agent, as an attacker with the formats would."""
     head, now_ms = keys.head(approval.id), await store.conn.now_ms(keys.head(""))
     write = store.conn.command
     await write("HSET", head, "0:s", "authorized", "0:t", now_ms)
@@ -366,13 +365,13 @@ async def _noticed(store: Store, approval: Approval) -> Event:
 
 
 async def _verify_log(context: DemoContext, store: Store, keys: Keys) -> None:
-    """Verify the audit log as `keyturn audit verify` does, once all of it is signed."""
+    """Verify the audit log like `keyturn audit verify`, once it is fully signed."""
     writer = AuditWriter(store, keys)
     async with asyncio.timeout(STEP_TIMEOUT_S):
         while True:
             await writer.tick(is_last=True)
             log = await verify_log_of(store, keys.tenant)
-            # The gateway may write at this moment; then it is this one's turn later.
+            # The gateway may be writing now; then this writer's turn comes later.
             if log.size and not log.unsigned:
                 break
             await asyncio.sleep(_LOOK_S)
@@ -381,7 +380,7 @@ async def _verify_log(context: DemoContext, store: Store, keys: Keys) -> None:
 
 
 async def _verify_bundle(context: DemoContext, store: Store, tenant: str) -> None:
-    """Export the log, verify it by public keys alone, and change one byte of it."""
+    """Export the log, verify it with only public keys, then change one byte."""
     lines = list[bytes]()
     await AuditBundler(store, tenant=tenant).export(lines.append)
     bundle = b"".join(lines).splitlines(keepends=True)
@@ -402,17 +401,17 @@ _SHORT_EXPIRY = "2s"
 
 
 def policy_for(config: Path, script: str, folder: Path) -> Path | None:
-    """Write a copy of the policy as a script needs it.
+    """Write a copy of the policy with a script's changes.
 
     Args:
-        config: the settings file whose key ``policy`` is taken.
+        config: the settings file with the key ``policy``.
         script: its name; the result is None for one that needs no change.
-        folder: where the new policy goes.
+        folder: the folder of the new policy.
     """
     change = _CHANGES.get(script)
     if change is None:
         return None
-    # Not by the loader of policies: the file is written back in the form that it has.
+    # Not the policy loader: the file is written back in its original form.
     policy: dict[str, Any] = yaml.safe_load(config.read_text(encoding="utf-8"))[
         "policy"
     ]
@@ -423,17 +422,17 @@ def policy_for(config: Path, script: str, folder: Path) -> Path | None:
 
 
 def _expire(policy: dict[str, Any]) -> None:
-    """Let every call expire at once."""
+    """Let every call expire after two seconds."""
     policy["defaults"]["expires_in"] = _SHORT_EXPIRY
     for tool in policy.get("tools", {}).values():
-        # A tool's own time would win over the default.
+        # A tool's own time would override the default.
         tool.pop("expires_in", None)
 
 
 def _escalate(policy: dict[str, Any]) -> None:
     """Remind after two seconds, call the senior after four."""
     rule = policy["tiers"]["escalate"]
-    # Of 100 seconds a percentage is a number of seconds.
+    # With 100 seconds, percentages are seconds.
     rule |= {"expires_in": "100s", "remind_at": "2%", "escalate_at": "4%"}
 
 
@@ -450,7 +449,7 @@ DONE = ", done "
 
 
 async def direct(context: DemoContext) -> None:
-    """Chloé is sent the card and decides on it; the card in the channel shows it."""
+    """Chloé gets the card and decides on it; the card in the channel shows it."""
     ts, approval = await context.ask("@keyturn refund order 78420")
     chloe = context.demo.sandbox.person(SENIOR)
 
@@ -468,7 +467,7 @@ async def direct(context: DemoContext) -> None:
     await chloe.click(*first, Action.APPROVE)
     context.say("reviewer.clicked", approval=approval.id, by=SENIOR, on="copy")
     await context.reached(approval, {0: ItemState.EXECUTED})
-    # The same message: a second one would leave buttons that no longer work.
+    # The same message: a second one would leave dead buttons behind.
     expect(await copy(DONE) == first, "Chloé was sent a second copy.")
     await context.shows(ts, DONE)
     context.say("copy.updated", approval=approval.id, to=SENIOR)
@@ -479,12 +478,13 @@ async def direct(context: DemoContext) -> None:
 def _copies_in(
     state: JsonObject, *, ts: str, approval: str, words: str
 ) -> list[tuple[str, str]]:
-    """Return channel and ts of the person's copies of a card, with these words."""
+    """Return channel and ts of the person's copies of a card with this text."""
     found = list[tuple[str, str]]()
     for channel in as_objects(state["channels"]):
         for message in as_objects(channel["messages"]):
             shown = json.dumps([message["blocks"], message["metadata"]])
-            # Neither the card nor a reply in its thread, which name the approval, too.
+            # Skip the card and the replies in its thread, which also contain the
+            # approval's id.
             is_copy = message["ts"] != ts and message["thread_ts"] is None
             if is_copy and approval in shown and words in shown:
                 found.append((str(channel["id"]), str(message["ts"])))
@@ -495,16 +495,16 @@ STREET, PLACE, COUNTRY = "12 Mill Lane", "CB1 2AB Cambridge", "GB"
 
 
 async def question(context: DemoContext) -> None:
-    """The agent asks four things at once, and then for approval of what it makes."""
+    """The agent asks four questions at once, then for approval of the call."""
     ts, asked = await context.ask("@keyturn move order 78304")
     expect(asked.is_question, "The agent did not ask.")
     await context.click(ts, Action.ANSWER, asked, 0, by=REQUESTER)
     form = await context.dan.wait_for_view(timeout_s=STEP_TIMEOUT_S)
-    expect(len(asked.items[0].questions) == 4, "Not all was asked at once.")  # noqa: PLR2004 - street, town, country, how to tell
+    expect(len(asked.items[0].questions) == 4, "Not all was asked at once.")  # noqa: PLR2004 - street, town, country, how to notify
     expect("Which country" in str(form), "The form does not show the questions.")
 
     values: dict[str, object] = {"question.0": STREET, "question.1": PLACE}
-    # The box "Other" without its text: Slack lets it pass, so the bot has to refuse it.
+    # The box "Other" without its text: Slack accepts it, so the bot has to refuse it.
     errors = await context.dan.submit({**values, "question.2": "other"})
     expect(errors, "An empty Other was accepted.")
     values |= {"question.2": "2", "question.3": ["0", "1"]}
@@ -527,7 +527,7 @@ async def question(context: DemoContext) -> None:
     await context.click(ts, Action.APPROVE, approval, 0)
     await context.reached(approval, {0: ItemState.EXECUTED})
     words = await context.final_message()
-    expect(STREET in words and "Cambridge" in words, "The agent does not say where.")
+    expect(STREET in words and "Cambridge" in words, "The agent omits the address.")
 
 
 REASON = "Only half of it was damaged."
@@ -537,7 +537,7 @@ REPLY = "Yes: the screen is cracked in two places."
 
 
 async def approve(context: DemoContext) -> None:
-    """Ana approves the refund as it is."""
+    """Ana approves the refund unchanged."""
     ts, approval = await context.ask()
     await context.click(ts, Action.APPROVE, approval, 0)
     await context.reached(approval, {0: ItemState.EXECUTED})
@@ -547,10 +547,10 @@ async def approve(context: DemoContext) -> None:
 
 
 async def edit(context: DemoContext) -> None:
-    """Ana halves the refund; the agent says so and why."""
+    """Ana halves the refund; the agent reports the change and the reason."""
     ts, approval = await context.ask()
     await context.click(ts, Action.EDIT, approval, 0)
-    # First what must be refused: the form has to stay open for a second try.
+    # An invalid value first: the form has to stay open for a second try.
     errors = await context.submit({"amount": "0"}, approval, 0)
     expect(errors, "An amount of 0 was accepted.")
     values = {"amount": "449.50", Input.REASON: REASON}
@@ -574,7 +574,7 @@ async def reject(context: DemoContext) -> None:
 
 
 async def respond(context: DemoContext) -> None:
-    """Ana answers instead of letting the tool run."""
+    """Ana answers instead of approving the call."""
     ts, approval = await context.ask()
     await context.click(ts, Action.RESPOND, approval, 0)
     await context.submit({Input.MESSAGE: ANSWER}, approval, 0)
@@ -599,17 +599,17 @@ async def inquiry(context: DemoContext) -> None:
     await context.reached(approval, {0: ItemState.EXECUTED})
     words = await context.final_message()
     expect(_amounts(context) == [899], "The refund did not run once with 899.")
-    # What people say to each other is theirs; only a decision goes to the model.
-    expect(REPLY not in words, "The agent was told what people said.")
+    # The exchange between people is private; only a decision goes to the model.
+    expect(REPLY not in words, "The agent has the reply of a person.")
 
 
 async def expire(context: DemoContext) -> None:
-    """Nobody decides in time."""
+    """The call expires without a decision."""
     _, approval = await context.ask()
     await context.reached(approval, {0: ItemState.EXPIRED})
     words = await context.final_message()
     expect(not context.effects(), "An expired call ran.")
-    expect("in time" in words, "The agent does not say that nobody decided.")
+    expect("in time" in words, "The agent does not report the expiry.")
 
 
 async def multi(context: DemoContext) -> None:
@@ -617,8 +617,8 @@ async def multi(context: DemoContext) -> None:
     ts, approval = await context.ask(
         "@keyturn refund order 78291 and do everything else"
     )
-    expect(len(approval.items) == 3, "The card does not hold three calls.")  # noqa: PLR2004 - refund, address, e-mail
-    # By name, so that the script does not depend on the order in which a model calls.
+    expect(len(approval.items) == 3, "The card does not have three calls.")  # noqa: PLR2004 - refund, address, e-mail
+    # By name, so that the script does not depend on the model's order of calls.
     place = {item.tool: item.index for item in approval.items}
     refund, address = place["process_refund"], place["change_address"]
     mail = place["send_email"]
@@ -638,7 +638,7 @@ async def multi(context: DemoContext) -> None:
 
 
 async def escalate(context: DemoContext) -> None:
-    """A refund over 1,000 takes two people; the second one is called, a senior."""
+    """A refund over 1,000 takes two people; the second one called is a senior."""
     ts, approval = await context.ask("@keyturn refund order 78420")
     expect(approval.items[0].tier is Tier.ESCALATE, "1,299 does not take two people.")
     await context.called(ts, approval, EventName.APPROVAL_REMINDED)
@@ -654,9 +654,9 @@ async def escalate(context: DemoContext) -> None:
 
 
 async def outage(context: DemoContext) -> None:
-    """The model is away after the approval; the run waits, and ends when it is back."""
+    """The model is down after the approval; the run waits, and ends when it is back."""
     ts, approval = await context.ask()
-    # Not before the card is there: without its model the agent proposes nothing.
+    # Not before the card appears: without its model the agent proposes nothing.
     context.outage.touch()
     context.say("model.away")
     await context.click(ts, Action.APPROVE, approval, 0)

@@ -1,6 +1,6 @@
 """Start a sandbox Slack and a whole stack, for the demo and end-to-end tests.
 
-The sandbox can be seeded with the people and channels that a policy names.
+The sandbox can be seeded with the people and channels of a policy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from keyturn.sandbox.server import Sandbox
 from keyturn.sandbox.workspace import Workspace
 
 KEPT = "sandbox.json"
-"""The file in the data folder in which the sandbox is kept."""
+"""The file in the data folder with the sandbox's state."""
 
 CHANNEL = "C0APPROVALS"
 REQUESTER = "U0DAN"
@@ -36,9 +36,9 @@ SENIOR = "U0CHLOE"
 FIRST_REQUEST = "@keyturn refund order 78291"
 
 QUEUED = tuple(f"@keyturn refund order {79001 + n}" for n in range(20))
-"""Requests of as many customers, each in a thread of its own."""
+"""Requests of as many customers, each in a separate thread."""
 
-# By Dan: nobody may approve their own request, and the page is shown as Ana.
+# From Dan: people may not approve their own requests, and the page is shown as Ana.
 SUGGESTIONS = tuple(
     Suggestion(label=label, text=text, channel=CHANNEL, user=REQUESTER)
     for label, text in (
@@ -57,7 +57,7 @@ SUGGESTIONS = tuple(
 
 @dataclass(frozen=True)
 class DemoStack:
-    """A sandbox Slack with a stack that serves it."""
+    """A sandbox Slack with a connected stack."""
 
     sandbox: Sandbox
     stack: Stack
@@ -75,21 +75,21 @@ async def open_demo_stack(
     seed: Callable[[Workspace], object] = lambda _: None,
     suggestions: Sequence[Suggestion] = SUGGESTIONS,
 ) -> AsyncGenerator[DemoStack]:
-    """Start the sandbox and everything else on this machine.
+    """Start the sandbox and the stack on this machine.
 
     Args:
-        config: the settings file that names the agents and the policy.
-        data_dir: where everything is kept from one run to the next.
-        port: of the page; 0 takes any free one.
+        config: the settings file with the agents and the policy.
+        data_dir: the folder for all data that outlives a run.
+        port: the page's port; 0 for any free one.
         mode: how the sandbox delivers to the bot.
-        env: settings from the environment over the file.
-        is_kept: keep the sandbox's messages in ``data_dir``, too.
-        seed: adds to the workspace before anybody comes.
-        suggestions: what the page offers to ask.
+        env: environment variables, which override the file.
+        is_kept: also keep the sandbox's messages in ``data_dir``.
+        seed: adds to the workspace before the stack starts.
+        suggestions: the requests that the page suggests.
 
     Raises:
-        SettingsError: when the page's port is taken, ``data_dir`` cannot be made, what
-            the sandbox kept there cannot be read, or another process keeps it there.
+        SettingsError: when the page's port is taken, ``data_dir`` cannot be made, or
+            the saved sandbox there cannot be read or is in use by another process.
         KeyturnError: as `open_stack`.
     """
     state_path = _made(data_dir) / KEPT if is_kept else None
@@ -99,13 +99,13 @@ async def open_demo_stack(
         try:
             await opening.enter_async_context(sandbox)
         except OSError as error:
-            # An OSError with a file name is about the saved messages; without one it is
-            # the port.
+            # An OSError with a file name concerns the saved messages; otherwise the
+            # port.
             if error.filename:
                 raise SettingsError(f"{error.filename!r}: {error.strerror}") from error
             raise SettingsError(
-                f"The page cannot be shown on port {port}. Stop what listens there, or "
-                "choose another port with --port (0: any that is free)."
+                f"The page cannot be shown on port {port}. Stop the process that "
+                "listens there, or choose another port with --port (0: any free one)."
             ) from error
         except ValueError as error:  # a damaged file
             raise SettingsError(str(error)) from error
@@ -122,13 +122,13 @@ async def open_demo_stack(
         settings = _isolated(settings, data_dir)
         stack = await opening.enter_async_context(open_stack(settings))
         if mode is SlackMode.HTTP:
-            # Only now is the port of the bot known: it takes any free one.
+            # Only now is the bot's port known: it uses any free one.
             sandbox.deliver_http(stack.bot.url)
         yield DemoStack(sandbox, stack)
 
 
 def _isolated(settings: Settings, data_dir: Path) -> Settings:
-    """Keep a sandbox away from the store and the checkpoints of production."""
+    """Separate a sandbox from the store and the checkpoints of production."""
     checkpoints = SecretStr(str(data_dir.absolute() / "checkpoints.sqlite"))
     apart = {"redis_url": None, "checkpoints": checkpoints, "keys": KeySettings()}
     return settings.model_copy(update=apart)
@@ -148,10 +148,10 @@ def _made(folder: Path) -> Path:
 def environment(
     sandbox: Sandbox, data_dir: Path, mode: SlackMode, env: Mapping[str, str] | None
 ) -> dict[str, str]:
-    """Return the settings from the environment that point a stack at a sandbox."""
+    """Return the environment that points a stack at a sandbox."""
     return {
-        # First, so that nothing in the caller's environment can point the demo at a
-        # real workspace.
+        # First, so that the caller's environment cannot point the demo at a real
+        # workspace.
         **(env or {}),
         "KEYTURN_DATA_DIR": str(data_dir.absolute()),
         "KEYTURN_SLACK_MODE": mode.value,
@@ -164,17 +164,16 @@ def environment(
 
 
 def seed(workspace: Workspace, policy: Policy) -> None:
-    """Let every role of a policy be held by somebody of a sample workspace.
+    """Give every role of a policy to people of a sample workspace.
 
-    What the sandbox lacks is added under the policy's own ids: people, user groups,
-    and channels. Everybody is in the policy's channels. Groups of the first role have
-    Ana and Ben, those of all later ones have Chloé: who decides first and who comes
-    later differ.
+    Missing people, user groups and channels are added under the policy's ids. All users
+    join the policy's channels. Groups of the first role contain Ana and Ben, those of
+    all later roles contain Chloé, so that the first and the later deciders differ.
     """
     later = [rule.usergroups for rule in list(policy.roles.values())[1:]]
     of_chloe = {group for groups in later for group in groups}
-    # Ids stand in many keys of a policy. Another text in capitals that has their form
-    # (a reason "URGENT") adds a person whom nobody asks, which harms no sandbox.
+    # Ids appear in many keys of a policy. Another text in capitals with their form (a
+    # reason "URGENT") adds an unused person, which is harmless in a sandbox.
     for text in _strings(cast("JsonValue", policy.model_dump(mode="json"))):
         if is_user_id(text) and text not in workspace.users:
             workspace.put_user(_person(text))
@@ -188,7 +187,7 @@ def seed(workspace: Workspace, policy: Policy) -> None:
 
 
 def holders(policy: Policy, workspace: Workspace) -> list[str]:
-    """Return a line for each role: who of the sandbox holds it."""
+    """Return a line for each role with its people in the sandbox."""
     lines: list[str] = []
     for name, rule in policy.roles.items():
         groups = [workspace.groups[group].users for group in rule.usergroups]
@@ -201,7 +200,7 @@ def holders(policy: Policy, workspace: Workspace) -> list[str]:
 
 
 def _handle(workspace: Workspace, policy: Policy, group: str) -> str:
-    """Return the name of the one role that a group holds, so that cards mention it."""
+    """Return the name of the group's only role, so that cards mention it."""
     roles = [name for name, rule in policy.roles.items() if rule.usergroups == (group,)]
     taken = {one.handle for one in workspace.groups.values()}
     if len(roles) == 1 and roles[0] not in taken:
@@ -210,7 +209,7 @@ def _handle(workspace: Workspace, policy: Policy, group: str) -> str:
 
 
 def _open_channel(workspace: Workspace, name: str) -> None:
-    """Add a channel unless it exists, and let everybody join it."""
+    """Add a channel unless it exists, and let all users join it."""
     handle = name.removeprefix("#")
     known = {
         one.id
@@ -219,7 +218,7 @@ def _open_channel(workspace: Workspace, name: str) -> None:
     }
     people = {user.id for user in workspace.users.values() if not user.deleted}
     if not known:
-        # A policy may name a channel by its id; then the sandbox has it under this id.
+        # If a policy names a channel by its id, the sandbox uses that id.
         number = f"C0{len(workspace.channels):04}NEW" if name.startswith("#") else name
         workspace.put_channel(Channel(number, handle.lower(), frozenset(people)))
     for channel in known:

@@ -1,4 +1,4 @@
-"""Diagnose the setup: what is missing or wrong, and how to fix it."""
+"""Diagnose the setup: find what is missing or wrong, and how to fix it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from keyturn.gateway.webhooks.posting import trust
 EXAMPLES = examples(
     ("keyturn doctor", "check everything; nothing is posted"),
     ("keyturn doctor --post", "also post a test message to each channel"),
-    ("keyturn doctor --requester U0DAN", "who could approve what this person asks?"),
+    ("keyturn doctor --requester U0DAN", "who could approve this person's requests?"),
     ("keyturn --config prod.yml doctor --json", "for a machine; exit code 1 if bad"),
 )
 _USER = re.compile(r"[UW][A-Z0-9]{2,30}", re.ASCII)
@@ -77,13 +77,13 @@ def doctor(
     ] = "",
     json: console.AsJson = False,
 ) -> None:
-    """Check every part, and say what to do about what is not right."""
-    # A name that no id is would be somebody who asks for nothing, and hide that the
-    # person themselves is among the few who could approve.
+    """Check every part, and explain how to fix each problem."""
+    # A misspelt id would count as a person without requests, and hide that the
+    # requester is one of the few possible approvers.
     if requester and not _USER.fullmatch(requester):
         raise SettingsError(
-            f"--requester {requester!r} is no Slack user id; write one such as U0DAN "
-            "(in Slack: the person's profile, ⋮, Copy member ID)."
+            f"--requester {requester!r} is not a Slack user id; write one such as "
+            "U0DAN (in Slack: the person's profile, ⋮, Copy member ID)."
         )
     checks = asyncio.run(
         _examined(
@@ -105,8 +105,8 @@ async def _examined(
     command: CommandContext, *, post: bool, requester: str, is_printed: bool
 ) -> list[Check]:
     checks: list[Check] = []
-    # Printed as each one ends: a policy of many people takes a request for each of
-    # them, and a terminal that stays empty looks as if it hung.
+    # Printed as each one ends: a policy with many people takes a request for each of
+    # them, and a silent terminal would look as if it hung.
     async for check in run_checks(command, post=post, requester=requester):
         checks.append(check)
         if is_printed:
@@ -125,8 +125,8 @@ async def check_audit(settings: Settings) -> str:
     """Return where the audit log is, and how much of it is signed.
 
     Raises:
-        AuditUnreadable: when segments or the tree are not what was signed, or nobody
-            signs what is new.
+        AuditUnreadable: when segments or the tree do not match their signatures, or new
+            entries are not being signed.
     """
     async with open_configured(settings, keyring=Keyring.of(settings)) as store:
         keys = store.keys_of_tenant(settings.tenant)
@@ -134,7 +134,7 @@ async def check_audit(settings: Settings) -> str:
             raise AuditUnreadable(OVERDUE)
         log = store.audit(keys)
         left = number(await store.conn.command("XLEN", keys.audit))
-        # Without a gap, or it raises.
+        # Raises if a segment is missing.
         sealed = len(await log.segments(await log.sealed()))
         signed = await asyncio.to_thread(_signed, store, settings.tenant)
     tree = f"; {signed:,} entries are signed" if signed else "; none is signed yet"
@@ -150,17 +150,17 @@ def _signed(store: Store, tenant: str) -> int:
     keyring, folder = required(store)
     files = TreeFiles(folder, tenant)
     name = files.name()
-    # Another gateway may have it, in a folder of its own.
+    # Another gateway may have the tree in another folder.
     return files.checked(name, public_keys(keyring))[0].size if name else 0
 
 
 async def _gateways(store: Store, settings: Settings) -> bool:
-    """Return whether a gateway runs: without one, entries wait for its start."""
+    """Return True if a gateway runs: without one, entries wait for its start."""
     found = await store.processes.read(store.keys_of_tenant(settings.tenant))
     return any(one.role == "gateway" for one, _ in found.alive.values())
 
 
-# Of the package's own metadata, such as 'aiohttp<4,>=3.12; extra == "server"'. Other
+# Parses the package's metadata, such as 'aiohttp<4,>=3.12; extra == "server"'. Other
 # extras are not needed to run, so their packages may be missing.
 _REQUIREMENT = re.compile(
     r"(?P<name>[\w.-]+)[^;]*>=(?P<oldest>[\d.]+)[^;]*; extra == .(?:server|slack).",
@@ -169,7 +169,7 @@ _REQUIREMENT = re.compile(
 
 
 async def check_packages() -> str:
-    """Return how many packages are there.
+    """Return the number of required packages.
 
     Raises:
         SettingsError: names those that are missing or too old.
@@ -188,7 +188,7 @@ async def check_packages() -> str:
         raise SettingsError(
             f"{'; '.join(problems)}; run: pip install -U 'keyturn[all]'"
         )
-    return f"{len(needed)} packages are there and new enough"
+    return f"{len(needed)} packages are installed and new enough"
 
 
 def _package_problem(name: str, oldest: str) -> str:
@@ -196,13 +196,13 @@ def _package_problem(name: str, oldest: str) -> str:
         found = version(name)
     except PackageNotFoundError:
         return f"{name} is not installed"
-    # As tuples of numbers: as texts "10.0" would be older than "9.0".
+    # As tuples of numbers: as texts, "10.0" would be older than "9.0".
     is_old = _numbers(found) < _numbers(oldest)
     return f"{name} is {found}, {oldest} is needed" if is_old else ""
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    # Three numbers: of 1.2.0rc1 the suffix does not count.
+    # Three numbers: the suffix of 1.2.0rc1 is ignored.
     return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
 
 
@@ -210,7 +210,7 @@ _AT_ONCE = 4
 
 
 async def check_checkpoints(place: str) -> str:
-    """Write and read threads side by side, as runs do; return the kind of database.
+    """Write and read threads concurrently, as runs do; return the kind of database.
 
     Raises:
         SettingsError: it cannot be used.
@@ -235,19 +235,19 @@ async def _write_and_read(saver: BaseCheckpointSaver[Any]) -> None:
         await saver.adelete_thread(config["configurable"]["thread_id"])
     except Exception as error:
         raise SettingsError(
-            f"the database opens, and a run cannot use it ({type(error).__name__}); "
+            f"the database opens, but a run cannot use it ({type(error).__name__}); "
             "check the rights of its user, and any pooler in front of it."
         ) from error
     if found is None or not found.pending_writes:
-        raise SettingsError("the database does not return what was written to it.")
+        raise SettingsError("the database does not return the written data.")
 
 
 async def check_webhooks(settings: Settings) -> str:
-    """Return how many targets there are, of which none fails.
+    """Return the number of targets, none of which fails.
 
     Raises:
-        SettingsError: names those that fail, or a file of certificates that cannot be
-            used, with which no gateway starts.
+        SettingsError: names those that fail, or an unusable certificate file, which
+            prevents a gateway's start.
         StoreUnavailable: when the store does not answer.
     """
     failing: list[str] = []
@@ -269,10 +269,10 @@ _PERIOD_MS = 7 * 86_400_000
 
 
 async def check_security(settings: Settings) -> str:
-    """Return that nothing was found of which people are told.
+    """Return a text if there were no announced security events.
 
     Raises:
-        SettingsError: names what was found.
+        SettingsError: names the security events.
         StoreUnavailable: when the store does not answer.
     """
     found: Counter[str] = Counter()
@@ -286,8 +286,8 @@ async def check_security(settings: Settings) -> str:
     if told:
         named = ", ".join(f"{kind} ({found[kind]})" for kind in sorted(told))
         raise SettingsError(
-            f"in the last week the store held what Keyturn did not write: {named}; "
-            "see 'keyturn security', and find out who can write to the store."
+            f"in the last week the store contained data that Keyturn did not write: "
+            f"{named}; see 'keyturn security', and find out who can write to the store."
         )
     return "nothing was forged or replayed in the last week"
 
@@ -295,7 +295,7 @@ async def check_security(settings: Settings) -> str:
 _MAX_NAMED = 3
 """How many calls a sentence names."""
 
-# What a mistake in the set-up leads to; of anything else Slack's own page says more.
+# Advice for setup mistakes; Slack's page explains all other errors.
 _SLACK_ERROR_HELP = {
     "account_inactive": "the app was removed from the workspace: install it again.",
     "channel_not_found": "there is no such channel, or it is private: invite the bot.",
@@ -312,12 +312,12 @@ _SLACK_ERROR_HELP = {
 async def run_checks(
     command: CommandContext, *, post: bool, requester: str = ""
 ) -> AsyncGenerator[Check]:
-    """Check one thing after the other; what depends on a bad one is left out.
+    """Yield the checks in order; checks that depend on a failed one are skipped.
 
     Args:
-        command: where the settings are.
-        post: also post a test message to every channel that the policy names.
-        requester: Slack user id of somebody whose requests are looked at.
+        command: the source of the settings.
+        post: also post a test message to every channel of the policy.
+        requester: Slack user id of a person whose requests are checked.
     """
     yield Check("python", State.GOOD, platform.python_version())
     yield await _run_check("packages", check_packages())
@@ -328,7 +328,7 @@ async def run_checks(
         return
     yield Check("settings", State.GOOD, _summary(command, settings))
     # A bad policy does not end the checks: the store and Slack do not depend on it, and
-    # one run should find as much as it can.
+    # one run should find as much as possible.
     policy: Policy | None = None
     try:
         policy = command.policy()
@@ -355,9 +355,9 @@ async def run_checks(
 async def _kept_checks(
     command: CommandContext, settings: Settings, policy: Policy | None
 ) -> AsyncGenerator[Check]:
-    """Check what is kept; makes what the first start would make, where it is not."""
+    """Check stored data; creates missing files like the first start does."""
     if nothing_is_here(command, settings):
-        text = f"not looked for: nothing of Keyturn is in {str(settings.folder)!r}"
+        text = f"skipped: {str(settings.folder)!r} contains no files of Keyturn"
         yield Check("store", State.SKIPPED, text)
         return
     yield await _run_check("secret", _secret(settings))
@@ -374,7 +374,7 @@ async def _store_checks(
 ) -> AsyncGenerator[Check]:
     store = await _run_check("store", _store(settings))
     yield store
-    # What depends on a bad check is left out: it would only repeat the same cause.
+    # Checks that depend on a bad one are skipped: they would repeat the same cause.
     if store.state is not State.GOOD:
         return
     if policy:
@@ -394,7 +394,7 @@ async def _agent_checks(
     for name, agent in settings.agents.items():
         work = _graph(settings, agent, policy, graphs, name)
         yield await _run_check(f"agent {name}", work)
-    # Of a graph that cannot be loaded the tools are not known.
+    # If a graph cannot be loaded, its tools are unknown.
     if policy and len(graphs) == len(settings.agents):
         unknown = unknown_names(policy, graphs)
         if unknown:
@@ -413,7 +413,7 @@ async def _run_check(name: str, work: Awaitable[str]) -> Check:
 
 
 async def _each(name: str, checks: AsyncGenerator[Check]) -> AsyncGenerator[Check]:
-    """Return the checks of one part; a crash of one of them ends no other part."""
+    """Yield the checks of one part; a crash ends only this part."""
     try:
         async for check in checks:
             yield check
@@ -423,7 +423,7 @@ async def _each(name: str, checks: AsyncGenerator[Check]) -> AsyncGenerator[Chec
 
 def _crashed(name: str, error: BaseException) -> Check:
     why = failures.described(error)
-    text = f"this check crashed, so nothing is known of it; please report it: {why}"
+    text = f"this check crashed, so its result is unknown; please report it: {why}"
     return Check(name, State.BAD, text)
 
 
@@ -438,8 +438,8 @@ def _summary(command: CommandContext, settings: Settings) -> str:
 
 
 async def _secret(settings: Settings) -> str:
-    # It makes the key's file where there is none, as the first start would: that the
-    # folder can be written is then known, too.
+    # Makes a missing key file, like the first start, and so also tests that the folder
+    # is writable.
     settings.secret_keys()
     return (
         "KEYTURN_SECRET" if settings.secret else str(settings.data_dir / "secret.key")
@@ -447,13 +447,13 @@ async def _secret(settings: Settings) -> str:
 
 
 def _encryption(settings: Settings) -> Check:
-    """Say whether texts are encrypted; either way is a choice, and no mistake."""
+    """Report whether texts are encrypted; both are valid choices."""
     if settings.encrypt_store:
         return Check("encryption", State.GOOD, "texts are encrypted in the store")
     return Check(
         "encryption",
         State.SKIPPED,
-        "off: who can read the store reads arguments and words of people; see "
+        "off: readers of the store can read arguments and people's texts; see "
         "'encrypt_store' (docs/encryption.md)",
     )
 
@@ -464,28 +464,28 @@ async def _keys(settings: Settings) -> str:
 
 async def _store(settings: Settings) -> str:
     url = settings.store_url
-    # The host alone: a URL may hold a password.
+    # Only the host: a URL may contain a password.
     place = (urlsplit(url).hostname or urlsplit(url).path) if url else settings.data_dir
     async with open_configured(settings) as store:
         facts = await ensure_durable(store.conn)
         await ensure_writable(store.conn, store.keys_of_tenant(settings.tenant))
         disk = "its disk and a replica" if store.conn.confirmed_by else "its disk"
-    return f"{facts.name} at {place}; what it acknowledges is on {disk}"
+    return f"{facts.name} at {place}; acknowledged writes are on {disk}"
 
 
 async def _waiting(settings: Settings, policy: Policy) -> str:
-    """Look for waiting calls that nobody can approve by this policy."""
+    """Look for waiting calls that no reviewer can approve under this policy."""
     async with open_configured(settings) as store:
         found = await dead_ends(store, policy, tenant=settings.tenant)
     if not found:
-        return "every call that waits can be approved by somebody"
+        return "every waiting call can be approved"
     named = ", ".join(item.id for item in found[:_MAX_NAMED])
     more = len(found) - _MAX_NAMED
     others = f" and {more} more" if more > 0 else ""
     raise SettingsError(
-        f"{len(found)} waiting calls can be approved by nobody, since the policy "
-        f"changed: {named}{others}. They can be rejected from their cards; or put "
-        "the people of before back beside the new ones."
+        f"{len(found)} waiting calls can no longer be approved, because the policy "
+        f"changed: {named}{others}. Reject them from their cards, or add the earlier "
+        "reviewers to the policy again."
     )
 
 
@@ -497,7 +497,7 @@ async def _processes(settings: Settings) -> str:
     if problems:
         raise SettingsError(" ".join(problems))
     listed = ", ".join(sorted(f"{one.role} {one.where}" for one, _ in running))
-    return listed or "none runs on this store now"
+    return listed or "none is running on this store"
 
 
 async def _outbox(settings: Settings) -> str:
@@ -531,8 +531,8 @@ async def _graph(
 async def _triage(settings: Settings, policy: Policy | None) -> str:
     if await load_triage(settings) is None:
         raise SettingsError(
-            "the policy puts calls to triage and there is none, so no opinion counts; "
-            "set 'triage' in the settings, or remove it from the policy."
+            "the policy uses triage but none is configured, so no opinion counts; set "
+            "'triage' in the settings, or remove it from the policy."
         )
     is_asked = policy is not None and policy.asks_triage
     return f"{settings.triage}{'' if is_asked else '; the policy never asks it'}"
@@ -593,9 +593,9 @@ def _scopes(granted: frozenset[str], policy: Policy | None) -> Check:
     is_direct = policy is None or Notify.DM in policy.notifying
     needed = [one for one in SCOPES if is_direct or one != DIRECT_MESSAGES]
     missing = [one for one in needed if one not in granted]
-    # Slack's header may be missing; that is not the same as no scope.
+    # Slack's header may be missing, which does not mean that there are no scopes.
     if not granted:
-        state, text = State.SKIPPED, "Slack did not say which are granted."
+        state, text = State.SKIPPED, "Slack did not return the granted scopes."
     elif missing:
         state = State.BAD
         text = (
@@ -615,7 +615,7 @@ async def _app_token(slack: Slack, token: str) -> str:
 
 
 async def _channel(slack: Slack, channel: str) -> str:
-    # A real message, since Slack cannot be asked whether it would take one.
+    # A real message, because Slack offers no way to test a post.
     text = "Keyturn can post its approval cards here."
     await slack.call("chat.postMessage", channel=channel, text=text)
     return "a test message was posted"
@@ -627,7 +627,7 @@ def _slack_error_text(error: SlackError) -> str:
             f"{error} Check the network, a proxy, 'slack.api_url', and the clock of "
             "this machine."
         )
-    default = "see https://docs.slack.dev/reference/methods for what it means."
+    default = "https://docs.slack.dev/reference/methods explains it."
     return (
         f"Slack refuses {error.method} with {error.error!r}: "
         f"{_SLACK_ERROR_HELP.get(error.error, default)}"

@@ -1,4 +1,4 @@
-"""Erase an approval, or what a person asked for."""
+"""Erase an approval, or all approvals that a person requested."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from keyturn.gateway.service.erasing import Eraser, Erasure
 from keyturn.gateway.store.store import Store
 
 EXAMPLES = examples(
-    ("keyturn erase U0DAN", "what would be erased of what a person asked for"),
-    ("keyturn erase U0DAN --yes", "erase it"),
+    ("keyturn erase U0DAN", "list the requests of a person that would be erased"),
+    ("keyturn erase U0DAN --yes", "erase them"),
     ("keyturn erase ap_default_0123… --yes", "erase one approval, by its whole id"),
 )
 
@@ -33,15 +33,15 @@ def erase(
     *,
     yes: Annotated[
         bool,
-        typer.Option("--yes", help="Erase. Without it, only say what would be erased."),
+        typer.Option("--yes", help="Erase. Without it, only list the approvals."),
     ] = False,
     by: By = "",
     json: AsJson = False,
 ) -> None:
     """Erase approvals; the audit log still verifies.
 
-    It takes the id of one approval, or of a Slack user, for all that they asked for.
-    What it cannot reach is in docs/encryption.md.
+    It takes the id of one approval, or of a Slack user, for all of that person's
+    requests. docs/encryption.md lists the data that it cannot reach.
     """
 
     async def ask(store: Store, tenant: str) -> Erasure:
@@ -54,9 +54,8 @@ def erase(
         raise SettingsError(f"{error}; nothing was erased.") from error
     except ThreadUnavailable as error:
         raise SettingsError(
-            "Another process writes the files of the audit log at this moment, or was "
-            "killed while it did, so not all of it is erased. Run this again in 15 "
-            "seconds."
+            "Another process is writing the files of the audit log, or was killed "
+            "while writing, so the erasure is incomplete. Run this again in 15 seconds."
         ) from error
     if json:
         console.as_json({"is_erased": yes, **found.model_dump(mode="json")})
@@ -78,13 +77,11 @@ def _say(found: Erasure, *, is_erased: bool) -> None:
         console.bad(f"{console.printable(one)} is kept: {why}.")
     if found.live:
         console.bad(
-            f"{found.live} audit entries are in the store, where nothing can change "
-            "them. With 'audit_folder' they are in a file within about an hour: run "
-            "this again then. Without it they stay for 'retention.audit'."
+            f"{found.live} audit entries are in the store, where they cannot be "
+            "changed. With 'audit_folder' they move to a file within about an hour: "
+            "run this again then. Without it they stay for 'retention.audit'."
         )
     if not (found.approvals or found.kept or found.entries or found.live):
-        console.note(
-            "Nothing was found; compare the id, and the store of the settings."
-        )
+        console.note("Nothing was found; check the id, and the store of the settings.")
     elif not is_erased:
         console.note("Nothing was changed. Run it again with --yes to erase.")

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Stopped(StrEnum):
-    """What people name, in the words of Slack; ``tenant`` is how stores name it."""
+    """Scopes of a freeze as Slack names them; ``tenant`` is the name in the store."""
 
     AGENT = "agent"
     TOOL = "tool"
@@ -49,7 +49,7 @@ EXAMPLES = examples(
     ("keyturn freeze everything", "no call of any agent starts"),
     ("keyturn unfreeze tool process_refund", "refunds run again"),
     ("keyturn unfreeze agent support", "also ends its pause after rejections"),
-    ("keyturn frozen", "what is frozen, by whom and why"),
+    ("keyturn frozen", "every freeze, with its author and reason"),
     ("keyturn frozen --json", "the same for a machine"),
 )
 
@@ -64,15 +64,15 @@ def freeze(
     unlisted: Annotated[
         bool,
         typer.Option(
-            "--unlisted", help="Freeze it although the policy does not name it."
+            "--unlisted", help="Freeze it even if the policy does not list it."
         ),
     ] = False,
 ) -> None:
-    """Freeze an agent, a tool or everything, approved calls as well."""
+    """Freeze an agent, a tool or everything, including approved calls."""
     scope = _scope(kind, name)
     meant = "" if unlisted else _unknown(command_context(ctx), scope, misspelled)
     if meant:
-        raise SettingsError(f"{meant} To freeze it all the same, add --unlisted.")
+        raise SettingsError(f"{meant} To freeze it anyway, add --unlisted.")
     is_new = _ask(
         ctx,
         lambda service: service.freeze(
@@ -112,7 +112,7 @@ def unfreeze(
 
 
 def frozen(ctx: typer.Context, *, json: AsJson = False) -> None:
-    """List what is frozen or paused, by whom, since when and why."""
+    """List freezes and pauses, with author, time and reason."""
     found = _ask(ctx, lambda service: service.frozen())
     if json:
         console.as_json([one.model_dump(mode="json") for one in found])
@@ -141,12 +141,12 @@ def _scope(what: Stopped, name: str) -> FreezeScope:
         if not name:
             raise SettingsError(f"Which {what}? Write 'keyturn freeze {what} NAME'.")
         return FreezeScope(kind=ScopeKind(what), name=name)
-    # Not ignored: who named something meant to stop that, and would stop everything.
+    # Not ignored: the user meant one name, and would otherwise stop everything.
     if name:
         raise SettingsError(
-            f"'{what}' stops every agent of the tenant of the settings and takes no "
-            f"name, yet {name!r} was given. For one agent or tool, write 'agent' or "
-            "'tool' before the name."
+            f"'{what}' stops every agent of the configured tenant and takes no name, "
+            f"but {name!r} was given. For one agent or tool, write 'agent' or 'tool' "
+            "before the name."
         )
     return FreezeScope(kind=ScopeKind.TENANT)
 
@@ -156,17 +156,17 @@ def _unknown(
     scope: FreezeScope,
     said: Callable[[Policy, Collection[str], FreezeScope], str],
 ) -> str:
-    """Return what is said of a name that the policy does not have, or ""."""
+    """Return a message about a name that is not in the policy, or ""."""
     try:
         policy, agents = command.policy(), command.settings().agents
     except KeyturnError:
-        # Whatever is wrong with the policy, it is frozen.
+        # A broken policy must not prevent a freeze.
         return ""
     return said(policy, agents, scope)
 
 
 def _ask(ctx: typer.Context, ask: Callable[[FreezeService], Awaitable[T]]) -> T:
-    # The store itself and no gateway: a kill switch has to work while none answers.
+    # Uses the store directly: a kill switch has to work when no gateway answers.
     return use_store(
         command_context(ctx),
         lambda store, tenant: ask(FreezeService(store, tenant=tenant)),

@@ -42,7 +42,7 @@ async def _gateway(command: CommandContext, *, insecure_dev: bool) -> None:
             keyturn.registration,
         ) as url,
     ):
-        names = ", ".join(settings.agents) or "nobody"
+        names = ", ".join(settings.agents) or "no agents"
         spare_what_is_there()
 
         def say() -> None:

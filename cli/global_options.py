@@ -1,6 +1,6 @@
 """Global options, the environment of a command, and examples for its help page.
 
-Every help page waits for this module, so it imports nothing that takes long.
+Every help page loads this module, so its imports are cheap.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass
 class GlobalOptions:
-    """What each command is given."""
+    """The options and environment of each command."""
 
     env: Mapping[str, str]
     config: Path | None = None
@@ -20,7 +20,7 @@ class GlobalOptions:
 
 
 def examples(*lines: tuple[str, str]) -> str:
-    """Return the end of a help page: what to type, and what it does."""
+    """Return the end of a help page: commands with their descriptions."""
     width = max(len(words) for words, _ in lines)
     rows = [f"  {words:<{width}}  {what}" for words, what in lines]
     return "\n".join(["\b", "Examples:", *rows])

@@ -1,7 +1,7 @@
-"""SIGHUP before a command handles it: only the end of the terminal ends the process.
+"""Early SIGHUP handling: only a closed terminal ends the process.
 
-A supervisor sends it to have a service read its files again, and may do so as soon as
-the process is there. A service that still starts has yet to read them.
+A supervisor sends SIGHUP to make a service reload its files, possibly right after the
+process has started. A service that is still starting has not read them yet.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ _CONTROLLING_TERMINAL = "/dev/tty"
 
 
 def end_only_with_terminal() -> None:
-    """Let SIGHUP end this process only where its terminal was closed.
+    """Let SIGHUP end this process only if its terminal was closed.
 
-    It then ends as at SIGTERM: a service closes what it has begun. Under nohup, which
-    has SIGHUP ignored, nothing changes.
+    The process then ends as at SIGTERM: a service closes its resources. Under nohup,
+    which ignores SIGHUP, nothing changes.
     """
     had_terminal = has_terminal()
 
@@ -29,10 +29,11 @@ def end_only_with_terminal() -> None:
 
 
 def has_terminal() -> bool:
-    """Return whether this process belongs to a terminal that is still there."""
+    """Return True if this process has a terminal that is still open."""
     try:
-        # `isatty` of a standard stream tells nothing when it is redirected. Opening the
-        # terminal fails once it is closed. O_NOCTTY: it must not become ours.
+        # `isatty` does not work for redirected streams. Opening the terminal fails once
+        # it is closed. O_NOCTTY: it must not become this process's controlling
+        # terminal.
         os.close(os.open(_CONTROLLING_TERMINAL, os.O_RDWR | os.O_NOCTTY))
     except OSError:
         return False

@@ -1,7 +1,7 @@
-"""End a process although a tool, or the client of a model, hangs in one of its threads.
+"""End a process even if a tool or a model client hangs in one of its threads.
 
-Nothing stops a thread from outside, and both asyncio and the interpreter wait for all
-threads when they end.
+Threads cannot be stopped from outside, and both asyncio and the interpreter wait for
+all threads when they end.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from contextlib import suppress
 from typing import Any
 
 THREADS_END_S = 2.0
-"""How long the threads of a process that has closed everything may take to end."""
+"""How long threads may take to end after everything is closed."""
 
 
 def serve(main: Coroutine[Any, Any, None]) -> None:
     """Run a service until it has closed everything.
 
-    At SIGTERM it also closes what it has begun while it is still starting: its workers
-    may run tools then. The second SIGTERM ends it at once.
+    At SIGTERM, a service that is still starting closes what it has opened: its workers
+    may already run tools. A second SIGTERM ends it immediately.
     """
     asyncio.run(_without_threads(main))
 
 
 async def _without_threads(main: Coroutine[Any, Any, None]) -> None:
     starting = _Starting(asyncio.current_task())
-    # Not by the loop, which may be held up by the import of an agent.
+    # Not an event loop handler: importing an agent may block the loop.
     before = signal.signal(signal.SIGTERM, starting.stop)
     try:
         await main
@@ -60,17 +60,17 @@ class _Starting:
 
 
 def leave_threads() -> None:
-    """Let nothing from here on wait for what runs in the event loop's threads.
+    """Stop waiting for the event loop's threads from here on.
 
-    Also not for one of them: tools may hang in all.
+    The new executor also works if tools hang in all threads of the old one.
     """
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
 
 
 def end_soon(code: int) -> None:
-    """End this process with an exit code, also if a thread does not end.
+    """End this process with an exit code, even if a thread does not end.
 
-    Everything is closed: what a thread still does, nobody would record.
+    Everything is closed: later work of a thread would not be recorded anyway.
     """
     threading.Thread(target=_end, args=(code,), daemon=True).start()
 

@@ -22,11 +22,11 @@ from keyturn.gateway.store.stalled import RunState, StalledRun
 
 T = TypeVar("T")
 
-ABOUT = """See the runs that failed, try them again, or drop them.
+ABOUT = """List failed runs, retry them, or drop them.
 
-A run that failed either waits, and is retried by itself, or is parked, and is not:
-its error cannot pass without a change, or its time for retries is over. The person who
-asked for it, and those who may decide its calls, can also try it again in Slack.
+A failed run is either waiting, and is retried automatically, or parked: its error needs
+a change, or its time for retries is over. The requester and the reviewers of its calls
+can also retry it in Slack.
 """
 
 group = typer.Typer(help=ABOUT, no_args_is_help=True, rich_markup_mode=None)
@@ -40,12 +40,12 @@ RunId = Annotated[
 @group.command(
     "list",
     epilog=examples(
-        ("keyturn jobs list", "what waits, what is parked, since when and why"),
+        ("keyturn jobs list", "waiting and parked runs, with time and reason"),
         ("keyturn jobs list --json", "the same for a machine"),
     ),
 )
 def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
-    """List the runs that wait or are parked, the longest first."""
+    """List the runs that wait or are parked, longest first."""
     found, letters = _ask(ctx, _everything)
     if json:
         rows: list[JsonValue] = [_row(run) for run in found]
@@ -61,10 +61,10 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
 
 
 @group.command(
-    epilog=examples(("keyturn jobs show run_default_5f2a", "all that is kept of it"))
+    epilog=examples(("keyturn jobs show run_default_5f2a", "all its stored details"))
 )
 def show(ctx: typer.Context, run: RunId, *, json: AsJson = False) -> None:
-    """Show one run: its error, its times, and what is left to do."""
+    """Show one run: its error, its times and its remaining jobs."""
     found = _ask(ctx, lambda service: _one(service, run))
     if isinstance(found, DeadLetter):
         console.as_json(_letter(found))
@@ -78,7 +78,7 @@ def show(ctx: typer.Context, run: RunId, *, json: AsJson = False) -> None:
 @group.command(
     epilog=examples(
         ("keyturn jobs retry run_default_5f2a", "once its cause is fixed"),
-        ("keyturn jobs retry --all", "everything that waits or is parked"),
+        ("keyturn jobs retry --all", "every waiting or parked run"),
     )
 )
 def retry(
@@ -90,18 +90,18 @@ def retry(
     everything: Annotated[bool, typer.Option("--all", help="Each of them.")] = False,
     by: By = "",
 ) -> None:
-    """Try a run again now; the time for its retries starts over.
+    """Retry a run now; the time for its retries starts over.
 
-    A running gateway that serves its agent does it. Nothing runs that is not approved.
+    A running gateway that serves its agent does this. Only approved calls run.
     """
-    # Exactly one of the two: a forgotten id must not mean all of them.
+    # Exactly one of the two: a forgotten id must not select all runs.
     if bool(run) == everything:
         raise SettingsError("Name one run, or write 'keyturn jobs retry --all'.")
     tried = _ask(ctx, lambda one: _retry(one, run, by or caller()))
     for each in tried:
         console.good(f"{each} is queued; a gateway that serves its agent tries it now.")
     if not tried:
-        console.note("There was nothing to try again.")
+        console.note("There was no run to retry.")
 
 
 @group.command(
@@ -113,7 +113,7 @@ def drop(ctx: typer.Context, run: RunId, *, by: By = "") -> None:
     It is not continued. A new message in its thread starts a new run.
     """
     name = _ask(ctx, lambda one: _drop(one, run, by or caller()))
-    console.good(f"{name} was dropped: nothing of it runs any more.")
+    console.good(f"{name} was dropped: none of its calls will run.")
 
 
 async def _everything(service: RunService) -> tuple[list[StalledRun], list[DeadLetter]]:
@@ -121,7 +121,7 @@ async def _everything(service: RunService) -> tuple[list[StalledRun], list[DeadL
 
 
 async def _one(service: RunService, name: str) -> StalledRun | DeadLetter:
-    """Return what a name, or the beginning of one, stands for."""
+    """Return the run with this id, or the only one that begins with it."""
     found: dict[str, StalledRun | DeadLetter] = {
         **{run.id: run for run in await service.all()},
         **{f"dead_{one.id}": one for one in await service.dead_letters()},
@@ -134,15 +134,15 @@ async def _one(service: RunService, name: str) -> StalledRun | DeadLetter:
         return found[meant[0]]
     if meant:
         raise SettingsError(
-            f"{name!r} stands for {len(meant)} runs; write more of the one you mean."
+            f"{name!r} matches {len(meant)} runs; write more of the id."
         )
     raise SettingsError(
-        f"No run {name!r} waits or is parked; 'keyturn jobs list' shows those that do."
+        f"No run {name!r} is waiting or parked; 'keyturn jobs list' shows all runs."
     )
 
 
 async def _retry(service: RunService, name: str, by: str) -> list[str]:
-    # All of them without corrupt jobs: one would stop those behind it.
+    # All of them without corrupt jobs: one would block those behind it.
     chosen = [await _one(service, name)] if name else [*await service.all()]
     tried: list[str] = []
     for one in chosen:
@@ -151,7 +151,7 @@ async def _retry(service: RunService, name: str, by: str) -> list[str]:
                 f"dead_{one.id} is corrupt, so it cannot be tried; "
                 "'keyturn jobs drop' removes it."
             )
-        # False: it changed since it was read, so somebody else tries it already.
+        # False: the run changed since it was read, so it is already being retried.
         if await service.retry(one, by, Gesture.CLI):
             tried.append(one.id)
     return tried
@@ -162,10 +162,11 @@ async def _drop(service: RunService, name: str, by: str) -> str:
     if isinstance(found, DeadLetter):
         await service.forget(found)
         return f"dead_{found.id}"
-    # Compared with what was read: a gateway may have brought the run back in between.
+    # Compared with the record that was read: a gateway may have restarted the run in
+    # between.
     if not await service.drop(found, by, Gesture.CLI):
         raise SettingsError(
-            f"{found.id} changed just now, so nothing was dropped; look at it again."
+            f"{found.id} has just changed, so it was not dropped; check it again."
         )
     return found.id
 
@@ -218,7 +219,7 @@ def _ask(ctx: typer.Context, ask: Callable[[RunService], Awaitable[T]]) -> T:
     )
 
 
-# Nothing here asks the policy. Reading it would let a broken file keep an operator from
-# the runs.
+# No command here uses the policy. Reading it would let a broken file lock an operator
+# out of the runs.
 def _no_policy() -> Policy:
-    raise SettingsError("No policy is needed to see runs, try them again or drop them.")
+    raise SettingsError("Listing, retrying and dropping runs needs no policy.")

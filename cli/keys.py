@@ -23,19 +23,19 @@ from keyturn.gateway.trust.keyring import Keyring
 ABOUT = """Make, rotate, retire and list the keys that Keyturn signs with.
 
 \b
-Three roles sign, each with keys of its own (Ed25519, one file for each key):
-  bot      each decision, at the moment in which Slack says who made it
-  gateway  a receipt for each call that may run, after it verified the decisions
-  audit    the state of the audit log, so that nobody can change it later
+Three roles sign, each with separate keys (Ed25519, one file for each key):
+  bot      each decision, when Slack reports it with its author
+  gateway  a receipt for each authorized call, after verifying the decisions
+  audit    the state of the audit log, so that later changes are detected
 
-'keyturn run' makes all three at its first start, 'keyturn bot' and 'keyturn gateway'
-make their own. On one machine they find each other's public keys in the same folder. On
-several, copy each public key (a line of 'keyturn keys list') to where it is verified:
-the bot's into the gateway's keyturn.yml ('keys: {bot: [...]}'), and the gateway's to
-those who run the tools. A secret key never leaves its machine.
+'keyturn run' makes all three at its first start; 'keyturn bot' and 'keyturn gateway'
+make their part. On one machine they find each other's public keys in the same folder.
+On several, copy each public key (a line of 'keyturn keys list') to its verifiers: the
+bot's into the gateway's keyturn.yml ('keys: {bot: [...]}'), and the gateway's to the
+programs that run the tools. A secret key never leaves its machine.
 
-To replace a key without a gap: rotate, copy the new public key to everybody who
-verifies, and retire the old one once what it signed has run or has lapsed.
+To replace a key without a gap: rotate, copy the new public key to all verifiers, and
+retire the old one once the calls signed with it have run or expired.
 """
 
 group = typer.Typer(help=ABOUT, no_args_is_help=True, rich_markup_mode=None)
@@ -44,7 +44,7 @@ RoleName = Annotated[Role, typer.Argument(metavar="ROLE", help="bot, gateway, au
 
 _MARKS = {
     KeyState.SIGNS: "signs",
-    KeyState.VERIFIES: "verifies what it signed",
+    KeyState.VERIFIES: "verifies earlier signatures",
     KeyState.RETIRED: "retired",
 }
 
@@ -68,9 +68,9 @@ def create(ctx: typer.Context, role: RoleName) -> None:
     )
 )
 def rotate(ctx: typer.Context, role: RoleName) -> None:
-    """Make a new key that signs from now on; older ones go on to verify.
+    """Make a new key that signs from now on; older ones still verify.
 
-    A process that runs uses it within a second.
+    A running process uses it within a second.
     """
     public = _folder(ctx, role).rotate(datetime.now(UTC))
     console.good(f"The {role} signs with {public.label} from now on.")
@@ -79,8 +79,8 @@ def rotate(ctx: typer.Context, role: RoleName) -> None:
 
 @group.command(
     epilog=examples(
-        ("keyturn keys retire bot 1f0c2a9b", "what this key signed counts no more"),
-        ("keyturn keys retire bot 1f0c2a9b --force", "also while calls wait for it"),
+        ("keyturn keys retire bot 1f0c2a9b", "its signatures no longer count"),
+        ("keyturn keys retire bot 1f0c2a9b --force", "even if calls depend on it"),
     )
 )
 def retire(
@@ -92,14 +92,14 @@ def retire(
     *,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Also while calls wait for it: they are refused."),
+        typer.Option("--force", help="Even if calls depend on it: they are refused."),
     ] = False,
 ) -> None:
     """Remove the secret of a key that no longer signs.
 
-    Calls that were approved under it and have not run, or of which nobody knows whether
-    they ran, are refused from then on, so it is refused while there are any. Its public
-    key stays, for what it signed in the audit log.
+    Calls that were approved under it are then refused, unless they have run. The
+    command therefore fails while such calls wait or are in doubt. The public key stays,
+    to verify the audit log.
     """
     command, folder = command_context(ctx), _folder(ctx, role)
     older = folder.older(key).public
@@ -107,31 +107,31 @@ def retire(
         _refuse_while_needed(command, role, older)
     public = folder.retire(key, datetime.now(UTC))
     console.good(f"{public.label} is retired; its secret is gone.")
-    console.note(f"Take it out of 'keys: {{{role}: [...]}}' wherever it is named.")
+    console.note(f"Remove it from 'keys: {{{role}: [...]}}' wherever it is listed.")
 
 
 def _refuse_while_needed(command: CommandContext, role: Role, key: PublicKey) -> None:
     settings = command.settings()
     if not is_there(settings):
-        return  # nothing was ever stored
+        return  # no store yet
 
     async def count(store: Store, tenant: str) -> int:
         return await calls_under(store, tenant, role, key.id.hex())
 
     if waiting := use_store(command, count):
-        calls = "call waits" if waiting == 1 else "calls wait"
+        calls = "call depends" if waiting == 1 else "calls depend"
         raise SettingsError(
-            f"{waiting} {calls} for what {key.label} signed, and would be refused: let "
-            "them run or lapse, and have people say of those in doubt whether they "
-            "ran. With --force the key is retired all the same, and people have to "
-            "approve these calls again."
+            f"{waiting} {calls} on signatures of {key.label} and would be refused. "
+            "Wait until they have run or expired, and have those in doubt reconciled. "
+            "With --force the key is retired anyway, and these calls need approval "
+            "again."
         )
 
 
 @group.command(
     "list",
     epilog=examples(
-        ("keyturn keys list", "every key, with the public key to hand to others"),
+        ("keyturn keys list", "every key, with its public key for verifiers"),
         ("keyturn keys list --json", "the same for a machine"),
     ),
 )
@@ -157,7 +157,7 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
             typer.echo(f"{role:<8} {_MARKS[key.state]} since {since:%Y-%m-%d %H:%M}Z")
             typer.echo(f"         {key.public.text}")
         for public in known[role]:
-            typer.echo(f"{role:<8} of another process, by 'keys: {{{role}: [...]}}'")
+            typer.echo(f"{role:<8} another process's, from 'keys: {{{role}: [...]}}'")
             typer.echo(f"         {public.text}")
         if not (found[role] or known[role]):
             console.note(f"{role:<8} no key; 'keyturn keys create {role}' makes one.")
@@ -168,7 +168,7 @@ def _folder(ctx: typer.Context, role: Role) -> KeyFolder:
 
 
 def _hand_over(role: Role, public: PublicKey) -> None:
-    console.note("Its public key, for those who verify (it is no secret):")
+    console.note("Its public key, for verifiers (not secret):")
     typer.echo(public.text)
     if role is Role.BOT:
         console.note(
@@ -177,8 +177,8 @@ def _hand_over(role: Role, public: PublicKey) -> None:
         )
     elif role is Role.GATEWAY:
         console.note(
-            "For who runs a tool: Verifier(keys=[<this line>], ...), "
-            "see docs/receipts.md"
+            "For programs that run tools: Verifier(keys=[<this line>], ...), see "
+            "docs/receipts.md"
         )
 
 
@@ -194,20 +194,18 @@ def _row(role: Role, key: Key) -> dict[str, JsonValue]:
 
 
 def check_keys(keyring: Keyring) -> str:
-    """Return which keys there are, for ``keyturn doctor``.
+    """Return a summary of the keys, for ``keyturn doctor``.
 
     Raises:
         SettingsError: when a key cannot be read, or no approved call could run.
     """
     found = {role: keyring.verifying(role) for role in Role}
     if not any(found.values()):
-        return (
-            "none yet; 'keyturn run', 'keyturn bot' and 'keyturn gateway' make theirs"
-        )
+        return "none yet; 'keyturn run', 'keyturn bot' and 'keyturn gateway' make them"
     if not found[Role.BOT]:
         raise SettingsError(
-            "No public key of the bot is known here, so no call that people approve "
-            "could run. 'keyturn keys list' prints it where the bot runs; write it "
-            "here: keys: {bot: [<that line>]}"
+            "The bot's public key is missing here, so no approved call could run. "
+            "'keyturn keys list' prints it where the bot runs; add it here: "
+            "keys: {bot: [<that line>]}"
         )
     return ", ".join(f"{role} {len(keys)}" for role, keys in found.items() if keys)

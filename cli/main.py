@@ -1,8 +1,8 @@
 """Entry point of the command ``keyturn``: errors are printed as one sentence.
 
 A new command is a file in `keyturn.cli` and one entry in `COMMANDS`. The file has a
-function of each name and their ``EXAMPLES``, or a ``group`` of commands.
-This module imports nothing that takes long: the help page is printed without it.
+function for each name and their ``EXAMPLES``, or a ``group`` of commands. This module
+has only cheap imports: the help page needs no others.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from keyturn.cli.global_options import GlobalOptions, examples
 from keyturn.gateway.errors import KeyturnError, SettingsError
 
 USAGE = 2
-"""Exit code of a mistake that the person can mend: settings, policy, files, words."""
+"""Exit code of a mistake that the user can fix: settings, policy, files, arguments."""
 
 UNEXPECTED = 70
-"""Exit code of a mistake of ours (EX_SOFTWARE of sysexits.h)."""
+"""Exit code of an internal error (EX_SOFTWARE of sysexits.h)."""
 
 EXAMPLES = examples(
     ("keyturn demo", "see it all on this machine"),
     ("keyturn manifest --link", "make the Slack app"),
-    ("keyturn doctor", "what is missing, and what to do about it"),
+    ("keyturn doctor", "find problems, and how to fix them"),
     ("keyturn policy check", "is the policy usable?"),
     ("keyturn run", "gateway, agents and bot"),
 )
@@ -48,26 +48,22 @@ COMMANDS = {
     "sandbox": {
         "sandbox": "Run a local Slack workspace that refuses what Slack refuses."
     },
-    "doctor": {
-        "doctor": "Check every part, and say what to do about what is not right."
-    },
+    "doctor": {"doctor": "Check every part, and explain how to fix each problem."},
     "freeze": {
-        "freeze": "Freeze an agent, a tool or everything, approved calls as well.",
+        "freeze": "Freeze an agent, a tool or everything, including approved calls.",
         "unfreeze": "End a freeze; for an agent this also ends its pause.",
-        "frozen": "List what is frozen or paused, by whom, since when and why.",
+        "frozen": "List freezes and pauses, with author, time and reason.",
     },
-    "jobs": {"jobs": "See the runs that failed, try them again, or drop them."},
-    "outbox": {"outbox": "See who reads the outbox, and drop a reader that is gone."},
-    "repair": {"repair": "Repair what lost or restored data left behind."},
+    "jobs": {"jobs": "List failed runs, retry them, or drop them."},
+    "outbox": {"outbox": "List readers of the outbox, and drop a reader that is gone."},
+    "repair": {"repair": "Repair records after data was lost or restored."},
     "manifest": {"manifest": "Print the manifest of the Slack app, or check one."},
     "keys": {"keys": "Make, rotate, retire and list the keys that Keyturn signs with."},
     "audit": {"audit": "Read, prove, export and verify the audit log."},
     "erase": {"erase": "Erase approvals; the audit log still verifies."},
-    "security": {
-        "security": "List security events: what was forged, refused or stalled."
-    },
-    "stats": {"stats": "Count calls by what people did, and how long they waited."},
-    "policy": {"policy": "Check a policy, say what it asks, or try it on past calls."},
+    "security": {"security": "List security events: forged, refused or stalled data."},
+    "stats": {"stats": "Count calls by decision, and report their waiting times."},
+    "policy": {"policy": "Check a policy, explain it, or try it on past calls."},
     "api_keys": {
         "api-keys": "Make, list and revoke API keys for agents in other processes."
     },
@@ -76,11 +72,12 @@ COMMANDS = {
     "version": {"version": "Print the version of Keyturn and of Python."},
 }
 """Modules of `keyturn.cli`, in the order of the help page, and the commands of each
-with the first line of their help. Kept here so that the help page loads none of them;
-a test compares the texts with the modules."""
+with the first line of their help. They are copied here so that the help page loads none
+of the modules; a test compares the texts.
+"""
 
 _WITH_SLACK = {"demo": "all", "run": "all", "bot": "slack", "doctor": "slack"}
-"""Modules that need Slack's packages, with the extra that has all of theirs.
+"""Modules that need Slack's packages, with the extra that contains all their packages.
 
 The demo and a first ``run`` start the embedded store as well. The other modules need
 the extra ``server`` at most.
@@ -88,7 +85,7 @@ the extra ``server`` at most.
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _SLACK_PACKAGE = "slack_bolt"
-"""A package of the extra ``slack``: where it is missing, the list says so."""
+"""A package of the extra ``slack``: the help page reports if it is missing."""
 
 
 def run(
@@ -100,12 +97,12 @@ def run(
     """Run one command and return its exit code.
 
     Args:
-        words: of the command line, without ``keyturn``; None takes the process's.
-        env: the environment; None takes the process's.
-        loaded: called once the command's modules are imported, before it runs.
+        words: the command line without ``keyturn``; None for the process's.
+        env: the environment; None for the process's.
+        loaded: called after the command's modules are imported, before it runs.
     """
     given = sys.argv[1:] if words is None else list(words)
-    # Before the options are read: the modules of the command are imported first.
+    # Before the options are parsed: the modules of the command are imported first.
     options = GlobalOptions(
         env=dict(os.environ if env is None else env), debug="--debug" in given
     )
@@ -127,7 +124,7 @@ def run(
         if options.debug:
             raise
         if isinstance(error, OSError) and error.errno in _FULL:
-            where = f"of {error.filename!r}" if error.filename else "that is written to"
+            where = f"of {error.filename!r}" if error.filename else "in use"
             typer.echo(
                 f"The disk {where} is full ({error.strerror}). Make room on it, then "
                 "run the command again.",
@@ -135,8 +132,8 @@ def run(
             )
             return USAGE
         typer.echo(
-            f"Keyturn met something it did not expect ({type(error).__name__}: "
-            f"{error}). 'keyturn --debug …' shows where; please report it.",
+            f"Keyturn failed unexpectedly ({type(error).__name__}: {error}). "
+            "'keyturn --debug …' shows where; please report it.",
             err=True,
         )
         return UNEXPECTED
@@ -144,10 +141,9 @@ def run(
 
 
 def _commands(words: Sequence[str]) -> typer.Typer:
-    """Return the command; only modules of commands that the words name are imported.
+    """Return the commands; only modules of commands on the command line are imported.
 
-    Importing what runs agents takes seconds, for which nobody waits who reads the list
-    of the commands or freezes a tool.
+    Importing the agent runtime takes seconds, too long for the help page or a freeze.
     """
     app = typer.Typer(
         rich_markup_mode=None,
@@ -156,8 +152,8 @@ def _commands(words: Sequence[str]) -> typer.Typer:
         no_args_is_help=True,
     )
     app.callback(epilog=EXAMPLES)(_options)
-    # Any word and not only the first, since options may stand before the command. A
-    # false hit only loads one module more.
+    # Any word, not only the first, since options may precede the command. A false match
+    # only loads one more module.
     for module, texts in COMMANDS.items():
         if not {*texts} & {*words}:
             _list(app, module, texts)
@@ -176,7 +172,7 @@ def _commands(words: Sequence[str]) -> typer.Typer:
 
 
 def _list(app: typer.Typer, module: str, texts: Mapping[str, str]) -> None:
-    """Add commands that are only listed; their module is not imported."""
+    """Add commands to the list only; their module is not imported."""
     is_missing = module in _WITH_SLACK and find_spec(_SLACK_PACKAGE) is None
     for name, text in texts.items():
         if is_missing:
@@ -187,8 +183,8 @@ def _list(app: typer.Typer, module: str, texts: Mapping[str, str]) -> None:
 
 def add(app: typer.Typer, name: str, module: ModuleType) -> None:
     """Add the commands of a module, or its group of commands."""
-    # A short help is wrapped in a list of commands; without one, the help is cut off
-    # where the terminal is narrow.
+    # A short help is wrapped in a list of commands; without one, the help is cut off in
+    # a narrow terminal.
     if hasattr(module, "group"):
         [(command, text)] = COMMANDS[name].items()
         for one in module.group.registered_commands:
@@ -202,11 +198,11 @@ def add(app: typer.Typer, name: str, module: ModuleType) -> None:
 
 
 def _run_unnamed() -> None:
-    raise AssertionError("a command that no word names is only listed, and never runs")
+    raise AssertionError("a command that is only listed never runs")
 
 
 def _add_missing(app: typer.Typer, name: str, package: str, extra: str) -> None:
-    """Add a command that only says what has to be installed for it."""
+    """Add a command that only names the missing extra."""
     advice = f"pip install 'keyturn[{extra}]'"
 
     def missing() -> None:
@@ -233,7 +229,7 @@ def _options(
     ] = None,
     *,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show where an error comes from.")
+        bool, typer.Option("--debug", help="Show the traceback of an error.")
     ] = False,
     _version: Annotated[
         bool,

@@ -22,7 +22,7 @@ EXAMPLES = examples(
     ("keyturn manifest --link", "open Slack's page for a new app with it"),
     ("keyturn manifest > manifest.yml", "Socket Mode: no public address needed"),
     ("keyturn manifest --http https://bot.example.com", "Slack calls this address"),
-    ("keyturn manifest --check manifest.yml", "is this file what the bot needs?"),
+    ("keyturn manifest --check manifest.yml", "does this file suit the bot?"),
 )
 
 
@@ -45,7 +45,7 @@ def manifest(
 ) -> None:
     """Print the manifest of the Slack app, or check one."""
     if file is not None and not check:
-        raise SettingsError(f"{str(file)!r} is read by --check only; add --check.")
+        raise SettingsError(f"Only --check reads {str(file)!r}; add --check.")
     command = _command(command_context(ctx))
     data = slack_app.render(http, command=command)
     if not check:
@@ -57,11 +57,11 @@ def manifest(
     if problems:
         lines = "".join(f"\n    {problem}" for problem in problems)
         raise SettingsError(f"{file} does not fit:{lines}")
-    console.good(f"{file or 'The manifest'} is what the bot needs.")
+    console.good(f"{file or 'The manifest'} suits the bot.")
 
 
 def _command(given: CommandContext) -> str:
-    """Return the command that the settings name; before there are any, the usual."""
+    """Return the command of the settings, or the default before there are any."""
     if given.config is None and not DEFAULT_FILE.exists():
         named = given.env.get("KEYTURN_SLACK_COMMAND")
         try:

@@ -21,14 +21,14 @@ from keyturn.gateway.store.readers import (
 )
 from keyturn.gateway.store.store import Store
 
-ABOUT = """See who reads the outbox, and drop a reader that is gone.
+ABOUT = """List readers of the outbox, and drop a reader that is gone.
 
 The outbox keeps an event until every reader (the bot, and each webhook target) has
-acknowledged it. It grows while a reader is away.
+acknowledged it. It grows while a reader is offline.
 """
 
 IN_USE_MS = 60_000
-"""A reader as which a process asked so lately is in use."""
+"""A reader that a process used within this time is in use."""
 
 group = typer.Typer(help=ABOUT, no_args_is_help=True, rich_markup_mode=None)
 
@@ -36,12 +36,12 @@ group = typer.Typer(help=ABOUT, no_args_is_help=True, rich_markup_mode=None)
 @group.command(
     "list",
     epilog=examples(
-        ("keyturn outbox list", "who reads, how far behind, and since when away"),
+        ("keyturn outbox list", "readers, with their backlog and last read"),
         ("keyturn outbox list --json", "the same for a machine"),
     ),
 )
 def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
-    """List the readers, with how many events each has not acknowledged."""
+    """List the readers, with the number of unacknowledged events."""
     outbox, readers = use_store(command_context(ctx), _everything)
     if json:
         console.as_json(
@@ -51,9 +51,9 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
             ]
         )
         return
-    console.note(f"The outbox holds {outbox.events:,} events.")
+    console.note(f"The outbox has {outbox.events:,} events.")
     for one in readers:
-        # The name of an agent stands in it.
+        # It contains the name of an agent.
         name = console.printable(one.name)
         console.note(f"{name}: {one.unread:,} not acknowledged, {_since(one)}")
     if outbox.problem:
@@ -62,7 +62,7 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
 
 @group.command(
     epilog=examples(
-        ("keyturn outbox drop slack:old-tenant", "events are kept for it no longer")
+        ("keyturn outbox drop slack:old-tenant", "stop keeping events for it")
     )
 )
 def drop(
@@ -71,11 +71,11 @@ def drop(
         str, typer.Argument(metavar="READER", help="From 'keyturn outbox list'.")
     ],
 ) -> None:
-    """Keep events no longer for a reader that is gone for good.
+    """Stop keeping events for a reader that is gone for good.
 
-    No card is lost by it: a bot that comes back compares every approval with its card.
-    Messages in threads about what happened meanwhile are not posted.
-    A reader that a process used in the last minute is not dropped; stop it first.
+    No card is lost: a bot that comes back compares every approval with its card. Thread
+    messages about events in between are not posted. A reader that a process used in the
+    last minute is not dropped; stop it first.
     """
     use_store(command_context(ctx), lambda store, tenant: _drop(store, tenant, reader))
     console.good(f"{reader} is dropped; the next sweep trims the outbox.")

@@ -1,4 +1,4 @@
-"""Check a policy, say what it asks, or try it on past calls."""
+"""Check a policy, explain it, or try it on past calls."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ _COLOURS = {
 def explanation_rows(
     policy: Policy, evaluation: Evaluation, when: datetime | None
 ) -> Iterator[tuple[str, str]]:
-    """Yield label and text of everything that an evaluation says.
+    """Yield label and text for each part of an evaluation.
 
     Args:
-        policy: that evaluated it.
-        evaluation: of the call.
-        when: the time at which it is evaluated; None leaves absolute times out.
+        policy: the evaluated policy.
+        evaluation: the evaluation of the call.
+        when: the time of the evaluation; None omits absolute times.
     """
     yield "tier", _tier(evaluation.tier)
     for reason in evaluation.reasons:
@@ -92,7 +92,7 @@ def _shown(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
 
 
 def replay_lines(found: Sequence[Replayed]) -> Iterator[str]:
-    """Yield the lines that say what would have changed."""
+    """Yield lines that describe the changes."""
     changed = [one for one in found if one.is_changed]
     for one in changed:
         at = datetime.fromtimestamp(one.at_ms / 1000, UTC)
@@ -105,13 +105,13 @@ def replay_lines(found: Sequence[Replayed]) -> Iterator[str]:
             more = " and ".join(
                 f"{n} more from {role}" for role, n in one.lacking.items()
             )
-            yield f"    The approvals given then would not be enough: {more}."
+            yield f"    The original approvals would not be enough: {more}."
     raised = sum(one.is_raised for one in changed)
     yield (
         f"{len(found)} calls: {raised} would need more, {len(changed) - raised} would "
-        f"need less, {len(found) - len(changed)} stay as they were."
+        f"need less, {len(found) - len(changed)} are unchanged."
     )
-    # Arguments are kept for a while only, and an export may leave them out.
+    # Arguments are stored for a limited time, and an export may omit them.
     bare = sum(not one.is_complete for one in found)
     if bare:
         yield (
@@ -143,7 +143,7 @@ def _time(span_ms: int, when: datetime | None) -> str:
 
 
 def _span(span_ms: int) -> str:
-    """Return a time as a policy writes it, such as ``1h 30m``; parts of a second go."""
+    """Return a time as a policy writes it, such as ``1h 30m``, without milliseconds."""
     left, parts = span_ms // 1000, list[str]()
     for unit, seconds in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
         count, left = divmod(left, seconds)
@@ -153,18 +153,18 @@ def _span(span_ms: int) -> str:
 
 
 def _who(requirement: Requirement) -> str:
-    # A role that lists nobody is no answer to who can be asked.
+    # A role without people cannot be asked.
     held = [role for role in requirement.roles if role.users or role.usergroups]
     if not held:
-        return "nobody: no reviewers are set, so it can only expire"
+        return "nobody: no reviewers are configured, so it can only expire"
     count = tally(requirement, (), "")
     people = "one person" if count.need == 1 else f"{count.need} people"
     parts = [f"{number} {names}" for names, number in count.lacking.items()]
-    # Every vote is bound to a role, so the roles are the whole sentence.
+    # If each vote is bound to a role, the roles make the whole sentence.
     if sum(count.lacking.values()) == count.need > 1:
         people = f"{people}, {' and '.join(parts)}, out"
         parts = []
-    # Fewer people than votes: one person may hold two of the roles.
+    # Fewer people than votes: one person may have two of the roles.
     elif sum(count.lacking.values()) > count.need:
         people = f"{' and '.join(parts)}, who may be the same people, out"
         parts = []
@@ -172,18 +172,18 @@ def _who(requirement: Requirement) -> str:
         f"{role.name} ({', '.join((*role.usergroups, *role.users))})" for role in held
     )
     most = [f"at least {part}" for part in parts]
-    maker = [] if requirement.editor_may_vote else ["nobody approves their own change"]
+    maker = [] if requirement.editor_may_vote else ["editors cannot approve their edit"]
     return ", ".join([f"{people} of {names}", *most, *maker])
 
 
 def suggestion_lines(found: Suggestion) -> list[str]:
-    """Return what was seen, what is not known, and what to write into the policy."""
+    """Return the observation, the statistical bound, and the policy change."""
     more = ", with this rule first under 'raise':" if found.rule else "."
     rule = [f"    - {found.rule}"] if found.rule else []
     less = found.at_most_percent
     return [
         f"{printable(found.tool)}: {found.sentence}.",
-        f"    Without review, people would have made {found.calls} decisions fewer.",
+        f"    Without review, people would have made {found.calls} fewer decisions.",
         f"    With 95 % confidence, less than {less} % of such calls need a person.",
         f"    In the policy: 'tier: notify'{more}",
         *rule,
@@ -191,14 +191,14 @@ def suggestion_lines(found: Suggestion) -> list[str]:
 
 
 def suggestion_document(found: Suggestion) -> JsonObject:
-    """Return a suggestion for a program."""
+    """Return a suggestion as JSON."""
     more: JsonObject = {"at_most_percent": found.at_most_percent, "raise": found.rule}
     return {**found.model_dump(mode="json"), **more}
 
 
 def too_few_people(policy: Policy) -> list[str]:
-    """Return a sentence for every tool that fewer people can approve than have to."""
-    # Tools that are listed come first. Each sentence once: the same tool may be listed
+    """Return a sentence for every tool that has too few possible approvers."""
+    # Listed tools come first. Each sentence appears once: the same tool may be listed
     # for several agents.
     found = [
         f"{_named(one.tool)} {lacks}"
@@ -210,8 +210,8 @@ def too_few_people(policy: Policy) -> list[str]:
 
 def uncalled(policy: Policy) -> list[str]:
     """Return a sentence for every 'escalate_to' of people who may not vote."""
-    # One sentence a tier, since its people are written once, whatever the number of
-    # tools. A dict for its order.
+    # One sentence a tier, since its people are listed once for all tools. A dict
+    # preserves the order.
     found: dict[Tier, dict[str, None]] = {}
     for one in reachable_requirements(policy):
         rules = EffectiveRules(policy, one.agent, one.tool)
@@ -228,7 +228,7 @@ def uncalled(policy: Policy) -> list[str]:
 
 
 def unused_requirements(policy: Policy) -> list[str]:
-    """Return a sentence for every requirement that nothing needs."""
+    """Return a sentence for every unused requirement."""
     return [
         f"The requirement {name!r} is not used: no 'needs' names it."
         for name in unused(policy)
@@ -240,11 +240,11 @@ def _named(tool: str) -> str:
 
 
 def _lacks(requirement: Requirement, tier: Tier) -> str:
-    """Say which people a requirement lacks; the sizes of user groups are unknown."""
+    """Describe the people that a requirement lacks; group sizes are unknown."""
     for names, count in clauses(requirement).items():
         roles = [role for role in requirement.roles if role.name in names]
         people = {user for role in roles for user in role.users}
-        # How many are in a user group only Slack knows; `keyturn doctor` asks it.
+        # Only Slack has the size of a user group; `keyturn doctor` asks it.
         if any(role.usergroups for role in roles) or len(people) >= count:
             continue
         if not people:
@@ -290,10 +290,10 @@ def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) 
         place = str(file or "")
         unread: list[JsonValue] = [{"place": place, "text": str(error)}]
         console.as_json({"ok": False, "problems": unread})
-        # 2 as for every mistake in files or settings; 1 means that the policy was read
-        # and is wrong.
+        # 2 as for every mistake in files or settings; 1 means a readable but wrong
+        # policy.
         raise typer.Exit(2) from error
-    # Notes and no errors: such a policy can be used, and what they name may be meant.
+    # Notes, not errors: such a policy can be used, and the findings may be intended.
     untyped = [str(one) for one in untyped_arguments(policy, document)]
     notes = [*too_few_people(policy), *uncalled(policy), *unused_requirements(policy)]
     notes += [*_reach_notes(policy), *untyped]
@@ -315,7 +315,7 @@ def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) 
 
 @group.command(
     epilog=examples(
-        ("keyturn policy explain --call call.json", "what would happen to this call"),
+        ("keyturn policy explain --call call.json", "how this call is evaluated"),
         ("… --at 2026-07-04T02:30Z", "at that time"),
         ("… --windows refunds_24h=147", "with this total, the call included"),
         ("… | keyturn policy explain --call -", "the same from a pipe"),
@@ -349,7 +349,7 @@ def explain(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Say what a policy asks of one call, which rules fired, and why."""
+    """Explain how a policy evaluates one call: tier, people, fired rules."""
     policy = command_context(ctx).policy(file)
     proposed = _call(call)
     for kind, name, known in (
@@ -369,13 +369,13 @@ def explain(
         facts=facts,
     )
     if json:
-        # What is frozen is in the store, which this command does not open.
+        # Freezes are in the store, which this command does not open.
         document = evaluation.model_dump(mode="json", exclude={"stopped"})
         evaluated = facts.model_dump(mode="json")
         console.as_json({**document, "facts": evaluated})
         return
-    # Times of the clock only for a time that was given: for 'now' they would differ at
-    # each run, and two outputs could not be compared.
+    # Absolute times only for an explicit time: for 'now' they would differ in each run,
+    # and two outputs could not be compared.
     for label, text in explanation_rows(policy, evaluation, when if at else None):
         typer.echo(f"{typer.style(f'{label:<9}', bold=True)} {text}")
 
@@ -396,8 +396,8 @@ def replay_command(
     *,
     json: AsJson = False,
 ) -> None:
-    """Evaluate past calls by a policy, and say what would have changed."""
-    # First, so that a mistake in the policy is said before a long export is read.
+    """Evaluate past calls with a policy, and list the changes."""
+    # First, so that a mistake in the policy is reported before a long export is read.
     policy = command_context(ctx).policy(file)
     rows = read_rows(console.read_text(audit, "the audit export"), str(audit))
     found = replay(policy, rows)
@@ -411,7 +411,7 @@ def replay_command(
 @group.command(
     name="suggest",
     epilog=examples(
-        ("keyturn policy suggest --audit export.jsonl", "where to ask people less"),
+        ("keyturn policy suggest --audit export.jsonl", "calls to review less often"),
         ("… --least 50", "only of 50 calls or more"),
     ),
 )
@@ -421,7 +421,7 @@ def suggest_command(
     ],
     *,
     least: Annotated[
-        int, typer.Option(min=1, help="Calls of which fewer say too little.")
+        int, typer.Option(min=1, help="Minimum number of calls for a suggestion.")
     ] = LEAST,
     json: AsJson = False,
 ) -> None:
@@ -435,7 +435,7 @@ def suggest_command(
         for line in suggestion_lines(one):
             typer.echo(line)
     if not found:
-        console.note(f"Of no tool were {least} calls or more always approved.")
+        console.note(f"No tool has at least {least} calls that were always approved.")
 
 
 def _as_document(found: list[Replayed]) -> JsonObject:
@@ -468,12 +468,12 @@ _HOW = {Notify.MENTION: "a mention of", Notify.DM: "a direct message to"}
 def _reach_rows(
     policy: Policy, evaluation: Evaluation, now: datetime
 ) -> Iterator[tuple[str, str]]:
-    """Yield who learns of a call at this moment, a row for each role.
+    """Yield the recipients of a call at this moment, a row for each role.
 
-    Those of ``escalate_to`` are asked later, and have a row of their own.
+    Roles of ``escalate_to`` are notified later, and have a separate row.
     """
     later = {role.name for role in evaluation.escalate_roles}
-    # Where the requirement has no other roles, those are asked from the beginning.
+    # If the requirement has no other roles, those are notified from the beginning.
     roles = [role for role in evaluation.requirement.roles if role.name not in later]
     for role in roles or evaluation.requirement.roles:
         if role.users or role.usergroups:
@@ -483,7 +483,7 @@ def _reach_rows(
 def _how(policy: Policy, role: Role, evaluation: Evaluation, now: datetime) -> str:
     if role.notify is Notify.NONE:
         return "nobody; they find the card in the channel and on the Home tab"
-    # None for people whom a requirement lists by their ids: they have no role.
+    # None for people who are listed by their ids: they have no role.
     rule = policy.roles.get(role.name)
     whom = ", ".join((*role.usergroups, *role.users))
     turn = _turn(policy, rule.on_call if rule else None, now)
@@ -494,15 +494,15 @@ def _how(policy: Policy, role: Role, evaluation: Evaluation, now: datetime) -> s
     begin = asked_from(rule.quiet, evaluation.tier, now=now, expires=expires)
     if begin is None:
         return said
-    # A call that is not urgent by the role's own setting: it would wait for nobody, and
-    # the author of the policy should see that.
+    # A call that is not urgent by the role's setting would expire unseen; the author of
+    # the policy should see that.
     if begin >= expires:
         return f"nobody: it expires before {_local(begin, rule.quiet.zone)}"
     return f"{said}, from {_local(begin, rule.quiet.zone)}"
 
 
 def _turn(policy: Policy, name: str | None, now: datetime) -> str:
-    """Return who is on call and until when; "" for nobody."""
+    """Return who is on call and until when, or ""."""
     rule = policy.on_call.get(name or "")
     turn = on_call.turn_at(rule, now) if rule else None
     if rule is None or turn is None:

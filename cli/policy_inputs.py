@@ -18,31 +18,30 @@ from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.validation_errors import did_you_mean, near
 
-# Checked before `int`, which reads digits of every script, underscores and spaces.
+# Checked before `int`, which accepts digits of every script, underscores and spaces.
 _COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
 def parse_time(text: str, option: str = "--at") -> datetime:
-    """Read a time with its zone, such as ``2026-07-04T02:30Z``.
+    """Parse a time with its zone, such as ``2026-07-04T02:30Z``.
 
     Args:
         text: the time.
-        option: which option has it, for the error.
+        option: the option's name, for the error.
 
     Raises:
-        SettingsError: when it is not a time, or a time without its zone.
+        SettingsError: when it is not a time, or has no zone.
     """
     try:
         when = datetime.fromisoformat(text)
     except ValueError as error:
         hint = "write 2026-07-04T02:30Z or 2026-07-04T02:30+01:00."
-        raise SettingsError(f"{option} {text!r} is no time; {hint}") from error
-    # No zone is guessed: business hours would be evaluated by the machine on which the
-    # command runs.
+        raise SettingsError(f"{option} {text!r} is not a time; {hint}") from error
+    # No default zone: business hours would depend on the machine of the command.
     if when.tzinfo is None:
-        # A date alone takes no zone.
+        # A date alone cannot have a zone.
         hint = f"add Z or an offset, as in {when.isoformat(timespec='minutes')}Z."
-        raise SettingsError(f"{option} {text!r} does not say in which zone; {hint}")
+        raise SettingsError(f"{option} {text!r} has no time zone; {hint}")
     try:
         return when.astimezone(UTC)
     except OverflowError as error:
@@ -55,10 +54,10 @@ def ensure_spelled(
 ) -> None:
     """Refuse misspelled names of tools and agents; others may exist elsewhere.
 
-    Without a policy that can be read, nothing is known of names.
+    Without a readable policy, names are not checked.
 
     Raises:
-        SettingsError: names what was probably meant.
+        SettingsError: names the probable spelling.
     """
     try:
         policy, listed = command.policy(), command.settings().agents
@@ -73,7 +72,7 @@ def ensure_spelled(
 
 
 class CallFile(Record):
-    """The shape of ``--call``: one call as an agent would propose it."""
+    """The format of ``--call``: one call as an agent would propose it."""
 
     tool: str
     args: JsonObject = Field(default_factory=dict)
@@ -93,14 +92,14 @@ def facts_of(
     """Return the facts of the options, and this call's share of every other total.
 
     Args:
-        policy: for its windows.
-        call: what is proposed.
+        policy: the policy with the windows.
+        call: the proposed call.
         when: the time.
-        windows: ``name=value``, a total with this call.
-        recent: ``name=count``; ``requests_10m`` counts this call as the gateway does.
+        windows: ``name=value``, a total including this call.
+        recent: ``name=count``; ``requests_10m`` includes this call, as in the gateway.
 
     Raises:
-        SettingsError: for a name that is not known, or a value that is not a number.
+        SettingsError: for an unknown name, or a value that is not a number.
     """
     found = window_uses(
         policy,
@@ -110,8 +109,7 @@ def facts_of(
         requester=call.requester,
         declared_schema=call.args_schema,
     )
-    # The call itself is the default of each total: a window in which nothing else
-    # happened.
+    # By default each total contains only this call: a window without other calls.
     totals = {use.window: use.amount_micro for use in found.uses}
     for text in windows:
         name, _, value = text.partition("=")

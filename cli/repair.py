@@ -1,7 +1,7 @@
 """Repair records after the store or the checkpoints were lost or restored.
 
-A running gateway does the same when it starts and hourly. The command shows it before
-anything runs, and does what a gateway must not do by itself.
+A running gateway does the same at its start and hourly. The command shows the repairs
+before they happen, and also makes those that a gateway must not make automatically.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def repair(
     ctx: typer.Context,
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Change nothing; say what would change.")
+        bool, typer.Option("--dry-run", help="Change nothing; only list the repairs.")
     ] = False,
     restored: Annotated[
         bool,
@@ -57,12 +57,12 @@ def repair(
     ] = False,
     json: console.AsJson = False,
 ) -> None:
-    """Repair what lost or restored data left behind.
+    """Repair records after data was lost or restored.
 
-    A call that the checkpoints wait for and the store does not know is answered as
-    lost. A call that waits for a thread that the checkpoints do not have is ended. What
-    an older store calls approved may have run, so people are asked whether it ran.
-    Nothing is ever approved or run by this.
+    A call that only the checkpoints contain is answered as lost. A call whose thread is
+    missing in the checkpoints is ended. A call that an older store lists as approved
+    may have run, so people are asked whether it did. The repair never approves or runs
+    a call.
     """
     done = asyncio.run(
         _repair(command_context(ctx), is_dry=dry_run, is_restored=restored)
@@ -77,13 +77,13 @@ async def _repair(
     command: CommandContext, *, is_dry: bool, is_restored: bool
 ) -> RepairReport:
     settings = command.settings()
-    # A folder that lost only its store is repaired.
+    # A data folder that lost only its store can be repaired.
     if not may_be_there(settings.data_dir):
         require_store(settings)
     place = settings.checkpoints.get_secret_value()
     async with (
-        # A store that is not durable is repaired as well: refusing would leave what
-        # waits in it without an end.
+        # A store that is not durable is repaired, too: otherwise its waiting calls
+        # would never end.
         open_to_end_calls(settings, insecure_dev=True) as store,
         open_checkpoints(place) as saver,
     ):
@@ -107,17 +107,16 @@ def _print(done: RepairReport, *, is_dry: bool) -> None:
     if done.report.unserved:
         console.note(
             f"{done.report.unserved} waiting threads belong to no agent of the "
-            "settings; the program that runs them goes on with them when it runs "
-            "them again."
+            "settings; they continue when their program runs them again."
         )
     count = len(done.doubted) + len(done.report.mismatches)
     if not count:
-        console.good("Nothing has to be repaired.")
+        console.good("No repair is needed.")
     elif is_dry:
         console.note(f"{count} to repair. Nothing was changed; run 'keyturn repair'.")
     else:
         console.good(
-            f"{count} repaired. Start the gateway: it tells agents and people."
+            f"{count} repaired. Start the gateway: it informs agents and people."
         )
 
 
@@ -128,17 +127,17 @@ def _doubt_line(found: Found) -> str:
     )
     becomes = f"{found.was.state} → {found.item.state}"
     if found.item.is_pending:
-        becomes = "goes on waiting, with a warning and without earlier votes"
+        becomes = "continues to wait, with a warning and without earlier votes"
     return f"{found.item.id} ({tool}, agent {agent}, thread {thread}): {becomes}"
 
 
 def _mismatch_line(mismatch: Mismatch) -> str:
-    # Names of agents and threads come from outside: they must not steer a terminal.
+    # Names of agents and threads come from outside: they must not control a terminal.
     agent, thread = (
         console.printable(mismatch.agent),
         console.printable(mismatch.thread),
     )
-    end = "is ended" if mismatch.is_gone else "goes on at the next start"
+    end = "is ended" if mismatch.is_gone else "continues at the next start"
     items = (
         f" ({', '.join(map(console.printable, mismatch.items))})"
         if mismatch.items
@@ -149,7 +148,7 @@ def _mismatch_line(mismatch: Mismatch) -> str:
 
 def _document(done: RepairReport, *, is_dry: bool) -> JsonValue:
     return {
-        # What was found is repaired now, unless this was only a look.
+        # The findings are repaired now, except in a dry run.
         "ok": not is_dry
         or (
             not done.doubted

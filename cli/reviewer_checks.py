@@ -23,7 +23,7 @@ from keyturn.gateway.policy.rules import Policy
 
 
 class State(StrEnum):
-    """How one check ended."""
+    """The result of one check."""
 
     GOOD = "good"
     BAD = "bad"
@@ -32,7 +32,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at; ``text`` is what was found and what to do."""
+    """One check; ``text`` has the finding and the fix."""
 
     name: str
     state: State
@@ -43,19 +43,18 @@ _SHOWN = 10
 
 
 def unknown_names(policy: Policy, graphs: Mapping[str, object]) -> str:
-    """Return what the policy says of tools and agents that are not there; "" for none.
+    """Return a text about unknown tools and agents in the policy, or "".
 
-    A misspelt name is no mistake of the policy's form: its rule applies to no call, and
-    the tool that was meant gets the default tier, also where the rule would deny it.
-    It may as well be the name of a tool of an agent in another process, so this is for
-    people to judge.
+    A misspelt name is a valid policy: its rule applies to no call, and the intended
+    tool gets the default tier, even if the rule would deny it. The name may also belong
+    to a tool of an agent in another process, so people have to judge.
 
     Args:
-        policy: whose ``tools`` and ``agents`` are looked at.
+        policy: the policy with ``tools`` and ``agents``.
         graphs: every graph of the settings, by the name of its agent.
     """
     seen = {name: reachable(graph) for name, graph in graphs.items()}
-    # A function of a graph can start tools that nobody can list.
+    # A function of a graph can start tools that cannot be listed.
     if not seen or any(one.unseen for one in seen.values()):
         return ""
     tools = {tool.name for one in seen.values() for tool in one.tools}
@@ -78,9 +77,9 @@ def _missing(kind: str, names: list[str], unlisted: list[str]) -> str:
     """Return a sentence about names without a tool or agent.
 
     Args:
-        kind: what they should be.
-        names: those of the policy that are not there.
-        unlisted: those that are there and not in the policy: one may be meant.
+        kind: "tool" or "agent".
+        names: names in the policy that do not exist.
+        unlisted: existing names that are not in the policy: one may be intended.
     """
     if not names:
         return ""
@@ -92,13 +91,15 @@ def _missing(kind: str, names: list[str], unlisted: list[str]) -> str:
     more = f" and {rest} more" if rest > 0 else ""
     return (
         f"the policy names {kind}s that no graph of the settings has: "
-        f"{', '.join(parts)}{more}. What it says of them applies to none of these "
-        "graphs; that is right only for agents in other processes."
+        f"{', '.join(parts)}{more}. Their rules apply to none of these graphs; that is "
+        "right only for agents in other processes."
     )
 
 
 MAX_LOOKUPS = 90
-"""People who are looked up; Slack answers ``users.info`` 100 times a minute."""
+"""The maximum number of people looked up; Slack allows 100 ``users.info`` calls a
+minute.
+"""
 
 _MAX_TOOLS = 3
 
@@ -114,12 +115,12 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class People:
-    """Everybody a policy names, as Slack knows them now.
+    """All people in a policy, with their current data in Slack.
 
     Attributes:
-        groups: by id; what is missing does not exist.
+        groups: by id; missing groups do not exist.
         accounts: by user id, with the groups of each.
-        requester: whose requests are looked at; None for nobody's in particular.
+        requester: the requester under check; None for requests in general.
     """
 
     groups: Mapping[str, Group]
@@ -128,7 +129,7 @@ class People:
 
     @property
     def members(self) -> list[Reviewer]:
-        """Return those who may decide something."""
+        """Return the people who may vote."""
         known = self.accounts.values()
         return [one for one in known if one.account is AccountKind.MEMBER]
 
@@ -136,14 +137,14 @@ class People:
 async def check_people(
     slack: Slack, policy: Policy, *, team: str, enterprise: str, requester: str = ""
 ) -> AsyncGenerator[Check]:
-    """Yield a check of each role, and for each requirement of the policy.
+    """Yield a check of each role and each requirement of the policy.
 
     Args:
-        slack: to ask.
-        policy: that is looked at.
+        slack: the API client.
+        policy: the policy under check.
         team: the workspace's id.
-        enterprise: the organization above it, "" for none.
-        requester: Slack user id of somebody whose requests are looked at.
+        enterprise: the enclosing organization, or "".
+        requester: Slack user id of a person whose requests are checked.
 
     Raises:
         SlackError: when Slack does not list the user groups.
@@ -151,7 +152,7 @@ async def check_people(
     reachable = list(reachable_requirements(policy))
     roles = _roles(policy, reachable)
     groups = await _groups(slack)
-    # A dict for its order: the same people are looked up at each run, the requester
+    # A dict preserves the order: each run looks up the same people, the requester
     # first.
     ids = dict.fromkeys(
         [requester] * bool(requester)
@@ -159,8 +160,8 @@ async def check_people(
     )
     accounts: dict[str, Reviewer] = {}
     for number, user in enumerate(ids):
-        # A user who is not looked up counts as a member: the check must not claim that
-        # nobody can approve only because Slack's rate limit was reached.
+        # Users beyond the limit count as members: Slack's rate limit must not make the
+        # check report that nobody can approve.
         found = Reviewer(team=team, user=user, account=AccountKind.MEMBER)
         if number < MAX_LOOKUPS:
             found = await _account(slack, user, team=team, enterprise=enterprise)
@@ -173,7 +174,7 @@ async def check_people(
     people = People(groups, accounts, accounts.get(requester))
     known = {AccountKind.MEMBER, AccountKind.UNKNOWN}
     if requester and accounts[requester].account not in known:
-        text = f"{requester} is no member of this workspace; give a Slack user id."
+        text = f"{requester} is not a member of this workspace; give a Slack user id."
         yield Check("requester", State.BAD, text)
     for role in roles:
         yield _check_role(role, people)
@@ -188,7 +189,7 @@ async def check_people(
     ]
     # Requirements are not checked then: with unknown people each count is too low.
     if unknown:
-        text = f"Slack did not say who {', '.join(unknown)} is; run this again."
+        text = f"Slack did not identify {', '.join(unknown)}; run this again."
         yield Check("people", State.BAD, text)
         return
     for requirement, tools in _by_requirement(reachable):
@@ -212,8 +213,7 @@ def _check_role(role: Role, people: People) -> Check:
     text = "; ".join(
         [_size(eligible, people), *map(_why_not_eligible, others), *problems]
     )
-    # Bad even where others hold the role: the policy names a group that gives nobody
-    # anything.
+    # Bad even if other people have the role: the policy names a useless group.
     named = [people.groups.get(group) for group in role.usergroups]
     is_gone = any(one is None or one.is_disabled for one in named)
     return Check(name, State.BAD if is_gone or not eligible else State.GOOD, text)
@@ -241,7 +241,7 @@ def _check_requirement(
     count = _count(requirement, people)
     if not count.is_met:
         return _unmet(name, count, "")
-    # Nobody approves their own request, so each of them is left out once.
+    # People may not approve their own requests, so the count is repeated without each.
     alone = [
         _name(one)
         for one in people.members
@@ -258,7 +258,7 @@ def _met(name: str, count: Tally) -> Check:
 
 def _unmet(name: str, count: Tally, whose: str) -> Check:
     words = [f"{many} more of {role}" for role, many in count.lacking.items()]
-    # Each role may have enough people and all together still be too few: who holds two
+    # Each role may have enough people while the total is too small: a person with two
     # roles counts once.
     many = count.need - count.have
     if many > sum(count.lacking.values()):
@@ -270,7 +270,7 @@ def _unmet(name: str, count: Tally, whose: str) -> Check:
 def _count(
     requirement: Requirement, people: People, *, without: Reviewer | None = None
 ) -> Tally:
-    """Let everybody vote who may: what that does not meet, nobody can."""
+    """Count the votes of all eligible people: the best possible result."""
     votes = [
         Vote(
             by=one.person,
@@ -287,8 +287,8 @@ def _count(
 def _by_requirement(
     reachable: Iterable[ReachableRequirement],
 ) -> list[tuple[Requirement, list[str]]]:
-    """Return each requirement once, with the tools it is for."""
-    # No dict: a requirement holds one itself, so it cannot be a key.
+    """Return each requirement once, with its tools."""
+    # Not a dict: a requirement contains one, so it cannot be a key.
     found: list[tuple[Requirement, list[str]]] = []
     for one in reachable:
         tools = next(
@@ -307,15 +307,15 @@ def _by_requirement(
 
 
 def _roles(policy: Policy, reachable: Iterable[ReachableRequirement]) -> list[Role]:
-    """Return every role once: those with a name, and people listed by id together."""
+    """Return every role once: the named ones, and all people listed by id together."""
     named = policy.roles_named(tuple(policy.roles))
     asked = (role for one in reachable for role in one.requirement.roles)
     return list(merged((*named, *asked)))
 
 
 async def _groups(slack: Slack) -> dict[str, Group]:
-    # Disabled ones as well: of a group that a policy names, people have to hear that it
-    # is disabled and not that it is missing.
+    # Including disabled ones: the report must distinguish a disabled group from a
+    # missing one.
     reply = await slack.ask(
         "usergroups.list", include_users="true", include_disabled="true"
     )
@@ -334,14 +334,14 @@ async def _account(slack: Slack, user: str, *, team: str, enterprise: str) -> Re
     unknown = Reviewer(team=team, user=user)
     try:
         found = await look_up_account(slack, user, team=team, enterprise=enterprise)
-    # One person of whom Slack says nothing must not end the check of the others.
+    # If Slack cannot identify one person, the others are still checked.
     except SlackError:
         return unknown
     return unknown.with_(account=found.kind, name=found.name)
 
 
 def _listed(role: Role, groups: Mapping[str, Group]) -> list[str]:
-    """Return the ids of everybody who holds a role."""
+    """Return the ids of all people in a role."""
     found = [groups[group] for group in role.usergroups if group in groups]
     inside = [user for one in found if not one.is_disabled for user in one.users]
     return list(dict.fromkeys((*role.users, *inside)))
@@ -361,7 +361,7 @@ def _why_not_eligible(one: Reviewer) -> str:
         AccountKind.BOT: "is a bot",
         AccountKind.DEACTIVATED: "is deactivated",
         AccountKind.GUEST: "is a guest",
-        AccountKind.STRANGER: "is not of this workspace",
+        AccountKind.STRANGER: "belongs to another workspace",
     }
     return f"{_name(one)} {words.get(one.account, 'could not be looked up')}"
 

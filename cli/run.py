@@ -49,9 +49,9 @@ def run(
 ) -> None:
     """Run gateway, agents and bot in one process until it is stopped.
 
-    With --sandbox, a local Slack takes the place of the real one: everybody and every
-    channel that the policy names is there, and a link to its page is printed. What
-    happens there is kept apart, in 'sandbox' under the data folder.
+    With --sandbox, a local Slack replaces the real one. It has all people and channels
+    of the policy, and a link to its page is printed. Its data is stored separately, in
+    'sandbox' under the data folder.
     """
     command = command_context(ctx)
     if in_sandbox:
@@ -70,7 +70,7 @@ async def _run(command: CommandContext, *, insecure_dev: bool) -> None:
         spare_what_is_there()
 
         # Printed only once signals are handled: a script may wait for these lines and
-        # then stop the process at once.
+        # then stop the process immediately.
         def say() -> None:
             console.good(f"Keyturn runs in workspace {team}.")
             console.good(f"Agents: {agents}. Ctrl+C stops it; approvals stay.")
@@ -82,8 +82,8 @@ async def _run(command: CommandContext, *, insecure_dev: bool) -> None:
 
 async def _run_in_sandbox(command: CommandContext, port: int) -> None:
     settings, policy = command.settings(), command.policy()
-    # A developer reads this log: the words of an agent's own errors are wanted here,
-    # and nothing of production can be among them.
+    # This log is for a developer, who needs the texts of agents' errors, and it cannot
+    # contain production data.
     write_logs(settings.log, shows_errors=True)
     async with open_demo_stack(
         command.config or DEFAULT_FILE,
@@ -91,7 +91,7 @@ async def _run_in_sandbox(command: CommandContext, port: int) -> None:
         port=port,
         env=command.env,
         seed=partial(seed, policy=policy),
-        # Those of the demo are about its sample agent; here other agents run.
+        # The demo's suggestions concern its sample agent; here other agents run.
         suggestions=(),
     ) as demo:
         spare_what_is_there()
@@ -102,10 +102,10 @@ async def _run_in_sandbox(command: CommandContext, port: int) -> None:
         for line in holders(policy, demo.sandbox.workspace):
             console.note(line)
         console.note("Switch to one of them to decide.")
-        # Another command would otherwise open the store of `keyturn run`, and make, for
+        # Otherwise another command would open the store of `keyturn run`, and make, for
         # example, an API key that this gateway refuses.
         console.note(
-            "Commands beside it, in another terminal: "
+            "Commands for it, in another terminal: "
             f"KEYTURN_DATA_DIR={settings.data_dir / 'sandbox'} keyturn …"
         )
         console.note("Ctrl+C stops everything.")

@@ -17,21 +17,21 @@ from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.store.folder_lock import FolderLock
 from keyturn.sandbox.serve import serve
 
-# Lock what a sandbox keeps, so that one process at a time uses it.
+# Lock the file of a sandbox, so that one process at a time uses it.
 #
-# Two sandboxes on one file would each write their own messages over those of the other;
-# with the store of one folder between them, a bot would draw its cards in one sandbox,
-# and people would click in the other.
+# Two sandboxes on one file would overwrite each other's messages. With one store
+# between them, a bot would draw its cards in one sandbox while people click in the
+# other.
 
 
 @contextmanager
 def only_user(kept: Path) -> Generator[FolderLock]:
-    """Hold the lock on a file in which a sandbox is kept.
+    """Lock the file of a sandbox.
 
-    Its holder writes the address of its page into the lock.
+    The lock file contains the address of the sandbox's page.
 
     Raises:
-        SettingsError: when another process holds it, or it cannot be written.
+        SettingsError: when another process has the lock, or it cannot be written.
     """
     path = kept.with_name(f"{kept.name}.lock")
     try:
@@ -76,8 +76,8 @@ def sandbox(
 ) -> None:
     """Run a local Slack workspace that refuses what Slack refuses.
 
-    It prints where its page is, and the settings of a bot: paste them into another
-    terminal, and start 'keyturn bot' or your own there.
+    It prints the address of its page and the settings of a bot: paste the settings into
+    another terminal, and start 'keyturn bot' or your own bot there.
     """
     how = partial(serve, request_url=request_url, state_path=keep, announce=typer.echo)
     try:
@@ -85,7 +85,7 @@ def sandbox(
         with nullcontext() if keep is None or keep.is_dir() else only_user(keep):
             asyncio.run(how(host, port))
     except OSError as error:
-        # With a file name it is about the kept workspace, without one about the port.
+        # An error with a file name concerns the saved workspace, otherwise the port.
         where = f"{error.filename!r}: " if error.filename else ""
         raise SettingsError(f"{where}{error.strerror or error}") from error
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""List security events: what the store holds that Keyturn did not write."""
+"""List security events: data in the store that Keyturn did not write."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from keyturn.gateway.service.audit_reading import security_events
 from keyturn.gateway.store.store import Store
 
 EXAMPLES = examples(
-    ("keyturn security", "everything that is in the audit log"),
+    ("keyturn security", "every event in the audit log"),
     ("keyturn security --since 2026-07-01T00:00Z", "from that time on"),
     ("keyturn security --json", "for a machine; exit code 1 if there is any"),
 )
@@ -30,7 +30,7 @@ def security(
     ] = "",
     json: console.AsJson = False,
 ) -> None:
-    """List security events: what was forged, refused or stalled."""
+    """List security events: forged, refused or stalled data."""
     since_ms = int(parse_time(since, "--since").timestamp() * 1000) if since else 0
 
     async def listed(store: Store, tenant: str) -> list[Event]:

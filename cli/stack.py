@@ -16,18 +16,18 @@ from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import SettingsError
 
 _NO_AGENTS = (
-    "'agents' in keyturn.yml names no graph; leave it so if your own programs run "
-    "their agents, else name one: README.md shows how."
+    "'agents' in keyturn.yml names no graph. That is right if other programs run your "
+    "agents; otherwise name one: README.md shows how."
 )
 _NEXT = (
-    "Then 'keyturn doctor' checks each of them. 'keyturn run --sandbox' needs no Slack "
-    "account, and 'keyturn demo' needs nothing at all."
+    "Then run 'keyturn doctor' to check the setup. 'keyturn run --sandbox' needs no "
+    "Slack account, and 'keyturn demo' needs no setup at all."
 )
 
 
 @dataclass(frozen=True)
 class Stack:
-    """A running gateway, the bot that speaks for it, and the URL of its HTTP API."""
+    """A running gateway, its bot, and the URL of its HTTP API."""
 
     keyturn: Keyturn
     bot: SlackBot
@@ -38,16 +38,16 @@ class Stack:
 async def open_stack(
     settings: Settings, *, insecure_dev: bool = False
 ) -> AsyncGenerator[Stack]:
-    """Start everything of one process, and stop it without losing anything.
+    """Start the components of one process, and stop them without losing data.
 
     Raises:
-        KeyturnError: one sentence about the first thing that is not as it should be.
+        KeyturnError: one sentence about the first problem.
     """
-    # Before anything starts: a missing secret is reported before any agent runs.
+    # First of all: a missing secret is reported before any agent runs.
     config = bot_config(settings)
     async with (
         # The bot stops first: cards and private replies still go out while the gateway
-        # is there.
+        # runs.
         Keyturn(settings, insecure_dev=insecure_dev) as keyturn,
         SlackBot(config, keyturn.reviews) as bot,
         serving_api(
@@ -81,7 +81,7 @@ def ensure_configured(settings: Settings) -> None:
 
 
 def bot_config(settings: Settings) -> BotConfig:
-    """Return what the bot has to know of the settings.
+    """Return the bot's part of the settings.
 
     Raises:
         SettingsError: when a secret that the Slack mode needs is not set.

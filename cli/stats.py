@@ -30,14 +30,14 @@ from keyturn.gateway.service.statistics import StatisticsService
 from keyturn.gateway.validation_errors import near
 
 _NAME = 20
-# With the name 78 columns: a wider table is wrapped by a terminal of 80.
+# With the name 78 columns: a terminal of 80 would wrap a wider table.
 _WIDTHS = (7, 7, 9, 11, 8, 8, 8)
 _SHOWN = 20
 """Most tools in the table; --json has all of them."""
 
 
 def _summary(metrics: Metrics) -> Iterator[str]:
-    """Yield the lines on everything that is selected."""
+    """Yield the summary of the selected calls."""
     for name, rate, said in facts(metrics):
         yield f"{name:<14} {rate:>5}  {said}"
 
@@ -52,7 +52,7 @@ def _table(metrics: Metrics, by: str) -> Iterator[str]:
     if more:
         yield f"… and {more} more; --json lists them all"
     if by == "hour":
-        yield "p50, p90 and p99 are of the calls that began to wait in this hour."
+        yield "p50, p90 and p99 cover the calls that began to wait in this hour."
 
 
 def _rows(metrics: Metrics, by: str) -> Iterable[tuple[str, Counts]]:
@@ -69,7 +69,7 @@ def _rows(metrics: Metrics, by: str) -> Iterable[tuple[str, Counts]]:
 
 
 def _line(name: str, row: Sequence[str]) -> str:
-    # A tool is named by an agent: nothing of it may steer a terminal.
+    # An agent names its tools: a name must not control a terminal.
     shown = printable(name)
     shown = shown if len(shown) <= _NAME else f"{shown[: _NAME - 1]}…"
     padded = (f"{cell:>{width}}" for cell, width in zip(row, _WIDTHS, strict=True))
@@ -94,7 +94,7 @@ EXAMPLES = examples(
 
 
 class Table(StrEnum):
-    """What a table has a row for."""
+    """The meaning of a table's rows."""
 
     TOOL = "tool"
     TIER = "tier"
@@ -112,17 +112,17 @@ def stats(  # noqa: PLR0913 - the options of one command
         ),
     ] = "30d",
     until: Annotated[
-        str, typer.Option(metavar="TIME", help="The same; what happened before it.")
+        str, typer.Option(metavar="TIME", help="The same; only events before it.")
     ] = "",
     tool: Annotated[str, typer.Option(help="Only calls of this tool.")] = "",
     tier: Annotated[Tier | None, typer.Option(help="Only calls of this tier.")] = None,
     agent: Annotated[str, typer.Option(help="Only calls of this agent.")] = "",
     by: Annotated[
         list[Table] | None,
-        typer.Option(help="A table by this.", show_default="tool, tier"),
+        typer.Option(help="Print a table by this.", show_default="tool, tier"),
     ] = None,
     zone: Annotated[
-        str, typer.Option(help="Whose days and hours, such as Europe/London.")
+        str, typer.Option(help="Zone of days and hours, such as Europe/London.")
     ] = "UTC",
     audit: Annotated[
         Path | None,
@@ -132,11 +132,11 @@ def stats(  # noqa: PLR0913 - the options of one command
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Count calls by what people did, and how long they waited.
+    """Count calls by decision, and report their waiting times.
 
-    Waiting times are at most 3 % off; everything else is exact.
+    Waiting times have an error of at most 3 %; all other numbers are exact.
     """
-    # One moment for all options: '--since 7d --until 7d' is no period, not one of a
+    # One moment for all options: '--since 7d --until 7d' is an empty period, not a
     # millisecond.
     where, now = _zone(zone), datetime.now(UTC)
     selected = Selection(
@@ -203,26 +203,27 @@ def _metrics_of(
 def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
-    # Three kinds: 'No/Such' is not found, '../x' is no key, and 'Europe' is a folder.
+    # Three kinds: 'No/Such' is not found, '../x' is not a key, and 'Europe' is a
+    # folder.
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         hint = near(name, sorted(available_timezones()))
-        raise SettingsError(f"--zone {name!r} is no time zone; {hint}") from error
+        raise SettingsError(f"--zone {name!r} is not a time zone; {hint}") from error
 
 
 def _ms(text: str, option: str, where: tzinfo, now: datetime) -> int:
-    """Return a time: so long ago, the beginning of a day, or with its own zone."""
+    """Return a time in ms: relative, the beginning of a day, or with a zone."""
     if ago := _AGO.fullmatch(text):
-        # Days of 24 hours: so long ago, also over a change of the clocks.
+        # Days of 24 hours, even over a change of the clocks.
         hours = int(ago["count"]) * (24 if ago["unit"] == "d" else 1)
         at = now - timedelta(hours=hours)
     else:
         try:
-            # A date alone begins in the zone of the table; `parse_time` refuses one,
-            # because elsewhere no zone is known.
+            # A date alone begins in the zone of the table. `parse_time` refuses one,
+            # because it has no zone.
             at = datetime.combine(date.fromisoformat(text), time(), where)
         except ValueError:
             at = parse_time(text, option)
-    # Within what can be shown in any zone.
+    # Limited to times that can be shown in any zone.
     return min(max(0, int(at.timestamp() * 1000)), _LAST_MS)
 
 

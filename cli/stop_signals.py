@@ -1,7 +1,7 @@
 """Wait for SIGINT or SIGTERM; reload on SIGHUP.
 
-A tool that runs is given time to end. So a person who presses Ctrl+C reads what is
-waited for, and a second Ctrl+C ends the process at once.
+A running tool gets time to end. After the first Ctrl+C the terminal shows what the
+process waits for, and a second Ctrl+C ends it immediately.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from keyturn.gateway.store.store import Store
 
 _POLL_S = 1.0
 _NAMED = 3
-"""How many threads of agents are named; the others are counted."""
+"""How many threads of agents are listed; the others are counted."""
 
 
 async def until_stopped(
@@ -31,14 +31,14 @@ async def until_stopped(
 ) -> None:
     """Return at the first SIGINT or SIGTERM, so that everything can close in order.
 
-    The second SIGINT ends the process, also while it closes.
+    The second SIGINT ends the process, even while it closes.
 
     Args:
-        reload: called at SIGHUP, by which operators ask a service to read its files
-            again. It also says that a terminal was closed: then the process stops.
-        store: stops the process when it is not expected to come back.
-        ready: called once signals are waited for. A program that was started in the
-            background ignores SIGINT until then.
+        reload: called at SIGHUP, with which operators make a service reload its files.
+            SIGHUP after a closed terminal stops the process instead.
+        store: stops the process when it has failed for good.
+        ready: called once the signal handlers are installed. A program that was started
+            in the background ignores SIGINT until then.
 
     Raises:
         StoreUnavailable: when the embedded server died again and again.
@@ -46,21 +46,21 @@ async def until_stopped(
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        # By the loop and not `signal.signal`: a handler that runs between two
-        # instructions must not touch an asyncio.Event.
+        # By the loop, not `signal.signal`: a handler that runs between two instructions
+        # must not touch an asyncio.Event.
         loop.add_signal_handler(number, stopped.set)
 
     def interrupted(_number: int, _frame: object) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         said = _stopping(store.threads.at_work if store else ())
         with suppress(OSError):
-            # Not `print`, which may be what was interrupted.
+            # Not `print`, which may be the interrupted call.
             os.write(2, said.encode())
 
-    # Besides that of the loop, which is told all the same: it also runs while a tool
-    # holds up the loop.
+    # In addition to the loop's handler, which still runs: this one also works while a
+    # tool blocks the loop.
     signal.signal(signal.SIGINT, interrupted)
-    # Started under nohup, a process outlives its terminal.
+    # Under nohup, a process outlives its terminal.
     ends_with_terminal = has_terminal() and (
         signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
     )
@@ -72,11 +72,11 @@ async def until_stopped(
             reload()
 
     loop.add_signal_handler(signal.SIGHUP, hung_up)
-    # After the handlers are set: a script may wait for this line and then send SIGINT
-    # at once.
+    # After the handlers are set: a script may wait for this line and then immediately
+    # send SIGINT.
     ready()
     try:
-        # Polled each second: no event is set when the embedded server is given up.
+        # Polled each second: no event is set when the embedded server fails for good.
         while not stopped.is_set():
             if store is not None and store.failure is not None:
                 raise store.failure
@@ -88,7 +88,7 @@ async def until_stopped(
 
 
 def _stopping(at_work: Collection[tuple[str, str]]) -> str:
-    """Return what is said at the first Ctrl+C."""
+    """Return the message for the first Ctrl+C."""
     if not at_work:
         return "\nStopping. Ctrl+C again ends it at once.\n"
     named = [printable(f"{agent} {thread}") for agent, thread in sorted(at_work)]

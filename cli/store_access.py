@@ -26,7 +26,7 @@ async def open_configured(
     waits: bool = False,
     keyring: Keyring | None = None,
 ) -> AsyncGenerator[Store]:
-    """Open the store that the settings name; see `open_store`."""
+    """Open the store of the settings; see `open_store`."""
     async with open_store(
         settings.store_url,
         settings.data_dir,
@@ -49,16 +49,16 @@ async def open_to_end_calls(
     waits: bool = False,
     keyring: Keyring | None = None,
 ) -> AsyncGenerator[Store]:
-    """Open the store for a process that may end what people approved.
+    """Open the store for a process that may end approved calls.
 
-    It writes each end to the ledger beside the checkpoints, so that no gateway runs the
-    call again, or covers another one, by an older record.
+    Each end is also written to the ledger next to the checkpoints, so that no gateway
+    runs the call again, or applies its standing approval, from an older record.
 
     Raises:
         StoreUnavailable: the store does not answer, or the ledger cannot be written.
     """
     place = settings.checkpoints.get_secret_value()
-    # Here: it imports LangGraph, for which no other command waits.
+    # Imported here: it imports LangGraph, which other commands do not need.
     from keyturn.gateway.resume.ledger import ledger_of  # noqa: PLC0415
 
     async with (
@@ -77,15 +77,14 @@ def use_store(
     makes: bool = False,
     has_keyring: bool = False,
 ) -> T:
-    """Open the store, let ``ask`` use it for the tenant of the settings, close it.
+    """Open the store, call ``ask`` with it and the tenant of the settings, close it.
 
-    A store that could lose what it acknowledges will do: it is no reason to let an
-    agent go on, or to keep anybody from looking.
+    A store that is not durable is accepted: that must not prevent a freeze or a query.
 
     Args:
-        command: names the settings.
+        command: the source of the settings.
         ask: uses the store.
-        makes: make an embedded store where there is none yet.
+        makes: make an embedded store if there is none yet.
         has_keyring: open the store with the signing keys of the settings.
 
     Raises:
@@ -106,29 +105,29 @@ def use_store(
 
 
 def is_there(settings: Settings) -> bool:
-    """Return whether there is a store to look at, or an address of one."""
+    """Return True if there is a store or the settings have an address of one."""
     return bool(settings.store_url) or may_be_there(settings.data_dir / ENGINE_FOLDER)
 
 
 def nothing_is_here(command: CommandContext, settings: Settings) -> bool:
-    """Return True in a folder where nothing names or holds anything of Keyturn."""
+    """Return True if a folder contains neither settings nor data of Keyturn."""
     found = (command.settings_file, settings.policy.path, settings.data_dir)
     return not settings.store_url and not any(map(may_be_there, found))
 
 
 def require_store(settings: Settings) -> None:
-    """Refuse a command about what is stored where no embedded store was ever started.
+    """Refuse a command on stored data if no embedded store was ever started here.
 
-    To open it would make an empty one. Nothing that runs looks there, so a freeze in it
-    stops nothing, and what it lacks says nothing of the store that was meant.
+    Opening it would make an empty one. No running process uses that, so a freeze in it
+    would have no effect, and its contents would say nothing about the intended store.
 
     Raises:
-        SettingsError: names the folder, and what a command in the right place has.
+        SettingsError: names the folder, and the right place for the command.
     """
     if is_there(settings):
         return
     raise SettingsError(
-        f"Nothing was looked at or changed: there is no store in "
+        f"Nothing was read or changed: there is no store in "
         f"{str(settings.data_dir)!r}. The first 'keyturn run' makes one. If Keyturn "
         "runs elsewhere, start in the folder of its keyturn.yml or name that file "
         "(--config), and give this command the KEYTURN_DATA_DIR, or the "
@@ -137,11 +136,11 @@ def require_store(settings: Settings) -> None:
 
 
 def may_be_there(path: Path) -> bool:
-    """Return whether a path is there, or is where this user may not look."""
+    """Return True if a path exists, or if this user may not check."""
     try:
         path.stat()
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # who opens it says what is wrong
+        return True  # opening it reports the problem
     return True

@@ -26,26 +26,26 @@ from keyturn.gateway.webhooks.sending import Delivery, send
 
 ABOUT = """List and test webhooks, and show their secrets.
 
-A webhook tells a program that a thread of its agent has a decision. Targets are in the
-settings ('webhooks.targets'); no API key can add one. See docs/webhooks.md.
+A webhook notifies a program that a thread of its agent has a decision. Targets are in
+the settings ('webhooks.targets'); no API key can add one. See docs/webhooks.md.
 """
 
 group = typer.Typer(help=ABOUT, no_args_is_help=True, rich_markup_mode=None)
 
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="Of a target in the settings.")
+    str, typer.Argument(metavar="NAME", help="Name of a target in the settings.")
 ]
 
 
 @group.command(
     "list",
     epilog=examples(
-        ("keyturn webhooks list", "every target, and how it did lately"),
+        ("keyturn webhooks list", "every target, with its recent deliveries"),
         ("keyturn webhooks list --json", "the same for a machine"),
     ),
 )
 def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
-    """List the targets, and how each did lately."""
+    """List the targets, with the state of their recent deliveries."""
     settings = command_context(ctx).settings()
 
     async def read(store: Store, tenant: str) -> dict[str, ReceiverState]:
@@ -87,9 +87,8 @@ def secret(
 ) -> None:
     """Print the secret of a target (whsec_…).
 
-    The program that receives its messages verifies them with it. It is derived from the
-    secret of this installation, and stored nowhere. docs/webhooks.md says how to
-    replace it.
+    The receiving program verifies messages with it. It is derived from the secret of
+    this installation, and not stored. docs/webhooks.md describes how to replace it.
     """
     settings = command_context(ctx).settings()
     target = _target(settings, name)
@@ -103,7 +102,7 @@ def secret(
     epilog=examples(("keyturn webhooks test billing-app", "send one message now"))
 )
 def test(ctx: typer.Context, name: Name) -> None:
-    """Send one test message, and say what came back.
+    """Send one test message, and report the response.
 
     Its type is webhook.test; the program has to answer with a status from 200 to 299.
     """
@@ -123,10 +122,10 @@ def test(ctx: typer.Context, name: Name) -> None:
     answer = use_store(command_context(ctx), sent, makes=True)
     if answer.error:
         raise SettingsError(
-            f"{name} did not take the message: {answer.error}. It was sent to "
+            f"{name} did not accept the message: {answer.error}. It was sent to "
             f"{target.url!r}; this message is not sent again."
         )
-    console.good(f"{name} took the message (status {answer.status}).")
+    console.good(f"{name} accepted the message (status {answer.status}).")
 
 
 def _target(settings: Settings, name: str) -> WebhookTarget:
@@ -134,7 +133,7 @@ def _target(settings: Settings, name: str) -> WebhookTarget:
     if found is None:
         raise SettingsError(
             f"There is no webhook {name!r} in the settings ('webhooks.targets'); "
-            "'keyturn webhooks list' shows those there are."
+            "'keyturn webhooks list' shows the existing ones."
         )
     return found
 
@@ -157,7 +156,7 @@ def _row(name: str, target: WebhookTarget, one: ReceiverState) -> dict[str, Json
 
 
 def _line(name: str, target: WebhookTarget, one: ReceiverState) -> str:
-    state = f"last message taken {_at(one.ok_ms)}" if one.ok_ms else "nothing sent yet"
+    state = f"last accepted {_at(one.ok_ms)}" if one.ok_ms else "no messages yet"
     if one.failing_ms is not None:
         state = f"failing since {_at(one.failing_ms)} ({console.printable(one.error)})"
     agents = console.printable(", ".join(target.agents))

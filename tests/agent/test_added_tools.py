@@ -57,4 +57,7 @@ async def test_a_tool_of_a_middleware_runs_or_the_refusal_names_the_order(
         assert message.text == "did 1"
     else:
         assert message.text.startswith("There is no tool 'added'")
-        assert "has to be listed before ApprovalMiddleware" in message.text
+        assert (
+            "list a middleware that adds tools before ApprovalMiddleware"
+            in message.text
+        )

@@ -119,7 +119,7 @@ async def test_a_model_is_told_of_a_call_that_nobody_can_read_and_goes_on(
     end = await runner.say(graph, "look")
 
     told = by_call(end)["c1"]
-    assert "no JSON object" in told.text
+    assert "not a JSON object" in told.text
     assert told.status == "error"
     assert effects.looked == ["bread"]
     assert end["messages"][-1].text == "done"
@@ -160,7 +160,7 @@ async def test_of_an_answer_that_broke_off_none_of_the_last_calls_runs(
 
     assert effects.looked == ["whole"]
     assert "token limit" in by_call(end)["c1"].text
-    assert "no JSON object" in by_call(end)["c9"].text
+    assert "not a JSON object" in by_call(end)["c9"].text
 
 
 async def test_an_unreadable_call_with_the_id_of_another_one_stops_both(
@@ -223,7 +223,7 @@ async def test_a_call_without_an_id_gets_one(
     end = await runner.say(graph, "look")
 
     assert sorted(effects.looked) == ["bread", "milk"]
-    assert "no JSON object" in results(end)[-1].text
+    assert "not a JSON object" in results(end)[-1].text
     for provider, payload in providers.payloads(end["messages"]).items():
         assert providers.problems(provider, payload) == []
 

@@ -86,7 +86,7 @@ async def test_while_the_gateway_is_away_the_model_is_not_asked(
     graph = build(gateway, effects.tools(), model=model, saver=memory)
     gateway.down = {away}
 
-    with pytest.raises(ThreadUnavailable, match=r"history is down.*once it does"):
+    with pytest.raises(ThreadUnavailable, match=r"history is down.*when it is back"):
         await runner.say(graph, "and now?")
     gateway.down = set()
     await runner.run(graph, None)

@@ -174,7 +174,7 @@ async def test_swapped_arguments_with_a_verdict_forged_to_match_do_not_run(
     end = await runner.run(graph, Command(resume={pause.id: approve}), STRICT)
 
     assert effects.paid == []
-    assert "not what this call asks for" in by_call(end)["c1"].text
+    assert "differs from this call" in by_call(end)["c1"].text
 
 
 async def test_a_rejected_call_stays_rejected_after_a_jump_to_the_tools(

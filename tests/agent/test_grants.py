@@ -57,7 +57,7 @@ async def test_other_arguments_than_those_granted_do_not_run(
 ) -> None:
     with (
         grant_scope(_grant({"amount": 1})),
-        pytest.raises(NotAllowed, match="something else"),
+        pytest.raises(NotAllowed, match="differs from the cleared one"),
     ):
         await _call(pay, args, is_async=is_async)
 

@@ -397,7 +397,7 @@ async def test_a_claim_for_anything_but_this_call_does_not_run(
     end = await runner.resume(graph, gateway)
 
     assert effects.paid == []
-    assert "not what this call asks for" in by_call(end)["c1"].text
+    assert "differs from this call" in by_call(end)["c1"].text
     assert gateway.calls["release"] == 1
 
 

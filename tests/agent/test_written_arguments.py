@@ -161,7 +161,7 @@ def test_an_unknown_argument_never_takes_the_name_of_a_known_one() -> None:
 def test_a_number_that_no_document_can_hold_names_a_type_that_can(
     kind: Any, given: Any
 ) -> None:
-    with pytest.raises(SchemaFault, match=r"/value.*declared as `Decimal` or `str`"):
+    with pytest.raises(SchemaFault, match=r"/value.*declare it as `Decimal` or `str`"):
         canonical_args(noting(kind, []), {"value": given})
 
 

@@ -58,6 +58,6 @@ async def test_lost_checkpoints_are_refused_until_an_operator_accepts_new_ones(
     code = await asyncio.to_thread(run, ["--config", str(file), "adopt"], {})
 
     assert code == 0
-    assert "Agent 'shop' keeps its threads in" in capsys.readouterr().out
+    assert "The threads of agent 'shop' are in" in capsys.readouterr().out
     async with Keyturn(Settings.load(file, {})):
         pass

@@ -87,9 +87,9 @@ def test_a_key_is_revoked_by_its_id_or_its_text(tell: Tell) -> None:
         (("create", "x"), "agent"),
         (("create", "x", "--agent", "a", "--expires", "5y"), "is not a time"),
         (("create", "x", "--agent", "a", "--expires", "999d"), "longer than"),
-        (("create", " ", "--agent", "a"), "is no name"),
-        (("create", "x", "--agent", "a\x1b"), "is no name"),
-        (("create", "x", "--agent", " a"), "without blanks around them"),
+        (("create", " ", "--agent", "a"), "is not a name"),
+        (("create", "x", "--agent", "a\x1b"), "is not a name"),
+        (("create", "x", "--agent", " a"), "without surrounding spaces"),
         (("create", "x", "--agent", "a", "--scope", "approve"), "scope"),
     ],
 )
@@ -113,7 +113,7 @@ def test_a_key_that_ends_with_the_secret_before_is_marked(
     _, after, _ = tell("list")
     _, as_json, _ = tell("list", "--json")
 
-    assert "ends with it" not in before
-    assert after.count("ends with it") == 1
+    assert "ends with that secret" not in before
+    assert after.count("ends with that secret") == 1
     found = {one["name"]: one["secret_in_use"] for one in json.loads(as_json)}
     assert found == {"old": False, "new": True}

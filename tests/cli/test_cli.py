@@ -315,7 +315,7 @@ def test_two_people_and_nobody_are_explained(home: Path, tell: Any) -> None:
         in escalated
     )
     assert "where     #random" in escalated
-    assert "nobody: no reviewers are set, so it can only expire" in alone
+    assert "nobody: no reviewers are configured, so it can only expire" in alone
 
 
 def test_a_call_that_needs_nobody_is_explained_shortly(home: Path, tell: Any) -> None:
@@ -469,7 +469,7 @@ def test_the_doctor_starts_the_embedded_store(home: Path, tell: Any) -> None:
     _, out, _ = tell("doctor")
 
     assert "✔ store: valkey 9." in out
-    assert "what it acknowledges is on its disk" in out
+    assert "acknowledged writes are on its disk" in out
 
 
 def test_the_doctor_stops_at_settings_that_cannot_be_read(

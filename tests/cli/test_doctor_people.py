@@ -212,7 +212,7 @@ async def test_an_answer_without_a_user_says_nothing_about_them(
     code, checks = await doctor.checks("--requester", "U0DAN")
 
     assert code == 1
-    assert checks["people"][1].startswith("Slack did not say who U0DAN")
+    assert checks["people"][1].startswith("Slack did not identify U0DAN")
     assert "requester" not in checks
     assert not any("cannot be approved" in text for _, text in checks.values())
 

@@ -25,7 +25,7 @@ __all__ = ["home"]
         ),
         (",".join(SCOPES), State.GOOD, "all are granted"),
         (",".join((*SCOPES, "files:read")), State.GOOD, "not needed: files:read"),
-        ("", State.SKIPPED, "Slack did not say"),
+        ("", State.SKIPPED, "Slack did not return"),
     ],
 )
 async def test_the_doctor_compares_the_granted_scopes(

@@ -42,7 +42,7 @@ def told(folder: Path, settings: str, capsys: pytest.CaptureFixture[str]) -> str
 @pytest.mark.parametrize(
     ("settings", "found"),
     [
-        (ASKING, "✖ triage: the policy puts calls to triage and there is none"),
+        (ASKING, "✖ triage: the policy uses triage but none is configured"),
         (f"{ASKING}triage: eyes.py:make", "✔ triage: "),
         (f"{POLICY}triage: eyes.py:make", "eyes.py:make; the policy never asks it"),
         (f"{POLICY}triage: eyes.py:makes", "has no 'makes'; did you mean 'make'?"),

@@ -128,5 +128,5 @@ def test_files_that_another_process_writes_are_not_said_to_be_erased(
 
     monkeypatch.setattr(Eraser, "erase", busy)
 
-    with pytest.raises(SettingsError, match=r"not all of it is erased.*15 seconds"):
+    with pytest.raises(SettingsError, match=r"the erasure is incomplete.*15 seconds"):
         typed(url, tmp_path, "U0DAN", "--yes")

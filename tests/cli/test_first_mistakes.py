@@ -138,7 +138,7 @@ def test_the_demo_is_not_played_with_other_agents(tell: Any) -> None:
 
     assert code == USAGE
     assert "without --config" in told
-    assert "'keyturn run --sandbox' shows your own agents" in told
+    assert "'keyturn run --sandbox' shows your agents" in told
 
 
 def test_a_token_of_the_wrong_kind_is_told_where_the_right_one_is(tell: Any) -> None:
@@ -153,7 +153,7 @@ def test_the_doctor_takes_no_name_for_a_person(tell: Any) -> None:
     code, told = tell("doctor", "--requester", "@dan")
 
     assert code == USAGE
-    assert "'@dan' is no Slack user id; write one such as U0DAN" in told
+    assert "'@dan' is not a Slack user id; write one such as U0DAN" in told
 
 
 def test_an_empty_audit_log_is_not_a_silence(home: Path, tell: Any) -> None:
@@ -162,7 +162,7 @@ def test_an_empty_audit_log_is_not_a_silence(home: Path, tell: Any) -> None:
     code, told = tell("audit", "export")
 
     assert code == 0
-    assert told == "The audit log has nothing in this time.\n"
+    assert told == "The audit log has no entries in this time.\n"
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_a_name_that_stands_for_nothing_or_for_several_is_refused(
 
     shell.do(two)
 
-    with pytest.raises(SettingsError, match="stands for 2 runs"):
+    with pytest.raises(SettingsError, match="matches 2 runs"):
         shell("show", "run_")
     with pytest.raises(SettingsError, match="No run 'x'"):
         shell("drop", "x")

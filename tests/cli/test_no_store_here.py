@@ -90,7 +90,7 @@ def test_the_doctor_makes_nothing_where_nothing_of_keyturn_is(
     code, told = tell("doctor")
 
     assert code == 1
-    assert f"· store: not looked for: nothing of Keyturn is in '{tmp_path}'" in told
+    assert f"· store: skipped: '{tmp_path}' contains no files of Keyturn" in told
     assert "✖ Slack secrets" in told
     assert list(tmp_path.iterdir()) == []
 

@@ -128,7 +128,7 @@ def test_an_untrusted_value_cannot_steer_the_terminal(home: Path, tell: Any) -> 
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("--at", "noon"), "--at 'noon' is no time; write 2026-07-04T02:30Z"),
+        (("--at", "noon"), "--at 'noon' is not a time; write 2026-07-04T02:30Z"),
         (("--at", "2026-07-01T12:00"), "add Z or an offset, as in 2026-07-01T12:00Z"),
         (("--at", "2026-07-04"), "as in 2026-07-04T00:00Z"),
         (("--at", "0001-01-01T00:00+14:00"), "is outside the years 1 to 9999 in UTC"),
@@ -250,7 +250,7 @@ def test_a_replay_prints_what_would_have_changed(home: Path, tell: Any) -> None:
         "2026-07-01 10:00 UTC  a  refund  approve → escalate",
         "    The policy lists this tool as approve.",
         "    Raised to escalate: over 100 a day.",
-        "3 calls: 1 would need more, 0 would need less, 2 stay as they were.",
+        "3 calls: 1 would need more, 0 would need less, 2 are unchanged.",
     ]
 
 

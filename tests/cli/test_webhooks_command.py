@@ -100,7 +100,7 @@ def test_the_secret_is_the_one_that_messages_are_signed_with(
     code, out, _ = tell("test", "app")
 
     assert code == 0
-    assert "took the message (status 204)" in out
+    assert "accepted the message (status 204)" in out
     [received] = receiver.requests
     at_s = float(received.headers["webhook-timestamp"])
     for text in (in_use, first):
@@ -122,7 +122,7 @@ def test_a_program_that_does_not_answer_well_is_an_error(
     code, _, err = tell("test", "app")
 
     assert code == USAGE
-    assert "app did not take the message: status 500. It was sent to 'https://" in err
+    assert "app did not accept the message: status 500. It was sent to 'https://" in err
 
 
 def test_a_target_that_fails_is_listed(tell: Tell, engine_url: str) -> None:
@@ -131,7 +131,7 @@ def test_a_target_that_fails_is_listed(tell: Tell, engine_url: str) -> None:
     [row] = json.loads(tell("list", "--json")[1])
     shown = tell("list")[1]
 
-    assert "nothing sent yet" in before
+    assert "no messages yet" in before
     assert (row["last_ok_at"], row["error"]) == (None, "status 500")
     assert row["failing_since"]
     assert "failing since" in shown

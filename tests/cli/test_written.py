@@ -63,7 +63,7 @@ def test_output_that_finds_no_room_is_a_sentence(tmp_path: Path) -> None:
 
     assert ended.returncode == USAGE
     assert ended.stderr == (
-        "The disk that is written to is full (No space left on device). Make room on "
+        "The disk in use is full (No space left on device). Make room on "
         "it, then run the command again.\n"
     )
 

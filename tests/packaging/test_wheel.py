@@ -236,7 +236,7 @@ def test_the_demo_needs_no_clone(everything: Path, tmp_path: Path, home: Path) -
 
     for script, folder, said in (
         ("apart", empty, ""),
-        ("approve", home, "'keyturn run --sandbox' shows your own"),
+        ("approve", home, "'keyturn run --sandbox' shows your agents"),
     ):
         played = run([everything / "keyturn", "demo", "--script", script], folder)
         assert "ok=True" in played.stdout

@@ -246,7 +246,7 @@ def test_explain_says_in_words_who_has_to_agree() -> None:
     )
     assert who(required(POLICY, "pay_out")) == (
         "2 people, 1 finance and 1 support, out of support (U0ANA, U0BEN, U0BOTH) or "
-        "finance (U0FIN, U0BOTH), nobody approves their own change"
+        "finance (U0FIN, U0BOTH), editors cannot approve their edit"
     )
     joined = stricter(Requirement(approvals=1, of=POLICY.roles_named(("support",))),
                       required(POLICY, "one_senior"))  # fmt: skip
@@ -394,9 +394,7 @@ def test_a_replay_says_whose_word_an_approved_call_would_lack_now() -> None:
     assert junior.is_changed
     assert not senior.is_changed
     told = list(replay_lines([junior]))
-    assert (
-        "    The approvals given then would not be enough: 1 more from senior." in told
-    )
+    assert "    The original approvals would not be enough: 1 more from senior." in told
     assert told[-1].startswith("1 calls: 1 would need more, 0 would need less")
 
 

@@ -124,7 +124,7 @@ def test_the_command_says_what_to_write(
     _, _, shown = PAGE.read_text("utf-8").partition("suggest --audit export.jsonl\n")
     assert codes == [0, 0]
     assert out.startswith(shown.partition("```")[0])
-    assert "· Of no tool were 50 calls or more always approved." in out
+    assert "· No tool has at least 50 calls that were always approved." in out
     assert max(map(len, out.splitlines())) <= 80
     assert run(["policy", "suggest", "--audit", str(file), "--json"], {}) == 0
     assert json.loads(capfd.readouterr().out)[0]["at_most_percent"] == 8

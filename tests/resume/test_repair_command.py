@@ -127,7 +127,7 @@ async def test_what_waits_for_lost_checkpoints_is_ended_at_once(
         assert await stack.states() == [ItemState.LAPSED]
         audit = await audit_entries(stack.store.conn, stack.keys)
         assert audit[-1].reason == THREAD_LOST
-    assert "Nothing has to be repaired." in await told(config, capsys)
+    assert "No repair is needed." in await told(config, capsys)
 
 
 @pytest.mark.slow

@@ -192,9 +192,9 @@ async def test_the_command_prints_one_object_a_line(
 
     assert whole[0] == 0
     assert json.loads(whole[1].splitlines()[0])["name"] == "approval.opened"
-    assert later == (0, "", "The audit log has nothing in this time.\n")
+    assert later == (0, "", "The audit log has no entries in this time.\n")
     assert wrong[0] == 2
-    assert "--until 'today' is no time" in wrong[2]
+    assert "--until 'today' is not a time" in wrong[2]
 
 
 async def test_what_is_exported_steers_no_terminal(

@@ -1,4 +1,4 @@
-"""The benchmark: one module for each figure, and what several of them share."""
+"""The benchmark: one module for each figure, and shared parts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ _began = time.perf_counter()
 
 
 def progress(text: str) -> None:
-    """Print what is being measured, with the seconds since the benchmark began."""
+    """Print the current step, with the seconds since the benchmark began."""
     passed_s = time.perf_counter() - _began
     print(f"  [{passed_s:5.0f} s] {text}", file=sys.stderr, flush=True)

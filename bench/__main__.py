@@ -57,7 +57,7 @@ FIGURES: dict[str, _Measure] = {
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Measure what the command line names, print it, and return the exit code."""
+    """Measure and print the chosen figures, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"one of: {', '.join(FIGURES)}"
@@ -83,7 +83,7 @@ def main(argv: list[str] | None = None) -> int:
         args.results.write_text(markdown(run), encoding="utf-8")
     complaints = [f"{name} could not be measured: {why}" for name, why in run.failed]
     if run.missed and not args.quick:
-        # Few samples reach and miss targets by chance.
+        # With few samples, targets are reached and missed by chance.
         complaints.append(f"Targets that were missed: {'; '.join(run.missed)}.")
     for line in complaints:
         print(line, file=sys.stderr)

@@ -1,9 +1,9 @@
 """Measure the overhead of a gated call that policy allows without a person.
 
-Two agents that differ only in their middleware make the same calls, in turns, each run
-in a thread of its own, on one SQLite checkpointer:
+Two agents that differ only in their middleware make the same calls alternately, each
+run in a separate thread, on one SQLite checkpointer:
 
-- LangChain: its own `HumanInTheLoopMiddleware`, which does not list the tool.
+- LangChain: its `HumanInTheLoopMiddleware`, which does not list the tool.
 - Keyturn: `ApprovalMiddleware`, with a policy of tier ``auto``. Every turn is evaluated
   and stored in a durable Valkey, with an audit entry, before its tool runs.
 
@@ -53,7 +53,7 @@ tools:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much to measure: rounds, runs of each agent in a round, calls in a run."""
+    """The amount of work: rounds, runs of each agent in a round, calls in a run."""
 
     rounds: int
     runs: int
@@ -71,7 +71,7 @@ def look_up(order: str) -> str:
 
 
 def _model(calls: int) -> ScriptedModel:
-    """Return a model that looks an order up so many times, one call a turn."""
+    """Return a model that looks up an order this many times, one call a turn."""
 
     def reply(messages: list[BaseMessage]) -> AIMessage:
         done = sum(isinstance(message, ToolMessage) for message in messages)
@@ -91,14 +91,14 @@ class Subject:
     graph: Graph
 
     async def run(self, thread: str, calls: int) -> float:
-        """Run it once; return how long one call took, in ms.
+        """Run the agent once; return the time of one call, in ms.
 
         Raises:
             NotMeasured: when not every call was made.
         """
         given = {"messages": [HumanMessage(thread)]}
         began = time.perf_counter()
-        # What is used of a graph; its own types are partial.
+        # Only the used part of a graph; LangGraph's types are partial.
         state = await cast("Any", self.graph).ainvoke(
             given, {"configurable": {"thread_id": thread}}
         )
@@ -110,12 +110,12 @@ class Subject:
 
 
 async def measure(*, is_quick: bool = False) -> Figure:
-    """Run all agents in turns and compare them."""
+    """Run all agents alternately and compare them."""
     return await measured(QUICK if is_quick else FULL)
 
 
 async def measured(plan: Plan) -> Figure:
-    """Run all agents as often as the plan says."""
+    """Run all agents according to the plan."""
     async with _subjects(plan.calls) as subjects:
         for subject in subjects:
             await subject.run(f"{subject.name} warms up", plan.calls)
@@ -141,10 +141,10 @@ async def measured(plan: Plan) -> Figure:
 async def _round(
     subjects: Sequence[Subject], plan: Plan, turn: int
 ) -> list[tuple[float, ...]]:
-    """Let the subjects take turns; return what each took, in their order."""
+    """Run the subjects alternately; return the times of each, in their order."""
     taken: dict[str, list[float]] = {subject.name: [] for subject in subjects}
     for number in range(plan.runs):
-        # In turns: the first one measured pays for cold caches.
+        # In turns: the first subject would pay for cold caches.
         first = number % len(subjects)
         for subject in (*subjects[first:], *subjects[:first]):
             thread = f"{subject.name} {turn}.{number}"

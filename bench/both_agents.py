@@ -1,7 +1,7 @@
-"""Run one agent behind Keyturn and behind LangChain's own middleware, side by side.
+"""Run one agent behind Keyturn and behind LangChain's middleware.
 
-Both keep their threads in one SQLite file. Keyturn has a durable Valkey, one reviewer
-who may decide everything, and a worker that waits for jobs throughout; LangChain's
+Both store their threads in one SQLite file. Keyturn has a durable Valkey, one reviewer
+who may decide everything, and a worker that always waits for jobs. LangChain's
 middleware is resumed in this process, which writes no record and no claim.
 """
 
@@ -44,10 +44,10 @@ ANA = Reviewer(team="T0", user="U0ANA", name="Ana", account=AccountKind.MEMBER)
 
 
 class Ours(Protocol):
-    """What is done with Keyturn; it is told what the worker did."""
+    """The part of a measurement with Keyturn, notified of the worker's changes."""
 
     def on_change(self, change: ThreadChange) -> None:
-        """Learn that a job was done with."""
+        """Handle a finished job."""
         ...
 
 
@@ -58,15 +58,15 @@ OursT = TypeVar("OursT", bound=Ours)
 async def both_agents(
     stub: PaymentsStub, reply: Reply, make: Callable[[Store], OursT]
 ) -> AsyncGenerator[tuple[OursT, Store, Graph]]:
-    """Start everything.
+    """Start both agents.
 
     Args:
-        stub: whose tool both agents have.
-        reply: what the model of both answers.
-        make: returns what is done with Keyturn, given its store.
+        stub: the backend of both agents' tool.
+        reply: the model of both agents.
+        make: returns the measurement with Keyturn, given its store.
 
     Yields:
-        What was made, the store, and LangChain's graph.
+        The measurement, the store, and LangChain's graph.
     """
     with TemporaryDirectory(prefix="tk-bench-") as folder:
         data_dir = Path(folder)
@@ -85,7 +85,7 @@ async def both_agents(
 
 
 def ungated(stub: PaymentsStub, reply: Reply) -> Graph:
-    """Return the agent behind LangChain's own middleware, without a checkpointer."""
+    """Return the agent behind LangChain's middleware, without a checkpointer."""
     theirs = HumanInTheLoopMiddleware({"refund": True}, interrupt_mode="per_call")
     return agent(stub, theirs, lambda tool: tool, reply)
 
@@ -96,5 +96,5 @@ def run_of(thread: str) -> RunRef:
 
 
 def config_of(thread: str) -> RunnableConfig:
-    """Return the config that names a thread of LangChain's agent."""
+    """Return the config of a thread of LangChain's agent."""
     return {"configurable": {"thread_id": thread}}

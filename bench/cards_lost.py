@@ -1,8 +1,8 @@
-"""Count the cards that are lost while Slack is away and the outbox fills up.
+"""Count the cards that are lost while Slack is down and the outbox fills up.
 
-Approvals are opened while no bot runs, and a million other events follow, with the
-sweeps of the product in between. Then a bot starts and reads everything. A card is lost
-when its approval has none.
+Approvals are opened while no bot runs. A million other events follow, with the
+product's sweeps in between. Then a bot starts and reads everything. An approval without
+a card counts as lost.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Lost:
     """Result.
 
     Attributes:
-        events: how many were announced while no bot ran.
-        cards: how many approvals waited for one.
-        lost: how many of them have none.
-        kept: how many events the outbox held when the bot started.
-        seconds: from its start until all was read and every card posted.
+        events: the number of events while no bot ran.
+        cards: the number of approvals that waited for a card.
+        lost: the number of those without one.
+        kept: the number of events in the outbox when the bot started.
+        seconds: from the bot's start until all was read and every card posted.
     """
 
     events: int
@@ -63,7 +63,7 @@ class Lost:
 async def measured(
     store: Store, sandbox: Sandbox, *, events: int = EVENTS, cards: int = CARDS
 ) -> Lost:
-    """Open approvals, announce so many events behind them, and start a bot.
+    """Open approvals, announce the given number of events after them, and start a bot.
 
     Raises:
         NotMeasured: when the bot did not read everything in time.
@@ -99,7 +99,7 @@ async def _opened(store: Store, cards: int) -> list[str]:
 
 
 async def _fill(store: Store, keys: Keys, events: int) -> None:
-    """Announce what other agents' calls did, and sweep as the product does."""
+    """Announce events of other agents' calls, and sweep as the product does."""
     event = Event(
         name=EventName.ITEM_EXECUTED, tenant="default", channel=CHANNEL,
         approval=f"ap_{keys.tenant}_{0:032x}", agent="other", thread="t",
@@ -127,7 +127,7 @@ async def _until_read(store: Store, keys: Keys, opened: list[str]) -> None:
 
 
 async def measure(*, is_quick: bool = False) -> Figure:
-    """Lose no card of ten behind a million events."""
+    """Measure that ten cards survive a million events."""
     events = 10_000 if is_quick else EVENTS
     with TemporaryDirectory(prefix="tk-bench-") as folder:
         async with (

@@ -1,13 +1,13 @@
 """Measure the latency from a click in Slack to its acknowledgement.
 
-Both servers get signed requests from the same load generator, each in a process of its
-own, in turns:
+Both servers get signed requests from the same load generator, alternately, each in a
+separate process:
 
-- Keyturn: the whole bot. Each click is the first decision on an approval of its own.
-  The decision is in a durable Valkey, with its job, event and audit entry, before the
-  answer. Afterwards every approval must be decided, else this fails.
-- default Bolt: `AsyncApp` as its documentation shows it, with one listener that does
-  nothing but ``await ack()``.
+- Keyturn: the whole bot. Each click is the first decision on a separate approval. The
+  decision is in a durable Valkey, with its job, event and audit entry, before the
+  answer. Afterwards every approval must be decided, or the measurement fails.
+- default Bolt: `AsyncApp` as in its documentation, with one listener that only runs
+  ``await ack()``.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ MANY = 20
 
 _LOOK_S, _MOST_LOOKS = 0.2, 300
 _IDLE = 0.1
-"""Of a processor: a bot that waits looks at its store, its lease and its clock."""
+"""Processor share of an idle bot, which checks its store, its lease and its clock."""
 
 _AFTER_THE_ANSWER = {"chat.update", "chat.postMessage"}
-"""What the publisher does about a decision that was acknowledged."""
+"""The publisher's calls for an acknowledged decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much to measure: clicks a round over one connection, and over many."""
+    """The amount of work: clicks a round over one connection, and over many."""
 
     rounds: int
     alone: int
@@ -59,7 +59,7 @@ QUICK = Plan(rounds=1, alone=20, together=100)
 
 @dataclass(slots=True)
 class _Samples:
-    """What one server did, by round."""
+    """The results of one server, by round."""
 
     name: str
     alone_ms: list[tuple[float, ...]] = field(default_factory=list[tuple[float, ...]])
@@ -73,17 +73,17 @@ class _Samples:
         return Measured(name, "/s", tuple(self.rates))
 
     def add(self, report: Report) -> None:
-        """Take what many connections came to."""
+        """Add the result over many connections."""
         self.rates.append((report.per_second,))
 
 
 async def measure(*, is_quick: bool = False) -> Figure:
-    """Run both in turns and compare them."""
+    """Run both alternately and compare them."""
     return await measured(QUICK if is_quick else FULL)
 
 
 async def measured(plan: Plan) -> Figure:
-    """Run both as often as the plan says."""
+    """Run both according to the plan."""
     found: dict[Name, _Samples] = {
         "keyturn": _Samples("Keyturn"),
         "bolt": _Samples("default Bolt"),
@@ -124,13 +124,13 @@ async def measured(plan: Plan) -> Figure:
 
 @dataclass(frozen=True, slots=True)
 class _Bench:
-    """What all rounds are measured with.
+    """The shared environment of all rounds.
 
     Attributes:
-        store: of the approvals; each round opens new ones.
+        store: the store of the approvals; each round opens new ones.
         sandbox: the stand-in for Slack.
-        plan: how much to measure.
-        found: what was measured, by server.
+        plan: the amount of work.
+        found: the results, by server.
     """
 
     store: Store
@@ -141,11 +141,11 @@ class _Bench:
     async def compare(
         self, bolt: Served, clicks: Sequence[PreparedClick], turn: int
     ) -> None:
-        """Measure Keyturn and Bolt in turns, neither while the other one works."""
+        """Measure Keyturn and Bolt alternately, each while the other one is idle."""
         first, rest = clicks[:1], clicks[1:]
         alone, sandbox = self.plan.alone, self.sandbox
         async with self.serving_one("keyturn") as keyturn:
-            # Who goes first changes, so that nobody always has the warmer machine.
+            # The order alternates, so that neither always has the warmer machine.
             both: list[tuple[Name, Served]] = [("keyturn", keyturn), ("bolt", bolt)]
             both = both[:: 1 if turn % 2 == 0 else -1]
             for _, served in both:
@@ -168,18 +168,18 @@ class _Bench:
         return await _fired(served, clicks, connections=MANY)
 
     def serving_one(self, name: Name) -> AbstractAsyncContextManager[Served]:
-        """Serve one of them in a process of its own."""
+        """Serve one of them in a separate process."""
         return serving(settings_of(name, self.store, self.sandbox))
 
 
 async def _until_idle(*servers: Served) -> None:
-    """Wait until servers have nothing left to do.
+    """Wait until servers are idle.
 
     A bot draws the cards of its clicks after them. On the same processors, that would
-    slow down whoever is measured next.
+    slow down the next measurement.
 
     Raises:
-        NotMeasured: when one goes on and on.
+        NotMeasured: when one does not become idle.
     """
     for _ in range(_MOST_LOOKS):
         before_s = sum(worked_s(one.process) for one in servers)

@@ -1,7 +1,7 @@
-"""Prepare signed Slack clicks, each of which decides an approval of its own.
+"""Prepare signed Slack clicks, each of which decides a separate approval.
 
-The approvals are opened by an agent's submit, and their cards are posted in the
-sandbox's channel. Each request is the signed payload of a click on Approve.
+An agent's submit opens the approvals, and their cards are posted in the sandbox's
+channel. Each request is the signed payload of a click on Approve.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _IN_A_FORM = {code: quote_plus(chr(code)) for code in range(128)}
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """An approval, and the message that was posted about it."""
+    """An approval and its card."""
 
     approval: str
     message: Message
@@ -74,14 +74,14 @@ class Posted:
 
 @dataclass(frozen=True, slots=True)
 class PreparedClick:
-    """A signed request, and the approval that it will decide."""
+    """A signed request, and the approval that it decides."""
 
     approval: str
     request: Request
 
 
 def bot_config(*, bot_token: str, signing_secret: str, api_url: str) -> BotConfig:
-    """Return the settings of a bot that gets clicks over HTTP."""
+    """Return the settings of a bot that receives clicks over HTTP."""
     return BotConfig(
         bot_token=bot_token,
         mode=SlackMode.HTTP,
@@ -101,21 +101,21 @@ async def post_cards(store: Store, sandbox: Sandbox, count: int) -> list[Posted]
     await store.conn.command("FLUSHALL")
     agents = AgentService(store, lambda: POLICY)
     posted: list[Posted] = []
-    # Each time other threads: a record of the same ones would be an older copy.
+    # New thread names each time: a record of the same threads would be an older copy.
     run = uuid.uuid4().hex[:8]
     for number in range(count):
         approval = await _opened(store, agents, f"thread-{run}-{number}")
         posted.append(await _post_card(store, sandbox, approval))
-    # The cards are posted already: nothing is left to publish when the bot starts.
+    # The cards are posted already, so the bot has nothing to publish at its start.
     await store.conn.command("DEL", store.keys_of_tenant(_TENANT).outbox)
     return posted
 
 
 def clicks_on(sandbox: Sandbox, posted: Sequence[Posted]) -> list[PreparedClick]:
-    """Return a signed click on the Approve of each card, as it was posted.
+    """Return a signed click on the Approve button of each posted card.
 
-    Each call makes other requests, with response URLs of their own: one is good for a
-    few posts only.
+    Each call makes new requests with new response URLs: one URL allows only a few
+    posts.
     """
     return [_click_on(sandbox, one) for one in posted]
 
@@ -147,8 +147,8 @@ async def _opened(store: Store, agents: AgentService, thread: str) -> Approval:
         tool="process_refund",
         tool_call_id="call-1",
         args={
-            # Another effect each: calls of one effect are precedents of each other,
-            # and deciding one has the others judged anew.
+            # A different effect each: calls with one effect are precedents of each
+            # other, and deciding one re-evaluates the others.
             "order_id": thread,
             "customer": "Maria Lopez <maria@example.com>",
             "amount": 899.5,
@@ -182,7 +182,7 @@ async def _post_card(store: Store, sandbox: Sandbox, approval: Approval) -> Post
     message = messages.post(slack, channel, content)
     keys = store.keys_of_tenant(_TENANT)
     await store.cards.posted(keys, approval.id, channel=CHANNEL, ts=message.ts)
-    # All that the publisher notes of a card: it would draw any other once more.
+    # The publisher's note about a card: without it, the card would be drawn again.
     await store.cards.shown(
         keys,
         approval.id,
@@ -201,7 +201,7 @@ def _click_on(sandbox: Sandbox, posted: Posted) -> PreparedClick:
     interaction = Interaction(user, slack.triggers.issue(user.id))
     button = {**_approve_button(message.blocks), "action_ts": slack.clock.next_ts()}
     envelope = payloads.on_message(slack, interaction, message, button, {})
-    # As `urlencode` does, which takes longer than all else here: JSON is ASCII.
+    # Equivalent to `urlencode`, which would dominate the time: the JSON is ASCII.
     body = "payload=" + json.dumps(envelope.payload).translate(_IN_A_FORM)
     return PreparedClick(posted.approval, _signed(body, sandbox.signing_secret))
 

@@ -1,4 +1,4 @@
-"""Measure a decision while a million approvals wait, beside one while a thousand do."""
+"""Measure a decision while a million approvals wait, and while a thousand wait."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ MANY, FEW = 1_000_000, 1_000
 
 
 async def measure(*, is_quick: bool = False) -> Figure:
-    """Decide in both stores, in turns."""
+    """Decide in both stores alternately."""
     return await measured(*((2_000, 2, 5) if is_quick else (MANY, 6, 50)))
 
 
 async def measured(many: int, rounds: int, decisions: int) -> Figure:
-    """Decide so often in each round, among so many approvals and among `FEW`."""
+    """Decide among `many` approvals and among `FEW`, several times a round."""
     crowded: list[tuple[float, ...]] = []
     small: list[tuple[float, ...]] = []
     async with _filled(many) as full, _filled(FEW) as few:
@@ -57,7 +57,7 @@ async def measured(many: int, rounds: int, decisions: int) -> Figure:
 
 @asynccontextmanager
 async def _filled(count: int) -> AsyncGenerator[Store]:
-    """Open a store in which so many approvals wait."""
+    """Open a store with this many waiting approvals."""
     progress(f"decision at scale: {count:,} approvals")
     with TemporaryDirectory(prefix="tk-bench-") as folder:
         async with open_store(None, Path(folder), secrets=SECRETS) as store:

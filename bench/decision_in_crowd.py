@@ -1,9 +1,9 @@
 """Measure the latency from a decision to its tool while a thousand threads wait.
 
-The threads of one agent wait for people, each with one call. Decisions then come at a
-fixed rate, whether or not the tools of earlier ones have started, as from many
-reviewers. Each is measured from the call of `ReviewService.decide` to the first line of
-its tool; the store is durable and the checkpoints are in SQLite.
+The threads of one agent wait for people, each with one call. Decisions then arrive at a
+fixed rate, independent of the start of earlier tools, as from many reviewers. Each is
+measured from the call of `ReviewService.decide` to the first line of its tool. The
+store is durable and the checkpoints are in SQLite.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from keyturn.gateway.garbage_collection import spare_what_is_there
 TITLE = "Decision to tool start, among many that wait"
 P99 = 0.99
 AMONG_MANY_MS = 60.0
-"""What 99 of 100 decisions have to reach."""
+"""The target for 99 of 100 decisions."""
 
 _AT_ONCE = 8
-"""How many agents ask at a time, before anything is measured."""
+"""How many agents submit concurrently before the measurement."""
 _TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How many threads wait, and how many decisions of a round come how often."""
+    """Waiting threads, rounds, decisions a round, and their rate."""
 
     waiting: int
     rounds: int
@@ -43,21 +43,21 @@ QUICK = Plan(waiting=10, rounds=1, decisions=5, per_second=20)
 
 
 async def measure(*, is_quick: bool = False) -> Figure:
-    """Decide among many that wait."""
-    # As 'keyturn run' and 'keyturn gateway' do.
+    """Decide among many waiting threads."""
+    # Like 'keyturn run' and 'keyturn gateway'.
     spare_what_is_there()
     return await measured(QUICK if is_quick else FULL)
 
 
 async def measured(plan: Plan) -> Figure:
-    """Do so as often as the plan says."""
+    """Decide according to the plan."""
     async with asyncio.timeout(_TIMEOUT_S), subjects() as (stub, found):
         ours = found[0]
         waiting = [f"waiting {n}" for n in range(plan.waiting)]
         await _ask(ours, waiting)
         rounds: list[tuple[float, ...]] = []
         for _ in range(plan.rounds):
-            # Others ask instead, so that as many wait throughout.
+            # New threads replace them, so that the number of waiting ones is constant.
             batch, waiting = waiting[: plan.decisions], waiting[plan.decisions :]
             rounds.append(await _decided(ours, stub, batch, plan.per_second))
             again = [f"{order} again" for order in batch]
@@ -90,7 +90,7 @@ async def _ask(ours: Subject, orders: Sequence[str]) -> None:
 async def _decided(
     ours: Subject, stub: PaymentsStub, orders: Sequence[str], per_second: float
 ) -> tuple[float, ...]:
-    """Decide at a fixed rate; return how long each took to its tool, in ms."""
+    """Decide at a fixed rate; return the time to each tool, in ms."""
     start = time.perf_counter()
 
     async def one(place: int, order: str) -> float:

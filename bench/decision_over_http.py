@@ -1,13 +1,13 @@
-"""Measure the latency from a decision to the tool of an agent that is elsewhere.
+"""Measure the latency from a decision to the tool of a remote agent.
 
-Two ways to the same tool, taken in turns on one durable Valkey and one SQLite
-checkpointer, each approval in a thread of its own. People decide in this process.
+Two ways to the same tool, taken alternately on one durable Valkey and one SQLite
+checkpointer, each approval in a separate thread. People decide in this process.
 
 - in process: the worker of this process resumes the agent, see `decision_to_tool`.
-- over HTTP: the agent has nothing but the URL of `keyturn gateway`, a process of its
-  own, and an API key. Its wait for the answer and its claim are requests.
+- over HTTP: the agent has only the URL of `keyturn gateway`, in a separate process, and
+  an API key. Its wait for the answer and its claim are requests.
 
-Decisions are signed and claims have receipts, on both ways.
+Decisions are signed and claims have receipts, both ways.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ QUICK = Plan(rounds=2, approvals=3)
 
 
 async def measure(*, is_quick: bool = False) -> Figure:
-    """Run both in turns and compare them."""
+    """Run both alternately and compare them."""
     spare_what_is_there()
     return await measured(QUICK if is_quick else FULL)
 
 
 async def measured(plan: Plan) -> Figure:
-    """Run both as often as the plan says."""
+    """Run both according to the plan."""
     stub = PaymentsStub()
     async with subjects(stub) as found:
         here, there = await in_turns(found, stub, plan)
@@ -81,7 +81,7 @@ async def measured(plan: Plan) -> Figure:
 
 
 class OverHttp:
-    """An agent beside a gateway in another process, with an API key."""
+    """An agent with an API key, and a gateway in another process."""
 
     name = "over HTTP"
 
@@ -104,9 +104,9 @@ class OverHttp:
             )
         )
         run = _run_of(order)
-        while not await asked_in(self._store, run):  # noqa: ASYNC110 - nothing tells
+        while not await asked_in(self._store, run):  # noqa: ASYNC110 - no event reports this
             await asyncio.sleep(0.02)
-        # Then it says where it rests and waits, of which nothing here tells.
+        # The agent then saves its state and waits, which sends no event here.
         await asyncio.sleep(_SETTLED_S)
 
     async def decide(self, order: str) -> float:
@@ -120,12 +120,12 @@ class OverHttp:
 
 @asynccontextmanager
 async def subjects(stub: PaymentsStub) -> AsyncGenerator[list[Subject]]:
-    """Start a worker here, and a gateway elsewhere with an agent beside it."""
+    """Start a worker here, and a gateway with a remote agent."""
     with TemporaryDirectory(prefix="tk-bench-http-") as named:
         folder = Path(named)
 
         def ours(store: Store) -> Keyturn:
-            # The gateway reads the public key of what decides here in this folder.
+            # The gateway reads the public key of the decisions from this folder.
             store.keyring = Keyring(folder / FOLDER, makes=[Role.BOT, Role.GATEWAY])
             store.keyring.make_missing(datetime.now(UTC))  # noqa: TID251 - a new key
             return Keyturn(store)
@@ -143,7 +143,7 @@ async def subjects(stub: PaymentsStub) -> AsyncGenerator[list[Subject]]:
 
 @asynccontextmanager
 async def _gateway(folder: Path, store_url: str) -> AsyncGenerator[tuple[str, str]]:
-    """Run `keyturn gateway`; give its URL and an API key."""
+    """Run `keyturn gateway`; yield its URL and an API key."""
     with kept_port() as port:
         async with _gateway_at(folder, store_url, port) as found:
             yield found

@@ -1,13 +1,13 @@
 """Measure the latency from a reviewer's decision to the first line of the tool.
 
-Two ways to the same tool of the same agent, taken in turns on one durable Valkey and
-one SQLite checkpointer, each approval in a thread of its own:
+Two ways to the same tool of the same agent, taken alternately on one durable Valkey and
+one SQLite checkpointer, each approval in a separate thread:
 
 - Keyturn: one script that records the decision and queues a job, the resume, a claim,
   the tool.
-- A bare resume with two durable writes: LangChain's own middleware, resumed where the
-  decision is made, with a write before the resume and one before the tool. Nothing that
-  keeps a decision and a claim can be faster.
+- A bare resume with two durable writes: LangChain's middleware, resumed in the deciding
+  process, with one write before the resume and one before the tool. This is the minimum
+  for any system that stores a decision and a claim.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from tests.approvals.builders import click_on
 
 TITLE = "Decision to tool start"
 _REQUEST = "sha256:" + "a" * 64
-"""Digest of Slack's request, which a click always has."""
+"""Digest of Slack's request, which every click has."""
 
 _TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much to measure: rounds, and approvals of each subject in a round."""
+    """The amount of work: rounds, and approvals of each subject in a round."""
 
     rounds: int
     approvals: int
@@ -64,14 +64,14 @@ QUICK = Plan(rounds=2, approvals=4)
 
 
 async def measure(*, is_quick: bool = False) -> Figure:
-    """Run both in turns and compare them."""
-    # As 'keyturn run' and 'keyturn gateway' do; all are in this process.
+    """Run both alternately and compare them."""
+    # Like 'keyturn run' and 'keyturn gateway'; all parts are in this process.
     spare_what_is_there()
     return await measured(QUICK if is_quick else FULL)
 
 
 async def measured(plan: Plan) -> Figure:
-    """Run both as often as the plan says."""
+    """Run both according to the plan."""
     async with subjects() as (stub, found):
         keyturn, writing = await in_turns(found, stub, plan)
     return Figure(
@@ -97,11 +97,14 @@ class Subject(Protocol):
     name: str
 
     async def propose(self, order: str) -> None:
-        """Let an agent request this order in a thread of its own, until it waits."""
+        """Let an agent request this order in a separate thread, until it waits."""
         ...
 
     async def decide(self, order: str) -> float:
-        """Approve it; return when that began. The tool may begin before or after."""
+        """Approve the order; return the start time.
+
+        The tool may begin before or after the return.
+        """
         ...
 
     async def wait_until_idle(self, order: str) -> None:
@@ -110,7 +113,7 @@ class Subject(Protocol):
 
 
 class Keyturn:
-    """The whole product but Slack: decide, job and lease, worker, resume, claim."""
+    """The whole product without Slack: decide, job and lease, worker, resume, claim."""
 
     name = "Keyturn"
 
@@ -120,7 +123,7 @@ class Keyturn:
         self._idle: dict[str, asyncio.Event] = {}
 
     def on_change(self, change: ThreadChange) -> None:
-        """Set the event of a thread that is idle."""
+        """Set the event of an idle thread."""
         self._idle[change.thread].set()
 
     async def propose(self, order: str) -> None:
@@ -146,7 +149,7 @@ async def asked_in(store: Store, run: RunRef) -> list[str]:
 
 
 async def approve(store: Store, reviews: ReviewService, run: RunRef) -> float:
-    """Approve the one call of a run as its button does; return when that began."""
+    """Approve the one call of a run like its button does; return the start time."""
     [asked] = await asked_in(store, run)
     loaded = await reviews.read_as_of_now(asked)
     assert loaded is not None, asked
@@ -159,12 +162,12 @@ async def approve(store: Store, reviews: ReviewService, run: RunRef) -> float:
 
 
 class Writing:
-    """LangChain's own middleware, with a durable write before its resume."""
+    """LangChain's middleware, with a durable write before its resume."""
 
     name = "bare resume with 2 durable writes"
 
     def __init__(self, graph: Graph, store: Store) -> None:
-        # LangGraph's own types of a graph are partial.
+        # LangGraph's types of a graph are partial.
         self._graph = cast("Any", graph)
         self._conn = store.conn
         self._asked: dict[str, str] = {}
@@ -189,7 +192,7 @@ class Writing:
 
 
 class _WritingStub(PaymentsStub):
-    """Its tool makes a durable write before it starts."""
+    """A stub whose tool makes a durable write before it starts."""
 
     def __init__(self, inner: PaymentsStub, store: Store) -> None:
         super().__init__()
@@ -205,7 +208,7 @@ class _WritingStub(PaymentsStub):
 
 @asynccontextmanager
 async def subjects() -> AsyncGenerator[tuple[PaymentsStub, list[Subject]]]:
-    """Start everything, with a worker that waits for jobs throughout."""
+    """Start both subjects, with a worker that always waits for jobs."""
     stub = PaymentsStub()
     async with both_agents(stub, refund_once, Keyturn) as (keyturn, store, graph):
         writing = ungated(_WritingStub(stub, store), refund_once)
@@ -216,7 +219,7 @@ async def subjects() -> AsyncGenerator[tuple[PaymentsStub, list[Subject]]]:
 async def in_turns(
     subjects: Sequence[Subject], stub: PaymentsStub, plan: Plan
 ) -> list[Measured]:
-    """Let the subjects take turns as often as the plan says; return what each took."""
+    """Run the subjects alternately according to the plan; return their times."""
     for subject in subjects:
         await _once(subject, stub, f"{subject.name} warms up")
     rounds = [
@@ -232,7 +235,7 @@ async def in_turns(
 async def _round(
     subjects: Sequence[Subject], stub: PaymentsStub, approvals: int, turn: int
 ) -> list[tuple[float, ...]]:
-    """Let the subjects take turns; return what each took, in their order."""
+    """Run the subjects alternately; return the times of each, in their order."""
     taken: list[list[float]] = [[] for _ in subjects]
     for number in range(approvals):
         for row, subject in zip(taken, subjects, strict=True):
@@ -242,7 +245,7 @@ async def _round(
 
 
 async def _once(subject: Subject, stub: PaymentsStub, order: str) -> float:
-    """Return how long one approval took from decision to tool start, in ms."""
+    """Return the time of one approval from decision to tool start, in ms."""
     async with asyncio.timeout(_TIMEOUT_S):
         await subject.propose(order)
         begun = stub.expect(order)

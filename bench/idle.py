@@ -1,7 +1,7 @@
-"""Measure what `keyturn run` takes while there is nothing to do.
+"""Measure the resources of an idle `keyturn run`.
 
 One process with the bot, the gateway and an agent, connected to the sandbox, with the
-embedded store in a process of its own.
+embedded store in a separate process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SETTLED_S = 5.0
 
 
 async def measure(*, is_quick: bool = False) -> Figure:
-    """Start the product, let it rest, and look at its process."""
+    """Start the product, let it become idle, and measure its process."""
     rounds, seconds = (1, 2) if is_quick else (3, 20)
     used: list[tuple[float, ...]] = []
     held: list[tuple[float, ...]] = []

@@ -1,9 +1,9 @@
 """HTTP load generator: send prepared requests and measure their latency.
 
-It runs in a subprocess, so that it takes no CPU time from the measured server, and
-speaks minimal HTTP/1.1 over plain sockets: a client library or an event loop would cost
-more than some servers do, and the processors are shared. It reads one JSON document on
-stdin and writes one on stdout.
+It runs in a subprocess, so that it takes no CPU time from the measured server's
+process. It uses minimal HTTP/1.1 over plain sockets: a client library or an event loop
+would cost more than some servers, and the processors are shared. It reads one JSON
+document on stdin and writes one on stdout.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came back.
+    """The result of a load.
 
     Attributes:
-        taken_ms: of each request, in the order of the answers.
+        taken_ms: the latency of each request, in the order of the answers.
         seconds: from the first request to the last answer.
-        statuses: how often each HTTP status was answered, by its number as text.
+        statuses: the number of answers for each HTTP status, with the status as text.
     """
 
     taken_ms: list[float]
@@ -64,12 +64,12 @@ async def fire(
     *,
     connections: int,
 ) -> Report:
-    """Send every request once, from a process of its own.
+    """Send every request once, from a separate process.
 
     Args:
-        url: to which.
-        requests: what.
-        connections: over how many, each of which waits for its answer.
+        url: the target.
+        requests: the requests.
+        connections: the number of connections; each sends one request at a time.
 
     Raises:
         NotMeasured: when the server closed a connection or was too slow.
@@ -93,7 +93,7 @@ async def fire(
 
 
 def main() -> None:
-    """Send the requests that stdin describes; print the report."""
+    """Send the requests from stdin; print the report."""
     plan = json.load(sys.stdin)
     requests = [Request(**one) for one in plan["requests"]]
     gc.freeze()
@@ -129,7 +129,7 @@ def _fired(
 def _answered(
     clients: Sequence[_Client], waiting: Iterator[bytes]
 ) -> tuple[list[float], Counter[str]]:
-    """Send what waits, one request a connection at a time.
+    """Send the waiting requests, one at a time on each connection.
 
     Raises:
         TimeoutError: an answer did not come in time.
@@ -159,7 +159,7 @@ def _answered(
 
 
 class _Client:
-    """One connection, with at most one request that has no answer."""
+    """One connection, with at most one unanswered request."""
 
     def __init__(self, opened: socket.socket) -> None:
         self.socket = opened
@@ -173,7 +173,7 @@ class _Client:
         self.socket.sendall(request)
 
     def received(self) -> str | None:
-        """Read what came; return the status once the answer is whole."""
+        """Read available data; return the status once the answer is complete."""
         if not (chunk := self.socket.recv(_CHUNK)):
             raise EOFError
         self._answer += chunk
@@ -186,7 +186,7 @@ class _Client:
         return head[:12].rpartition(b" ")[2].decode("latin-1")
 
     def taken_ms(self) -> float:
-        """Return how long the answer took.
+        """Return the latency of the answer.
 
         Raises:
             TimeoutError: it took too long.

@@ -1,17 +1,16 @@
-"""Measure how long the calls of one turn take from their decisions to their end.
+"""Measure the time of one turn's calls from their decisions to their end.
 
-An agent asks for 56 refunds in one message: one approval, one thread. The same calls
+An agent requests 56 refunds in one message: one approval, one thread. The same calls
 are settled in two ways:
 
-- one by one: a person decides one call after the other, as soon as the one before is
-  recorded. Their tools start meanwhile.
+- one by one: a person decides one call after the other, as soon as the previous
+  decision is recorded. The tools start concurrently.
 - as one batch: one gesture approves all of them.
 
-Both end when the agent's run is over. Beside each stands the same graph with
-LangChain's own middleware, resumed in this process, which writes no record, no claim
-and no result. LangGraph runs all calls of a turn that still wait again whenever one is
-answered: so one by one it takes long there, too, and answers given together are the
-way out.
+Both end when the agent's run is over. Each is compared with the same graph under
+LangChain's middleware, resumed in this process, which writes no record, no claim and no
+result. LangGraph runs all waiting calls of a turn again whenever one is answered. One
+by one is therefore slow there, too, and giving all answers together is faster.
 """
 
 from __future__ import annotations
@@ -53,14 +52,14 @@ from tests.approvals.builders import click_on
 
 TITLE = "Many calls of one turn"
 ONE_BY_ONE_S, AT_ONCE_S = 6.0, 0.6
-"""What must be reached with 56 calls."""
+"""The targets with 56 calls."""
 
 _TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much to measure: rounds, and calls of one turn."""
+    """The amount of work: rounds, and calls of one turn."""
 
     rounds: int
     calls: int
@@ -76,7 +75,7 @@ async def measure(*, is_quick: bool = False) -> Figure:
 
 
 async def measured(plan: Plan) -> Figure:
-    """Do so as often as the plan says."""
+    """Settle according to the plan."""
     stub = PaymentsStub()
     async with both_agents(
         stub, _refund_all(plan.calls), lambda store: Ours(store, stub, plan.calls)
@@ -88,9 +87,9 @@ async def measured(plan: Plan) -> Figure:
             ("LangChain, one by one", bare.one_by_one),
             ("LangChain, at once", bare.at_once),
         )
-        # As `keyturn gateway` does; LangChain's runs take the same process.
+        # Like `keyturn gateway`; LangChain's runs are in the same process.
         spare_what_is_there()
-        # The first turn pays for what is made once a process.
+        # The first turn pays for the setup of the process.
         for name, settle in ways[1::2]:
             await _timed(settle, f"{name} warms up")
         taken: dict[str, list[float]] = {name: [] for name, _ in ways}
@@ -131,7 +130,7 @@ async def _timed(settle: Callable[[str], Any], thread: str) -> float:
 
 
 class Ours:
-    """The whole product but Slack."""
+    """The whole product without Slack."""
 
     def __init__(self, store: Store, stub: PaymentsStub, calls: int) -> None:
         self._store = store
@@ -141,7 +140,7 @@ class Ours:
         self._changes: asyncio.Queue[ThreadChange] = asyncio.Queue()
 
     def on_change(self, change: ThreadChange) -> None:
-        """Keep what a worker did."""
+        """Record a worker's change."""
         self._changes.put_nowait(change)
 
     async def one_by_one(self, thread: str) -> float:
@@ -169,7 +168,7 @@ class Ours:
         return await self._ended(approval, began)
 
     async def _asked(self, thread: str) -> Approval:
-        """Let the agent ask, and return its approval."""
+        """Let the agent submit, and return its approval."""
         for n in range(self._calls):
             self._stub.expect(f"{thread}-{n}")
         await self._reviews.ask_agent(AGENT, thread, thread, requester=DAN, origin=None)
@@ -187,7 +186,7 @@ class Ours:
         return loaded.approval
 
     async def _ended(self, approval: Approval, began: float) -> float:
-        """Return the seconds until nothing of the run is left to do."""
+        """Return the seconds until the run has no open calls."""
         keys, run_ref = self._store.keys_of_tenant("default"), run_of(approval.thread)
         while await self._store.approvals.has_open(keys, run_ref):
             change = await self._changes.get()
@@ -197,10 +196,10 @@ class Ours:
 
 
 class Bare:
-    """The same graph with LangChain's own middleware, resumed where it is decided."""
+    """The same graph with LangChain's middleware, resumed in the deciding process."""
 
     def __init__(self, graph: Graph, stub: PaymentsStub, calls: int) -> None:
-        # What is used of a graph; its own types are partial.
+        # Only the used part of a graph; LangGraph's types are partial.
         self._graph = cast("Any", graph)
         self._stub = stub
         self._calls = calls
@@ -236,7 +235,7 @@ class Bare:
 
 
 def _refund_all(calls: int) -> Reply:
-    """Return a model's answers that ask for all refunds in one message."""
+    """Return a model that requests all refunds in one message."""
 
     def reply(messages: list[BaseMessage]) -> AIMessage:
         last = messages[-1]

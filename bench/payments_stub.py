@@ -21,13 +21,13 @@ Graph = Pregel[Any, Any, Any, Any]
 
 
 class PaymentsStub:
-    """Payments backend: its one tool records the time at which it starts."""
+    """Payments backend: its one tool records its start time."""
 
     def __init__(self) -> None:
         self._begun: dict[str, asyncio.Future[float]] = {}
 
     def expect(self, order: str) -> asyncio.Future[float]:
-        """Return a future of the time at which the tool starts for this order."""
+        """Return a future of the tool's start time for this order."""
         begun = asyncio.get_running_loop().create_future()
         self._begun[order] = begun
         return begun
@@ -47,7 +47,7 @@ Reply = Callable[[list[BaseMessage]], AIMessage]
 
 
 def refund_once(messages: list[BaseMessage]) -> AIMessage:
-    """Refund the order that the user names, then end the run."""
+    """Refund the order in the user's message, then end the run."""
     last = messages[-1]
     if not isinstance(last, HumanMessage):
         return AIMessage("Done.")
@@ -63,10 +63,10 @@ def agent(
     """Return the shop's agent.
 
     Args:
-        stub: whose tool it has.
+        stub: the backend of its tool.
         middleware: the gate under test.
         wrap: prepares the tool for this middleware, such as `guarded`.
-        reply: what its model answers.
+        reply: its model.
     """
     make = cast("Callable[..., Graph]", create_agent)
     return make(
@@ -79,7 +79,7 @@ def refunding_agent(effects: Path, agent: str = "support") -> Graph:
 
     async def process_refund(order_id: str, amount: float) -> str:
         """Give money back."""
-        # One append of one short line, so that those of two processes do not mix.
+        # One append of one short line, so that lines of two processes do not mix.
         with effects.open("ab", buffering=0) as file:
             file.write(f"{order_id}\n".encode())
         return f"refunded {amount:g}"

@@ -1,9 +1,9 @@
-"""Open pending approvals of a known size, and multiply what one takes in the store.
+"""Open pending approvals of a known size, and multiply one inside the store.
 
 The arguments are 674 bytes of JSON: an order, a person, a few numbers, and a reason in
-words that are drawn at random, so that they compress no better than prose does. To
-fill a store with a million approvals, the keys of one real approval are written again
-and again under other ids, inside the server.
+random words, which compresses no better than prose. To fill a store with a million
+approvals, the keys of one real approval are written repeatedly under other ids, inside
+the server.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from keyturn.sandbox.json_types import JsonObject
 ARGS_BYTES = 674
 TENANT, AGENT = "default", "support"
 EARLIER = Path(__file__).parent / "records_881def4.json"
-"""The keys of the same approval as git commit 881def4 wrote them."""
+"""The keys of the same approval as written by git commit 881def4."""
 
 _AGENT_HOLDS = 5000
 _AT_ONCE = 500
@@ -56,8 +56,8 @@ _OF_ONE = re.compile(rb"^tk:\{[^}]+\}:(a|b|p|turn|run|open|tm|short):")
 
 Command = tuple[bytes, ...]
 
-# Each command again for every number, with the hexadecimal digits that belong to one
-# approval replaced by those of another, and the bytes that they stand for, too.
+# Repeats each command for every number. The hexadecimal digits of one approval are
+# replaced by those of another, and so are the bytes that they encode.
 _MULTIPLY = """
 local function raw(hex)
   local function byte(two) return string.char(tonumber(two, 16)) end
@@ -123,7 +123,7 @@ def _json(value: JsonObject) -> str:
 async def open_one(
     store: Store, agents: AgentService, number: int, *, thread: str = ""
 ) -> None:
-    """Open an approval, in a thread of its own unless one is named."""
+    """Open an approval, in a separate thread unless one is named."""
     keys = store.keys_of_tenant(TENANT)
     agent = AGENT if thread else f"support-{number // _AGENT_HOLDS}"
     thread = thread or f"thread-{number}"
@@ -140,7 +140,7 @@ async def open_one(
 
 
 def agents_of(store: Store) -> AgentService:
-    """Return the service that agents submit to."""
+    """Return the service to which agents submit."""
     return AgentService(store, lambda: POLICY)
 
 
@@ -150,13 +150,13 @@ async def keys_in(conn: Connection) -> list[bytes]:
 
 
 async def commands_of(conn: Connection) -> list[Command]:
-    """Return the commands that write what a store with one approval holds."""
+    """Return the commands that write the contents of a store with one approval."""
     found: list[Command] = []
     for key in sorted(await keys_in(conn)):
         kind = _word(await conn.command("TYPE", key))
         read, write = _READ[kind]
         if _OF_DAY.search(key):
-            # Each approval adds itself to the text that lists a day's.
+            # Each approval appends itself to the list of its day.
             write = b"APPEND"
         reply = await conn.command(*(key if one == b"" else one for one in read))
         found += [(write, key, *row) for row in _rows(kind, reply)]
@@ -203,14 +203,14 @@ def _word(reply: Reply) -> bytes:
 
 
 async def multiply(conn: Connection, commands: Sequence[Command], count: int) -> None:
-    """Write an approval so often, each time under other ids."""
+    """Write an approval this many times, each time under other ids."""
     digits = sorted(
         {
             found[1]
             for _, key, *_ in commands
             if _OF_ONE.match(key) and (found := _OWN_HEX.search(key))
         },
-        # The longer first: a short id is a part of its id.
+        # The longer one first: a short id is part of the approval's id.
         key=len,
         reverse=True,
     )
@@ -224,12 +224,12 @@ async def multiply(conn: Connection, commands: Sequence[Command], count: int) ->
 
 
 def earlier_commands() -> list[Command]:
-    """Return the commands that commit 881def4 has written an approval by."""
+    """Return the commands that write an approval of commit 881def4."""
     rows = cast("list[list[str]]", json.loads(EARLIER.read_text(encoding="utf-8")))
     return [tuple(base64.b64decode(word) for word in row) for row in rows]
 
 
 def as_json(commands: Sequence[Command]) -> str:
-    """Return what `EARLIER` holds of commands."""
+    """Return the contents of `EARLIER` for these commands."""
     rows = [[base64.b64encode(word).decode() for word in row] for row in commands]
     return json.dumps(rows, indent=1) + "\n"

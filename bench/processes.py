@@ -1,4 +1,4 @@
-"""Read what a process takes of its processor and memory from Linux's ``/proc``."""
+"""Read a process's use of processor and memory from Linux's ``/proc``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _PROC = Path("/proc")
 
 
 def worked_s(pid: int) -> float:
-    """Return the processor time that a process has used, in seconds.
+    """Return the processor time of a process, in seconds.
 
     Source: proc(5), fields ``utime`` and ``stime`` of ``stat``.
     """
-    # The command in brackets may contain blanks.
+    # The command in brackets may contain spaces.
     fields = (_PROC / str(pid) / "stat").read_text("ascii").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 

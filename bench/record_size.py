@@ -1,6 +1,6 @@
-"""Measure how many bytes of memory one pending approval takes, in all of its keys.
+"""Measure the memory of one pending approval, in all of its keys.
 
-Events are counted apart: they leave the outbox when its readers have read them.
+Events are counted separately: they leave the outbox once its readers have read them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _KIND = re.compile(rb"^tk:(?:\{[^}]+\}:)?(?:[0-9a-f]{32}:)?(\w+)")
 
 
 async def measure(*, is_quick: bool = False) -> Figure:
-    """Open approvals through the service, and ask the server what they take."""
+    """Open approvals through the service, and ask the server for their memory."""
     return await measured(200 if is_quick else 2_000)
 
 
 async def measured(count: int) -> Figure:
-    """Open so many."""
+    """Open and measure this many approvals."""
     with TemporaryDirectory(prefix="tk-bench-") as folder:
         async with open_store(None, Path(folder), secrets=SECRETS) as store:
             agents = agents_of(store)
@@ -65,7 +65,7 @@ def _measured(name: str, size: float) -> Measured:
 
 
 async def bytes_by_kind(conn: Connection, count: int) -> dict[str, float]:
-    """Return the bytes that the keys of each kind take, for one of so many."""
+    """Return the bytes of each kind of key, for one of `count` approvals."""
     found = defaultdict[str, float](float)
     for key in await keys_in(conn):
         kind = _KIND.match(key)

@@ -1,7 +1,7 @@
-"""Measure how long the server loads a million pending approvals after it was killed.
+"""Measure the server's loading time of a million pending approvals after a kill.
 
-The same approval is written by this version and as commit 881def4 wrote it, and both
-are loaded in turns from files that the server has rewritten.
+The same approval is written by this version and by commit 881def4, and both stores are
+loaded alternately from files that the server has rewritten.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ MANY = 1_000_000
 
 
 async def measure(*, is_quick: bool = False) -> Figure:
-    """Load both in turns."""
+    """Load both alternately."""
     return await measured(*((2_000, 1) if is_quick else (MANY, 3)))
 
 
 async def measured(count: int, rounds: int) -> Figure:
-    """Load so many of both, so often."""
+    """Load both stores with this many approvals in each round."""
     with TemporaryDirectory(prefix="tk-bench-") as folder:
         ours, theirs = Path(folder) / "ours", Path(folder) / "theirs"
         await _filled(theirs, earlier_commands(), count)
@@ -63,11 +63,11 @@ async def _commands(folder: Path) -> list[Command]:
 
 async def _filled(folder: Path, commands: Sequence[Command], count: int) -> None:
     async with open_store(None, folder, secrets=SECRETS) as store:
-        # Without the log of single writes, which is replaced at once by what is here.
+        # Without the log of single writes, which the rewrite below replaces.
         await store.conn.command("CONFIG", "SET", "appendonly", "no")
         await multiply(store.conn, commands, count)
         await store.conn.command("CONFIG", "SET", "appendonly", "yes")
-        # Asked again and again, because the server does not say by itself.
+        # Polled, because the server sends no event.
         while await _info(store.conn, "persistence", "aof_rewrite_in_progress") != "0":  # noqa: ASYNC110
             await asyncio.sleep(0.2)
 

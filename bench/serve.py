@@ -1,7 +1,7 @@
 """Run the server under test (the bot, or plain Bolt) in a subprocess.
 
-One line of JSON comes in on standard input, the request URL goes out in one line, and
-the server stops when standard input ends.
+It reads one line of JSON from standard input, writes the request URL as one line, and
+stops when standard input ends.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _STOP_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Which server to run, with its store and its Slack."""
+    """The server to run, with its store and its Slack."""
 
     name: Name
     store_url: str
@@ -48,10 +48,10 @@ class ServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A server that runs, in a process with all that this one started.
+    """A running server, in one process with its children.
 
     Attributes:
-        url: for requests.
+        url: the request URL.
         process: id of its process.
     """
 
@@ -72,13 +72,13 @@ def settings_of(name: Name, store: Store, sandbox: Sandbox) -> ServerSettings:
 
 @asynccontextmanager
 async def serving(settings: ServerSettings) -> AsyncGenerator[Served]:
-    """Run a server in a process of its own while the block runs.
+    """Run a server in a separate process while the block runs.
 
     Args:
-        settings: which one.
+        settings: the server and its settings.
 
     Yields:
-        Where it is.
+        The running server.
 
     Raises:
         NotMeasured: when it did not start.
@@ -128,8 +128,8 @@ async def _keyturn(settings: ServerSettings) -> AsyncGenerator[str]:
 
 @asynccontextmanager
 async def _bolt(settings: ServerSettings) -> AsyncGenerator[str]:
-    """Serve Bolt as its documentation shows it, with a listener that only answers."""
-    # Bolt is typed in part only.
+    """Serve Bolt as in its documentation, with a listener that only acknowledges."""
+    # Bolt is only partly typed.
     app: Any = AsyncApp(
         client=AsyncWebClient(token=settings.bot_token, base_url=settings.api_url),
         signing_secret=settings.signing_secret,
@@ -149,7 +149,7 @@ async def _bolt(settings: ServerSettings) -> AsyncGenerator[str]:
 
 
 async def main() -> None:
-    """Serve what standard input names until it ends."""
+    """Serve the server from standard input until the input ends."""
     settings = ServerSettings(**json.loads(sys.stdin.readline()))
     serve = _keyturn if settings.name == "keyturn" else _bolt
     async with serve(settings) as url:

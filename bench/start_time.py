@@ -1,7 +1,7 @@
-"""Measure how long the imports take that every user waits for.
+"""Measure the import times that every user waits for.
 
-The share of `import keyturn.agent` that is Keyturn's own is the time that Python spends
-in the product's modules themselves, without the libraries that they import.
+Keyturn's share of `import keyturn.agent` is the time that Python spends in the
+product's modules themselves, without the libraries that they import.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _HELP = [sys.executable, "-m", "keyturn", "--help"]
 
 
 async def measure(*, is_quick: bool = False) -> Figure:
-    """Start each in turns."""
+    """Start each command alternately."""
     rounds = 1 if is_quick else 7
     for command in (_AGENT, _PROGRAM, _HELP):
-        _timed(command)  # writes what Python compiles
+        _timed(command)  # writes Python's bytecode cache
     rows = [(_own_s(), _timed(_PROGRAM), _timed(_HELP)) for _ in range(rounds)]
     own, program, shown = (
         Measured(name, "s", tuple((row[place],) for row in rows))
@@ -43,7 +43,7 @@ async def measure(*, is_quick: bool = False) -> Figure:
 def _own_s() -> float:
     own_us = 0
     for line in _run(_AGENT).stderr.splitlines():
-        # A line is: import time: self [us] | cumulative | imported package.
+        # The format of a line: import time: self [us] | cumulative | imported package.
         columns = line.partition(":")[2].split("|")
         if len(columns) == 3 and columns[2].strip().startswith("keyturn"):
             own_us += int(columns[0])

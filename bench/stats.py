@@ -1,9 +1,9 @@
 """Medians and ratios of samples over several rounds, with their spread.
 
 Absolute times of a busy machine mean little, but the times of two subjects in the same
-run, taken in turns, can be compared. So a figure is a ratio, taken round by round: its
-value is the median over the rounds, and the smallest and largest round are its noise.
-Where a target is a time or a size, the figure is that value, with its unit.
+run, measured alternately, can be compared. A figure is therefore a ratio for each
+round: its value is the median over the rounds, and the smallest and largest round are
+its noise. If a target is a time or a size, the figure is that value, with its unit.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ P95 = 0.95
 
 
 class NotMeasured(Exception):
-    """A run is invalid: a subject did not do what is measured."""
+    """A run is invalid: a subject did not do the measured work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one subject did, as samples by round.
+    """The samples of one subject, by round.
 
     Attributes:
-        name: of the subject.
+        name: the name of the subject.
         unit: ``ms`` for times, ``/s`` for rates.
         rounds: at least one sample each.
     """
@@ -39,23 +39,23 @@ class Measured:
         return percentile([one for row in self.rounds for one in row], share)
 
     def by_round(self, share: float) -> tuple[float, ...]:
-        """Return the same for every round on its own."""
+        """Return the same for each round."""
         return tuple(percentile(row, share) for row in self.rounds)
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How two subjects compare, or the plain value of one.
+    """The comparison of two subjects, or the plain value of one.
 
     Attributes:
-        name: what is divided by what.
+        name: the dividend and the divisor.
         value: median over the rounds.
         low: the smallest round.
         high: the largest round.
-        at_least: what it should reach, if there is such a target.
-        at_most: what it should not exceed, if there is such a target.
-        unit: of a plain value, such as ``ms``; "" of a ratio.
-        limit: what bounds it from below or above, measured in the same run, in words.
+        at_least: the lower target, if there is one.
+        at_most: the upper target, if there is one.
+        unit: the unit of a plain value, such as ``ms``; "" for a ratio.
+        limit: the bound that was measured in the same run, in words.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Ratio:
 
     @property
     def is_reached(self) -> bool:
-        """Say whether every target is met; without one it is."""
+        """Return True if every target is met, or if there is none."""
         return (self.at_least is None or self.value >= self.at_least) and (
             self.at_most is None or self.value <= self.at_most
         )
@@ -91,10 +91,10 @@ class Figure:
     """One claim of the README, measured.
 
     Attributes:
-        title: what is measured.
-        about: how, in a line or two.
-        measured: the absolute values, as context only.
-        ratios: what counts.
+        title: the measured quantity.
+        about: the method, in a line or two.
+        measured: the absolute values, only as context.
+        ratios: the results that count.
     """
 
     title: str
@@ -151,7 +151,7 @@ def plain(
     at_most: float | None = None,
     limit: str = "",
 ) -> Ratio:
-    """Return what one subject reached, in its unit."""
+    """Return the result of one subject, in its unit."""
     rounds = measured.by_round(share)
     return Ratio(
         name,
@@ -215,7 +215,7 @@ def _range(low: float, high: float) -> str:
 
 
 def short(value: float) -> str:
-    """Return three digits that count: 0, 0.0412, 1.84, 26.3, 257, 1,180."""
+    """Return three significant digits: 0, 0.0412, 1.84, 26.3, 257, 1,180."""
     if value == 0:
         return "0"
     decimals = 4 if value < 0.1 else 2 if value < 10 else 1 if value < 100 else 0

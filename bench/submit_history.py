@@ -1,4 +1,4 @@
-"""Measure how long a submit takes in a thread with 100,000 earlier approvals."""
+"""Measure a submit in a thread with 100,000 earlier approvals."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _BATCH = 10_000
 
 
 async def measure(*, is_quick: bool = False) -> Figure:
-    """Submit in a long and in a short thread, in turns."""
+    """Submit alternately in a long and in a short thread."""
     return await measured(*((1_000, 2, 5) if is_quick else (100_000, 8, 40)))
 
 
 async def measured(earlier: int, rounds: int, submits: int) -> Figure:
-    """Submit so often in each, with so many earlier approvals in the long one."""
+    """Submit in both threads each round, with `earlier` approvals in the long one."""
     long: list[tuple[float, ...]] = []
     new: list[tuple[float, ...]] = []
     with TemporaryDirectory(prefix="tk-bench-") as folder:
         async with open_store(None, Path(folder)) as store:
-            # Both have an approval before, which the next one supersedes.
+            # Both have an earlier approval, which the next one supersedes.
             for thread in (_LONG, _NEW):
                 await _taken(store, thread, 2)
             await _end_many(store, earlier)
@@ -70,15 +70,15 @@ async def _taken(
 
 
 async def _end_many(store: Store, count: int) -> None:
-    """List approvals as ended in the long thread; their records are long gone."""
+    """List approvals as ended in the long thread, without their expired records."""
     keys = store.keys_of_tenant(TENANT)
     run = keys.run(RunRef(agent=AGENT, thread=_LONG))
     if number(await store.conn.command("EXISTS", run)) == 0:
-        raise NotMeasured("The thread does not list what has ended in it.")
+        raise NotMeasured("The thread does not list its ended approvals.")
     now_ms = await store.conn.now_ms("")
     for start in range(0, count, _BATCH):
         rows: list[Argument] = []
         for one in range(start, min(start + _BATCH, count)):
-            # Earlier than what was just opened, and not so early that it is dropped.
+            # Earlier than the newest approval, but not so early that they are dropped.
             rows += [now_ms - 10_000_000 + one, one.to_bytes(LISTED_BYTES)]
         await store.conn.command("ZADD", run, *rows)

@@ -1,11 +1,12 @@
-"""The support agent in a process of its own, which has a URL and an API key.
+r"""The support agent in a separate process, with the gateway's URL and an API key.
 
     KEYTURN_GATEWAY=https://gateway.example.com KEYTURN_API_KEY=tk_… \
         python -m examples.agent_apart order-78291 "refund order 78291"
 
-It keeps its thread in ``agent_apart.sqlite`` of the folder that it runs in (or where
-``AGENT_THREADS`` says). Killed at any moment and started again with the same words, it
-goes on where it stood; what ran does not run again. It ends with the agent's answer.
+It stores its thread in ``agent_apart.sqlite`` in the current folder, or in the file
+that ``AGENT_THREADS`` names. It can be killed at any moment: started again with the
+same text, it continues, and finished calls do not run again. It ends with the agent's
+answer.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ DAN = Person(team="T0SANDBOX", user="U0DAN", name="Dan Díaz")
 
 
 async def answer(thread: str, text: str) -> str:
-    """Run the agent's thread to its end, and return what it says."""
+    """Run the agent's thread to its end, and return its last message."""
     place = os.environ.get("AGENT_THREADS", "agent_apart.sqlite")
     async with (
         AsyncSqliteSaver.from_conn_string(place) as saver,
@@ -35,7 +36,7 @@ async def answer(thread: str, text: str) -> str:
             {"messages": [("user", text)]},
             thread_id=thread,
             agent="support",
-            requester=DAN,  # who asked cannot approve what comes of it
+            requester=DAN,  # the requester cannot approve the resulting calls
         )
     return str(final["messages"][-1].text)
 

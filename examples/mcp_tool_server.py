@@ -1,12 +1,12 @@
-"""A tool server that runs nothing without a receipt, whatever its agent says.
+"""A tool server that runs calls only with a receipt, independently of its agent.
 
     PAYMENTS_KEYS='keyturn/gateway+…' python examples/mcp_tool_server.py
 
-It speaks the Model Context Protocol (one JSON-RPC 2.0 message a line, on stdin and
-stdout) with the standard library, so that every step of it can be read here. The agent
-sends the receipt of an approved call in ``_meta`` (`keyturn.agent.receipt_meta`). This
+It implements the Model Context Protocol (one JSON-RPC 2.0 message a line, on stdin and
+stdout) with the standard library, so that every step is visible here. The agent sends
+the receipt of an approved call in ``_meta`` (`keyturn.agent.receipt_meta`). This
 process has the gateway's public key (a line of ``keyturn keys list``) and a file of
-used receipts; it asks nobody.
+used receipts; it needs no connection to the gateway.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ TOOLS: list[dict[str, Any]] = [
 
 
 class ToolServer:
-    """The tools, and what has to be proven before one runs.
+    """The tools, and the check before each run.
 
     Args:
-        verifier: knows the gateway's keys, and which receipts were used.
+        verifier: has the gateway's keys and the ledger of used receipts.
         refunds: a file to which each refund is written.
     """
 
@@ -53,13 +53,13 @@ class ToolServer:
         self._refunds = refunds
 
     def answer(self, line: str) -> dict[str, Any] | None:
-        """Return the answer to one message; None to a notification."""
+        """Return the answer to one message; None for a notification."""
         try:
             message: dict[str, Any] = json.loads(line)
             method, number = message["method"], message.get("id")
             params: object = message.get("params") or {}
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            return _error(None, NOT_JSON, "this is no JSON-RPC message")
+            return _error(None, NOT_JSON, "this is not a JSON-RPC message")
         if number is None:
             return None
         match method:
@@ -78,7 +78,7 @@ class ToolServer:
                     return _error(number, PARAMS_WRONG, "params are an object")
                 result = self._call(cast("dict[str, Any]", params))
             case _:
-                return _error(number, METHOD_UNKNOWN, "this method is not known")
+                return _error(number, METHOD_UNKNOWN, "this method is unknown")
         return {"jsonrpc": "2.0", "id": number, "result": result}
 
     def _call(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -89,16 +89,18 @@ class ToolServer:
         told = cast("dict[str, Any]", meta) if isinstance(meta, dict) else {}
         receipt = told.get(META_KEY)
         try:
-            # Before anything else: what the agent says of the call counts for nothing.
+            # First of all: the agent's claims about the call do not count.
             proof = self._verifier.verify(
                 receipt if isinstance(receipt, str) else "", tool=tool, args=args
             )
         except NotVerified as error:
-            # One word for the program; the model reads that nothing ran.
+            # The error has one word for programs; the model reads that the tool did not
+            # run.
             return _text(f"Nothing ran. {error}", is_error=True)
         people = ", ".join(one.user for one in proof.approvers)
         with self._refunds.open("a", encoding="utf-8") as file:
-            # The payment provider would get the key too: it is the same for each try.
+            # A payment provider would get this key too: it is the same for each
+            # attempt.
             file.write(json.dumps({**args, "key": proof.idempotency_key}) + "\n")
         return _text(
             f"Refunded {args['amount']}, approved by {people or 'the policy'}."

@@ -1,14 +1,14 @@
 """Support agent of a small shop whose refunds need a person's approval.
 
 The graph has no checkpointer: `keyturn run` (or `Keyturn(...)`) attaches one. Without a
-model of your own a scripted one plays the agent, and it really reads its messages, so
-that its last words depend on what people decided. Settings, all optional:
+real model, a scripted one plays the agent. It really reads its messages, so its last
+message depends on the decisions. Settings, all optional:
 
 - ``KEYTURN_DEMO_MODEL``: a real chat model for `init_chat_model`, such as
   ``anthropic:claude-sonnet-4-5``.
 - ``KEYTURN_DEMO_LEDGER``: a file that gets one JSON line for every effect of a tool.
-- ``KEYTURN_DEMO_OUTAGE``: a file; while it is there, the scripted model cannot be
-  reached, as a provider's model in an outage.
+- ``KEYTURN_DEMO_OUTAGE``: a file; while it exists, the scripted model is unreachable,
+  like a provider's model in an outage.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ RECALLED = [
     for n in range(56)
 ]
 RECALLED[16]["amount"] = 219.0
-"""Orders of a lamp that is recalled; all of them are refunded in one turn.
+"""Orders of a recalled lamp; all of them are refunded in one turn.
 
-One customer paid ten times as much, which a reviewer should see.
+One customer paid ten times as much, which a reviewer should notice.
 """
 ORDERS |= {str(row["order_id"]): {"item": "desk lamp", **row} for row in RECALLED}
 MANY = 6
@@ -63,7 +63,7 @@ SYSTEM_PROMPT = (
 
 
 def record_effect(name: str, **args: object) -> None:
-    """Append one line to the ledger: the effect, and the key it happened under."""
+    """Append one line to the ledger: the effect and its idempotency key."""
     ledger = os.environ.get("KEYTURN_DEMO_LEDGER")
     if not ledger:
         return
@@ -111,7 +111,7 @@ def change_address(
     postcode: str,
     country: Literal["DE", "FR", "GB", "NL", "US"],
 ) -> str:
-    """Change where an order is delivered to."""
+    """Change the delivery address of an order."""
     record_effect(
         "change_address",
         order_id=order_id,
@@ -145,10 +145,10 @@ TOOLS: list[BaseTool] = [
 
 
 def play(messages: list[BaseMessage]) -> AIMessage:
-    """Play the model; raise as a provider's does while the outage is there.
+    """Play the model; during the outage, raise a provider's error.
 
-    It is deterministic, and it has nothing but the messages to go by: a refund's
-    amount comes from the order that was looked up, the last words from the results.
+    It is deterministic and uses only the messages: a refund's amount comes from the
+    order lookup, the last message from the results.
     """
     outage = os.environ.get("KEYTURN_DEMO_OUTAGE")
     if outage and Path(outage).exists():
@@ -157,7 +157,7 @@ def play(messages: list[BaseMessage]) -> AIMessage:
 
 
 def next_message(messages: Sequence[BaseMessage]) -> AIMessage:
-    """Say what the agent does next, from what it reads."""
+    """Return the agent's next message, given its messages."""
     at = max(i for i, m in enumerate(messages) if isinstance(m, HumanMessage))
     request = str(messages[at].text).lower()
     since = messages[at + 1 :]
@@ -303,7 +303,7 @@ def _call(name: str, seed: int, **args: object) -> ToolCall:
 
 
 def final_message(result: ToolMessage) -> str:
-    """Put one result into words for the customer, as a model would."""
+    """Describe one result for the customer, as a model would."""
     text = str(result.text)
     what = _WHAT.get(str(result.name), str(result.name))
     requested = _json_after(text, "Requested arguments: ")
@@ -314,7 +314,7 @@ def final_message(result: ToolMessage) -> str:
         reason = _json_after(text, "Their reason: ") or "no reason given"
         words = f"A reviewer rejected {what}, so it was not done: {_stop(reason)}"
     elif "answered it instead" in text:
-        words = f"About {what}, a reviewer says: {_json_after(text, 'instead: ')}"
+        words = f"A reviewer answered about {what}: {_json_after(text, 'instead: ')}"
     elif "in time" in text:
         words = f"There was no decision in time about {what}, so it was not done."
     elif result.status == "error":

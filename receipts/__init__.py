@@ -1,4 +1,4 @@
-"""Verify receipts where a tool runs: offline, with public keys alone.
+"""Verify receipts in the process that runs a tool: offline, with only public keys.
 
     from keyturn.receipts import SqliteLedger, Verifier
 
@@ -7,9 +7,9 @@
     )
     receipt = verifier.verify(text, tool="process_refund", args={"order_id": "A-1042"})
 
-`Verifier.guarded` does so before every call of a function. Nothing here needs the
-gateway, a store or a network; of this package's requirements only `cryptography` and
-`pydantic` are used.
+`Verifier.guarded` does this before every call of a function. This package needs no
+gateway, store or network; of the requirements it uses only `cryptography` and
+`pydantic`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The keys, the audience and the ledger with which a tool verifies receipts."""
+"""The keys, audience and ledger of a tool that verifies receipts."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ _Params = ParamSpec("_Params")
 _Result = TypeVar("_Result")
 
 PARAMETER = "receipt"
-"""The keyword with which a guarded function gets its receipt."""
+"""The keyword argument of a guarded function that carries its receipt."""
 
 _WAIT_S = 5.0
-"""How long a use waits for another process that writes."""
+"""How long a use waits for another process that is writing."""
 
 
 class Verifier:
     """Verifies receipts for one audience.
 
     Args:
-        audience: the name under which the gateway knows who runs the tools.
-        keys: public keys of the gateway, as `keyturn keys list` prints them: the one in
-            use, and older ones while calls still wait under them.
-        ledger: remembers which receipts were used.
-        needs_people: refuse receipts of calls that the policy alone let run.
+        audience: the gateway's name for the process that runs the tools.
+        keys: public keys of the gateway, as `keyturn keys list` prints them: the
+            current one, and older ones while calls still wait under them.
+        ledger: records used receipts.
+        needs_people: refuse receipts of calls that only the policy authorized.
 
     Raises:
-        SettingsError: when a key is not a whole public key, or there is none.
+        SettingsError: when a key is not a complete public key, or there is none.
     """
 
     def __init__(
@@ -62,10 +62,11 @@ class Verifier:
         self._needs_people = needs_people
 
     def verify(self, text: str, *, tool: str, args: JsonObject) -> Receipt:
-        """Return the receipt that lets this call run now; it is used up by this.
+        """Return the receipt that authorizes this call now, and use it up.
 
         Raises:
-            NotVerified: says in one word why nothing may run (`verify_receipt`).
+            NotVerified: with a one-word reason why the call must not run
+                (`verify_receipt`).
         """
         return verify_receipt(
             text,
@@ -81,11 +82,10 @@ class Verifier:
     def guarded(self, function: Callable[_Params, _Result]) -> Callable[..., _Result]:
         """Return a function that runs only with a receipt for exactly this call.
 
-        It takes the same keywords and one more, ``receipt``, which the function itself
-        does not get. The tool is called by the function's name, and its arguments are
-        the keywords that were given: they have to be those of the approved call. The
-        function gets the copy of them that was verified.
-        Functions and coroutine functions are both possible.
+        It takes the same keywords and one more, ``receipt``, which is not passed on.
+        The tool name is the function's name, and the arguments are the given keywords:
+        they must equal those of the approved call. The function receives the verified
+        copy of them. Functions and coroutine functions are supported.
         """
         name = function.__name__
 
@@ -98,7 +98,7 @@ class Verifier:
                     "call_differs", f"{name} has to be called with keywords"
                 )
             try:
-                # A copy: the caller's lists may change while the receipt is verified.
+                # A copy: the caller's lists may change during the verification.
                 given = accept_object(kwargs)
             except BadJson as error:
                 raise NotVerified(
@@ -113,7 +113,7 @@ class Verifier:
 
             @functools.wraps(function)
             async def guarded_coroutine(*args: object, **kwargs: object) -> object:
-                # In a thread: the ledger waits for the disk.
+                # In a thread, because the ledger waits for the disk.
                 return await awaited(**await asyncio.to_thread(verified, args, kwargs))
 
             return cast("Callable[..., _Result]", guarded_coroutine)
@@ -132,9 +132,9 @@ def requires_receipt(
     ledger: Ledger,
     needs_people: bool = False,
 ) -> Callable[[Callable[_Params, _Result]], Callable[..., _Result]]:
-    """Return a decorator by which a function runs only with a receipt.
+    """Return a decorator that lets a function run only with a receipt.
 
-    See `Verifier`, of which it makes one, and `Verifier.guarded`.
+    It makes a `Verifier` and applies `Verifier.guarded`.
 
     Raises:
         SettingsError: as `Verifier`.
@@ -148,9 +148,9 @@ def requires_receipt(
 class SqliteLedger:
     """A ledger in a file, for all processes of one machine that run the same tool.
 
-    A use is on the disk before the tool runs. Where it cannot be recorded nothing runs.
-    Uses are dropped once their receipts have ended, by this machine's clock, and one
-    hour later.
+    A use is on disk before the tool runs. If it cannot be recorded, the tool does not
+    run. Uses are dropped one hour after their receipts have expired, by this machine's
+    clock.
     """
 
     _KEPT_S = 3600
@@ -164,15 +164,15 @@ class SqliteLedger:
             )
 
     def use(self, jti: str, expires_at_s: int) -> bool:
-        """Record the use of a receipt; return False when it was recorded before.
+        """Record the use of a receipt; return False if it was recorded before.
 
         Raises:
             NotVerified: ``ledger_unavailable``.
         """
         try:
-            # A connection for each use: it may come from any thread.
+            # A connection for each use, which may come from any thread.
             with closing(self._open()) as db, db:
-                # Taken before it is read, so that of two processes one waits.
+                # Locked before reading, so that one of two processes waits.
                 db.execute("BEGIN IMMEDIATE")
                 ended = int(time.time()) - self._KEPT_S  # noqa: TID251 - no store here
                 db.execute("DELETE FROM used_receipts WHERE expires_at_s < ?", (ended,))
@@ -189,6 +189,6 @@ class SqliteLedger:
 
     def _open(self) -> sqlite3.Connection:
         db = sqlite3.connect(self._path, timeout=_WAIT_S, isolation_level=None)
-        # FULL: a use that a power failure takes back could run the call again.
+        # FULL: a use that a power failure undoes could run the call again.
         db.execute("PRAGMA synchronous = FULL")
         return db

@@ -7,7 +7,7 @@ class ApiError(Exception):
     """A call that Slack would refuse, with the error name and details of its response.
 
     Attributes:
-        error: Slack's own name, such as `channel_not_found`.
+        error: Slack's error name, such as `channel_not_found`.
         facts: further members of the answer, such as `needed` and `provided`.
     """
 

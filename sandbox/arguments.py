@@ -18,13 +18,13 @@ def required(arguments: JsonObject, name: str) -> str:
 
 
 def optional(arguments: JsonObject, name: str) -> str | None:
-    """Return an argument as text, or None when it is missing or empty."""
+    """Return an argument as text, or None if it is missing or empty."""
     value = arguments.get(name)
     return None if value in (None, "") else str(value)
 
 
 def flag(arguments: JsonObject, name: str) -> bool:
-    """Return a boolean argument; forms spell it true, false, 1 or 0."""
+    """Return a boolean argument; forms encode it as true, false, 1 or 0."""
     return str(arguments.get(name, "")).lower() in {"true", "1"}
 
 
@@ -33,8 +33,8 @@ def message_content(arguments: JsonObject) -> JsonObject:
 
     Raises:
         ApiError: `invalid_blocks_format`, `invalid_metadata_format`,
-            `markdown_text_conflict`, or `invalid_arguments` for attachments, which
-            the sandbox could not show.
+            `markdown_text_conflict`, or `invalid_arguments` for attachments, which the
+            sandbox cannot show.
     """
     attachments = read_json(arguments.get("attachments"), "invalid_attachments")
     if attachments:

@@ -52,7 +52,7 @@ def delete(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
 
 
 def get_permalink(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
-    """Return a message's address, which leads to the sandbox's page."""
+    """Return a message's address on the sandbox's page."""
     channel = messages.reachable(slack.workspace, arguments.get("channel"))
     ts = optional(arguments, "message_ts")
     if ts not in slack.workspace.messages[channel.id]:

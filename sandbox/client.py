@@ -18,11 +18,11 @@ FOREVER = aiohttp.ClientTimeout(total=None)
 
 
 class UserActionFailed(Exception):
-    """The sandbox refused an action, or the app did not answer to it.
+    """The sandbox refused an action, or the app did not respond to it.
 
     Attributes:
-        error: its name, such as `app_did_not_respond` or `action_not_found`.
-        answer: the whole answer of the sandbox.
+        error: the error name, such as `app_did_not_respond` or `action_not_found`.
+        answer: the sandbox's whole answer.
     """
 
     def __init__(self, kind: str, answer: JsonObject) -> None:
@@ -32,7 +32,7 @@ class UserActionFailed(Exception):
 
 
 class Person:
-    """One person of the workspace, who reads and acts as the page would for them."""
+    """One person of the workspace, who reads and acts like a user of the page."""
 
     def __init__(
         self, base_url: str, user_id: str, session: aiohttp.ClientSession
@@ -63,7 +63,7 @@ class Person:
         ]
 
     async def notices(self) -> list[JsonObject]:
-        """Return Slack's own notices to this person, oldest first."""
+        """Return Slack's notices to this person, oldest first."""
         return as_objects((await self.state())["notices"])
 
     async def view(self) -> JsonObject | None:
@@ -72,18 +72,18 @@ class Person:
         return stack[-1] if stack else None
 
     async def home(self) -> JsonObject | None:
-        """Return the app's Home view as published, or None."""
+        """Return the published Home view of the app, or None."""
         return as_object((await self.state())["home"]) or None
 
     async def wait_for(
         self, condition: Callable[[JsonObject], T], timeout_s: float = WAIT_TIMEOUT_S
     ) -> T:
-        """Return the first true result of `condition(state)`.
+        """Return the first truthy result of `condition(state)`.
 
         The state is read again on every change.
 
         Raises:
-            TimeoutError: it did not come true in time.
+            TimeoutError: there was none in time.
         """
         url = f"{self._base}/sandbox/events"
         try:
@@ -110,7 +110,7 @@ class Person:
         predicate: Callable[[JsonObject], object],
         timeout_s: float = WAIT_TIMEOUT_S,
     ) -> JsonObject:
-        """Return the newest message that satisfies `predicate`, waiting for it."""
+        """Wait for the newest message that satisfies `predicate`, and return it."""
 
         def newest(state: JsonObject) -> JsonObject | None:
             shown = reversed(_messages(state, channel))
@@ -145,10 +145,11 @@ class Person:
     ) -> None:
         """Click a button of a message, or choose in another of its elements.
 
-        `chosen` is what was chosen: an option's text or value, a date, a text.
+        `chosen` is the choice: an option's text or value, a date, a text.
 
         Raises:
-            UserActionFailed: it is not there, or the app did not answer in time.
+            UserActionFailed: the element does not exist, or the app did not answer in
+                time.
         """
         state = await self.state()
         place = _channel(state, channel)
@@ -171,7 +172,7 @@ class Person:
         chosen: object = None,
         values: Mapping[str, object] | None = None,
     ) -> None:
-        """Use an element of the modal on top; `values` were entered before."""
+        """Use an element of the modal on top, after entering `values`."""
         await self._act_in(await self._top(), action_id, block_id, chosen, values)
 
     async def act_in_home(
@@ -186,15 +187,14 @@ class Person:
     async def submit(
         self, values: Mapping[str, object] | None = None
     ) -> dict[str, str]:
-        """Submit the modal on top with `values` laid over what it holds.
+        """Submit the modal on top, with `values` over its current values.
 
-        A key is a block_id or an action_id; a value is Slack's own state (by
-        action_id, under a block_id) or a plain one: a text, number or date, an
-        option's value, a list of those, None to leave it empty.
+        A key is a block_id or an action_id. A value is Slack's state object (by
+        action_id, under a block_id) or a plain value: a text, number or date, an
+        option's value, a list of those, or None to clear the element.
 
         Returns:
-            The errors shown beside the inputs, by block_id; empty when it was
-            accepted.
+            The errors shown at the inputs, by block_id; empty if the form was accepted.
         """
         view = await self._top()
         blocks = as_objects(view["blocks"])
@@ -209,7 +209,7 @@ class Person:
         await self.act("view_closed", view_id=view["id"], clear=clear)
 
     async def say(self, channel: str, text: str, thread_ts: str | None = None) -> str:
-        """Post a message and return its ts; `@keyturn` calls the bot."""
+        """Post a message and return its ts; `@keyturn` mentions the bot."""
         place = _channel(await self.state(), channel)
         answer = await self.act(
             "message", channel=place["id"], text=text, thread_ts=thread_ts
@@ -217,12 +217,12 @@ class Person:
         return str(answer["ts"])
 
     async def edit(self, channel: str, ts: str, text: str) -> None:
-        """Replace the text of a message of one's own."""
+        """Replace the text of one of this person's messages."""
         place = _channel(await self.state(), channel)
         await self.act("message_edited", channel=place["id"], ts=ts, text=text)
 
     async def delete(self, channel: str, ts: str) -> None:
-        """Delete a message of one's own."""
+        """Delete one of this person's messages."""
         place = _channel(await self.state(), channel)
         await self.act("message_deleted", channel=place["id"], ts=ts)
 
@@ -236,7 +236,7 @@ class Person:
         await self.act("home_opened")
 
     async def act(self, kind: str, **arguments: object) -> JsonObject:
-        """Post one action to `/sandbox/act` as it is, and return the answer.
+        """Post one action to `/sandbox/act`, and return the answer.
 
         Raises:
             UserActionFailed: the answer is not ok.
@@ -275,7 +275,7 @@ class Person:
 
 
 class People:
-    """Scripted people of a sandbox that runs anywhere; use it with `async with`."""
+    """Scripted people of a running sandbox; use it with `async with`."""
 
     def __init__(self, base_url: str) -> None:
         self._base = base_url
@@ -283,7 +283,7 @@ class People:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        """Open the connections that the people share."""
+        """Open the shared connections."""
         session = aiohttp.ClientSession()
         self._session = await self._open.enter_async_context(session)
         return self

@@ -6,10 +6,10 @@ from contextlib import suppress
 
 
 class Clock:
-    """Follow the machine's clock, plus the seconds that a test has added.
+    """The machine's clock, plus the seconds that a test has added.
 
-    Triggers, response URLs, rate limits, message timestamps and the three seconds
-    an app has to answer all read this clock, so a test never has to sleep.
+    Triggers, response URLs, rate limits, message timestamps and the app's three seconds
+    to answer all use this clock, so a test never has to sleep.
     """
 
     def __init__(self) -> None:
@@ -20,17 +20,17 @@ class Clock:
 
     @property
     def waits(self) -> list[float]:
-        """Return how many seconds each waiter of this clock has left.
+        """Return the remaining seconds of each waiter on this clock.
 
-        A test advances the clock once these are there: a wait that begins later counts
+        A test should advance the clock only once its waiters exist: a later wait counts
         from the new time.
         """
         now = self.now()
         return [deadline - now for deadline in self._waits]
 
     def now(self) -> float:
-        """Return the present as Unix seconds."""
-        return time.time() + self._added  # noqa: TID251 - Slack's clock, not ours
+        """Return the current time as Unix seconds."""
+        return time.time() + self._added  # noqa: TID251 - simulated Slack time
 
     def advance(self, seconds: float) -> None:
         """Advance the clock and notify every waiter."""

@@ -17,11 +17,10 @@ from keyturn.sandbox.tokens import TokenKind
 
 @dataclass(slots=True)
 class Control:
-    """What a test may do that no person in Slack can.
+    """Operations for tests that no person in Slack can perform.
 
-    Each public method is also a command of `POST /sandbox/control`: its name goes
-    into `do`, its parameters stand beside it. The answer is
-    `{"ok": true, "result": …}`.
+    Each public method is also a command of `POST /sandbox/control`: its name is the
+    value of `do`, next to its parameters. The answer is `{"ok": true, "result": …}`.
     """
 
     slack: FakeSlack
@@ -30,10 +29,10 @@ class Control:
     http: SignedHttp
 
     async def run(self, command: JsonObject) -> JsonObject:
-        """Do one posted command.
+        """Run one posted command.
 
         Raises:
-            ApiError: `unknown_command` or `invalid_arguments`, with what is known.
+            ApiError: `unknown_command` or `invalid_arguments`, with the valid ones.
         """
         arguments = dict(command)
         name = str(arguments.pop("do", ""))
@@ -59,7 +58,7 @@ class Control:
         self.slack.clock.advance(seconds)
 
     def rates(self, *, enabled: bool | None = None, scale: float | None = None) -> None:
-        """Switch rate limits, or scale every figure."""
+        """Switch rate limits, or scale all limits."""
         if enabled is not None:
             self.slack.rates.enabled = enabled
         if scale is not None:
@@ -95,7 +94,7 @@ class Control:
         )
 
     def clear_faults(self) -> None:
-        """Forget every planned fault."""
+        """Remove every planned fault."""
         self.slack.faults.clear()
 
     def calls(self) -> list[JsonObject]:
@@ -103,7 +102,7 @@ class Control:
         return [asdict(call) for call in self.slack.calls]
 
     def problems(self) -> list[str]:
-        """Return what the app did wrong, as far as Slack could notice."""
+        """Return the app's errors that Slack could detect."""
         return list(self.slack.problems)
 
     # Delivery
@@ -122,11 +121,11 @@ class Control:
     async def disconnect(
         self, count: int | None = None, reason: str = "refresh_requested"
     ) -> None:
-        """Ask `count` sockets, or all, to reconnect; or say why they end."""
+        """Ask `count` sockets, or all, to reconnect, or announce why they end."""
         await self.sockets.ask_to_reconnect(count, reason)
 
     def refuse_sockets(self, *, enabled: bool) -> None:
-        """Let no socket be opened, as where Slack's servers for them are away."""
+        """Refuse new sockets, as if Slack's socket servers were down."""
         self.sockets.are_refused = enabled
 
     def drop(self, count: int | None = None) -> None:
@@ -134,11 +133,11 @@ class Control:
         self.sockets.drop(count)
 
     async def verify_url(self) -> bool:
-        """Send `url_verification`; tell whether the challenge came back."""
+        """Send `url_verification`; return True if the challenge came back."""
         return await self.http.verify_url()
 
     async def check_ssl(self) -> bool:
-        """Send the unsigned `ssl_check`; tell whether it was answered with 200."""
+        """Send the unsigned `ssl_check`; return True if the answer was 200."""
         return isinstance(await self.http.check_ssl(), Ack)
 
     async def resend(self, forgery: str = Forgery.NONE) -> JsonObject:
@@ -162,7 +161,7 @@ class Control:
         self.slack.workspace.set_deleted(user, deleted=True)
 
     def reactivate(self, user: str) -> None:
-        """Let a deactivated person in again."""
+        """Reactivate a deactivated person."""
         self.slack.workspace.set_deleted(user, deleted=False)
 
     def join(self, channel: str, user: str) -> None:
@@ -178,23 +177,23 @@ class Control:
         self.slack.workspace.set_archived(channel, archived=True)
 
     def unarchive(self, channel: str) -> None:
-        """Bring an archived channel back."""
+        """Unarchive a channel."""
         self.slack.workspace.set_archived(channel, archived=False)
 
     def share(self, channel: str, new_id: str) -> None:
-        """Give a private channel another id, as Slack does when it is shared outside.
+        """Give a private channel another id, as Slack does for a newly shared one.
 
-        Slack knows the old one no more.
+        The old id no longer works.
         """
         self.slack.workspace.set_channel_id(channel, new_id)
 
     def host(self, channel: str, team: str) -> None:
-        """Let a channel be one that another workspace shares with this one."""
+        """Mark a channel as shared with this workspace by another one."""
         workspace = self.slack.workspace
         workspace.put_channel(replace(workspace.channel(channel), host=team))
 
     def scopes(self, scopes: Sequence[str]) -> None:
-        """Replace the scopes that were granted to the bot."""
+        """Replace the bot's granted scopes."""
         self.slack.workspace.bot_scopes = tuple(scopes)
 
     def enable_home(self, *, enabled: bool) -> None:
@@ -207,11 +206,11 @@ class Control:
         self.slack.workspace.changed(self.slack.workspace.users)
 
     def edit_window(self, seconds: float | None) -> None:
-        """Let messages be edited only for so long; None for ever."""
+        """Limit the time for editing messages; None removes the limit."""
         self.slack.workspace.edit_window_s = seconds
 
     def rotate_tokens(self, *, enabled: bool) -> None:
-        """Let installations from now on get tokens that expire and rotate."""
+        """Give later installations tokens that expire and rotate."""
         self.slack.installer.rotation = enabled
 
     async def revoke_bot_token(self) -> None:
@@ -221,7 +220,7 @@ class Control:
         await self.announce("tokens_revoked", tokens={"oauth": [], "bot": [bot]})
 
     async def uninstall_app(self) -> None:
-        """Remove the app from the workspace, and send the events that follow."""
+        """Remove the app from the workspace, and send the resulting events."""
         await self.revoke_bot_token()
         await self.announce("app_uninstalled")
 

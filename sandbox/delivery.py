@@ -18,7 +18,7 @@ RETRY_AFTER_S = (0.0, 60.0, 300.0)
 
 
 class EnvelopeKind(StrEnum):
-    """What is delivered, in Socket Mode's words."""
+    """The type of a delivery, with Socket Mode's names."""
 
     INTERACTIVE = "interactive"
     COMMAND = "slash_commands"
@@ -27,7 +27,7 @@ class EnvelopeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """Something for the app: Slack's payload and its kind."""
+    """A delivery to the app: Slack's payload and its type."""
 
     kind: EnvelopeKind
     payload: JsonObject
@@ -35,7 +35,7 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The number and reason that come with a repeated event."""
+    """The number and reason of a repeated event."""
 
     num: int
     reason: str
@@ -50,7 +50,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class NoAck:
-    """The app did not answer, or not with success.
+    """The app did not answer with success in time.
 
     `reason` is `timeout`, `not_connected`, `connection_failed` or `http_<status>`.
     """
@@ -63,25 +63,25 @@ Answer: TypeAlias = Ack | NoAck
 
 
 class Transport(Protocol):
-    """One way to the app."""
+    """A transport to the app."""
 
     @property
     def connected(self) -> bool:
-        """Return whether there is anyone to send to."""
+        """Return True if the app can be reached."""
         ...
 
     async def send(self, envelope: Envelope, retry: Retry | None) -> Answer:
-        """Deliver once, and wait for the answer no longer than three seconds."""
+        """Deliver once, and wait at most three seconds for the answer."""
         ...
 
 
 async def within_deadline(clock: Clock, work: Coroutine[object, object, T]) -> T:
-    """Return what `work` returns, unless three seconds of the clock pass first.
+    """Return the result of `work`, unless three seconds of the clock pass first.
 
     Raises:
         TimeoutError: the time is up; the work was cancelled.
     """
-    # By the sandbox's clock: a test moves it and does not wait three seconds.
+    # By the sandbox's clock: a test advances it instead of waiting three seconds.
     task = asyncio.ensure_future(work)
     timer = asyncio.ensure_future(clock.sleep(ACK_WITHIN_S))
     try:
@@ -92,12 +92,12 @@ async def within_deadline(clock: Clock, work: Coroutine[object, object, T]) -> T
     finally:
         for pending in (task, timer):
             pending.cancel()
-        # Awaited: what was cancelled is over before the next delivery begins.
+        # Awaited, so that cancelled work has ended before the next delivery begins.
         await asyncio.gather(task, timer, return_exceptions=True)
 
 
 class Delivery:
-    """Send envelopes to the app; retry events, never anything else."""
+    """Send envelopes to the app; retry only events."""
 
     def __init__(self, clock: Clock, faults: Faults, transport: Transport) -> None:
         self.transport = transport
@@ -106,10 +106,10 @@ class Delivery:
         self._retries: set[asyncio.Task[None]] = set()
 
     async def deliver(self, envelope: Envelope) -> Answer:
-        """Send an envelope and return the app's answer to it.
+        """Send an envelope and return the app's answer.
 
-        An event that gets no answer is sent again at once, after one minute and
-        after five; an interaction or command is not.
+        An unanswered event is sent again immediately, after one minute and after five.
+        Interactions and commands are not retried.
         """
         planned = self._faults.next_delivery_fault()
         answer = await self.transport.send(envelope, _as_retry(planned))

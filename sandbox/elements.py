@@ -18,10 +18,10 @@ SINGLE_ELEMENTS = ("accessory", "element")
 
 
 class ValueField(NamedTuple):
-    """Where one type of element keeps its value in the state object.
+    """The place of an element type's value in the state object.
 
-    `key` is the member of Slack's state (and action) object, `initial` the member
-    of the element that fills it, `empty` its value when nothing is chosen.
+    `key` is the member of Slack's state (and action) object. `initial` is the member of
+    the element with the initial value. `empty` is the value without a choice.
     """
 
     key: str
@@ -67,7 +67,7 @@ INTERACTIVE = frozenset(VALUE_FIELDS) | CLICKABLE
 
 
 class PlacedElement(NamedTuple):
-    """An interactive element together with the block it sits in."""
+    """An interactive element together with its block."""
 
     block: JsonObject
     element: JsonObject
@@ -89,7 +89,7 @@ class PlacedElement(NamedTuple):
 
 
 def walk(blocks: Sequence[JsonObject]) -> Iterator[JsonObject]:
-    """Yield every block, those inside containers included."""
+    """Yield every block, including those inside containers."""
     for block in blocks:
         yield block
         for key in NESTED_BLOCKS:
@@ -97,7 +97,7 @@ def walk(blocks: Sequence[JsonObject]) -> Iterator[JsonObject]:
 
 
 def placed_elements(blocks: Sequence[JsonObject]) -> Iterator[PlacedElement]:
-    """Yield every element a person can act on, in reading order."""
+    """Yield every interactive element, in reading order."""
     for block in walk(blocks):
         found = [as_object(block.get(key)) for key in SINGLE_ELEMENTS]
         for key in ELEMENT_LISTS:
@@ -130,7 +130,7 @@ def with_ids(blocks: Sequence[JsonObject]) -> list[JsonObject]:
 
 
 def initial_state(element: JsonObject) -> JsonObject | None:
-    """Return the state an element starts with; None for those that hold nothing."""
+    """Return the initial state of an element; None for elements without a value."""
     field = VALUE_FIELDS.get(as_text(element.get("type")))
     if field is None:
         return None
@@ -145,8 +145,8 @@ def initial_values(
 ) -> JsonObject:
     """Return Slack's `state.values` for blocks.
 
-    Where `earlier` values hold an element of the same ids and type, what the person
-    entered stays, as it does in Slack when a view is updated while they type.
+    If `earlier` values contain an element of the same ids and type, the person's input
+    is kept, as in Slack when a view is updated during typing.
     """
     values: JsonObject = {}
     for placed in placed_elements(blocks):
@@ -162,7 +162,7 @@ def initial_values(
 
 
 def options_of(element: JsonObject) -> list[JsonObject]:
-    """Return the options an element offers, those in groups included."""
+    """Return the options of an element, including those in groups."""
     options = as_objects(element.get("options"))
     for group in as_objects(element.get("option_groups")):
         options.extend(as_objects(group.get("options")))
@@ -170,7 +170,7 @@ def options_of(element: JsonObject) -> list[JsonObject]:
 
 
 def offers(element: JsonObject, option: object) -> bool:
-    """Return whether `option` is one of the element's own, compared by its value."""
+    """Return True if the element has this option, compared by its value."""
     value = as_object(option).get("value")
     return any(offered.get("value") == value for offered in options_of(element))
 

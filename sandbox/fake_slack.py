@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of the Web API; `error` is None when it was answered with ok.
+    """One call of the Web API; `error` is None if it was answered with ok.
 
     A call whose response was lost on purpose took effect and has no error.
     """
@@ -33,12 +33,12 @@ class Call:
 
 @dataclass(slots=True)
 class FakeSlack:
-    """A fake Slack: a workspace, its clock, and all that Slack counts.
+    """A fake Slack: a workspace, its clock, and all of Slack's counters.
 
     Attributes:
         calls: every call of the Web API, oldest first.
-        problems: what the app did that Slack would show to a person only as
-            "trouble connecting"; a test should find this empty.
+        problems: errors of the app that Slack would show to a person only as "trouble
+            connecting"; a test should find this empty.
     """
 
     workspace: Workspace
@@ -58,7 +58,7 @@ class FakeSlack:
     installer: Installer = field(init=False)
 
     def __post_init__(self) -> None:
-        """Give out the first two tokens and start counting."""
+        """Issue the first two tokens and start counting."""
         self.triggers = Triggers(self.clock)
         self.response_urls = ResponseUrls(self.clock)
         self.rates = RateLimits(self.clock)
@@ -69,17 +69,17 @@ class FakeSlack:
     def use_credentials(
         self, bot_token: str, app_token: str, signing_secret: str
     ) -> None:
-        """Accept the credentials that an earlier run gave out."""
+        """Accept the credentials of an earlier run."""
         self.bot_token = self.tokens.add(bot_token, TokenKind.BOT)
         self.app_token = self.tokens.add(app_token, TokenKind.APP)
         self.signing_secret = signing_secret
 
     def notify(self, user_id: str, text: str, level: str = "warning") -> None:
-        """Show a line of Slack's own to one person."""
+        """Show a system message of Slack to one person."""
         notice = Notice(secrets.token_hex(6), text, level, self.clock.now())
         self.workspace.notify(user_id, notice)
 
     def add_problem(self, problem: str) -> None:
-        """Record something the app must not do."""
+        """Record an error of the app."""
         logger.warning("sandbox.app_problem %s", problem)
         self.problems.append(problem)

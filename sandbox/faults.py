@@ -7,41 +7,41 @@ ANY = "*"
 
 
 class Fault(StrEnum):
-    """What happens to a call of the Web API."""
+    """The effect on a call of the Web API."""
 
     LOST_RESPONSE = "lost_response"
-    """The call takes effect, and the connection closes before the answer."""
+    """The call takes effect, but the connection closes before the answer."""
     HTTP_500 = "http_500"
-    """Nothing happens; the answer is status 500."""
+    """The call has no effect; the answer is status 500."""
     SLOW = "slow"
-    """The answer comes late, by the sandbox's clock."""
+    """The answer is late, by the sandbox's clock."""
     RESET = "reset"
-    """Nothing happens; the connection closes without an answer."""
+    """The call has no effect; the connection closes without an answer."""
     RATE_LIMIT = "rate_limit"
-    """Nothing happens; the answer is status 429 with Retry-After."""
+    """The call has no effect; the answer is status 429 with Retry-After."""
     REFUSE = "refuse"
-    """Nothing happens; the answer is `ok: false` with the planned error."""
+    """The call has no effect; the answer is `ok: false` with the planned error."""
     MALFORMED = "malformed"
-    """Nothing happens; the answer is `ok: true` and nothing else."""
+    """The call has no effect; the answer contains only `ok: true`."""
     NO_JSON = "no_json"
-    """Nothing happens; the answer is a page of HTML, as from a proxy."""
+    """The call has no effect; the answer is an HTML page, as from a proxy."""
 
 
 class DeliveryFault(StrEnum):
-    """What goes wrong with a delivery from Slack to the app."""
+    """The fault in a delivery from Slack to the app."""
 
     DUPLICATE = "duplicate"
     """The same request is delivered twice, the second after the first's answer."""
     RETRY_HEADERS = "retry_headers"
-    """The request says that it is a retry, though no earlier one arrived."""
+    """The request is marked as a retry, although it is the first one."""
 
 
 @dataclass(slots=True)
 class PlannedFault:
-    """A fault that waits for its calls; `seconds` is the delay or Retry-After.
+    """A planned fault; `seconds` is the delay or Retry-After.
 
-    `skip` calls succeed before it begins, and then `left` calls fail. `error` is what a
-    refusal says.
+    `skip` calls succeed before it begins, and then `left` calls fail. `error` is the
+    error name of a refusal.
     """
 
     fault: Fault
@@ -54,7 +54,7 @@ class PlannedFault:
 
 @dataclass(slots=True)
 class PlannedDeliveryFault:
-    """A fault that waits for its deliveries."""
+    """A planned fault of deliveries."""
 
     fault: DeliveryFault
     left: int = 1
@@ -63,7 +63,7 @@ class PlannedDeliveryFault:
 
 
 class Faults:
-    """Planned faults; each ends after the calls or deliveries it was planned for."""
+    """Planned faults; each ends after its planned calls or deliveries."""
 
     def __init__(self) -> None:
         self._faults: list[PlannedFault] = []
@@ -97,7 +97,7 @@ class Faults:
         self._delivery_faults.append(planned)
 
     def clear(self) -> None:
-        """Forget everything that was planned."""
+        """Remove all planned faults."""
         self._faults.clear()
         self._delivery_faults.clear()
 
@@ -105,8 +105,7 @@ class Faults:
         """Return the fault for a call of this method, and count it as used."""
         for planned in self._faults:
             if planned.method in (ANY, method) and planned.skip > 0:
-                # Not returned: a fault that does not begin yet hides none of those
-                # behind it.
+                # Not returned: a fault that has not begun must not hide later ones.
                 planned.skip -= 1
             elif planned.method in (ANY, method):
                 planned.left -= 1

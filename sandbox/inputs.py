@@ -1,8 +1,8 @@
-"""Validate a person's input as Slack's own client does before it submits.
+"""Validate a person's input like Slack's client, before it is submitted.
 
-There are two kinds of errors: a value that the person may correct (shown beside the
-input; nothing is sent to the app), and one that the form could never have produced
-(refused as `invalid_values`).
+There are two kinds of errors. A value that the person can correct is shown at the
+input, and nothing is sent to the app. A value that the form cannot produce is refused
+as `invalid_values`.
 """
 
 import math
@@ -29,11 +29,11 @@ DEFAULT_MAX_LENGTH = 3000
 def merged(
     blocks: Sequence[JsonObject], before: JsonObject, entered: object
 ) -> JsonObject:
-    """Return the view's values with what the person entered laid over them.
+    """Return the view's values with the person's input over them.
 
     Raises:
-        ApiError: `invalid_values` when an entry names no element, or has a value
-            that its element cannot produce.
+        ApiError: `invalid_values` when an entry matches no element, or has a value that
+            its element cannot produce.
     """
     values = initial_values(blocks, before)
     known = {(item.block_id, item.action_id): item for item in placed_elements(blocks)}
@@ -50,7 +50,7 @@ def read_state(placed: PlacedElement, state: JsonObject) -> JsonObject:
     """Return Slack's state object for one element, or refuse an impossible value."""
     field = VALUE_FIELDS[placed.type]
     value = state.get(field.key, field.empty)
-    # Slack sends null for an input that was emptied, never an empty text.
+    # Slack sends null for a cleared input, never an empty text.
     if value == "":
         value = None
     if not _is_possible(placed, value):
@@ -59,7 +59,7 @@ def read_state(placed: PlacedElement, state: JsonObject) -> JsonObject:
 
 
 def errors_in(blocks: Sequence[JsonObject], values: JsonObject) -> dict[str, str]:
-    """Return what Slack's client would object to, by block_id."""
+    """Return the errors of Slack's client, by block_id."""
     errors: dict[str, str] = {}
     for placed in placed_elements(blocks):
         if placed.block.get("type") != "input":
@@ -132,7 +132,7 @@ _POSSIBLE: dict[str, Callable[[JsonObject, object], bool]] = {
     "static_select": offers,
     "timepicker": _is_time,
 }
-"""What each type can hold, one item at a time; the rest hold text."""
+"""The valid items of each type; all other types contain text."""
 
 
 def _text(element: JsonObject, value: str) -> str | None:
@@ -150,7 +150,7 @@ def _number(element: JsonObject, value: str) -> str | None:
         number = float(value)
     except ValueError:
         return "Please enter a valid number."
-    # `float` reads "nan" and "inf" as well.
+    # `float` also accepts "nan" and "inf".
     if not math.isfinite(number):
         return "Please enter a valid number."
     if not element.get("is_decimal_allowed") and not re.fullmatch(r"[+-]?\d+", value):

@@ -13,11 +13,11 @@ _MENTION = re.compile(r"<(?:@|!subteam\^)([A-Z0-9]+)(?:\|[^<>]*)?>")
 
 
 def escaped(workspace: Workspace, text: str, *, labels: bool = False) -> str:
-    """Return text with & < > escaped and @names and #names turned into ids.
+    """Return text with & < > escaped and @names and #names replaced by ids.
 
-    With `labels` the name stays beside the id, as in slash commands that set
-    `should_escape`: `<@U0ANA|ana>`.
-    Source: https://docs.slack.dev/messaging/formatting-message-text
+    With `labels` the name follows the id, as in slash commands that set
+    `should_escape`: `<@U0ANA|ana>`. Source:
+    https://docs.slack.dev/messaging/formatting-message-text
     """
     users = {user.name.lower(): user.id for user in workspace.users.values()}
     users[workspace.app.name.lower()] = workspace.app.bot_user
@@ -42,7 +42,7 @@ def escaped(workspace: Workspace, text: str, *, labels: bool = False) -> str:
 
 
 def mentions_bot(workspace: Workspace, text: str) -> bool:
-    """Return whether an escaped text calls the bot."""
+    """Return True if an escaped text mentions the bot."""
     return f"<@{workspace.app.bot_user}>" in text
 
 
@@ -52,10 +52,10 @@ def notified(
     text: str,
     blocks: Sequence[JsonObject] | None,
 ) -> frozenset[str]:
-    """Return whom a new message notifies by a mention; a changed one notifies nobody.
+    """Return the users that a new message notifies by mentions; a change notifies none.
 
-    Where there are blocks they are what is read, and the text is only shown in the
-    notification. Markup and rich text mention; plain and preformatted text does not.
+    If there are blocks, only they count; the text is shown only in the notification.
+    Markup and rich text mention; plain and preformatted text does not.
     """
     named = {*_MENTION.findall(text)} if not blocks else {*_mentioned(list(blocks))}
     for group in workspace.groups.values():

@@ -13,10 +13,10 @@ from keyturn.sandbox.workspace import Workspace
 
 
 def reachable(workspace: Workspace, reference: object) -> Channel:
-    """Return the channel the bot means by an id, a #name or a person's id.
+    """Return the channel for an id, a #name or a person's id.
 
     Raises:
-        ApiError: `channel_not_found`, also for what the bot must not know of.
+        ApiError: `channel_not_found`, also for channels hidden from the bot.
     """
     wanted = str(reference or "")
     if wanted.startswith("U") and wanted in workspace.users:
@@ -27,7 +27,7 @@ def reachable(workspace: Workspace, reference: object) -> Channel:
     name = wanted.removeprefix("#")
     for channel in workspace.channels.values():
         if wanted == channel.id or (name == channel.name and not channel.is_im):
-            # As if it did not exist: a bot is not told that there is a private channel.
+            # As if it did not exist: private channels are hidden from the bot.
             if channel.is_private and workspace.app.bot_user not in channel.members:
                 break
             return channel
@@ -35,7 +35,7 @@ def reachable(workspace: Workspace, reference: object) -> Channel:
 
 
 def postable(workspace: Workspace, reference: object) -> Channel:
-    """Return the channel the bot may post to.
+    """Return a channel that the bot may post to.
 
     Raises:
         ApiError: `channel_not_found`, `is_archived`, `not_in_channel` or
@@ -48,7 +48,7 @@ def postable(workspace: Workspace, reference: object) -> Channel:
         raise ApiError("messages_tab_disabled")
     if workspace.app.bot_user in channel.members:
         return channel
-    # Public channels only: a private one without the bot was not found above.
+    # Only public channels: a private one without the bot was not found above.
     if "chat:write.public" in workspace.bot_scopes:
         return channel
     raise ApiError("not_in_channel")
@@ -63,7 +63,7 @@ def post(
 ) -> Message:
     """Store a new message of the bot.
 
-    `content` holds `text`, `blocks`, `thread_ts` and `metadata` as Slack takes them.
+    `content` contains `text`, `blocks`, `thread_ts` and `metadata` in Slack's format.
     """
     text, blocks = content.get("text"), content.get("blocks") or None
     check_message(blocks, text)
@@ -99,11 +99,11 @@ def change(slack: FakeSlack, message: Message, content: JsonObject) -> Message:
     text, blocks = content.get("text"), content.get("blocks")
     check_message(blocks or None, text, update=True)
     kept = tuple(with_ids(as_objects(blocks))) or None
-    # What was written in Slack's composer is rich text alone, and stays so.
+    # A message from Slack's composer is only rich text, and must stay so.
     if kept and _only_rich_text(message.blocks) and not _only_rich_text(kept):
         raise ApiError("block_mismatch")
-    # Slack keeps a table as an attachment, and attachments until a change names them:
-    # https://docs.slack.dev/reference/methods/chat.update
+    # Slack stores a table as an attachment, and keeps attachments until a change names
+    # them: https://docs.slack.dev/reference/methods/chat.update
     shown = kept or ()
     if content.get("attachments") is None and not any(map(_is_table, shown)):
         shown += tuple(filter(_is_table, message.blocks or ()))
@@ -123,7 +123,7 @@ def _is_table(block: JsonObject) -> bool:
 
 
 def remove(slack: FakeSlack, message: Message) -> Message | None:
-    """Delete a message; return the tombstone that stays where it has replies."""
+    """Delete a message; return the tombstone that remains if it has replies."""
     replies = [
         other
         for other in slack.workspace.messages[message.channel].values()
@@ -145,9 +145,9 @@ def remove(slack: FakeSlack, message: Message) -> Message | None:
 
 
 def _thread(workspace: Workspace, channel: Channel, ts: str) -> str | None:
-    """Return the thread of a reply; None where its message was deleted.
+    """Return the thread of a reply; None if its message was deleted.
 
-    Slack then posts the reply into the channel and says nothing (slack-go#1571).
+    Slack then silently posts the reply into the channel (slack-go#1571).
     """
     parent = workspace.messages[channel.id].get(ts)
     if parent is not None:
@@ -160,11 +160,11 @@ def _thread(workspace: Workspace, channel: Channel, ts: str) -> str | None:
 def own_message(
     slack: FakeSlack, channel: Channel, ts: object, refusal: str
 ) -> Message:
-    """Return a lasting message that the bot itself wrote.
+    """Return a permanent message of the bot.
 
     Raises:
-        ApiError: `message_not_found` (ephemeral messages are never found), or
-            `refusal` when someone else wrote it.
+        ApiError: `message_not_found` (ephemeral messages are never found), or `refusal`
+            if another user wrote it.
     """
     message = slack.workspace.messages[channel.id].get(str(ts or ""))
     if message is None:
@@ -177,7 +177,7 @@ def own_message(
 
 
 def check_metadata(metadata: object) -> JsonObject | None:
-    """Return message metadata of the right shape; refuse any other."""
+    """Return valid message metadata; refuse other formats."""
     if metadata is None:
         return None
     document = as_object(metadata)
@@ -192,14 +192,14 @@ def check_metadata(metadata: object) -> JsonObject | None:
 
 
 def _new_metadata(before: JsonObject | None, given: object) -> JsonObject | None:
-    """Keep metadata that an update does not mention; `{}` removes it."""
+    """Keep metadata that an update omits; `{}` removes it."""
     if given is None:
         return before
     return None if given == {} else check_metadata(given)
 
 
 def wire(slack: FakeSlack, message: Message) -> JsonObject:
-    """Return a message as Slack's API and payloads show it."""
+    """Return a message in the format of Slack's API and payloads."""
     app, team_id = slack.workspace.app, slack.workspace.team_id
     shown: JsonObject = {
         "type": "message",

@@ -22,7 +22,7 @@ TOKEN_LIFE_S = 43_200
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A person's consent, waiting for its code to be exchanged."""
+    """A person's consent, whose code has not been exchanged yet."""
 
     user: str
     redirect_uri: str
@@ -34,7 +34,7 @@ class Installer:
     """Exchange codes and refresh tokens for bot tokens; each works once.
 
     Attributes:
-        rotation: give out tokens that live twelve hours, with a refresh token.
+        rotation: issue tokens that live twelve hours, with a refresh token.
     """
 
     workspace: Workspace
@@ -50,11 +50,11 @@ class Installer:
     def consent(
         self, client_id: str, redirect_uri: str, state: str, user: str = "U0ANA"
     ) -> str:
-        """Return the address Slack would send an admin's browser back to.
+        """Return the address to which Slack would redirect an admin's browser.
 
         Raises:
-            ApiError: `invalid_client_id`, or `bad_redirect_uri` for one that is not
-                http or https.
+            ApiError: `invalid_client_id`, or `bad_redirect_uri` if it is not http or
+                https.
         """
         if client_id != self.client_id:
             raise ApiError("invalid_client_id")

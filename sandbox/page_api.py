@@ -1,4 +1,4 @@
-"""HTTP API of the sandbox's web page: read what one person sees, and act as them."""
+"""HTTP API of the sandbox's web page: read and act as one person."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ SECURITY_HEADERS = {
 
 
 def state(slack: FakeSlack, user: User, *, connected: bool) -> JsonObject:
-    """Return everything one person can see, as the page draws it."""
+    """Return the state that one person can see, as the page draws it."""
     workspace = slack.workspace
     home = workspace.homes.get(user.id)
     return {
@@ -105,7 +105,7 @@ def _view(slack: FakeSlack, view: View) -> JsonObject:
 
 
 class PageApi:
-    """The endpoints that the page and scripted people use."""
+    """The endpoints for the page and for scripted people."""
 
     def __init__(self, slack: FakeSlack, delivery: Delivery) -> None:
         self._slack = slack
@@ -118,11 +118,11 @@ class PageApi:
         self._closing.set()
 
     async def index(self, request: web.Request) -> web.StreamResponse:
-        """Serve the page itself."""
+        """Serve the page."""
         return self._file(request, "index.html")
 
     async def static(self, request: web.Request) -> web.StreamResponse:
-        """Serve a file that belongs to the page."""
+        """Serve a file of the page."""
         return self._file(request, request.match_info["path"])
 
     async def state(self, request: web.Request) -> web.Response:
@@ -170,7 +170,7 @@ class PageApi:
         return response
 
     async def _quiet(self, news: asyncio.Event) -> bool:
-        """Wait for news or the end; return True when neither came for a while."""
+        """Wait for changes or the end; return True if neither came for a while."""
         waits = [asyncio.ensure_future(e.wait()) for e in (news, self._closing)]
         try:
             done, _ = await asyncio.wait(
@@ -183,7 +183,7 @@ class PageApi:
 
     def _file(self, request: web.Request, name: str) -> web.StreamResponse:
         del request
-        # Among the files that are there: no name of a request is given to the system.
+        # Looked up among existing files: no requested name reaches the file system.
         files = {one.relative_to(PAGE).as_posix(): one for one in PAGE.rglob("*")}
         path = files.get(name)
         if path is None or not path.is_file():
@@ -194,7 +194,7 @@ class PageApi:
 async def read_command(request: web.Request) -> JsonObject:
     """Return the JSON object posted by the page or a script.
 
-    Another site's page can neither send JSON here nor name our own origin.
+    Another site's page can neither send JSON here nor fake this origin.
 
     Raises:
         ApiError: `invalid_origin`, `invalid_content_type` or `invalid_json`.
@@ -214,12 +214,12 @@ async def read_command(request: web.Request) -> JsonObject:
 
 
 def only_for(host: str, token: str) -> Middleware:
-    """Return a middleware that keeps the page from strangers.
+    """Return a middleware that restricts access to the page.
 
-    On loopback only loopback names are served: a name that another site controls may
-    point at 127.0.0.1 (DNS rebinding). On any other interface the page needs the token,
-    once in its address and then in a cookie. The app's own endpoints have Slack's
-    tokens and secrets already.
+    On loopback only loopback names are served: another site's name may point at
+    127.0.0.1 (DNS rebinding). On other interfaces the page needs the token, once in its
+    address and then in a cookie. The app's endpoints are already protected by Slack's
+    tokens and secrets.
     """
 
     @web.middleware
@@ -242,7 +242,7 @@ def only_for(host: str, token: str) -> Middleware:
 
 
 def is_loopback(name: str) -> bool:
-    """Return whether a host's name or address leads to this machine alone."""
+    """Return True if a host name or address belongs only to this machine."""
     try:
         return ip_address(name.strip("[]")).is_loopback
     except ValueError:

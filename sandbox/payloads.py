@@ -1,7 +1,7 @@
 """Build Slack's payloads: events, block actions, view submissions, commands.
 
-Source: https://docs.slack.dev/reference/interaction-payloads and, for their exact
-members, the payloads recorded in slack_sdk's and bolt's own tests.
+Source: https://docs.slack.dev/reference/interaction-payloads and, for the exact
+members, the payloads recorded in the tests of slack_sdk and bolt.
 """
 
 import secrets
@@ -17,7 +17,7 @@ LEGACY_TOKEN = "sandbox-verification"  # noqa: S105 - Slack's deprecated member
 
 
 class Interaction(NamedTuple):
-    """Who interacts, and the trigger id that Slack issues for it ("" for none)."""
+    """The acting user, and the interaction's trigger id ("" for none)."""
 
     user: User
     trigger_id: str = ""
@@ -67,7 +67,7 @@ def on_view(
 
 
 def view_submission(slack: FakeSlack, interaction: Interaction, view: View) -> Envelope:
-    """Build `view_submission`; the view holds what was entered."""
+    """Build `view_submission`; the view contains the input."""
     payload = _payload(slack, "view_submission", interaction)
     payload |= {"view": views.wire(slack, view), "response_urls": []}
     return Envelope(EnvelopeKind.INTERACTIVE, payload)
@@ -76,7 +76,7 @@ def view_submission(slack: FakeSlack, interaction: Interaction, view: View) -> E
 def view_closed(
     slack: FakeSlack, interaction: Interaction, view: View, *, is_cleared: bool = False
 ) -> Envelope:
-    """Build `view_closed`, sent only for views that asked for it."""
+    """Build `view_closed`, sent only for views that requested it."""
     payload = _payload(slack, "view_closed", interaction)
     payload |= {"view": views.wire(slack, view), "is_cleared": is_cleared}
     return Envelope(EnvelopeKind.INTERACTIVE, payload)
@@ -112,8 +112,8 @@ def slash_command(
 def event(slack: FakeSlack, body: JsonObject) -> Envelope:
     """Wrap an event in `event_callback`, with the bot's authorization.
 
-    In a channel that another workspace shares, `team_id` is that workspace, and only
-    the authorization names the one where the app is installed (java-slack-sdk#629).
+    In a channel shared by another workspace, `team_id` is that workspace, and only the
+    authorization names the one where the app is installed (java-slack-sdk#629).
     """
     workspace = slack.workspace
     channel = workspace.channels.get(str(body.get("channel")))
@@ -155,12 +155,12 @@ def response_url(
 
 
 def channel_name(channel: Channel) -> str:
-    """Return a channel's name the way payloads spell it."""
+    """Return a channel's name as in payloads."""
     return "privategroup" if channel.is_private else channel.name
 
 
 def team_domain(slack: FakeSlack) -> str:
-    """Return the workspace's name as it would stand in its address."""
+    """Return the workspace's name as in its address."""
     return slack.workspace.team_name.lower().replace(" ", "-")
 
 

@@ -13,7 +13,7 @@ from keyturn.sandbox.records import Channel, Message, User, UserGroup, View
 class Snapshot:
     """The saved state: the workspace's contents and the app's credentials.
 
-    Triggers, response URLs and notices are not: they are short-lived in Slack too.
+    It excludes triggers, response URLs and notices, which are short-lived in Slack too.
     """
 
     bot_token: str
@@ -49,18 +49,18 @@ def save(path: Path, slack: FakeSlack) -> None:
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.draft")
-    # Before anything is in it: the file holds tokens and the signing secret.
+    # Before writing: the file contains tokens and the signing secret.
     temporary.touch(mode=0o600)
     temporary.write_bytes(_SNAPSHOT.dump_json(saved))
-    # Renamed over the old one: killed in between, the file is the old or the new one.
+    # Renamed over the old file, so that a kill leaves either the old or the new one.
     temporary.replace(path)
 
 
 def load(path: Path) -> Snapshot | None:
-    """Return what was saved, or None when there is no such file.
+    """Return the saved state, or None if there is no such file.
 
     Raises:
-        ValueError: the file is not one of ours.
+        ValueError: the file is not a saved sandbox.
     """
     if not path.exists():
         return None
@@ -73,7 +73,7 @@ def load(path: Path) -> Snapshot | None:
 
 
 def restore(saved: Snapshot | None, slack: FakeSlack) -> None:
-    """Replace the state of a new fake Slack by the saved one; None: keep it."""
+    """Replace the state of a new fake Slack by the saved one; None changes nothing."""
     if saved is None:
         return
     slack.use_credentials(saved.bot_token, saved.app_token, saved.signing_secret)
@@ -83,7 +83,7 @@ def restore(saved: Snapshot | None, slack: FakeSlack) -> None:
     workspace.channels = {channel.id: channel for channel in saved.channels}
     workspace.groups = {group.id: group for group in saved.groups}
     for message in saved.messages:
-        # A ts names a message, so a new one has to be greater than all that were kept.
+        # A ts identifies a message, so new ones must exceed all saved ones.
         slack.clock.not_before(message.ts)
         if message.ephemeral_to is None:
             workspace.messages[message.channel][message.ts] = message
@@ -97,7 +97,7 @@ def restore(saved: Snapshot | None, slack: FakeSlack) -> None:
 class AutoSaver:
     """Save the workspace at each change, before the watchers are notified.
 
-    So a message that was accepted is durable even when the sandbox is killed at once.
+    An accepted message is therefore durable even if the sandbox is killed right after.
     """
 
     def __init__(self, path: Path, slack: FakeSlack) -> None:

@@ -1,4 +1,4 @@
-"""Pytest fixtures: a Slack workspace of its own for each test."""
+"""Pytest fixtures: a separate Slack workspace for each test."""
 
 from collections.abc import AsyncIterator
 
@@ -11,8 +11,8 @@ from keyturn.sandbox.server import Sandbox
 async def keyturn_sandbox() -> AsyncIterator[Sandbox]:
     """Run a fresh sandbox for one test, and fail the test if the app erred.
 
-    An app errs where Slack would show "trouble connecting": a view it cannot use,
-    errors that name no input. See `Sandbox.problems`.
+    An app errs when Slack would show "trouble connecting": an invalid view, or errors
+    for unknown inputs. See `Sandbox.problems`.
     """
     async with Sandbox() as sandbox:
         yield sandbox
@@ -20,6 +20,6 @@ async def keyturn_sandbox() -> AsyncIterator[Sandbox]:
 
 
 def fail_on_problems(sandbox: Sandbox) -> None:
-    """Raise AssertionError when the app did what Slack could not use."""
+    """Raise AssertionError if the app erred."""
     if sandbox.problems:
         raise AssertionError(f"The app erred: {sandbox.problems!r}.")

@@ -1,7 +1,7 @@
-"""Pytest plugin: register the fixtures where their dependencies are installed.
+"""Pytest plugin: register the fixtures if their dependencies are installed.
 
-Every pytest of an environment with Keyturn loads this module. It therefore imports
-nothing that a bare installation lacks.
+Every pytest in an environment with Keyturn loads this module. It therefore imports only
+packages of a minimal installation.
 """
 
 from importlib.util import find_spec

@@ -1,9 +1,8 @@
 """Enforce Slack's rate limits on Web API calls.
 
-Slack promises at least a tier's figure per minute, method, workspace and app; the
-sandbox grants exactly that figure in any 60 seconds, so an app that stays inside
-here stays inside there. Posting is counted per channel: one a second on average,
-in bursts of up to ten.
+Slack guarantees a tier's rate per minute, method, workspace and app. The sandbox allows
+exactly that rate in any 60 seconds, so an app that is within the limits here is within
+Slack's. Posts are counted per channel: one a second on average, in bursts of up to ten.
 Source: https://docs.slack.dev/apis/web-api/rate-limits
 """
 
@@ -55,11 +54,11 @@ PER_CHANNEL = frozenset({"chat.postMessage"})
 
 
 class RateLimits:
-    """Count calls per method, and say how long a caller must wait.
+    """Count calls per method, and compute waiting times.
 
     Attributes:
         enabled: set to False to let every call pass.
-        scale: multiplies every figure; 0.1 makes a tenth as many calls too many.
+        scale: multiplies every limit; 0.1 allows a tenth of the calls.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -71,7 +70,7 @@ class RateLimits:
     def take(self, method: str, channel: str = "") -> int | None:
         """Count a call; return None, or the whole seconds of Slack's Retry-After.
 
-        A call that is refused does not count.
+        A refused call does not count.
         """
         limit = LIMITS.get(method)
         if not self.enabled or limit is None:

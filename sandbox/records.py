@@ -7,7 +7,7 @@ from keyturn.sandbox.json_types import JsonObject
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A person or bot who can be seen in the workspace."""
+    """A person or bot in the workspace."""
 
     id: str
     name: str
@@ -23,7 +23,7 @@ class User:
 
     @property
     def is_full_member(self) -> bool:
-        """Return whether this is an ordinary person of this very workspace."""
+        """Return True for an ordinary person of this workspace."""
         return not (
             self.is_bot
             or self.deleted
@@ -37,7 +37,7 @@ class User:
 class Channel:
     """A place for messages; a direct message is a channel with a peer.
 
-    `host` is the other workspace that shared it with this one, "" for its own.
+    `host` is the workspace that shared it with this one, "" if it is local.
     """
 
     id: str
@@ -50,7 +50,7 @@ class Channel:
 
     @property
     def is_im(self) -> bool:
-        """Return whether this is the direct message between one person and the bot."""
+        """Return True for the direct message between a person and the bot."""
         return self.peer is not None
 
 
@@ -67,10 +67,10 @@ class UserGroup:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message as stored; `ephemeral_to` names the one person who sees it.
+    """A message as stored; `ephemeral_to` is the only person who sees it.
 
-    `notified` are those whom Slack notified of a mention when it was posted.
-    A tombstone stands where a message with replies was deleted.
+    `notified` are the users that Slack notified of mentions in the original post. A
+    tombstone replaces a deleted message with replies.
     """
 
     channel: str
@@ -90,10 +90,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A modal or Home view of one person, with what they have entered so far.
+    """A modal or Home view of one person, with the current input.
 
-    `document` is the app's view with every block_id and action_id filled in;
-    `values` is Slack's `state.values`; `errors` are shown beside inputs.
+    `document` is the app's view with every block_id and action_id filled in; `values`
+    is Slack's `state.values`; `errors` are shown at the inputs.
     """
 
     id: str
@@ -107,7 +107,7 @@ class View:
 
     @property
     def external_id(self) -> str:
-        """Return the app's own name for this view, or an empty string."""
+        """Return the app's id of this view, or ""."""
         return str(self.document.get("external_id") or "")
 
     @property
@@ -119,7 +119,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A line that Slack itself shows to one person."""
+    """A system message of Slack to one person."""
 
     id: str
     text: str
@@ -129,9 +129,9 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A button on the page that says `text` in `channel`, a message for each line.
+    """A button on the page that posts `text` in `channel`, a message for each line.
 
-    `user` is its author; "" stands for the person whose page it is.
+    `user` is the author; "" means the person who uses the page.
     """
 
     label: str

@@ -13,7 +13,7 @@ KEPT = 10_000
 
 @dataclass(frozen=True, slots=True)
 class ResponseUrl:
-    """What a response URL stands for: a place, a person and perhaps a message."""
+    """The target of a response URL: a channel, a person and perhaps a message."""
 
     id: str
     channel: str
@@ -25,7 +25,7 @@ class ResponseUrl:
 
 
 class ResponseUrls:
-    """Remember which response URLs exist and how often they were used.
+    """Record the issued response URLs and their uses.
 
     Source: https://docs.slack.dev/interactivity/handling-user-interaction
     """
@@ -52,7 +52,7 @@ class ResponseUrls:
         return url_id
 
     def use(self, url_id: str) -> ResponseUrl:
-        """Count one post and return what the URL stands for.
+        """Count one post and return the URL's target.
 
         Raises:
             ApiError: `expired_url` (unknown or older than 30 minutes) or `used_url`

@@ -1,4 +1,4 @@
-"""Apply what the app posts to a ``response_url`` or answers to a command."""
+"""Apply the app's posts to a ``response_url`` and its answers to commands."""
 
 from keyturn.sandbox import messages
 from keyturn.sandbox.api_errors import ApiError
@@ -8,11 +8,11 @@ from keyturn.sandbox.response_urls import ResponseUrl
 
 
 def respond(slack: FakeSlack, place: ResponseUrl, body: JsonObject) -> None:
-    """Post, replace or delete a message as the body says.
+    """Post, replace or delete a message, according to the body.
 
-    A new message is ephemeral unless `response_type` is `in_channel`. Where the
-    original is gone, nothing happens, and nothing is refused: what Slack answers then
-    is in no documentation, and an app that relies on a refusal would not notice.
+    A new message is ephemeral unless `response_type` is `in_channel`. If the original
+    is gone, the request is ignored without an error: Slack does not document its
+    answer, and an app that relies on an error would fail unnoticed.
 
     Raises:
         ApiError: for blocks Slack refuses.
@@ -40,7 +40,7 @@ def respond(slack: FakeSlack, place: ResponseUrl, body: JsonObject) -> None:
 
 
 def command_answer(body: object) -> JsonObject | None:
-    """Return the message in a command's acknowledgement, None when it is empty."""
+    """Return the message in a command's acknowledgement, None if it is empty."""
     if isinstance(body, str):
         return {"text": body} if body.strip() else None
     return as_object(body) or None

@@ -34,7 +34,7 @@ STRANGER = User(
 
 
 def sample_workspace() -> Workspace:
-    """Return a fresh workspace: reviewers, a requester, and people who may not."""
+    """Return a fresh workspace: reviewers, a requester, and ineligible people."""
     app = AppIdentity()
     bot = User(app.bot_user, "keyturn", app.name, TEAM, color="1f4e5f", is_bot=True)
     users = (ANA, BEN, CHLOE, DAN, EVE, GUEST, GONE, STRANGER, bot)

@@ -24,12 +24,12 @@ async def serve(
 ) -> None:
     """Run a sandbox until the task is cancelled.
 
-    `announce` gets each line a person needs: the page's address, and the settings
-    that point an app here. Without `request_url` the app is reached over Socket Mode.
+    `announce` gets each line for the user: the page's address, and the settings that
+    connect an app. Without `request_url` the app uses Socket Mode.
 
     Raises:
         OSError: the port is taken.
-        ValueError: `state_path` holds something else.
+        ValueError: `state_path` is not a saved sandbox.
     """
     async with Sandbox(
         host=host, port=port, suggestions=suggestions, state_path=state_path

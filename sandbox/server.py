@@ -42,10 +42,10 @@ SHUTDOWN_S = 1.0
 class Sandbox:
     """A local Slack workspace; use it with `async with`.
 
-    Point an app at it with `AsyncWebClient(base_url=sb.api_url)` and
-    `sb.bot_token`; it delivers over Socket Mode until `deliver_http` is called.
-    With `state_path` the workspace, its messages and the app's credentials are kept
-    in that file from one run to the next.
+    Point an app at it with `AsyncWebClient(base_url=sb.api_url)` and `sb.bot_token`; it
+    delivers over Socket Mode until `deliver_http` is called. With `state_path` the
+    workspace, its messages and the app's credentials are saved in that file between
+    runs.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class Sandbox:
         self._started: _RunningServer | None = None
 
     async def __aenter__(self) -> Self:
-        """Start listening, with what `state_path` kept, if anything.
+        """Start listening, with the state saved in `state_path`, if any.
 
         Raises:
             OSError: the port is taken.
-            ValueError: `state_path` holds something else.
+            ValueError: `state_path` is not a saved sandbox.
         """
         async with AsyncExitStack() as opening:
-            jar = aiohttp.CookieJar(unsafe=True)  # also for an address without a name
+            jar = aiohttp.CookieJar(unsafe=True)  # also accept cookies of IP addresses
             session = await opening.enter_async_context(
                 aiohttp.ClientSession(cookie_jar=jar)
             )
@@ -112,7 +112,7 @@ class Sandbox:
 
     @property
     def url(self) -> str:
-        """The page's address, without a slash at the end."""
+        """The page's address, without a trailing slash."""
         return self.slack.base_url
 
     @property
@@ -122,7 +122,7 @@ class Sandbox:
 
     @property
     def api_url(self) -> str:
-        """The Web API's address, as slack_sdk's `base_url` wants it."""
+        """The Web API's address, for slack_sdk's `base_url`."""
         return f"{self.slack.base_url}/api/"
 
     @property
@@ -162,7 +162,7 @@ class Sandbox:
 
     @property
     def problems(self) -> list[str]:
-        """What the app did that Slack shows as "trouble connecting"."""
+        """Errors of the app that Slack shows as "trouble connecting"."""
         return self.slack.problems
 
     @property
@@ -172,7 +172,7 @@ class Sandbox:
 
     @property
     def control(self) -> Control:
-        """What a test may change."""
+        """Operations with which a test changes the workspace."""
         return self._running.control
 
     def deliver_http(self, request_url: str) -> None:
@@ -181,7 +181,7 @@ class Sandbox:
 
     def person(self, user_id: str) -> Person:
         """Return a scripted person of the workspace."""
-        self.workspace.user(user_id)  # refuses an id that nobody has
+        self.workspace.user(user_id)  # refuses an unknown id
         return Person(self.url, user_id, self._running.session)
 
     @property

@@ -27,18 +27,18 @@ FORM = "application/x-www-form-urlencoded"
 JSON = "application/json"
 SIGNATURE = "X-Slack-Signature"
 TIMESTAMP = "X-Slack-Request-Timestamp"
-# Slack's documentation tells apps to refuse what is older than five minutes.
+# Slack's documentation tells apps to refuse requests older than five minutes.
 OUTSIDE_WINDOW_S = 301
 LOG_KEPT = 1_000
 
 
 class Forgery(StrEnum):
-    """How a request that is sent once more differs from the first one."""
+    """The difference between a resent request and the original."""
 
     NONE = "none"
-    """Nothing: the same bytes under the same signature, a replay."""
+    """None: the same bytes under the same signature, a replay."""
     FRESH = "fresh"
-    """Nothing: the same body, signed again, as in a repeated delivery."""
+    """None: the same body, signed again, as in a repeated delivery."""
     BAD_SIGNATURE = "bad_signature"
     WRONG_SECRET = "wrong_secret"  # noqa: S105 - a name, not a secret
     TAMPERED_BODY = "tampered_body"
@@ -57,14 +57,14 @@ FORGED_HEADERS: dict[Forgery, dict[str, str | None]] = {
     Forgery.NON_ASCII_SIGNATURE: {SIGNATURE: "v0=\u00fcn\u00efcode"},
     Forgery.NON_NUMERIC_TIMESTAMP: {TIMESTAMP: "yesterday"},
 }
-"""The headers that a forgery replaces, or leaves out (None)."""
+"""The headers that a forgery replaces, or removes (None)."""
 
 
 @dataclass(slots=True)
 class SentRequest:
-    """A request that went to the app, and the status it came back with.
+    """A request to the app, and the status of its answer.
 
-    `status` is None when no answer came.
+    `status` is None without an answer.
     """
 
     url: str
@@ -76,7 +76,7 @@ class SentRequest:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What the app answered to a request that was sent once more."""
+    """The app's answer to a resent request."""
 
     status: int
     body: str
@@ -95,7 +95,7 @@ class SignedHttp:
     """Post envelopes to the app's request URL.
 
     Attributes:
-        url: the app's request URL, for interactions, commands and events alike.
+        url: the app's request URL for interactions, commands and events.
         sent: the newest requests, oldest first.
     """
 
@@ -110,7 +110,7 @@ class SignedHttp:
 
     @property
     def connected(self) -> bool:
-        """Return whether a request URL is known."""
+        """Return True if a request URL is set."""
         return bool(self.url)
 
     async def send(self, envelope: Envelope, retry: Retry | None) -> Answer:
@@ -123,7 +123,7 @@ class SignedHttp:
         return await self._post(headers, body)
 
     async def verify_url(self) -> bool:
-        """Send Slack's `url_verification`; tell whether the challenge came back."""
+        """Send Slack's `url_verification`; return True if the challenge came back."""
         challenge = sign(self._secret, "challenge", b"")
         payload = {"type": "url_verification", "challenge": challenge}
         answer = await self.send(Envelope(EnvelopeKind.EVENT, payload), None)
@@ -139,7 +139,7 @@ class SignedHttp:
     async def resend(
         self, forgery: Forgery | str, request: SentRequest | None = None
     ) -> Received:
-        """Send the newest (or the given) request once more, in this variant.
+        """Send the newest (or the given) request again, in this variant.
 
         Raises:
             LookupError: nothing was sent yet.
@@ -154,8 +154,8 @@ class SignedHttp:
             return Received(response.status, await response.text())
 
     async def _post(self, headers: dict[str, str], body: bytes) -> Answer:
-        # Noted before it goes out: a request that gets no answer was sent, too.
-        # Bounded, since a sandbox may run for days.
+        # Recorded before sending: unanswered requests count, too. Bounded, since a
+        # sandbox may run for days.
         request = SentRequest(self.url, headers, body, self._clock.now())
         self.sent.append(request)
         del self.sent[:-LOG_KEPT]
@@ -202,8 +202,7 @@ class SignedHttp:
                 secret = f"not-{self._secret}"
                 return headers | self._signed(body, secret=secret), body
             case Forgery.TAMPERED_BODY:
-                # A space behind a document changes nothing of what it says, only its
-                # bytes.
+                # A trailing space changes the bytes of a document but not its meaning.
                 return headers | self._signed(body), body + b" "
             case _:
                 headers |= self._signed(body)

@@ -40,13 +40,13 @@ class Connection:
     closing: bool = False
 
     def take_ack(self, text: str) -> None:
-        """Complete the delivery that this acknowledges; ignore other messages."""
+        """Complete the acknowledged delivery; ignore other messages."""
         try:
             message = as_object(json.loads(text))
         except ValueError:
             return
         future = self.waiting.pop(str(message.get("envelope_id")), None)
-        # Done already where its time was up a moment ago.
+        # Already done if its time has just run out.
         if future is not None and not future.done():
             future.set_result(message.get("payload"))
 
@@ -59,11 +59,11 @@ class Connection:
 
 
 class Sockets:
-    """Keep the app's sockets, and give each envelope to any one of them.
+    """Keep the app's sockets, and send each envelope to one of them.
 
     Attributes:
         connections: the open ones.
-        are_refused: whether whoever opens one is answered with status 503.
+        are_refused: whether new sockets are refused with status 503.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Sockets:
 
     @property
     def connected(self) -> bool:
-        """Return whether a socket is open and not about to leave."""
+        """Return True if a usable socket is open."""
         return any(self._usable())
 
     def ticket(self) -> str:
@@ -89,14 +89,14 @@ class Sockets:
         return ticket
 
     async def serve(self, request: web.Request) -> web.WebSocketResponse:
-        """Keep one socket of the app open until either side leaves.
+        """Serve one socket of the app until either side closes it.
 
         Raises:
             ApiError: `invalid_ticket` for a ticket that is unknown, used or old.
         """
         if self.are_refused:
             raise web.HTTPServiceUnavailable
-        # Popped: a ticket opens one socket.
+        # Popped: a ticket opens only one socket.
         issued = self._tickets.pop(request.query.get("ticket", ""), None)
         if issued is None or self._clock.now() - issued > TICKET_LIFE_S:
             raise ApiError("invalid_ticket")
@@ -126,8 +126,8 @@ class Sockets:
         if not usable:
             return NoAck("not_connected")
         self._turn += 1
-        # In turns: Slack gives an envelope to any one of the sockets, so an app must
-        # not expect its second click on the socket of the first.
+        # In turns: Slack sends an envelope to any of the sockets, so an app must not
+        # rely on one socket for related clicks.
         connection = usable[self._turn % len(usable)]
         envelope_id = secrets.token_hex(16)
         message: JsonObject = {
@@ -162,7 +162,7 @@ class Sockets:
         """Close `count` sockets, or all, without a `disconnect` message."""
         for connection in self.connections[:count]:
             connection.closing = True
-            # Aborted and not closed: there is no close frame when a network goes away.
+            # Aborted, not closed: a broken network sends no close frame.
             transport = connection.request.transport
             if transport is not None:
                 transport.abort()

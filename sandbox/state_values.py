@@ -20,7 +20,7 @@ def entered(
     """Return Slack's `state.values` for values given by block_id or action_id.
 
     Raises:
-        LookupError: a key names no element, or a value no option of its element.
+        LookupError: a key matches no element, or a value no option of its element.
     """
     result: dict[str, JsonObject] = {}
     elements = [item for item in placed_elements(blocks) if item.type in VALUE_FIELDS]
@@ -40,7 +40,7 @@ def entered(
 
 
 def choice(placed: PlacedElement, value: object) -> JsonObject:
-    """Return the state of one element for a plain value; None empties it."""
+    """Return the state of one element for a plain value; None clears it."""
     field = VALUE_FIELDS.get(placed.type)
     key = field.key if field else "selected_option"
     if value is None:

@@ -8,7 +8,7 @@ from keyturn.sandbox.api_errors import ApiError
 
 
 class TokenKind(StrEnum):
-    """Which kind of Slack token it is."""
+    """The kind of a Slack token."""
 
     BOT = "bot"
     APP = "app"
@@ -16,7 +16,7 @@ class TokenKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """An issued token; `expires_at` is Unix seconds, None for a lasting one."""
+    """An issued token; `expires_at` is Unix seconds, None if it does not expire."""
 
     value: str
     kind: TokenKind
@@ -25,7 +25,7 @@ class Token:
 
 
 class Tokens:
-    """The tokens that were issued, by value."""
+    """The issued tokens, by value."""
 
     def __init__(self) -> None:
         self.known: dict[str, Token] = {}
@@ -51,10 +51,10 @@ class Tokens:
         self.known.pop(value, None)
 
     def check(self, value: str, now: float) -> Token:
-        """Return the token with which a caller authenticates.
+        """Return the caller's token.
 
         Raises:
-            ApiError: `not_authed` (none shown), `invalid_auth` (unknown),
+            ApiError: `not_authed` (none given), `invalid_auth` (unknown),
                 `token_revoked` or `token_expired`.
         """
         if not value:

@@ -14,7 +14,7 @@ KEPT = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """One interaction's right to open a view for the person who made it."""
+    """The right of one interaction to open a view for its user."""
 
     id: str
     user: str
@@ -24,7 +24,7 @@ class Trigger:
 
 
 class Triggers:
-    """Remember which triggers exist and which were used.
+    """Record the issued triggers and their uses.
 
     Source: https://docs.slack.dev/surfaces/modals#trigger_ids
     """
@@ -44,10 +44,10 @@ class Triggers:
         return trigger_id
 
     def check(self, trigger_id: object) -> Trigger:
-        """Return a trigger that may still be used.
+        """Return a trigger that is still valid.
 
         Raises:
-            ApiError: `invalid_trigger_id`, `exchanged_trigger_id` (used already) or
+            ApiError: `invalid_trigger_id`, `exchanged_trigger_id` (already used) or
                 `expired_trigger_id` (older than three seconds).
         """
         trigger = self._known.get(str(trigger_id))

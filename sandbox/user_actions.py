@@ -1,4 +1,4 @@
-"""Simulate what a person does in Slack: clicks, commands, submissions, messages."""
+"""Simulate a person's actions in Slack: clicks, commands, submissions, messages."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ OK: JsonObject = {"ok": True}
 
 
 class UserActions:
-    """Everything a person can do in Slack, one method a kind of request."""
+    """A person's actions in Slack, one method for each kind of request."""
 
     def __init__(self, slack: FakeSlack, delivery: Delivery) -> None:
         self._slack = slack
@@ -37,7 +37,7 @@ class UserActions:
         }
 
     async def act(self, request: JsonObject) -> JsonObject:
-        """Do what a request of `POST /sandbox/act` describes.
+        """Perform the action of a `POST /sandbox/act` request.
 
         Raises:
             ApiError: the action is impossible in Slack; nothing was delivered.
@@ -59,7 +59,8 @@ class UserActions:
         remembered = self._slack.workspace.message_values
         values = inputs.merged(blocks, remembered.get(key, {}), request.get("values"))
         action = self._action(placed, as_object(request.get("chosen")), values)
-        # With each click Slack sends all that this person chose in this message before.
+        # With each click Slack sends all of this person's earlier choices in the
+        # message.
         remembered[key] = values
         if not _dispatches(placed):
             return OK
@@ -76,7 +77,7 @@ class UserActions:
         action = self._action(placed, as_object(request.get("chosen")), values)
         is_shown_now = blocks == view.blocks
         view = replace(view, values=values)
-        # What was entered into a view that was replaced meanwhile is sent, not kept.
+        # Input in a view that has since been replaced is sent, but not kept.
         if is_shown_now:
             views.store(self._slack, view)
         if not _dispatches(placed):
@@ -96,7 +97,7 @@ class UserActions:
         errors = inputs.errors_in(view.blocks, values)
         view = replace(view, values=values, errors=errors)
         views.store(self._slack, view)
-        # Slack's own client objects: the app hears nothing of such a submission.
+        # Slack's client rejects it: the app does not receive such a submission.
         if errors:
             return {"ok": True, "errors": errors}
         trigger_id = self._slack.triggers.issue(user.id, from_modal=True)
@@ -127,8 +128,8 @@ class UserActions:
         workspace = self._slack.workspace
         channel = channel_of(workspace, user, request)
         command = as_text(request.get("command"))
-        # Without the scope Slack knows none of the app's commands, whatever its
-        # manifest says.
+        # Without the scope Slack does not recognize the app's commands, regardless of
+        # the manifest.
         installed = "commands" in workspace.bot_scopes
         if not installed or command not in workspace.commands:
             self._slack.notify(user.id, f"{command} is not a valid command.")
@@ -187,7 +188,7 @@ class UserActions:
     def _view(self, user: User, request: JsonObject) -> View:
         workspace, view_id = self._slack.workspace, request.get("view_id")
         stack, home = workspace.modals[user.id], workspace.homes.get(user.id)
-        # The top one alone: nobody can reach a modal that lies below another.
+        # Only the top one: people cannot reach a modal below another.
         for view in (stack[-1] if stack else None, home):
             if view is not None and view.id == view_id:
                 return view
@@ -196,7 +197,7 @@ class UserActions:
     def _action(
         self, placed: PlacedElement, chosen: JsonObject, values: JsonObject
     ) -> JsonObject:
-        """Return the entry of `actions`, and note the choice in `values`."""
+        """Return the entry of `actions`, and store the choice in `values`."""
         element = placed.element
         action: JsonObject = {
             "type": placed.type,
@@ -211,7 +212,7 @@ class UserActions:
                 values[placed.block_id][placed.action_id] = state
             return {**action, **as_object(state)}
         if placed.type == "overflow":
-            # Not among the values: an overflow menu is pressed, and keeps no choice.
+            # Not among the values: an overflow menu keeps no choice.
             if not offers(element, chosen.get("selected_option")):
                 raise ApiError("invalid_values")
             return action | {"selected_option": chosen["selected_option"]}
@@ -239,14 +240,14 @@ class UserActions:
 def _pressed(
     shown: Sequence[Sequence[JsonObject]], request: JsonObject
 ) -> tuple[list[JsonObject], PlacedElement]:
-    """Return what a person pressed, and the blocks that it stood in.
+    """Return the pressed element with its blocks.
 
-    A message or a Home tab may change between a click and its confirmation, or on its
-    way to the person. Slack then delivers what they pressed, as they saw it.
+    A message or a Home tab may change between a click and its confirmation or its
+    arrival. Slack then delivers the element as the person saw it.
 
     Args:
-        shown: what it shows, and what it showed before, newest first.
-        request: names the element; its block, too, where it may be a former one.
+        shown: the current content and earlier ones, newest first.
+        request: names the element, and its block if it may be an earlier one.
     """
     former = shown if request.get("block_id") is not None else shown[:1]
     for blocks in former:

@@ -1,9 +1,9 @@
 """Post, edit and delete messages as a person, and send the app Slack's events.
 
-An edited message that mentions the bot comes as `app_mention` once more: with a new
-event id, the `ts` of the message and an `edited` member (bolt-js#960, slack-go#1256).
-What is written, edited or deleted in the bot's own chat comes as `message`. What is
-edited or deleted in a channel sends no other event: that takes `channels:history`.
+An edited message that mentions the bot is sent as `app_mention` again: with a new event
+id, the `ts` of the message and an `edited` member (bolt-js#960, slack-go#1256). New,
+edited and deleted messages in the bot's direct messages are sent as `message`. Edits
+and deletions in a channel send no other event: that requires `channels:history`.
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ from keyturn.sandbox.workspace import Workspace
 
 
 class UserMessages:
-    """What a person of the workspace does with their own messages."""
+    """A person's actions on their messages."""
 
     def __init__(self, slack: FakeSlack, delivery: Delivery) -> None:
         self._slack = slack
@@ -50,7 +50,7 @@ class UserMessages:
         return {"ok": True, "ts": message.ts}
 
     async def edit(self, user: User, request: JsonObject) -> JsonObject:
-        """Replace the text of a message of one's own."""
+        """Replace the text of one of the person's messages."""
         channel = self._writable(user, request)
         before = self._own(user, channel, request, "cant_update_message")
         text = escaped(self._slack.workspace, _text(request))
@@ -67,7 +67,7 @@ class UserMessages:
         return {"ok": True, "ts": after.ts}
 
     async def delete(self, user: User, request: JsonObject) -> JsonObject:
-        """Delete a message of one's own."""
+        """Delete one of the person's messages."""
         channel = self._writable(user, request)
         gone = self._own(user, channel, request, "cant_delete_message")
         tombstone = messages.remove(self._slack, gone)
@@ -168,7 +168,7 @@ class UserMessages:
 def channel_of(
     workspace: Workspace, user: User, request: JsonObject, *, member: bool = False
 ) -> Channel:
-    """Return the channel that a request names and the person can see.
+    """Return the requested channel if the person can see it.
 
     Raises:
         ApiError: `channel_not_found`; with `member`, `not_in_channel` too.

@@ -1,4 +1,4 @@
-"""Convert violations that the Block Kit validator finds into Slack's API errors."""
+"""Convert violations found by the Block Kit validator into Slack's API errors."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from keyturn.sandbox.json_types import JsonObject, as_object
 
 INVALID_BLOCKS = "invalid_blocks"
 INVALID_VIEW = "invalid_arguments"
-"""What views.* answer for a bad view; `blocks.validate` alone says invalid_view."""
+"""The error of views.* for a bad view; only `blocks.validate` returns invalid_view."""
 OWN_NAMES = frozenset(
     {
         "invalid_arguments",
@@ -67,7 +67,7 @@ def _refuse(problems: Sequence[Problem], error: str, prefix: str) -> None:
 
 
 def read_json(value: object, error: str) -> object:
-    """Return a JSON argument, sent as JSON or as a string that holds JSON."""
+    """Return a JSON argument, sent as JSON or as a string that contains JSON."""
     if not isinstance(value, str):
         return value
     if not value:

@@ -27,7 +27,7 @@ def open_view(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
 
 
 def push(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
-    """Put a modal over the one whose element made the trigger."""
+    """Push a modal over the one whose element made the trigger."""
     document = _document(arguments, "modal")
     trigger = slack.triggers.check(arguments.get("trigger_id"))
     if not (trigger.from_modal and slack.workspace.modals[trigger.user]):
@@ -38,7 +38,7 @@ def push(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
 
 
 def update(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
-    """Replace an open view, named by `view_id` or `external_id`."""
+    """Replace an open view, identified by `view_id` or `external_id`."""
     document = _document(arguments, "modal", "home")
     view_id, external_id = (
         optional(arguments, name) for name in ("view_id", "external_id")

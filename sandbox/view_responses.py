@@ -1,4 +1,4 @@
-"""Apply the ``response_action`` with which the app answers a view submission."""
+"""Apply the ``response_action`` of the app's answer to a view submission."""
 
 from dataclasses import replace
 
@@ -14,11 +14,11 @@ CONNECTION_ERROR = "We had some trouble connecting. Try again?"
 
 
 def apply(slack: FakeSlack, view: View, body: object) -> JsonObject:
-    """Close, replace, cover or keep the view, as `response_action` says.
+    """Close, replace, cover or keep the view, according to `response_action`.
 
-    Slack shows "trouble connecting" for an answer it cannot use; here the answer is
-    recorded among the app's problems too, and the result says what was wrong.
-    Source: https://docs.slack.dev/surfaces/modals#response_actions
+    Slack shows "trouble connecting" for an invalid answer. Here the answer is also
+    recorded among the app's problems, and the result contains the error. Source:
+    https://docs.slack.dev/surfaces/modals#response_actions
     """
     try:
         current = views.find_view(slack, view.id)

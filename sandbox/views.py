@@ -1,4 +1,4 @@
-"""Keep each person's stack of modals and their App Home under Slack's rules."""
+"""Manage each person's stack of modals and their App Home under Slack's rules."""
 
 import secrets
 from dataclasses import replace
@@ -16,7 +16,7 @@ STACK = 3
 def open_modal(slack: FakeSlack, user_id: str, document: JsonObject) -> View:
     """Open a new root modal for a person, above the open ones.
 
-    It counts with the pushed ones towards `STACK`: Slack's pages leave that open, and
+    It counts towards `STACK` like pushed ones: Slack's documentation is ambiguous, and
     an app that works under the stricter reading works under both.
     """
     return _add(slack, user_id, document, below=None)
@@ -82,7 +82,7 @@ def publish_home(
 def update_view(
     slack: FakeSlack, view: View, document: JsonObject, expected_hash: str | None = None
 ) -> View:
-    """Replace an open view; what was entered into unchanged elements stays.
+    """Replace an open view; input in unchanged elements stays.
 
     Raises:
         ApiError: `hash_conflict` when `expected_hash` is not the stored one.
@@ -103,7 +103,7 @@ def update_view(
 
 
 def store(slack: FakeSlack, view: View) -> None:
-    """Put a changed view in the place of the one with its id."""
+    """Replace the view with the same id."""
     workspace = slack.workspace
     stack = workspace.modals[view.user]
     for place, before in enumerate(stack):
@@ -116,14 +116,14 @@ def store(slack: FakeSlack, view: View) -> None:
 
 
 def open_views(slack: FakeSlack) -> list[View]:
-    """Return every modal and Home view of everyone."""
+    """Return every open modal and Home view."""
     workspace = slack.workspace
     modals = [view for stack in workspace.modals.values() for view in stack]
     return [*modals, *workspace.homes.values()]
 
 
 def find_view(slack: FakeSlack, view_id: object, external_id: object = None) -> View:
-    """Return an open view by its id or the app's own; raise `not_found`."""
+    """Return an open view by its id or the app's id; raise `not_found`."""
     for view in open_views(slack):
         if view_id == view.id or (external_id and external_id == view.external_id):
             return view
@@ -131,14 +131,14 @@ def find_view(slack: FakeSlack, view_id: object, external_id: object = None) -> 
 
 
 def close(slack: FakeSlack, view: View) -> None:
-    """Take one modal away; the one below shows again."""
+    """Close one modal; the one below shows again."""
     stack = slack.workspace.modals[view.user]
     stack[:] = [kept for kept in stack if kept.id != view.id]
     slack.workspace.changed({view.user})
 
 
 def close_all(slack: FakeSlack, user_id: str) -> list[View]:
-    """Take all of a person's modals away, and return those that were open."""
+    """Close all of a person's modals, and return them."""
     closed = list(slack.workspace.modals[user_id])
     slack.workspace.modals[user_id].clear()
     slack.workspace.changed({user_id})
@@ -146,7 +146,7 @@ def close_all(slack: FakeSlack, user_id: str) -> list[View]:
 
 
 def wire(slack: FakeSlack, view: View) -> JsonObject:
-    """Return a view as Slack's API and payloads show it."""
+    """Return a view in the format of Slack's API and payloads."""
     app, team_id = slack.workspace.app, slack.workspace.team_id
     return {
         **view.document,

@@ -29,7 +29,7 @@ OPEN_METHODS = frozenset({"api.test", "oauth.v2.access"})
 """Methods that need no token."""
 
 SECRET_ARGUMENTS = frozenset({"client_secret", "code", "refresh_token", "token"})
-"""Never kept in the log of calls."""
+"""Never recorded in the log of calls."""
 
 SCOPES: dict[str, str] = {
     "apps.connections.open": "connections:write",
@@ -44,8 +44,9 @@ SCOPES: dict[str, str] = {
     "users.info": "users:read",
     "users.list": "users:read",
 }
-"""The scope of each method that needs one, from the method pages; the scope of a
-conversation's method depends on the kind of conversation, see workspace_methods."""
+"""The scope of each method that needs one, from the method pages. The scopes of
+conversation methods depend on the kind of conversation; see workspace_methods.
+"""
 
 
 @dataclass(slots=True)
@@ -56,9 +57,9 @@ class WebApi:
     sockets: Sockets
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Answer one call; every refusal is status 200 with `ok: false`, as Slack's.
+        """Answer one call; like Slack's, refusals have status 200 and `ok: false`.
 
-        Status 429 and 500, and closed connections, come from rates and faults.
+        Status 429 and 500, and closed connections, come from rate limits and faults.
         """
         name = request.match_info["method"]
         try:
@@ -84,7 +85,7 @@ class WebApi:
             self._log(name, arguments, refused.error)
         if fault is not None and fault.fault is Fault.LOST_RESPONSE:
             abort(request)
-        # As Slack does: a client reads here what its token may do.
+        # As in Slack: a client reads its token's scopes here.
         scopes = ",".join(sorted(self.slack.workspace.bot_scopes))
         return web.json_response(answer, headers={"X-OAuth-Scopes": scopes})
 
@@ -103,7 +104,7 @@ class WebApi:
         return self.slack.rates.take(name, self._rate_key(arguments))
 
     def _rate_key(self, arguments: JsonObject) -> str:
-        """Return the id of the channel a call posts to: rate limits are per channel."""
+        """Return the id of the call's channel: rate limits are per channel."""
         wanted = str(arguments.get("channel", ""))
         try:
             return messages.reachable(self.slack.workspace, wanted).id
@@ -129,7 +130,7 @@ class WebApi:
     async def _before(
         self, fault: PlannedFault, request: web.Request
     ) -> web.Response | None:
-        """Return the answer of a fault that keeps the call from taking effect."""
+        """Return the answer of a fault that prevents the call's effect."""
         match fault.fault:
             case Fault.HTTP_500:
                 return web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR)
@@ -180,7 +181,7 @@ def malformed_answer(fault: Fault, error: str) -> web.Response:
 
 
 def too_many_requests(seconds: int) -> web.Response:
-    """Return Slack's answer to a call that came too soon."""
+    """Return Slack's answer to a rate-limited call."""
     return web.json_response(
         {"ok": False, "error": "ratelimited"},
         status=HTTPStatus.TOO_MANY_REQUESTS,

@@ -19,7 +19,7 @@ from keyturn.sandbox.records import (
 
 Blocks: TypeAlias = tuple[JsonObject, ...]
 Watcher: TypeAlias = Callable[[frozenset[str]], None]
-"""Called after a change with the ids of everyone who can see it."""
+"""Called after a change with the ids of all users who can see it."""
 
 DEFAULT_BOT_SCOPES = (
     "app_mentions:read",
@@ -45,9 +45,9 @@ MAX_FORMER = 20
 
 @dataclass(slots=True)
 class Workspace:
-    """Everything that is stored in a workspace; it knows no time and does no I/O.
+    """The data of a workspace, without time or I/O.
 
-    Change it through its methods, so that watchers hear of it and `seq` grows.
+    Change it through its methods, so that watchers are notified and `seq` grows.
     """
 
     team_id: str
@@ -89,32 +89,32 @@ class Workspace:
     # Looking
 
     def user(self, user_id: object) -> User:
-        """Return a user; raise `user_not_found` otherwise."""
+        """Return a user, or raise `user_not_found`."""
         found = self.users.get(str(user_id))
         if found is None:
             raise ApiError("user_not_found")
         return found
 
     def channel(self, channel_id: object) -> Channel:
-        """Return a channel; raise `channel_not_found` otherwise."""
+        """Return a channel, or raise `channel_not_found`."""
         found = self.channels.get(str(channel_id))
         if found is None:
             raise ApiError("channel_not_found")
         return found
 
     def people(self) -> list[User]:
-        """Return everyone who is not a bot, deactivated people included."""
+        """Return all people, including deactivated ones, but no bots."""
         return [user for user in self.users.values() if not user.is_bot]
 
     def direct_message(self, user_id: str) -> Channel:
-        """Return the channel between a person and the bot, made when first needed."""
+        """Return the channel between a person and the bot; it is made on first use."""
         bot = self.app.bot_user
         for channel in self.channels.values():
-            # One with the bot of an earlier installation is another conversation.
+            # A channel with the bot of an earlier installation is another conversation.
             if channel.peer == user_id and bot in channel.members:
                 return channel
         channel_id = f"D{user_id[1:]}"
-        while channel_id in self.channels:  # of W0ANA, where U0ANA has one
+        while channel_id in self.channels:  # W0ANA, if U0ANA has one
             channel_id += "0"
         channel = Channel(
             id=channel_id,
@@ -127,18 +127,18 @@ class Workspace:
         return channel
 
     def can_see(self, user: User, channel: Channel) -> bool:
-        """Return whether a person may read a channel: members, or all if public."""
+        """Return True if a person may read a channel: members, or all if public."""
         if user.id in channel.members:
             return True
         return user.is_full_member and not (channel.is_private or channel.is_im)
 
     def audience(self, channel: Channel) -> frozenset[str]:
-        """Return the ids of everyone who may read a channel."""
+        """Return the ids of all users who may read a channel."""
         seeing = (u for u in self.users.values() if self.can_see(u, channel))
         return frozenset(user.id for user in seeing)
 
     def message(self, channel_id: str, ts: str, user_id: str) -> Message:
-        """Return the message a person sees there; raise `message_not_found`."""
+        """Return a message that a person can see, or raise `message_not_found`."""
         found = self.messages[channel_id].get(ts) or self.ephemerals.get(ts)
         if (
             found is None
@@ -159,12 +159,15 @@ class Workspace:
         return sorted(shown, key=lambda message: message.ts)
 
     def shown_blocks(self, message: Message) -> list[Blocks]:
-        """Return what a message shows and what it showed before, newest first."""
+        """Return the current and earlier content of a message, newest first."""
         former = self.former_blocks.get((message.channel, message.ts), [])
         return [message.blocks or (), *reversed(former)]
 
     def shown_in(self, view: View) -> list[Blocks]:
-        """Return what a view shows; of a Home tab also what it showed, newest first."""
+        """Return the current content of a view, and a Home tab's former ones.
+
+        The newest comes first.
+        """
         home = self.homes.get(view.user)
         is_home = home is not None and home.id == view.id
         former = self.former_homes.get(view.user, []) if is_home else []
@@ -173,14 +176,14 @@ class Workspace:
     # Changing
 
     def changed(self, seen_by: Iterable[str]) -> None:
-        """Count a change and tell every watcher who can see it."""
+        """Count a change and notify all watchers."""
         self.seq += 1
         audience = frozenset(seen_by)
         for watcher in tuple(self.watchers):
             watcher(audience)
 
     def put_message(self, message: Message) -> None:
-        """Store a message, new or changed; what it showed before is remembered."""
+        """Store a new or changed message; its earlier content is kept."""
         place = (message.channel, message.ts)
         before = self.messages[message.channel].get(message.ts)
         before = before or self.ephemerals.get(message.ts)
@@ -195,7 +198,7 @@ class Workspace:
         self.changed(self.audience(self.channels[message.channel]))
 
     def put_home(self, view: View) -> None:
-        """Show a person another Home view; what it showed before is remembered."""
+        """Replace a person's Home view; its earlier content is kept."""
         before = self.homes.get(view.user)
         if before is not None:
             self.former_homes[view.user].append(tuple(before.blocks))
@@ -204,7 +207,7 @@ class Workspace:
         self.changed({view.user})
 
     def drop_message(self, message: Message) -> None:
-        """Remove a message for good."""
+        """Remove a message permanently."""
         if message.ephemeral_to is not None:
             self.ephemerals.pop(message.ts, None)
             self.changed({message.ephemeral_to})
@@ -229,17 +232,17 @@ class Workspace:
         self.changed(self.users)
 
     def set_group(self, group_id: str, users: Iterable[str]) -> None:
-        """Replace the people of a user group; raise `no_such_subteam` otherwise."""
+        """Replace the people of a user group, or raise `no_such_subteam`."""
         if group_id not in self.groups:
             raise ApiError("no_such_subteam")
         self.put_group(replace(self.groups[group_id], users=tuple(users)))
 
     def set_deleted(self, user_id: str, *, deleted: bool) -> None:
-        """Deactivate a person, or let them in again."""
+        """Deactivate a person, or reactivate them."""
         self.put_user(replace(self.user(user_id), deleted=deleted))
 
     def set_archived(self, channel_id: str, *, archived: bool) -> None:
-        """Archive a channel, or bring it back."""
+        """Archive or unarchive a channel."""
         self.put_channel(replace(self.channel(channel_id), is_archived=archived))
 
     def set_channel_id(self, channel_id: str, new_id: str) -> None:
@@ -263,7 +266,7 @@ class Workspace:
         self.put_channel(replace(channel, members=channel.members - {user_id}))
 
     def notify(self, user_id: str, notice: Notice) -> None:
-        """Show a line of Slack's own to one person; only the newest are kept."""
+        """Show a system message of Slack to one person; only the newest are kept."""
         kept = self.notices[user_id]
         kept.append(notice)
         del kept[:-MAX_NOTICES]

@@ -20,7 +20,7 @@ def api_test(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
 
 
 def auth_test(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
-    """Say whose token this is."""
+    """Return the identity of the token's owner."""
     del arguments
     workspace = slack.workspace
     return {
@@ -61,7 +61,7 @@ def users_info(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
 
 
 def users_list(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
-    """List everyone, deactivated people included."""
+    """List all users, including deactivated ones."""
     members = [_user(user) for user in slack.workspace.users.values()]
     return {**page(members, arguments, "members"), "cache_ts": int(slack.clock.now())}
 
@@ -91,7 +91,7 @@ def conversations_info(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
 
 
 def conversations_list(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
-    """List the conversations of the asked types that the bot may know of."""
+    """List the conversations of the requested types that the bot may see."""
     types = (optional(arguments, "types") or "public_channel").split(",")
     for kind in types:
         if kind not in KINDS:
@@ -155,7 +155,7 @@ def conversations_replies(slack: FakeSlack, arguments: JsonObject) -> JsonObject
 
 
 def _listed(slack: FakeSlack, message: Message, arguments: JsonObject) -> JsonObject:
-    """Return a message as lists show it: its metadata only where that is asked for."""
+    """Return a message as in lists: with metadata only on request."""
     shown = messages.wire(slack, message)
     if not flag(arguments, "include_all_metadata"):
         shown.pop("metadata", None)
@@ -163,7 +163,7 @@ def _listed(slack: FakeSlack, message: Message, arguments: JsonObject) -> JsonOb
 
 
 KINDS = {"public_channel": "channels", "private_channel": "groups", "im": "im"}
-"""The kinds of conversation, and the first half of the scope each needs."""
+"""The kinds of conversation, and the first half of each kind's scope."""
 
 
 def _kind(channel: Channel) -> str:
@@ -184,7 +184,7 @@ def _channel(slack: FakeSlack, arguments: JsonObject, what: str) -> Channel:
     if channel is None or (channel.is_private and not _bot_in(slack, channel)):
         raise ApiError("channel_not_found")
     _need(slack, f"{KINDS[_kind(channel)]}:{what}")
-    # A scope is not enough: a bot reads only where it is a member.
+    # A scope is not enough: a bot can read only where it is a member.
     if what == "history" and not _bot_in(slack, channel):
         raise ApiError("not_in_channel")
     return channel

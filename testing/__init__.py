@@ -1,1 +1,1 @@
-"""Pytest fixtures for users' own tests: a local Slack, and reviews by a person."""
+"""Pytest fixtures for users' tests: a local Slack, and reviews by a person."""

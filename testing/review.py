@@ -29,12 +29,13 @@ WAIT_S = 30.0
 async def open_review(
     sandbox: Sandbox, policy: Policy | Path, data_dir: Path
 ) -> AsyncGenerator[Review]:
-    """Start a gateway and a bot whose Slack is a sandbox.
+    """Start a gateway and a bot with a sandbox as Slack.
 
-    The sandbox gets the people and channels that the policy names.
+    The sandbox gets the people and channels of the policy.
 
     Raises:
-        KeyturnError: when the policy cannot be read or the embedded store not started.
+        KeyturnError: when the policy is unreadable or the embedded store does not
+            start.
     """
     seed(sandbox.workspace, policy_of(None, policy)())
     config = BotConfig(
@@ -56,7 +57,7 @@ class Review:
     """A gateway with a local Slack, in one test.
 
     Attributes:
-        keyturn: the gateway; use it for anything that `run` does not offer.
+        keyturn: the gateway, for operations that `run` does not offer.
         sandbox: the local Slack.
     """
 
@@ -78,11 +79,11 @@ class Review:
         """Start an agent with one message of a user; await the task for its state.
 
         Args:
-            graph: what `Keyturn.run` takes.
+            graph: a graph as `Keyturn.run` accepts it.
             text: the user's message.
             thread_id: names the conversation.
             agent: the name in ``ApprovalMiddleware(name)``.
-            context: of a graph with a ``context_schema``.
+            context: for a graph with a ``context_schema``.
         """
         given = {"messages": [("user", text)]}
         running = self.keyturn.run(
@@ -100,11 +101,11 @@ class Review:
 
         Raises:
             TimeoutError: when no card was posted in time.
-            Exception: the agent's own error, when its run failed before it asked.
+            Exception: the agent's error, when its run failed before it asked.
         """
         person = self.sandbox.person(to)
         waiting = asyncio.create_task(person.wait_for(self._new_cards, timeout_s))
-        # An agent that failed will not ask: its error says more than a time-out.
+        # A failed agent will not ask; its error is more useful than a timeout.
         while not waiting.done():
             running = [one for one in self._runs if not one.done()]
             await asyncio.wait([waiting, *running], return_when=asyncio.FIRST_COMPLETED)
@@ -137,7 +138,7 @@ class Card:
     """A card in Slack, as one person sees it.
 
     Attributes:
-        person: who decides.
+        person: the reviewer.
         channel: id of the channel.
         message: Slack's message, with ``ts`` and ``blocks``.
     """
@@ -148,7 +149,7 @@ class Card:
 
     @property
     def text(self) -> str:
-        """Return the whole card as text, to look for words in it."""
+        """Return the whole card as text, to search in it."""
         return json.dumps(self.message["blocks"], ensure_ascii=False)
 
     async def approve(self) -> None:

@@ -1,4 +1,4 @@
-"""Pytest fixtures that let a test decide an agent's calls in a local Slack."""
+"""Pytest fixtures with which a test decides an agent's calls in a local Slack."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,7 +21,7 @@ defaults: {channel: "#agent-approvals", tier: approve, reviewers: [U0ANA]}
 def keyturn_policy() -> Policy | Path:
     """Return the policy of `keyturn_review`: Ana decides every call of every tool.
 
-    Override this fixture to test your own policy, for example with
+    Override this fixture to test another policy, for example with
     ``Path("policy.yml")``.
     """
     return load_policy(ASK_ABOUT_EVERYTHING, "the policy of keyturn_review")

@@ -3,13 +3,13 @@
     KEYTURN_GATEWAY=https://gateway.example.com KEYTURN_API_KEY=tk_… \
         uvicorn examples.fastapi_remote.app:app --workers 2
 
-Every worker opens the same database of threads. A worker that starts takes up all
-threads that have not ended; the gateway leases each thread to one of them at a time, so
-that nothing runs twice, and when a worker dies another one goes on. Use Postgres
-(`AsyncPostgresSaver`) where the workers are on several machines.
+Every worker opens the same database of threads. A new worker continues all unfinished
+threads. The gateway leases each thread to one worker at a time, so that no call runs
+twice; if a worker dies, another one continues. Use Postgres (`AsyncPostgresSaver`) if
+the workers run on several machines.
 
-With KEYTURN_WEBHOOK_SECRET the gateway can tell the application of decisions, at
-/keyturn (docs/webhooks.md); without it, workers ask the gateway by themselves.
+With KEYTURN_WEBHOOK_SECRET the gateway can notify the application of decisions, at
+/keyturn (docs/webhooks.md); without it, workers poll the gateway.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ AGENT = "support"
 
 
 class Question(BaseModel):
-    """What a customer writes."""
+    """A customer's message."""
 
     text: str
 
 
 class Threads:
-    """The threads of this application that have not ended."""
+    """The unfinished threads of this application."""
 
     def __init__(
         self, tk: RemoteKeyturn, saver: AsyncSqliteSaver, db: aiosqlite.Connection
@@ -51,14 +51,14 @@ class Threads:
         self.running: set[asyncio.Task[None]] = set()
 
     async def ask(self, thread: str, text: str) -> None:
-        """Remember a question before it is asked, so that no crash loses it."""
+        """Store a question before the agent gets it, so that no crash loses it."""
         row = (thread, text)
         await self.db.execute("INSERT OR REPLACE INTO open VALUES (?, ?)", row)
         await self.db.commit()
         self.take_up(thread, text)
 
     def take_up(self, thread: str, text: str) -> None:
-        """Run a thread to its end in the background; the same words go on with it."""
+        """Run a thread to its end in the background; the same text continues it."""
         task = asyncio.create_task(self._run(thread, text))
         self.running.add(task)
         task.add_done_callback(self.running.discard)
@@ -72,7 +72,7 @@ class Threads:
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-    """Open everything once for each worker, and take up what has not ended."""
+    """Open the databases of this worker, and continue unfinished threads."""
     async with (
         AsyncSqliteSaver.from_conn_string(DATABASE) as saver,
         aiosqlite.connect(f"{DATABASE}.open") as db,
@@ -89,20 +89,20 @@ app = FastAPI(lifespan=lifespan)
 
 
 def threads_of(request: Request) -> Threads:
-    """Return the threads of the worker that answers."""
+    """Return the threads of the answering worker."""
     return cast("Threads", request.app.state.threads)
 
 
 @app.post("/orders/{thread}")
 async def ask(thread: str, question: Question, request: Request) -> dict[str, Any]:
-    """Ask the agent; the answer may take as long as people do."""
+    """Ask the agent; the answer may have to wait for people."""
     await threads_of(request).ask(thread, question.text)
     return {"thread": thread}
 
 
 @app.post("/keyturn", status_code=204)
 async def decided(request: Request) -> Response:
-    """Let the thread go on of which the gateway says that it has a decision."""
+    """Continue the thread that got a decision."""
     threads = threads_of(request)
     try:
         await threads.tk.handle_webhook(
@@ -115,7 +115,7 @@ async def decided(request: Request) -> Response:
 
 @app.get("/orders/{thread}")
 async def show(thread: str, request: Request) -> dict[str, Any]:
-    """Say what waits for people, or what the agent said."""
+    """Return the waiting calls, or the agent's answer."""
     threads = threads_of(request)
     waiting = await threads.tk.pending(thread_id=thread, agent=AGENT)
     said = None

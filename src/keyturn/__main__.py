@@ -8,8 +8,8 @@ import sys
 from io import TextIOWrapper
 from pathlib import Path
 
-# Importing what follows, and then the modules of the command, takes seconds, in which
-# Ctrl+C just ends the process.
+# The following imports, and then the command's modules, take seconds. Until then Ctrl+C
+# just ends the process.
 _interrupted = signal.getsignal(signal.SIGINT)
 if _interrupted is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -37,7 +37,7 @@ def main() -> None:
     """Run the command line of this process and end with its exit code."""
     _have_streams()
     for stream in (sys.stdout, sys.stderr):
-        # What a terminal cannot show is written as an escape, not as an error.
+        # Characters that a terminal cannot show become escapes, not errors.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     _have_home()
@@ -47,8 +47,8 @@ def main() -> None:
 
 
 def _have_streams() -> None:
-    # A file or connection that is opened gets the lowest number that is free: what is
-    # said on a closed stream would go into it.
+    # A newly opened file or connection gets the lowest free number: output to a closed
+    # stream would go into it.
     for number in range(3):
         try:
             os.fstat(number)
@@ -57,8 +57,8 @@ def _have_streams() -> None:
 
 
 def _have_home() -> None:
-    # slack_sdk asks for the user's home folder when it is imported, and the user of a
-    # container may have none. Nothing is kept there.
+    # slack_sdk looks up the home folder on import, and the user of a container may have
+    # none. No data is stored there.
     try:
         Path.home()
     except RuntimeError:
@@ -66,8 +66,8 @@ def _have_home() -> None:
 
 
 def _interruptible() -> None:
-    # Back to what it was: Python's handler, by which Ctrl+C raises KeyboardInterrupt
-    # and what is open gets closed; or ignored, in a job of the background.
+    # Restore the handler: Python's, which raises KeyboardInterrupt so that resources
+    # are closed, or "ignored" in a background job.
     signal.signal(signal.SIGINT, _interrupted)
 
 

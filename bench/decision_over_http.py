@@ -104,7 +104,7 @@ class OverHttp:
             )
         )
         run = _run_of(order)
-        while not await asked_in(self._store, run):  # noqa: ASYNC110 - no event reports this
+        while not await asked_in(self._store, run):  # noqa: ASYNC110 - no event
             await asyncio.sleep(0.02)
         # The agent then saves its state and waits, which sends no event here.
         await asyncio.sleep(_SETTLED_S)

@@ -82,7 +82,7 @@ class Verifier:
     def guarded(self, function: Callable[_Params, _Result]) -> Callable[..., _Result]:
         """Return a function that runs only with a receipt for exactly this call.
 
-        It takes the same keywords and one more, ``receipt``, which is not passed on.
+        It accepts the same keywords and also ``receipt``, which it does not pass on.
         The tool name is the function's name, and the arguments are the given keywords:
         they must equal those of the approved call. The function receives the verified
         copy of them. Functions and coroutine functions are supported.
@@ -132,7 +132,7 @@ def requires_receipt(
     ledger: Ledger,
     needs_people: bool = False,
 ) -> Callable[[Callable[_Params, _Result]], Callable[..., _Result]]:
-    """Return a decorator that lets a function run only with a receipt.
+    """Return a decorator; the function then runs only with a receipt.
 
     It makes a `Verifier` and applies `Verifier.guarded`.
 
@@ -170,7 +170,7 @@ class SqliteLedger:
             NotVerified: ``ledger_unavailable``.
         """
         try:
-            # A connection for each use, which may come from any thread.
+            # A connection for each use: threads cannot share one.
             with closing(self._open()) as db, db:
                 # Locked before reading, so that one of two processes waits.
                 db.execute("BEGIN IMMEDIATE")

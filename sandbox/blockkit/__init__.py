@@ -1,8 +1,8 @@
 """Validate Block Kit payloads by Slack's rules and limits.
 
-A strict validator of Block Kit payloads: everything not known here is a problem. The
-bot holds every outgoing payload to it, the sandbox answers with its error names. It
-imports nothing but the standard library.
+The validator is strict: unknown members are problems. The bot validates every outgoing
+payload with it, and the sandbox answers with its error names. It imports only the
+standard library.
 """
 
 from keyturn.sandbox.blockkit.jsontypes import JSON, ReadOnlyJSON

@@ -4,20 +4,20 @@ Sources, read in November 2026:
 
 - https://docs.slack.dev/reference/block-kit/blocks/data-visualization-block: the fields
   and their lengths; 1 to 20 points in a series; names of series are unique, and their
-  labels are the categories of the axis; a pie has positive values, other charts take
-  negative ones. No bound of a value is given.
+  labels are the categories of the axis; a pie has positive values, other charts accept
+  negative ones. Values have no documented bounds.
 - Messages only: https://github.com/slack-edge/slack-web-api-client/pull/57
 - Two in a message, which Slack does not document but enforces:
   https://github.com/vercel/chat/pull/696 and
   https://github.com/openclaw/openclaw/pull/102635, both against a live workspace.
-- Series and segments: 6 when the block was announced
+- Series and segments: 6 in the announcement of the block
   (https://docs.slack.dev/changelog/2026/06/16/block-kit-data-visualization-block and
-  https://github.com/slackapi/node-slack-sdk/pull/2637), 12 by what was written later
+  https://github.com/slackapi/node-slack-sdk/pull/2637), 12 in later sources
   (https://github.com/CopilotKit/CopilotKit/pull/6342,
   https://docs.rs/slack-morphism/2.30.0/slack_morphism/prelude/struct.SlackSeriesChart.html
-  and https://docs.openclaw.ai/channels/slack/rich-messages). With 6 both are met.
-- A workspace that does not have the block yet refuses the message with
-  `invalid_blocks`: the same page of OpenClaw.
+  and https://docs.openclaw.ai/channels/slack/rich-messages). 6 satisfies both.
+- A workspace without the block refuses the message with `invalid_blocks`: the same page
+  of OpenClaw.
 """
 
 from collections.abc import Mapping
@@ -59,7 +59,7 @@ def _unique(what: str, *path: str) -> Rule:
 
 
 def _labels_are_categories(node: Node) -> Violations:
-    """Ask every series for one point in each category, in any order."""
+    """Require one point of each category in every series, in any order."""
     categories = items_of(_object(node["axis_config"]), "categories")
     for at, series in enumerate(items_of(node, "series")):
         labels = [_object(one)["label"] for one in items_of(_object(series), "data")]

@@ -1,4 +1,4 @@
-"""Schemas of buttons, menus and inputs, and the blocks that take them.
+"""Schemas of buttons, menus and inputs, and the blocks that accept them.
 
 Source: https://docs.slack.dev/reference/block-kit/block-elements
 """

@@ -16,7 +16,7 @@ _COLOR = re.compile(r"#?[0-9A-Fa-f]{6}")
 
 
 def day(text: str) -> str | None:
-    """Take a real calendar day as YYYY-MM-DD."""
+    """Accept a real calendar day as YYYY-MM-DD."""
     if _DATE.fullmatch(text):
         try:
             date.fromisoformat(text)
@@ -27,45 +27,45 @@ def day(text: str) -> str | None:
 
 
 def clock(text: str) -> str | None:
-    """Take a time of day as HH:mm, 00:00 to 23:59."""
+    """Accept a time of day as HH:mm, 00:00 to 23:59."""
     return None if _TIME.fullmatch(text) else "a time as HH:mm"
 
 
 def number(text: str) -> str | None:
-    """Take a decimal number in ASCII digits, without exponent."""
+    """Accept a decimal number in ASCII digits, without exponent."""
     return None if _NUMBER.fullmatch(text) else "a decimal number in a string"
 
 
 def url(text: str) -> str | None:
-    """Take an address with a scheme and no white space."""
+    """Accept an address with a scheme and no white space."""
     return None if _URL.fullmatch(text) else "a URL with its scheme"
 
 
 def web_url(text: str) -> str | None:
-    """Take an address that Slack's servers can fetch."""
+    """Accept an address that Slack's servers can fetch."""
     return None if _WEB_URL.fullmatch(text) else "an http or https URL"
 
 
 def color(text: str) -> str | None:
-    """Take a colour as #rrggbb."""
+    """Accept a colour as #rrggbb."""
     return None if _COLOR.fullmatch(text) else "a colour as #rrggbb"
 
 
 def user_id(text: str) -> str | None:
-    """Take the id of a person."""
+    """Accept the id of a person."""
     return None if _USER.fullmatch(text) else "a user id (U… or W…)"
 
 
 def usergroup_id(text: str) -> str | None:
-    """Take the id of a user group."""
+    """Accept the id of a user group."""
     return None if _USERGROUP.fullmatch(text) else "a user group id (S…)"
 
 
 def channel_id(text: str) -> str | None:
-    """Take the id of a channel or a direct conversation."""
+    """Accept the id of a channel or a direct conversation."""
     return None if _CHANNEL.fullmatch(text) else "a channel id (C…, G… or D…)"
 
 
 def to_decimal(text: str) -> Decimal:
-    """Read what `number` accepts, without going through a float."""
+    """Parse a text that `number` accepts, without a float in between."""
     return Decimal(text)

@@ -1,19 +1,19 @@
 """Slack's limits as constants, each with its source.
 
-Unless said otherwise a number counts Unicode characters and comes from the page of
-that block or element under https://docs.slack.dev/reference/block-kit/; slack_sdk's
-models agree where they check it.
+By default a number counts Unicode characters and comes from the page of its block or
+element under https://docs.slack.dev/reference/block-kit/; slack_sdk's models agree
+where they check it.
 """
 
-# How much one payload may hold: …/block-kit/blocks
+# Limits of one payload: …/block-kit/blocks
 BLOCKS_IN_MESSAGE = 50
 BLOCKS_IN_VIEW = 100
 TABLES_IN_MESSAGE = 1  # …/blocks/table-block
-CHARTS_IN_MESSAGE = 2  # `charts.py` names the sources of what is about charts
+CHARTS_IN_MESSAGE = 2  # `charts.py` lists the sources for charts
 MARKDOWN_IN_MESSAGE = 12_000  # over all markdown blocks: …/blocks/markdown-block
 
 # The top-level text of a message: …/reference/methods/chat.postMessage, chat.update.
-# Slack cuts a longer post silently; a silent cut is a refusal here.
+# Slack truncates a longer post silently; here it is refused.
 TEXT_IN_POST = 40_000
 TEXT_BYTES_IN_UPDATE = 4_000  # UTF-8, counted after & < > are escaped
 
@@ -30,7 +30,7 @@ PRIVATE_METADATA = 3_000
 ID = 255  # action_id, block_id, callback_id, external_id
 
 # Blocks: …/block-kit/blocks/…
-TEXT = 3_000  # a text object where nothing smaller is said
+TEXT = 3_000  # a text object without a smaller limit
 HEADER = 150
 HEADER_LEVELS = 4
 FIELDS = 10

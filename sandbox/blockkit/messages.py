@@ -18,11 +18,11 @@ from keyturn.sandbox.blockkit.surfaces import MESSAGE_BLOCKS
 def validate_message(
     blocks: ReadOnlyJSON, text: ReadOnlyJSON, *, update: bool = False
 ) -> list[Problem]:
-    """Tell why Slack would refuse a message; an empty list means it would not.
+    """Return Slack's reasons to refuse a message, or an empty list.
 
-    Both come as they are in the JSON of the call, None where they are absent; an empty
-    array of blocks counts as absent. Pass `update=True` for chat.update, which takes
-    far less text. Pointers start at `/blocks` or `/text`.
+    Both arguments are in the format of the call's JSON, None if absent; an empty array
+    of blocks counts as absent. Pass `update=True` for chat.update, which accepts far
+    less text. Pointers start at `/blocks` or `/text`.
     """
     found = _text_problems(text, update=update)
     if blocks is None:
@@ -60,7 +60,7 @@ def _text_problems(text: ReadOnlyJSON, *, update: bool) -> list[Problem]:
 
 
 def escaped_size(text: str) -> int:
-    """Count UTF-8 bytes as chat.update does: & < > weigh as their escapes."""
+    """Count UTF-8 bytes like chat.update: & < > count as their escapes."""
     return (
         len(text.encode())
         + 4 * text.count("&")
@@ -79,7 +79,7 @@ def _block_problems(blocks: Sequence[ReadOnlyJSON]) -> list[Problem]:
         for violation in source
     ]
     markdown = markdown_length(blocks)
-    # Markdown has a documented limit of its own, which is higher.
+    # Markdown has a separate, higher limit in Slack's documentation.
     others = text_length(blocks) - markdown
     sizes = (
         ("text in markdown blocks", markdown, limits.MARKDOWN_IN_MESSAGE),

@@ -11,12 +11,12 @@ ID = Str(limits.ID)
 
 
 def plain(most: int = limits.TEXT) -> Tagged:
-    """Describe text that Slack shows as it is, emoji codes apart."""
+    """Return the schema of text that Slack shows unchanged, except emoji codes."""
     return Tagged("a plain_text", {"plain_text": _plain(most)}, {"mrkdwn": _ONLY_PLAIN})
 
 
 def text(most: int = limits.TEXT) -> Tagged:
-    """Describe a place that takes plain text or Slack's markup."""
+    """Return the schema of a field that accepts plain text or Slack's markup."""
     return Tagged(
         "a text",
         {
@@ -40,7 +40,7 @@ OVERFLOW_OPTION = Record(
     {"text": plain(limits.OPTION), "value": Str(limits.OPTION_VALUE)},
     {"description": plain(limits.OPTION), "url": Str(limits.URL, form=formats.url)},
 )
-BOX_OPTION = Record(  # checkboxes and radio buttons take markup
+BOX_OPTION = Record(  # checkboxes and radio buttons accept markup
     {"text": text(limits.OPTION), "value": Str(limits.OPTION_VALUE)},
     {"description": text(limits.OPTION)},
 )

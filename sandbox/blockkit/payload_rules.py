@@ -11,7 +11,7 @@ from keyturn.sandbox.blockkit.shape import Node
 _COUNTED = frozenset(
     {"text", "url", "image_url", "alt_text", "fallback", "title", "label", "name"}
 )
-"""The last three are texts in charts alone; elsewhere they are objects or short."""
+"""The last three are texts only in charts; elsewhere they are objects or short."""
 
 Blocks = Sequence[ReadOnlyJSON]
 
@@ -36,7 +36,7 @@ def shared_violations(blocks: Blocks) -> Violations:
 
 
 def surplus_violations(blocks: Blocks) -> Violations:
-    """Yield every table and chart beyond those that a message takes."""
+    """Yield every table and chart beyond a message's limit."""
     for kind, noun, most in (
         ("table", "table", limits.TABLES_IN_MESSAGE),
         ("data_visualization", "chart", limits.CHARTS_IN_MESSAGE),
@@ -57,10 +57,10 @@ def markdown_length(blocks: Blocks) -> int:
 
 
 def text_length(value: ReadOnlyJSON) -> int:
-    """Count the characters of every text, address and alternative text below.
+    """Count the characters of all nested texts, addresses and alternative texts.
 
-    Slack's own formula is unwritten; this counts what a reader is sent, wherever it
-    stands, and no ids. A stack instead of recursion bears any depth.
+    Slack's formula is undocumented; this counts all text that a reader receives, but no
+    ids. A stack instead of recursion supports any depth.
     """
     total, waiting = 0, [value]
     while waiting:

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Describe one reason why Slack would refuse a payload.
+    """One reason why Slack would refuse a payload.
 
     `pointer` is an RFC 6901 JSON pointer from the top of the payload
-    (`/blocks/2/elements/0/value`; empty for the payload itself), `code` the error
-    name Slack answers with, and `message` names the limit and what was found.
+    (`/blocks/2/elements/0/value`; empty for the payload itself), `code` is Slack's
+    error name, and `message` contains the limit and the actual value.
     """
 
     pointer: str
@@ -19,7 +19,7 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        """Give the problem as one line for a log or an exception."""
+        """Return the problem as one line for a log or an exception."""
         return f"{self.pointer or '/'}: {self.message} ({self.code})"
 
 
@@ -30,7 +30,7 @@ class Violation(NamedTuple):
     message: str
 
     def below(self, pointer: str) -> "Violation":
-        """Return the violation with the pointer of its parent before its own."""
+        """Return the violation with its parent's pointer prepended."""
         return Violation(pointer + self.pointer, self.message)
 
 

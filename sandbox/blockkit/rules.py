@@ -1,6 +1,6 @@
 """Validation rules that compare several fields of one object.
 
-Each rule is handed an object whose fields already have their own shapes.
+Each rule receives an object whose fields already have valid shapes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from keyturn.sandbox.blockkit.shape import Node, Rule
 
 
 def at_least_one_of(*keys: str) -> Rule:
-    """Ask for one or more of these keys."""
+    """Require one or more of these keys."""
 
     def rule(node: Node) -> Violations:
         if not any(key in node for key in keys):
@@ -22,7 +22,7 @@ def at_least_one_of(*keys: str) -> Rule:
 
 
 def exactly_one_of(*keys: str) -> Rule:
-    """Ask for one of these keys and for no second."""
+    """Require exactly one of these keys."""
 
     def rule(node: Node) -> Violations:
         present = [key for key in keys if key in node]
@@ -48,7 +48,7 @@ def ordered(low: str, high: str) -> Rule:
 
 
 def within(key: str, low: str, high: str) -> Rule:
-    """Refuse a prefilled number outside of its own bounds."""
+    """Refuse a prefilled number outside of its bounds."""
 
     def rule(node: Node) -> Violations:
         if key not in node:
@@ -63,7 +63,7 @@ def within(key: str, low: str, high: str) -> Rule:
 
 
 def whole_unless(flag: str, *keys: str) -> Rule:
-    """Refuse decimals where `flag` does not allow them."""
+    """Refuse decimals unless `flag` allows them."""
 
     def rule(node: Node) -> Violations:
         if node.get(flag) is True:
@@ -85,7 +85,7 @@ def prefill_fits(node: Node) -> Violations:
 
 
 def chosen_are_offered(node: Node) -> Violations:
-    """Refuse an initial option that is not, field by field, among the options."""
+    """Refuse an initial option that does not equal one of the options."""
     offered = _offered(node)
     if "initial_option" in node and node["initial_option"] not in offered:
         yield Violation("/initial_option", "is not among the options")
@@ -95,7 +95,7 @@ def chosen_are_offered(node: Node) -> Violations:
 
 
 def values_are_unique(node: Node) -> Violations:
-    """Refuse two options with one value: nobody could tell which was chosen."""
+    """Refuse two options with one value: the choice would be ambiguous."""
     seen: set[ReadOnlyJSON] = set()
     for option in _offered(node):
         value = option.get("value")
@@ -140,7 +140,7 @@ def duplicates(items: Iterable[ReadOnlyJSON], key: str) -> Iterable[tuple[int, s
 
 
 def items_of(node: Node, key: str) -> Sequence[ReadOnlyJSON]:
-    """Return the items of a list; none where there is no list."""
+    """Return the items of a list; empty if it is not a list."""
     value = node.get(key)
     return value if isinstance(value, Sequence) and not isinstance(value, str) else ()
 

@@ -28,11 +28,11 @@ _NOTHING: Sequence[Violation] = ()
 
 
 def violations(shape: Shape, value: ReadOnlyJSON) -> Sequence[Violation]:
-    """Return each place where `value` is not of `shape`, from the outside in.
+    """Return each place where `value` does not match `shape`, outermost first.
 
-    A record's own rules run only when its fields are sound. The walk goes no deeper
-    than the shape does, so that hostile nesting costs nothing. The bot validates each
-    message that it sends, so pointers are put together for violations alone.
+    A record's rules run only if its fields are valid. The walk is never deeper than the
+    shape, so that hostile nesting has no cost. The bot validates each message that it
+    sends, so pointers are built only for violations.
     """
     match shape:
         case Str():
@@ -179,7 +179,7 @@ def _below(key: str | int, inside: Sequence[Violation]) -> list[Violation]:
 
 
 def is_encodable(text: str) -> bool:
-    """Return whether a string survives the way to Slack as UTF-8."""
+    """Return True if a string can be sent to Slack as UTF-8."""
     if text.isascii():
         return True
     try:
@@ -192,15 +192,15 @@ def is_encodable(text: str) -> bool:
 def _is_finite(value: float) -> bool:
     try:
         return math.isfinite(value)
-    except OverflowError:  # an integer that no other reader of JSON can hold
+    except OverflowError:  # an integer too large for other JSON readers
         return False
 
 
 def _shown(value: ReadOnlyJSON) -> str:
-    """Show a word of Slack's vocabulary, or what stands there instead of one.
+    """Return a word of Slack's vocabulary, or its wrong replacement, for an error.
 
-    Only ever used where a fixed word belongs: the other strings of a payload may be
-    arguments of a tool call, and an error must not carry those into a log.
+    Used only for fields with fixed words: other strings of a payload may be arguments
+    of a tool call, which must not get into a log.
     """
     if not isinstance(value, str):
         return _name(value)

@@ -1,7 +1,7 @@
 """Schema node types that describe Block Kit.
 
-A shape is data: `schema_validator.violations` walks it beside a payload. What a shape
-does not name is refused.
+A shape is data: `schema_validator.violations` compares it with a payload. Members that
+a shape does not list are refused.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,15 +14,15 @@ from keyturn.sandbox.blockkit.problem import Violations
 
 Node: TypeAlias = Mapping[str, ReadOnlyJSON]
 Rule: TypeAlias = Callable[[Node], Violations]
-"""A rule between fields of one record; it may trust each field's own shape."""
+"""A rule between fields of one record; each field already has a valid shape."""
 
 Format: TypeAlias = Callable[[str], str | None]
-"""Look at a string and say what it should have been, or None when it is fine."""
+"""Checks a string; returns the expected format, or None if the string is valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Str:
-    """Take a string of `least` to `most` characters, perhaps of a form."""
+    """A string of `least` to `most` characters, optionally with a format."""
 
     most: int
     least: int = 1
@@ -31,14 +31,14 @@ class Str:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Take one of a few words."""
+    """One of a few words."""
 
     words: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """Take an integer from `least` to `most`, both included; never a boolean."""
+    """An integer from `least` to `most`, both included; never a boolean."""
 
     least: int
     most: int | None = None
@@ -46,19 +46,19 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """Take an integer or a decimal number; never a boolean."""
+    """An integer or a decimal number; never a boolean."""
 
     is_positive: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """Take true or false."""
+    """True or false."""
 
 
 @dataclass(frozen=True, slots=True)
 class Many:
-    """Take an array of `least` to `most` items of one shape."""
+    """An array of `least` to `most` items of one shape."""
 
     item: "Shape"
     most: int | None = None
@@ -67,7 +67,7 @@ class Many:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Take an object with these keys and no other, then hold it to `rules`."""
+    """An object with only these keys, which satisfies `rules`."""
 
     required: Mapping[str, "Shape"]
     optional: Mapping[str, "Shape"] = field(
@@ -78,10 +78,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """Take an object whose `type` picks one of several records.
+    """An object whose `type` selects one of several records.
 
-    `noun` is what the message calls it; `refused` explains types that Slack knows but
-    does not take in this place.
+    `noun` is its name in messages; `refused` explains types that Slack does not accept
+    in this place.
     """
 
     noun: str
@@ -91,7 +91,7 @@ class Tagged:
 
 @dataclass(frozen=True, slots=True)
 class Nullable:
-    """Take null or the shape."""
+    """Null or the shape."""
 
     shape: "Shape"
 

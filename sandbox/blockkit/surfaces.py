@@ -1,4 +1,4 @@
-"""Schemas of the blocks, and which of them a message, modal or App Home accepts.
+"""Schemas of the blocks, and the blocks that a message, modal or App Home accepts.
 
 Source: https://docs.slack.dev/reference/block-kit/blocks
 """

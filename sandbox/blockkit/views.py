@@ -49,7 +49,7 @@ _HOME = Tagged("a home tab", {"home": Record({"blocks": HOME_BLOCKS}, _VIEW)})
 
 
 def validate_modal(view: ReadOnlyJSON) -> list[Problem]:
-    """Tell why Slack would refuse a modal; an empty list means it would not.
+    """Return Slack's reasons to refuse a modal, or an empty list.
 
     Pointers start at the view itself (`/title/text`, `/blocks/0`).
     """
@@ -57,7 +57,7 @@ def validate_modal(view: ReadOnlyJSON) -> list[Problem]:
 
 
 def validate_home(view: ReadOnlyJSON) -> list[Problem]:
-    """Tell why Slack would refuse an App Home tab; an empty list means it would not.
+    """Return Slack's reasons to refuse an App Home tab, or an empty list.
 
     Pointers start at the view itself (`/blocks/0`).
     """

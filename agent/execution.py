@@ -127,9 +127,9 @@ async def execute(
         match reply:
             case Claimed():
                 # The fence of its claim lets the end be recorded without the lease.
-                told = request.reading
+                sent = request.reading
                 end = await shell.outliving_lease(
-                    _run_once(held, reply, gateway, shell, work, asked_s, told)
+                    _run_once(held, reply, gateway, shell, work, asked_s, sent)
                 )
                 if end is not None and not isinstance(end, Reading):
                     return end
@@ -259,14 +259,14 @@ async def _run_once(
     shell: Shell,
     work: Work[R],
     asked_s: float,
-    told: Reading | None,
+    sent: Reading | None,
 ) -> Ran[R] | NotRun | Reading | None:
     """Run a claimed call.
 
     Returns None when the claim ended, or when reviewers decide next. Returns a reading
     when the tool would change an edit's arguments.
     """
-    if not await stands(held.verdict.item_id, claimed, gateway, shell, asked_s):
+    if not await is_claimed(held.verdict.item_id, claimed, gateway, shell, asked_s):
         return None
     args = await aside(partial(authorized_args, held, claimed), [claimed.action])
     if args is None:
@@ -278,7 +278,7 @@ async def _run_once(
     if held.recheck is not None and state_in(claimed.action) is None:
         await _release(held, claimed, gateway, shell)
         return NotRun(rechecks.STATE_MISSING)
-    misread = misreading(held, claimed, args, told)
+    misread = misreading(held, claimed, args, sent)
     if misread is not None:
         await _release(held, claimed, gateway, shell)
         return misread
@@ -333,7 +333,7 @@ async def _finish(
     """Record the result; if the gateway is unreachable, in the background."""
     item_id, fence = held.verdict.item_id, claimed.fence
     try:
-        is_ours = await ask_with_retries(
+        is_current = await ask_with_retries(
             shell, lambda: gateway.finish(item_id, fence, result)
         )
     except asyncio.CancelledError:
@@ -348,7 +348,7 @@ async def _finish(
         if isinstance(error, KeyRefused) or not isinstance(error, FINAL_ERRORS):
             shell.begin(report(item_id, fence, result, gateway))
         return
-    if not is_ours:
+    if not is_current:
         logger.warning("execution.finished_late item=%s", item_id)
 
 
@@ -392,13 +392,13 @@ async def report(item_id: str, fence: int, result: Result, gateway: Gateway) -> 
         await asyncio.sleep(pause)
         try:
             async with asyncio.timeout(bridge.PORT_TIMEOUT_S):
-                is_ours = await gateway.finish(item_id, fence, result)
+                is_current = await gateway.finish(item_id, fence, result)
         except (KeyturnError, OSError) as error:
             if isinstance(error, FINAL_ERRORS) and not isinstance(error, KeyRefused):
                 break
             pause = min(pause * 2, LONGEST_PAUSE_S)
             continue
-        if is_ours:
+        if is_current:
             logger.info("execution.recorded item=%s", item_id)
         else:
             logger.warning("execution.finished_late item=%s", item_id)
@@ -406,7 +406,7 @@ async def report(item_id: str, fence: int, result: Result, gateway: Gateway) -> 
     logger.warning("execution.never_recorded item=%s", item_id)
 
 
-async def stands(
+async def is_claimed(
     item_id: str, claimed: Claimed, gateway: Gateway, shell: Shell, asked_s: float
 ) -> bool:
     """Return True if a claim that was just granted is still valid.
@@ -421,7 +421,7 @@ async def stands(
     if now_s() - asked_s < claimed.lease_s / 2:
         return True
     try:
-        is_ours = await ask_with_retries(
+        is_current = await ask_with_retries(
             shell, lambda: gateway.heartbeat(item_id, claimed.fence)
         )
     except KeyturnError as error:
@@ -429,9 +429,9 @@ async def stands(
             f"The gateway did not confirm the claim of {item_id!r}, so nothing ran; "
             "resume the thread again when it is back."
         ) from error
-    if not is_ours:
+    if not is_current:
         logger.warning("execution.claim_lost item=%s", item_id)
-    return is_ours
+    return is_current
 
 
 @contextmanager
@@ -467,15 +467,15 @@ class _Beats:
 
     async def _send(self) -> None:
         try:
-            is_ours = await self._gateway.heartbeat(self._item_id, self._fence)
+            is_current = await self._gateway.heartbeat(self._item_id, self._fence)
         except (KeyturnError, OSError):
             # Retried: the gateway may be back before the lease ends.
-            is_ours = None
+            is_current = None
         if self.is_over:
             return
-        if is_ours is None:
+        if is_current is None:
             logger.warning("execution.heartbeat_failed item=%s", self._item_id)
-        elif not is_ours:
+        elif not is_current:
             # The gateway has marked the call in doubt, but a running tool cannot be
             # stopped. Its result is still recorded, as a late report.
             logger.warning("execution.claim_lost item=%s", self._item_id)
@@ -597,7 +597,7 @@ async def read_state(
 
 
 def misreading(
-    held: HeldCall, claimed: Claimed, args: JsonObject, told: Reading | None
+    held: HeldCall, claimed: Claimed, args: JsonObject, sent: Reading | None
 ) -> Reading | None:
     """Return how the tool reads an edit that reviewers must see first; else None.
 
@@ -605,13 +605,13 @@ def misreading(
         held: the call.
         claimed: the claim.
         args: the authorized arguments.
-        told: the reading that was sent with the claim. Each edit's reading is sent
+        sent: the reading that was sent with the claim. Each edit's reading is sent
             once: if the gateway grants the claim anyway, the check before the run
             refuses the call.
     """
     if claimed.edit is None or held.ask_again is None:
         return None
-    if told is not None and told.action_hash == claimed.action_hash:
+    if sent is not None and sent.action_hash == claimed.action_hash:
         return None
     found = held.reading(args)
     return found and found.with_(action_hash=claimed.action_hash)

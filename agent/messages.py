@@ -47,7 +47,7 @@ ANSWER_KEY = "keyturn_answer"
 RECONCILED_KEY = "keyturn_reconciled"
 """Marks a result that reviewers reconciled, or may still reconcile."""
 
-OUR_KEYS = (EDIT_KEY, INSIDE_KEY, ITEM_KEY, ANSWER_KEY, RECONCILED_KEY)
+RESERVED_KEYS = (EDIT_KEY, INSIDE_KEY, ITEM_KEY, ANSWER_KEY, RECONCILED_KEY)
 
 MAX_EDITS = 64
 MAX_EDITS_CHARS = 256 * 1024
@@ -191,7 +191,7 @@ def without_lookalikes(message: ToolMessage) -> ToolMessage:
     kwargs = {
         key: value
         for key, value in message.additional_kwargs.items()
-        if key not in OUR_KEYS
+        if key not in RESERVED_KEYS
     }
     update: dict[str, object] = {}
     content: Content = message.content
@@ -202,7 +202,9 @@ def without_lookalikes(message: ToolMessage) -> ToolMessage:
     artifact = cast("object", message.artifact)
     if isinstance(artifact, dict):
         members = cast("dict[object, object]", artifact)
-        update["artifact"] = {k: v for k, v in members.items() if k not in OUR_KEYS}
+        update["artifact"] = {
+            k: v for k, v in members.items() if k not in RESERVED_KEYS
+        }
     return message.model_copy(update=update) if update else message
 
 
@@ -342,8 +344,8 @@ def _without(text: str, records: Iterable[EditRecord]) -> str:
     if edits.EDIT_MARK not in text:
         return text
     # Each outcome is tried: it may have changed since the text was written.
-    told = [one.with_(outcome=each) for one in records for each in EditOutcome]
-    for record in told:
+    variants = [one.with_(outcome=each) for one in records for each in EditOutcome]
+    for record in variants:
         # The plain text last: the longer forms contain it, and must be removed whole.
         for known in (
             detached_edit_text(record),

@@ -568,7 +568,7 @@ class _Visit(NamedTuple):
     path: tuple[str, ...]
     steps: Mapping[str, str]
 
-    def is_beside(self, other: _Visit) -> bool:
+    def is_parallel_to(self, other: _Visit) -> bool:
         """Return True if one step of a graph began both, in separate tasks."""
         shared = 0
         for mine, theirs in zip(self.path, other.path, strict=False):
@@ -605,7 +605,7 @@ def check() -> None:
     visit = _Visit(tuple(path.split("|")), configurable.get("checkpoint_map", {}))
     key = (str(configurable.get("thread_id", "")), own)
     with _lock:
-        if (other := _visits.get(key)) is not None and visit.is_beside(other):
+        if (other := _visits.get(key)) is not None and visit.is_parallel_to(other):
             raise SharedNamespace(
                 f"Two agents run in parallel on one state, that of {own!r}: they are "
                 "compiled with checkpointer=True, and LangGraph would mix up their "

@@ -268,7 +268,7 @@ def clean_result(result: ToolResult, history: Sequence[AnyMessage]) -> ToolResul
             None,
         )
 
-    theirs = result_codec.without_updates(result, turns.OUR_STATE)
+    theirs = result_codec.without_updates(result, turns.STATE_PREFIX)
     return result_codec.each_message(theirs, change)
 
 
@@ -280,9 +280,9 @@ def explained(result: ToolResult, failure: FailureKind | None) -> ToolResult:
     def explain(message: ToolMessage) -> ToolMessage:
         text = tool_messages.failure_text(failure, str(message.text))
         update = {"content": edits.defuse(text)}
-        told = message.model_copy(update=update)
+        changed = message.model_copy(update=update)
         is_error = failure is FailureKind.RAISED
-        return told if is_error else turns.mark_uncleared(told)
+        return changed if is_error else turns.mark_uncleared(changed)
 
     return result_codec.each_message(result, explain)
 

@@ -103,7 +103,7 @@ NO_ID = "This call has no id, so it was not cleared and did not run."
 UNCLEARED = frozenset({NO_VERDICT, TRIPPED})
 """Reasons for which the same call would be refused again; the breaker counts them."""
 
-OUR_STATE = "keyturn_"
+STATE_PREFIX = "keyturn_"
 """The prefix of all of Keyturn's keys in an agent's state."""
 
 _PROPOSED = ProposedCall(tool="", args={}, tool_call_id="")

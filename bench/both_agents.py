@@ -43,7 +43,7 @@ DAN = Person(team="T0", user="U0DAN", name="Dan")
 ANA = Reviewer(team="T0", user="U0ANA", name="Ana", account=AccountKind.MEMBER)
 
 
-class Ours(Protocol):
+class Measurement(Protocol):
     """The part of a measurement with Keyturn, notified of the worker's changes."""
 
     def on_change(self, change: ThreadChange) -> None:
@@ -51,13 +51,13 @@ class Ours(Protocol):
         ...
 
 
-OursT = TypeVar("OursT", bound=Ours)
+MeasurementT = TypeVar("MeasurementT", bound=Measurement)
 
 
 @asynccontextmanager
 async def both_agents(
-    stub: PaymentsStub, reply: Reply, make: Callable[[Store], OursT]
-) -> AsyncGenerator[tuple[OursT, Store, Graph]]:
+    stub: PaymentsStub, reply: Reply, make: Callable[[Store], MeasurementT]
+) -> AsyncGenerator[tuple[MeasurementT, Store, Graph]]:
     """Start both agents.
 
     Args:

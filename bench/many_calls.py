@@ -78,7 +78,9 @@ async def measured(plan: Plan) -> Figure:
     """Settle according to the plan."""
     stub = PaymentsStub()
     async with both_agents(
-        stub, _refund_all(plan.calls), lambda store: Ours(store, stub, plan.calls)
+        stub,
+        _refund_all(plan.calls),
+        lambda store: WithKeyturn(store, stub, plan.calls),
     ) as (ours, _, graph):
         bare = Bare(graph, stub, plan.calls)
         ways = (
@@ -129,7 +131,7 @@ async def _timed(settle: Callable[[str], Any], thread: str) -> float:
         return float(await settle(thread))
 
 
-class Ours:
+class WithKeyturn:
     """The whole product without Slack."""
 
     def __init__(self, store: Store, stub: PaymentsStub, calls: int) -> None:

@@ -45,16 +45,16 @@ class Progress:
             typer.echo(f"\r{self._word} {done:,}{whole} entries", nl=False, err=True)
 
 
-def tell_log(one: Verified, *, is_json: bool) -> bool:
+def print_log(one: Verified, *, is_json: bool) -> bool:
     """Print the result for a log; return True if it does not match its signatures."""
     if is_json:
         console.as_json({"verified": not one.problems, **_log_row(one)})
     else:
-        _tell_log(one)
+        _print_log(one)
     return bool(one.problems)
 
 
-def _tell_log(one: Verified) -> None:
+def _print_log(one: Verified) -> None:
     if not one.origin and not one.problems:
         console.note(
             f"{one.tenant}: there is no tree yet; a running gateway makes one."
@@ -98,7 +98,7 @@ def _log_row(one: Verified) -> JsonObject:
     }
 
 
-def tell_proofs(found: Sequence[Proven], *, tenant: str, is_json: bool) -> int:
+def print_proofs(found: Sequence[Proven], *, tenant: str, is_json: bool) -> int:
     """Print entries with their proofs; return their number."""
     ours = [one for one in found if one.event is None or one.event.tenant == tenant]
     if is_json and ours:
@@ -106,7 +106,7 @@ def tell_proofs(found: Sequence[Proven], *, tenant: str, is_json: bool) -> int:
         return len(ours)
     for one in ours:
         # A tool reads the entry and its proof; the other lines are comments for it.
-        typer.echo(f"# entry {one.index}: {_what(one)}")
+        typer.echo(f"# entry {one.index}: {_name_of(one)}")
         typer.echo(ascii_text(one.leaf.text.decode()))
         for name, hidden in _shown(one):
             shown = console.printable(hidden.value)
@@ -134,7 +134,7 @@ def _shown(one: Proven) -> list[tuple[str, Hidden]]:
     return [row for row in one.leaf.openings.items() if row[0] != SEAL]
 
 
-def _what(one: Proven) -> str:
+def _name_of(one: Proven) -> str:
     return one.event.name if one.event else "not written by Keyturn"
 
 
@@ -150,7 +150,7 @@ def _proof_row(one: Proven) -> JsonObject:
     }
 
 
-def tell_bundle(report: BundleReport, *, has_stories: bool, is_json: bool) -> None:
+def print_bundle(report: BundleReport, *, has_stories: bool, is_json: bool) -> None:
     """Print the result for a bundle."""
     stories = report.stories.by_approval
     if is_json:
@@ -181,10 +181,10 @@ def tell_bundle(report: BundleReport, *, has_stories: bool, is_json: bool) -> No
         )
     if has_stories:
         for story in stories.values():
-            _tell_story(story)
+            _print_story(story)
 
 
-def _tell_story(story: Story) -> None:
+def _print_story(story: Story) -> None:
     what = "ran" if story.has_run else "no call ran"
     typer.echo(f"\n{story.approval}: {what}")
     for step in story.steps:
@@ -391,7 +391,7 @@ def verify(
         found = await verify_log_of(
             store, tenant, checkpoints=notes, progress=Progress("verified")
         )
-        return tell_log(found, is_json=json)
+        return print_log(found, is_json=json)
 
     if use_store(command_context(ctx), is_bad, has_keyring=True):
         raise typer.Exit(NOT_VERIFIED)
@@ -426,7 +426,7 @@ def prove(
 
         async def proven(store: Store, tenant: str) -> int:
             found = await AuditBundler(store, tenant=tenant).prove(approval)
-            return tell_proofs(found, tenant=tenant, is_json=json)
+            return print_proofs(found, tenant=tenant, is_json=json)
 
         count = use_store(command, proven, has_keyring=True)
     else:
@@ -498,7 +498,7 @@ def _verify_file(
     with opened as lines:
         progress = Progress("verified")
         report = verify_bundle(lines, trusted, progress=progress)
-    tell_bundle(report, has_stories=has_stories, is_json=is_json)
+    print_bundle(report, has_stories=has_stories, is_json=is_json)
     if not report.is_verified:
         raise typer.Exit(NOT_VERIFIED)
 

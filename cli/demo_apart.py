@@ -263,7 +263,7 @@ class ApartContext(DemoContext):
             self.agent.kill()
             await self.agent.wait()
 
-    def where_it_stands(self) -> str:
+    def status(self) -> str:
         """Describe the agent's process, with the last lines of every log."""
         log = self.home / "agent.log"
         lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
@@ -353,7 +353,7 @@ class Scene:
         try:
             yield context
         except StoryFailed as error:
-            raise StoryFailed(f"{error} {context.where_it_stands()}") from error
+            raise StoryFailed(f"{error} {context.status()}") from error
         finally:
             await context.kill_agent()
 

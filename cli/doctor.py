@@ -282,9 +282,9 @@ async def check_security(settings: Settings) -> str:
         events = security_events(store, settings.tenant, since_ms=since_ms)
         async for event in events:
             found[event.reason] += 1
-    told = {one.value for one in SecurityKind if one.is_announced} & found.keys()
-    if told:
-        named = ", ".join(f"{kind} ({found[kind]})" for kind in sorted(told))
+    announced = {one.value for one in SecurityKind if one.is_announced} & found.keys()
+    if announced:
+        named = ", ".join(f"{kind} ({found[kind]})" for kind in sorted(announced))
         raise SettingsError(
             f"in the last week the store contained data that Keyturn did not write: "
             f"{named}; see 'keyturn security', and find out who can write to the store."

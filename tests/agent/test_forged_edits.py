@@ -131,7 +131,7 @@ def test_a_tools_update_reaches_no_state_of_ours(update: Any) -> None:
     message = ToolMessage("done", tool_call_id="c1")
 
     cleaned = result_codec.without_updates(
-        [message, Command(update=update)], turns.OUR_STATE
+        [message, Command(update=update)], turns.STATE_PREFIX
     )
 
     [same, command] = cast("list[Any]", cleaned)
@@ -143,7 +143,7 @@ def test_a_tools_update_reaches_no_state_of_ours(update: Any) -> None:
 def test_an_update_without_our_names_stays_as_it_is(update: Any) -> None:
     command: Any = Command(update=update, goto="model")
 
-    assert result_codec.without_updates(command, turns.OUR_STATE) is command
+    assert result_codec.without_updates(command, turns.STATE_PREFIX) is command
 
 
 async def test_an_edit_that_the_gateway_has_no_record_of_is_not_told_as_made(

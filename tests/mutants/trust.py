@@ -110,7 +110,7 @@ TRUST_TABLE = (
     Mutant(
         "a tool writes nothing of ours",
         "agent/result_codec.py",
-        "result_codec.without_updates(result, turns.OUR_STATE)",
+        "result_codec.without_updates(result, turns.STATE_PREFIX)",
         "result",
         FORGED,
     ),

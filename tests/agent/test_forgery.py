@@ -227,7 +227,7 @@ async def test_a_jump_that_mixes_calls_in_one_task_runs_none_of_them(
     end = await runner.say(graph, "pay")
 
     assert effects.paid == []
-    assert all("on its own" in message.text for message in by_call(end).values())
+    assert all("as a single call" in message.text for message in by_call(end).values())
 
 
 async def test_another_middleware_cannot_change_what_was_cleared(

@@ -76,7 +76,7 @@ def test_a_key_is_revoked_by_its_id_or_its_text(tell: Tell) -> None:
     assert "(second) was revoked" in by_text[1]
     assert made[1]["key"] not in by_text[1]
     assert again[0] == USAGE
-    assert "no API key" in again[2]
+    assert "no active API key" in again[2]
     rows = json.loads(tell("list", "--json")[1])
     assert all(row["revoked_at"] for row in rows)
 

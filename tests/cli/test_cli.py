@@ -195,7 +195,7 @@ def test_what_nobody_expected_is_a_sentence_too(
     code, _, err = tell("version")
 
     assert code == UNEXPECTED
-    assert "did not expect (ZeroDivisionError: by zero)" in err
+    assert "failed unexpectedly (ZeroDivisionError: by zero)" in err
     assert "Traceback" not in err
     with pytest.raises(ZeroDivisionError):
         run(["--debug", "version"], {})

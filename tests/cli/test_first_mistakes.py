@@ -179,7 +179,7 @@ def test_what_a_verification_would_not_look_at_is_refused(
     code, told = tell("audit", "verify", *words)
 
     assert code == USAGE
-    assert re.search(r"name its FILE|leave FILE out", told)
+    assert re.search(r"name its FILE|omit FILE", told)
 
 
 @pytest.mark.parametrize("module", ["keyturn.cli.main", "keyturn.cli.stack"])

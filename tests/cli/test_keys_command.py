@@ -75,7 +75,7 @@ def test_a_key_for_which_calls_wait_is_not_retired_unasked(
     forced, _, _ = tell("retire", "bot", key_id, "--force")
 
     assert code == USAGE
-    assert "3 calls wait" in error
+    assert "3 calls depend" in error
     assert states == ["signs", "verifies"]
     assert forced == 0
 

@@ -89,7 +89,7 @@ def test_readers_are_listed_with_what_they_have_not_read(
 
     assert [(row["reader"], row["unread"]) for row in rows] == [(AWAY, 3), (HERE, 0)]
     assert rows[0]["idle_ms"] is None
-    assert "holds 3 events" in told
+    assert "has 3 events" in told
     assert f"{AWAY}: 3 not acknowledged, never read" in told
     assert "keyturn outbox drop" not in told
 

@@ -1,4 +1,4 @@
-"""Erase approvals that have ended, and entries of the audit log that are in files."""
+"""Erase ended approvals, and audit log entries that are in files."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _ASKED_BY = "asked_by"
 _NAME = re.compile(r"[UW][A-Z0-9]{2,}")
 
 Outcome = Literal["erased", "open", "running", "moved"]
-"""What came of it; see `erase.lua`."""
+"""Result of an erasure; see `erase.lua`."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be erased: these approvals, and one person in the audit log.
+    """Data to erase: approvals, and one person's data in the audit log.
 
     Attributes:
-        tenant: whose they are.
-        approvals: their ids.
-        user: id of a person in Slack; "" for nobody.
+        tenant: owner of the data.
+        approvals: ids of approvals.
+        user: Slack user id of a person; "" for none.
     """
 
     tenant: str
@@ -49,18 +49,18 @@ class Wanted:
     user: str = ""
 
     def has(self, row: Row) -> bool:
-        """Return whether an entry of the audit log is about any of it."""
+        """Return whether an audit log entry is about this data."""
         try:
             found = Event.model_validate_json(row.event)
         except ValueError:
-            # Erased before, or none of ours.
+            # Erased before, or invalid.
             return False
-        # Who erased it is to be known.
+        # The record of the erasure itself stays.
         if found.tenant != self.tenant or found.name is EventName.APPROVAL_ERASED:
             return False
         if found.approval in self.approvals:
             return True
-        # Who acted, and details that name a person.
+        # The person who acted, or a person in the details.
         return bool(self.user) and self.user in _NAME.findall(row.event)
 
 
@@ -73,18 +73,18 @@ async def erase_approval(
     by: str,
     is_person: bool,
 ) -> Outcome:
-    """Erase an approval as it was read, in one step.
+    """Erase an approval in one step, if it is as it was read.
 
     Args:
-        store: where it is.
-        keys: of its tenant.
-        approval: as it was read.
-        over: what stands in place of the verdicts on its turn.
-        by: who does it, for the audit log.
-        is_person: who asked in its thread is erased as well.
+        store: its store.
+        keys: keys of its tenant.
+        approval: the record that was read.
+        over: replacement for the turn's verdicts.
+        by: the person who erases it, for the audit log.
+        is_person: also erase the thread's requesters.
 
     Raises:
-        StoreUnavailable: when it is not known to be done.
+        StoreUnavailable: when the result is unknown.
     """
     run = approval.run_ref
     event = approval_event(approval, EventName.APPROVAL_ERASED).with_(
@@ -113,13 +113,13 @@ async def erase_approval(
     )
     outcome = cast("Outcome", text(reply[0]))
     if outcome == "erased":
-        # What is lost by a crash before this is redacted when its time is over.
+        # If a crash prevents this, the messages are redacted after their retention.
         await store.posted_messages.erase(keys, approval.id)
     return outcome
 
 
 def turn_key_of(approval: Approval) -> str:
-    """Return the key of the turn that an approval was opened by."""
+    """Return the key of the turn that opened an approval."""
     return digest.turn_key(
         tenant=approval.tenant,
         agent=approval.agent,
@@ -130,9 +130,9 @@ def turn_key_of(approval: Approval) -> str:
 
 
 def is_asked_by(store: Store, event: Event, user: str) -> bool:
-    """Return whether an approval that was erased was asked for by a person.
+    """Return whether a person was the requester of an erased approval.
 
-    The entry about it does not name them: it has a keyed hash.
+    The entry has a keyed hash instead of the person's id.
     """
     keys, mark = seal_keys(store.conn.secrets, Purpose.FACTS), event.data.get(_ASKED_BY)
     try:
@@ -157,7 +157,7 @@ def _mark(store: Store, approval: Approval) -> dict[str, str]:
 def _precedents(
     store: Store, keys: Keys, approval: Approval
 ) -> list[tuple[str, str, str]]:
-    """Return what is left of precedents: that there was a call, and no words."""
+    """Return the remains of precedents: the calls, without texts."""
     rows: list[tuple[str, str, str]] = []
     for item in approval.items:
         found = precedent_of(approval, item)
@@ -172,23 +172,23 @@ def _precedents(
 async def erase_entries(
     store: Store, keys: Keys, wanted: Wanted, *, is_dry_run: bool
 ) -> tuple[int, int]:
-    """Erase names and words in entries of segments; count those in the store.
+    """Erase people and texts in segment entries; count matching entries in the store.
 
-    The hashes of the entries stay, so log, tree and proofs verify as before.
+    The entries' hashes stay, so log, tree and proofs still verify.
 
     Args:
-        store: where the log is.
-        keys: of the tenant.
-        wanted: what is to be erased.
-        is_dry_run: count them only.
+        store: the log's store.
+        keys: keys of the tenant.
+        wanted: the data to erase.
+        is_dry_run: only count the entries.
 
     Returns:
-        How many are erased (or would be), and how many are in the store alone, which
-        cannot be changed there.
+        The number of erased entries (or matches in a dry run), and the number of
+        matches in the store, where entries cannot be changed.
 
     Raises:
         AuditUnreadable: when a segment cannot be read.
-        ThreadUnavailable: when a gateway seals at this moment.
+        ThreadUnavailable: when a gateway is sealing the log right now.
     """
     log, folder = store.audit(keys), store.audit_folder
     sealed = await log.sealed()
@@ -201,7 +201,7 @@ async def erase_entries(
         seqs = {one.seq for one in rows if wanted.has(one)}
         count += len(seqs)
         if seqs and not is_dry_run:
-            # Under the lease and lock of who moves entries, and removes segments.
+            # Under the lease and lock used for sealing and for removing segments.
             async with store.threads.lease(keys, "", "audit"):
                 with files.locked("erasing") as was_last:
                     if was_last is None:

@@ -1,18 +1,17 @@
-"""Lease on a thread and its fencing token; the current one of this context.
+"""Thread leases with fencing tokens, and the current lease of a context.
 
-Theory of operation. A lease is held by one process at a time, but a process can be
-paused or cut off for any time at any instruction, and be replaced meanwhile. So a
-lease has a fence: a number that rises with each holder. Whatever a holder writes is
-written under its fence, and the step that writes compares the fence with the newest
-one: the scripts of the store (`keyturn.gateway.store.script.Script`), and the
-checkpoint database (`keyturn.gateway.resume.fence_tables`). A late writer is refused
-there.
+One process at a time holds a lease. But a process can be paused or cut off at any
+instruction, for any time, and be replaced. So each lease has a fence, a number that
+rises with each holder. Every write of a holder carries its fence, and the writing step
+compares it with the newest one: in the scripts of the store
+(`keyturn.gateway.store.script.Script`), and in the checkpoint database
+(`keyturn.gateway.resume.fence_tables`). Late writers are rejected there.
 
-The lease also ends by its holder's own clock, no later than in the store: a holder that
-is cut off from the store stops by itself.
+The lease also ends by its holder's clock, no later than in the store: a holder that is
+cut off from the store stops by itself.
 
-The lease is found in the context (`current`), not handed from function to function:
-what a graph, a tool or a middleware of somebody else's does inside is fenced, too.
+The lease is a context variable (`current`) instead of a parameter, so that writes by
+graphs, tools and third-party middleware are fenced, too.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from keyturn.gateway.protocol.run_context import Inside
 
 
 class Lease:
-    """The right to run one thread, as its holder knows it.
+    """The right to run one thread, from its holder's side.
 
     Args:
         key: name of the lease in the store.
-        token: names this holder.
-        fence: number of this holder; every later one has a greater one.
-        ends_s: when it ends by `now_s`, unless it is kept.
+        token: identifies this holder.
+        fence: number of this holder; every later holder has a greater one.
+        ends_s: end of the lease on the clock of `now_s`, unless it is renewed.
         renumber: asks the store for a fence above another one.
 
     Attributes:
-        lost: set after `end`; wait for it in the loop that took it.
-        known_to: the checkpoint databases that know this holder's fence.
+        lost: set after `end`; wait for it in the loop that took the lease.
+        known_to: checkpoint databases that have recorded this fence.
     """
 
     def __init__(
@@ -63,92 +62,91 @@ class Lease:
 
     @property
     def name(self) -> str:
-        """Return the name under which checkpoint databases know the lease."""
+        """Return the lease's name in checkpoint databases."""
         return self.key.rpartition(":")[2]
 
     @property
     def left_s(self) -> float:
-        """Return how long it lives unless it is kept; 0 when it has ended."""
+        """Return the remaining lifetime without renewal; 0 if the lease has ended."""
         return 0.0 if self._has_ended else max(0.0, self._ends_s - now_s())
 
     def end(self) -> None:
         """Mark the lease as ended; callable from any thread."""
         self._has_ended = True
-        with suppress(RuntimeError):  # its loop is closed; nobody waits there
+        with suppress(RuntimeError):  # its loop is closed and has no waiting task
             self._loop.call_soon_threadsafe(self.lost.set)
 
     def keep(self, ends_s: float) -> None:
-        """Extend the lease; one that has ended does not come back."""
+        """Extend the lease; an ended lease stays ended."""
         if self.left_s:
             self._ends_s = ends_s
 
     def check(self) -> None:
-        """Refuse to go on when the lease has ended by this process's clock.
+        """Check that the lease is alive by this process's clock.
 
         Raises:
-            LeaseLost: it has.
+            LeaseLost: it has ended.
         """
         if not self.left_s:
             raise LeaseLost
 
     async def rise_above(self, fence: int) -> None:
-        """Get a fence greater than one that a checkpoint database knows.
+        """Get a fence greater than the one in a checkpoint database.
 
-        It can know a greater one than the store gave us in two cases: another process
-        has taken the lease since, or the store was put back to an older copy.
+        The database can have a greater one in two cases: another process has taken the
+        lease since, or the store was restored from an older copy.
 
         Raises:
             LeaseLost: another process has the lease.
-            StoreUnavailable: when that is not known.
+            StoreUnavailable: when the result is unknown.
         """
         self.fence = await self._renumber(self, fence)
-        # Checkpoint databases have seen the old number only.
+        # Checkpoint databases have only seen the old fence.
         self.known_to.clear()
 
 
 _LOOK_S = 1.0
-"""How long the clock is not looked at at most: a timer may be later than asked."""
+"""Interval for checking the clock: timers may be late."""
 
 NOBODY = " "
-"""How scripts compare that a lease has no holder: neither fence nor token."""
+"""In scripts: a lease without a holder; matches neither fence nor token."""
 
 _unheld: ContextVar[str] = ContextVar("keyturn_unheld_lease", default="")
 _current: ContextVar[Lease | None] = ContextVar("keyturn_lease", default=None)
 
 
 def current() -> Lease | None:
-    """Return the lease that this code runs under; None outside of any."""
+    """Return the lease of the current context; None outside of any."""
     return _current.get()
 
 
 def holding(lease: Lease) -> AbstractContextManager[object]:
-    """Do everything inside the block under a lease."""
+    """Run the block under a lease."""
     return Inside(_current, lease)
 
 
 def while_unheld(key: str) -> AbstractContextManager[object]:
-    """Write what is fenced inside the block only while nobody holds a lease.
+    """Allow fenced writes in the block only while a lease is free.
 
-    For who acts for a thread without its lease, or under that of another thread.
+    For code that acts for a thread without its lease, or under another thread's lease.
     """
     return Inside(_unheld, key)
 
 
 def unheld() -> str:
-    """Return the key of the lease that nobody may hold; "" for none."""
+    """Return the key of the lease that must be free; "" for none."""
     return _unheld.get()
 
 
 def compared() -> list[tuple[str, str]]:
-    """Return what a fenced script compares: leases, and who has to hold each.
+    """Return leases for a fenced script to compare, with their expected holders.
 
     Raises:
-        LeaseLost: the lease of this context has ended by our own clock.
+        LeaseLost: the lease of this context has ended by the local clock.
     """
     found = list[tuple[str, str]]()
     if (lease := _current.get()) is not None:
-        # By our own clock first: a holder that was cut off need not ask a store that it
-        # may not reach.
+        # Local clock first: a holder that was cut off may be unable to reach the store.
         lease.check()
         found.append((lease.key, f"{lease.fence} {lease.token}"))
     if key := _unheld.get():

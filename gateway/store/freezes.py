@@ -1,15 +1,15 @@
 """Freezes (kill switches), pauses of agents, and the sealed list of a tenant's freezes.
 
 Deleting a freeze from the store does not lift it. Absence cannot be sealed, so all
-freezes of a tenant are in one sealed text with a number that rises with each change
-(its epoch). A process keeps the list that it verified last and uses it. The scripts
-that let calls start compare its seal in the step that writes: where the store has
-another one, nothing is written, and the list is read and verified again. A list that
-does not verify, is older than one that this process knew or than the audit log, or is
-gone, freezes the whole tenant until people have unfrozen everything.
+freezes of a tenant are in one sealed list with an epoch, a number that rises with each
+change. Each process caches the list it last verified. The scripts that start calls
+compare the list's seal in the step that writes: if the store has another list, nothing
+is written, and the process reads and verifies it. A list with an invalid seal freezes
+the whole tenant until people have lifted all freezes. So does a missing list, or one
+older than the newest list known to this process or to the audit log.
 
-Pauses of agents, which keep calls from being asked and lift nothing, are not in the
-list: a script sets them, in a hash beside it.
+Pauses of agents are in a separate hash, which a script writes. They only stop new
+requests for approval.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _BUSY = "Others froze or unfroze something at the same time; see what is frozen.
 
 
 class ScopeKind(StrEnum):
-    """What can be frozen."""
+    """Kind of a freeze."""
 
     TENANT = "tenant"
     AGENT = "agent"
@@ -51,7 +51,7 @@ class ScopeKind(StrEnum):
 
 
 class FreezeScope(Record):
-    """One agent, one tool, or everything of a tenant (then without a name)."""
+    """One agent, one tool, or a whole tenant (without a name)."""
 
     kind: ScopeKind
     name: str = ""
@@ -63,15 +63,15 @@ class FreezeScope(Record):
         return self
 
     def __str__(self) -> str:
-        """Return the words for people and for the store, such as ``tool refund``."""
+        """Return the scope's name for people and the store, such as ``tool refund``."""
         return _name_in_store(self.kind, self.name)
 
 
 class Freeze(Record):
-    """Who stopped what, why and when.
+    """A stop with its author, reason and time.
 
-    A pause is set by the gateway itself and keeps only new calls from being asked;
-    what people authorized before may still run.
+    A pause is set by the gateway and only stops new requests for approval. Calls that
+    people authorized before may still run.
     """
 
     scope: FreezeScope
@@ -82,27 +82,26 @@ class Freeze(Record):
 
     @property
     def name(self) -> str:
-        """Return the name under which the store keeps it."""
+        """Return its name in the store."""
         return paused(self.scope.name) if self.is_pause else str(self.scope)
 
 
 def paused(agent: str) -> str:
-    """Return the name under which an agent's pause stands."""
+    """Return the name of an agent's pause in the store."""
     return f"paused {agent}"
 
 
-# Remembered: each click and each call that starts asks for those of its tool.
+# Cached: every click and every starting call needs the names for its tool.
 @lru_cache(maxsize=1024)
 def names_of(agent: str, *tools: str) -> tuple[str, ...]:
     """Return the names of every freeze that stops these tools of an agent.
 
-    A call may name anything, also what nobody can freeze.
+    Calls may contain any tool name, even one that cannot be frozen.
     """
     return (
         _name_in_store(ScopeKind.TENANT, ""),
         _name_in_store(ScopeKind.AGENT, agent),
-        # Plain text and no `FreezeScope`: what a call names need not be a name that
-        # people can freeze.
+        # Not a `FreezeScope`: a call's tool name may be invalid as a scope.
         *(_name_in_store(ScopeKind.TOOL, tool) for tool in dict.fromkeys(tools)),
     )
 
@@ -119,15 +118,15 @@ class FreezeStore:
         self._lists = lists
 
     async def set(self, keys: Keys, freeze: Freeze, event: Event) -> bool:
-        """Set a freeze; False when it stands already, and then nothing changes.
+        """Set a freeze; False, and no change, if it exists already.
 
         Raises:
-            StoreUnavailable: when it is not known to be set.
+            StoreUnavailable: when the result is unknown.
         """
         for _ in range(_ATTEMPTS):
             known, _, now_ms = await self._read(keys)
             freezes = _frozen(known)
-            # The first freeze keeps its author and reason, which people are told.
+            # The first freeze keeps its author and reason, as announced to people.
             if freezes.get(freeze.name, NOT_BELIEVED) != NOT_BELIEVED:
                 return False
             freezes[freeze.name] = freeze
@@ -136,10 +135,10 @@ class FreezeStore:
         raise StoreUnavailable(_BUSY)
 
     async def lift(self, keys: Keys, scope: FreezeScope, event: Event) -> bool:
-        """Lift a freeze and the pause of an agent; False when there is none.
+        """Lift a freeze and the pause of an agent; False if there is none.
 
         Raises:
-            StoreUnavailable: when it is not known to be lifted.
+            StoreUnavailable: when the result is unknown.
         """
         names = [str(scope)]
         if scope.kind is ScopeKind.AGENT:
@@ -155,7 +154,7 @@ class FreezeStore:
         raise StoreUnavailable(_BUSY)
 
     async def all(self, keys: Keys) -> tuple[Freeze, ...]:
-        """Return everything that is frozen or paused of a tenant, oldest first."""
+        """Return a tenant's freezes and pauses, oldest first."""
         _, pauses, _ = await self._read(keys)
         found = self._lists.in_force(keys, None, pauses)
         return tuple(sorted(found.values(), key=lambda freeze: freeze.at_ms))
@@ -178,7 +177,7 @@ class FreezeStore:
     ) -> bool:
         after = known.found.with_(freezes=freezes)
         stored, epoch = self._lists.sealed(keys, after, now_ms=now_ms)
-        # The audit log names the list, so that a later start finds an older one.
+        # The epoch in the audit log exposes an older list after a restart.
         told = event.with_(data={**event.data, EPOCH: str(epoch)})
         reply = await FREEZE(
             self._conn,
@@ -197,10 +196,10 @@ class FreezeStore:
 
 
 def _frozen(known: KnownList) -> dict[str, Freeze]:
-    """Return the freezes to go on from.
+    """Return the freezes to start a change from.
 
-    Where the list is not believed, everything stays frozen until people unfreeze it:
-    freezing one thing more must not end that.
+    If the list was rejected, the whole tenant stays frozen until people unfreeze it;
+    adding a freeze must not end that.
     """
     if not known.is_believed:
         return {NOT_BELIEVED.name: NOT_BELIEVED}
@@ -211,15 +210,15 @@ _SEAL = slice(len(MARK), len(MARK) + SEAL_BYTES)
 _PAUSED = "paused "
 _PAUSE_REASON = re.compile(r"[0-9]{1,6} of its calls were rejected in a row", re.ASCII)
 _MOVED = "-"
-"""Compared with a seal, it never equals one."""
+"""Never equal to a seal."""
 
 
 class FreezeList(Record):
-    """What is sealed of a tenant's freezes of one tenant.
+    """The sealed content of a tenant's list of freezes.
 
     Attributes:
         epoch: rises with each change.
-        freezes: by name.
+        freezes: freezes by name.
     """
 
     epoch: int = 0
@@ -228,11 +227,11 @@ class FreezeList(Record):
 
 @dataclass(frozen=True)
 class KnownList:
-    """A list as this process verified it last.
+    """The list that this process last verified.
 
     Attributes:
-        found: what it says; empty where it is not believed.
-        seal: its seal in hexadecimal digits; empty where there is none.
+        found: its content; empty if it was rejected.
+        seal: its seal in hex; empty if there is none.
         is_believed: False freezes everything.
     """
 
@@ -253,11 +252,11 @@ NOT_BELIEVED = Freeze(
 
 
 class FreezeLists:
-    """The lists of all tenants, as far as this process has looked at them.
+    """This process's cache of the lists of all tenants.
 
     Args:
-        conn: to the store.
-        sealing: of the lists.
+        conn: connection to the store.
+        sealing: seals of the lists.
     """
 
     def __init__(self, conn: Connection, sealing: Sealing) -> None:
@@ -267,14 +266,14 @@ class FreezeLists:
         _OF[conn] = self
 
     def known(self, keys: Keys) -> KnownList:
-        """Return the list that was verified last."""
+        """Return the list that was last verified."""
         return self._known.get(sealed_key(keys), KnownList())
 
     def compared(self, keys: Keys, names: Iterable[str]) -> list[str]:
-        """Return what a script compares: the seal of a list without these, and pauses.
+        """Return values for a script to compare: the seal of the list, and pauses.
 
-        A list that has one of them is named by no seal, so the script finds that
-        something moved, and who asked reads again what is frozen.
+        If the cached list freezes one of the names, the values match no seal. The
+        script then reports a conflict, and the caller reads the freezes again.
         """
         wanted, known = list(names), self.known(keys)
         if not wanted:
@@ -291,12 +290,12 @@ class FreezeLists:
         return await self.learn(keys, cast("bytes", stored or b""))
 
     async def compare(self, keys: Keys, epoch: int) -> KnownList:
-        """Read the list, which is not believed if it is older than an epoch."""
+        """Read the list; reject it if it is older than an epoch."""
         self._sealing.is_older(sealed_key(keys), epoch)
         return await self.refresh(keys)
 
     async def learn(self, keys: Keys, stored: bytes) -> KnownList:
-        """Verify a list that was read; report one that is not believed."""
+        """Verify a list that was read; report a rejected one."""
         key = sealed_key(keys)
         known = self._verified(key, stored)
         self._known[key] = known
@@ -321,9 +320,9 @@ class FreezeLists:
     def sealed(
         self, keys: Keys, found: FreezeList, *, now_ms: int
     ) -> tuple[bytes, int]:
-        """Return the next list as it is stored, and its epoch, which is greater."""
+        """Return the next list in stored form, and its greater epoch."""
         key = sealed_key(keys)
-        # By the time, so that one that is made after a rollback is above those before.
+        # Based on the time, so that it exceeds all epochs even after a rollback.
         epoch = max(found.epoch + 1, self._sealing.newest(key) + 1, now_ms)
         body = found.with_(epoch=epoch).model_dump_json(exclude_defaults=True)
         return self._sealing.sealed(Sealed.FREEZES, (key,), body.encode()), epoch
@@ -331,12 +330,12 @@ class FreezeLists:
     def in_force(
         self, keys: Keys, names: Sequence[str] | None, pauses: Mapping[str, bytes]
     ) -> dict[str, Freeze]:
-        """Return what is frozen or paused, by name.
+        """Return freezes and pauses by name.
 
         Args:
-            keys: of the tenant.
-            names: which are asked for; None for all.
-            pauses: of agents, as they are stored.
+            keys: keys of the tenant.
+            names: names to return; None for all.
+            pauses: pauses of agents in stored form.
         """
         known = self.known(keys)
         listed = known.found.freezes
@@ -354,17 +353,17 @@ _OF: WeakKeyDictionary[Connection, FreezeLists] = WeakKeyDictionary()
 
 
 def freeze_lists(conn: Connection) -> FreezeLists:
-    """Return the lists of the store that a connection belongs to."""
+    """Return the lists of the store of a connection."""
     return _OF[conn]
 
 
 def compared(conn: Connection, keys: Keys, names: Iterable[str]) -> list[str]:
-    """Return what a script compares, see `FreezeLists.compared`."""
+    """Return values for a script to compare, see `FreezeLists.compared`."""
     return freeze_lists(conn).compared(keys, names)
 
 
 def sealed_key(keys: Keys) -> str:
-    """String: the sealed list of a tenant's freezes; scripts derive it."""
+    """String: the sealed list of a tenant's freezes; scripts derive this key."""
     return f"{keys.frozen}_sealed"
 
 
@@ -374,7 +373,7 @@ def _pause(name: str, stored: bytes) -> Freeze:
     reason, at_ms = "its calls were rejected in a row", 0
     with suppress(ValidationError):
         kept = Freeze.model_validate_json(stored)
-        # The words are the gateway's, or none are told.
+        # Show only a reason that the gateway wrote.
         if kept.by == BY_GATEWAY and _PAUSE_REASON.fullmatch(kept.reason):
             reason, at_ms = kept.reason, kept.at_ms
     return Freeze(scope=scope, by=BY_GATEWAY, reason=reason, at_ms=at_ms, is_pause=True)

@@ -1,7 +1,7 @@
-"""Store who has a Home tab open, with which settings, and what it shows.
+"""Store open Home tabs, with their settings and content.
 
-Slack tells when a tab is opened and not when it is closed, so a tab counts as open for
-a while after its person used it last.
+Slack reports when a tab is opened, but not when it is closed. So a tab counts as open
+for a while after its last use.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from keyturn.gateway.store.connection import Connection, fields, milliseconds, t
 from keyturn.gateway.store.keys import Keys
 
 OPEN_FOR = timedelta(minutes=10)
-"""How long after its last use a tab is kept up to date."""
+"""How long a tab is kept up to date after its last use."""
 
 OPEN_MS = int(OPEN_FOR.total_seconds() * 1000)
 
@@ -22,9 +22,9 @@ _SHOWN = " shown"
 
 
 class HomeTab(Record):
-    """One person's tab: when it was used last, and with what view of it, as text.
+    """One person's tab: time of the last use, and the settings as text.
 
-    ``settings`` are the bot's own, such as a filter; nothing here depends on them.
+    ``settings`` belong to the bot, such as a filter; they have no meaning here.
     """
 
     used_at_ms: int = 0
@@ -32,12 +32,12 @@ class HomeTab(Record):
 
     @property
     def until_ms(self) -> int:
-        """Return until when it is kept up to date."""
+        """Return the end of its updates."""
         return self.used_at_ms + OPEN_MS
 
 
 class ShownTab(Record):
-    """What a tab shows: Slack's hash of the view, and ours of its content."""
+    """Content of a tab: Slack's hash of the view, and the bot's hash of the content."""
 
     view_hash: str = ""
     content: str = ""
@@ -50,18 +50,18 @@ class HomeTabStore:
         self._conn = conn
 
     async def used(self, keys: Keys, user: str, settings: str = "") -> HomeTab:
-        """Note that somebody uses their tab, and with which settings."""
+        """Record that a person uses their tab, and the settings."""
         key = keys.home_tabs
         now_ms = await self._conn.now_ms(key)
         tab = HomeTab(used_at_ms=now_ms, settings=settings)
-        # Its own field: what another process shows meanwhile is not overwritten.
+        # A separate field: content written by other processes stays.
         await self._conn.transaction(
             ["HSET", key, user, tab.model_dump_json()], ["PEXPIRE", key, OPEN_MS]
         )
         return tab
 
     async def tab(self, keys: Keys, user: str) -> tuple[HomeTab, ShownTab, int]:
-        """Return a person's tab, what it shows, and the store's clock."""
+        """Return a person's tab, its content, and the store's clock."""
         key = keys.home_tabs
         rows, time = await self._conn.transaction(["HGETALL", key], ["TIME"])
         found, now_ms = fields(rows), milliseconds(time)
@@ -71,7 +71,7 @@ class HomeTabStore:
         return tab, _shown(found.get(user + _SHOWN)), now_ms
 
     async def open_tabs(self, keys: Keys, limit: int) -> list[str]:
-        """Return whose tabs were used lately, the latest first; forget the others."""
+        """Return users of recently used tabs, latest first; forget the others."""
         key = keys.home_tabs
         rows, time = await self._conn.transaction(["HGETALL", key], ["TIME"])
         now_ms = milliseconds(time)
@@ -90,14 +90,14 @@ class HomeTabStore:
         return sorted(used, key=lambda one: (-used[one], one))[:limit]
 
     async def forget(self, keys: Keys, user: str) -> None:
-        """Keep a person's tab up to date no longer, until they use it again."""
+        """Stop updating a person's tab until they use it again."""
         key = keys.home_tabs
         await self._conn.command("HDEL", key, user, user + _SHOWN)
 
     async def shown(self, keys: Keys, user: str, shown: ShownTab) -> None:
-        """Note what a tab shows now."""
+        """Record a tab's new content."""
         key = keys.home_tabs
-        # The lifetime as well: the key may have ended since, and a new one has none.
+        # With a lifetime: the key may have expired and been created anew.
         await self._conn.transaction(
             ["HSET", key, user + _SHOWN, shown.model_dump_json()],
             ["PEXPIRE", key, OPEN_MS],
@@ -105,7 +105,7 @@ class HomeTabStore:
 
 
 def _tab(body: bytes | None) -> HomeTab | None:
-    # Of another version, or damaged: nothing else depends on it, and the tab is opened
+    # From another version, or damaged: nothing else depends on it, and the tab opens
     # without a filter.
     with suppress(ValueError):
         return HomeTab.model_validate_json(text(body)) if body else None

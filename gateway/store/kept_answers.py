@@ -1,4 +1,4 @@
-"""Keep the answers to writes over HTTP for a day, sealed, for attempts that repeat."""
+"""Store sealed answers to HTTP writes for a day, for repeated requests."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from keyturn.gateway.store.sealing import Sealed
 from keyturn.gateway.store.store import Store
 
 KEPT = timedelta(hours=24)
-"""How long the answer to a write is kept."""
+"""How long the answer to a write is stored."""
 
 _KEPT_MS = int(KEPT.total_seconds() * 1000)
 
 
 class KeptAnswer(Record):
-    """The answer to a write: of which request, and what it was.
+    """The answer to a write.
 
     Attributes:
-        request: a hash of what was asked.
-        body: of the answer; "" where it is asked anew each time.
+        request: hash of the request.
+        body: body of the answer; "" if a repeated request computes it again.
     """
 
     request: str
@@ -30,11 +30,11 @@ class KeptAnswer(Record):
 
 
 class KeptAnswers:
-    """The answers to writes of one tenant.
+    """Answers to a tenant's writes.
 
     Args:
-        store: where they are kept.
-        tenant: whose they are.
+        store: the store.
+        tenant: owner of the answers.
     """
 
     def __init__(self, store: Store, *, tenant: str) -> None:
@@ -42,7 +42,7 @@ class KeptAnswers:
         self._keys = store.keys_of_tenant(tenant)
 
     async def find(self, api_key: str, idempotency_key: str) -> KeptAnswer | None:
-        """Return what was answered to a write, None when nothing is kept of it.
+        """Return the stored answer to a write; None if there is none.
 
         Raises:
             StoreUnavailable: when the store does not answer.
@@ -61,16 +61,16 @@ class KeptAnswers:
         try:
             return KeptAnswer.model_validate_json(unpacked(content))
         except (ValidationError, ValueError):
-            # Of a version that is not known; it is asked anew.
+            # Written by an unknown version; the request is executed again.
             return None
 
     async def keep(
         self, api_key: str, idempotency_key: str, answer: KeptAnswer
     ) -> None:
-        """Keep an answer; the first one stays.
+        """Store an answer; an earlier answer stays.
 
         Raises:
-            StoreUnavailable: when it is not known to be kept.
+            StoreUnavailable: when the result is unknown.
         """
         name = self._name(api_key, idempotency_key)
         stored = self._store.sealing.sealed(

@@ -1,10 +1,10 @@
-"""Remember how far approvals had come, and their records as this process had them last.
+"""Cache approvals, and reject records older than those this process has seen.
 
-Whoever can write to Redis can put back an older record, or a sealed change that lost a
-race. A process that read or wrote a newer one refuses both. What this process does not
-know runs nothing twice all the same: see `keyturn.gateway.store.ledger`.
+An attacker with write access to Redis can restore an older record, or a sealed change
+that lost a race. A process that has seen a newer record rejects both. For records that
+a process has not seen, `keyturn.gateway.store.ledger` prevents a second execution.
 
-Parsing a record takes longer than reading it, so an unchanged one is not parsed again.
+Parsing takes longer than reading, so unchanged records are not parsed again.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from keyturn.gateway.store.atomic_write import Loaded
 from keyturn.gateway.store.record_seals import REPLAYED, RecordSeals, Stored
 
 MOST_BYTES: Final = 8_000_000
-"""How much memory records take at most, about."""
+"""Approximate limit of memory for records."""
 
 MOST_REVS: Final = 10_000
-"""Of how many approvals is remembered how far they had come: about 3 MB."""
+"""Number of approvals whose latest revision is remembered: about 3 MB."""
 
 _RECORD, _ITEM = 5_000, 8_000
-"""About how many bytes a parsed record takes, and each item of it: many times more than
-the fields that are stored of them, which are packed."""
+"""Approximate size in bytes of a parsed record, and of each item. The stored form is
+packed and much smaller."""
 
 
 class Lasting(NamedTuple):
-    """How far an approval had come: it cannot be older, nor another one of this rev.
+    """The latest known revision of an approval; it cannot go back.
 
-    Where two changes of one rev race, both were sealed, and the one that lost was sent
-    to the server as well. The seal is None where it is not known.
+    Two competing changes of one revision are both sealed, and both are sent to the
+    server. So the seal counts as well; it is None if unknown.
     """
 
     rev: int = 0
     seal: bytes | None = None
 
     def is_replayed(self, rev: int, seal: bytes) -> bool:
-        """Return whether a sealed record is not what an approval has come to."""
+        """Return whether a sealed record is older, or lost the race."""
         return rev < self.rev or (rev == self.rev and self.seal not in (None, seal))
 
 
@@ -50,29 +50,29 @@ NOTHING: Final = Lasting()
 
 
 class KnownRecords:
-    """The approvals of one store that this process read or wrote lately.
+    """Approvals that this process recently read or wrote.
 
     Args:
-        seals: of the records.
+        seals: seals of the records.
 
     Attributes:
-        seals: see above.
-        bytes: how much memory the records take, about.
+        seals: seals of the records.
+        bytes: approximate memory of the records.
     """
 
     def __init__(self, seals: RecordSeals) -> None:
         self.seals = seals
         self._parsed = OrderedDict[str, tuple[Stored, Approval]]()
         self._lasting = OrderedDict[str, Lasting]()
-        # Event loops of several threads share one store.
+        # Event loops in several threads share one store.
         self._lock = threading.Lock()
         self.bytes = 0
 
     def lasting(self, approval_ids: Iterable[str]) -> dict[str, Lasting]:
-        """Return how far these approvals had come.
+        """Return the latest known revisions of approvals.
 
-        Asked before a reading, and given to `parsed` after it: what is written while it
-        is on its way may be newer.
+        Call it before a read, and pass the result to `parsed` afterwards: writes during
+        the read may be newer.
         """
         return {one: self._lasting.get(one, NOTHING) for one in approval_ids}
 
@@ -84,17 +84,17 @@ class KnownRecords:
         lasting: Lasting = NOTHING,
         is_lasting: bool = False,
     ) -> Approval:
-        """Return a record that was read now, parsed unless it is as it was.
+        """Return a record that was just read, parsed only if it changed.
 
         Args:
-            approval_id: of the approval.
-            stored: what was read.
-            lasting: from `lasting`, before it was read.
-            is_lasting: whether what is read here cannot be lost any more.
+            approval_id: id of the approval.
+            stored: the stored form.
+            lasting: result of `lasting` before the read.
+            is_lasting: True if this version can no longer be lost.
 
         Raises:
-            ForgedRecord: when it is not as it was sealed, or was sealed before what is
-                known of it, or in place of that.
+            ForgedRecord: when its seal is invalid, or when a newer or competing version
+                is known.
             CorruptRecord: when it is corrupt.
         """
         was, approval = self._parsed.get(approval_id, (None, None))
@@ -106,7 +106,7 @@ class KnownRecords:
         return approval
 
     def wrote(self, loaded: Loaded) -> None:
-        """Remember what was written."""
+        """Remember a written version."""
         if loaded.stored is not None:
             self._remember(loaded.approval, loaded.stored, is_lasting=True)
 
@@ -131,8 +131,8 @@ class KnownRecords:
 
 
 def _size(stored: Stored, approval: Approval) -> int:
-    """Return about how many bytes a record takes, parsed and as it is stored."""
-    # Not as they are stored: packed, a text may take a hundredth.
+    """Return the approximate size of a record, parsed and stored."""
+    # Stored texts are packed, sometimes to a hundredth, so measure the plain ones.
     texts = sum([len(one.requested) + len(one.action) for one in approval.items])
     fields = len(stored.document) + sum(map(len, stored.head.values()))
     return _RECORD + _ITEM * len(approval.items) + texts + fields

@@ -1,12 +1,13 @@
-"""The ledger of spent attempts, which is not in Redis.
+"""The ledger of used attempts, outside of Redis.
 
-Whoever can write to Redis can put back an older record, with its seal. So the attempts
-that a change spends are written to a database beside the checkpoints first: an attempt
-that is spent there is refused, whatever Redis holds.
+An attacker with write access to Redis can restore an older record with a valid seal. So
+a change first records its attempts in a database next to the checkpoints. An attempt
+that is recorded there is refused, regardless of the state in Redis.
 
-A claim that is not known to be written gives its attempt back: its caller is not told
-to run anything. A process that dies between both writes leaves an attempt that is spent
-and not used. Nobody gets it then: the call is in doubt once a claim would have ended.
+If the write to Redis fails, the attempt is taken back, since its caller runs nothing.
+A process that dies between the two writes leaves a recorded attempt that is never used.
+No other process gets that attempt: the call is in doubt when the claim would have
+ended.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from keyturn.gateway.approvals.spending import Attempt
 
 
 class Ledger(Protocol):
-    """Where attempts are spent, once."""
+    """Records attempts, each one once."""
 
     async def spend(
         self,
@@ -28,25 +29,25 @@ class Ledger(Protocol):
         now_ms: int,
         again: bool = False,
     ) -> None:
-        """Spend all of these attempts, or none.
+        """Record all of these attempts, or none.
 
         Args:
-            attempts: to spend; an attempt without an owner may be spent already.
-            unspent: must not be spent, and stay so.
+            attempts: attempts to record; one without an owner may exist already.
+            unspent: attempts that must not be recorded, now or later.
             now_ms: the store's clock.
-            again: an attempt may be spent by the same owner already.
+            again: the same owner may have recorded the attempt already.
 
         Raises:
-            AlreadySpent: one of them is spent; nothing was written.
-            LeaseLost: another holder has the lease; nothing was written.
-            StoreUnavailable: it is not known to be written.
+            AlreadySpent: an attempt was recorded before; nothing was written.
+            LeaseLost: another process has the lease; nothing was written.
+            StoreUnavailable: when the result is unknown.
         """
 
     async def take_back(self, attempts: Sequence[Attempt], *, now_ms: int) -> None:
-        """Let attempts be claimed again that were spent at ``now_ms`` and are not used.
+        """Release unused attempts that were recorded at ``now_ms``.
 
-        An attempt that was spent ``again`` is not taken back: it was granted by that.
+        Attempts recorded with ``again`` stay, since they were granted.
         """
 
     async def forget(self, now_ms: int) -> None:
-        """Delete what no record can use any more."""
+        """Delete attempts that no record can use any more."""

@@ -1,7 +1,7 @@
-"""Read lists in the store, in which another program may have written.
+"""Read lists in the store that may contain foreign entries.
 
-Lists are not sealed: they only name where to look. So each reader leaves out what it
-cannot read, and reads on behind it. A long sorted set is read by pages of its scores.
+Lists are not sealed: they only contain candidates. So each reader skips malformed
+members and continues. A long sorted set is read in pages by score.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from keyturn.gateway.store.keys import Keys
 T = TypeVar("T")
 
 PAGE = 500
-"""Members of a page."""
+"""Members on a page."""
 
 
 def readable(members: Reply | Iterable[bytes], read: Callable[[bytes], T]) -> list[T]:
-    """Return the members of a list that can be read.
+    """Parse the members of a list, without malformed ones.
 
     Args:
-        members: as the store returned them.
-        read: reads one; raises ValueError for junk.
+        members: the store's reply.
+        read: parses a member; raises ValueError for junk.
     """
     found = list[T]()
     for member in cast("Iterable[bytes]", members or ()):
@@ -36,7 +36,7 @@ def readable(members: Reply | Iterable[bytes], read: Callable[[bytes], T]) -> li
 def readable_fields(
     rows: Mapping[str, bytes], read: Callable[[str, bytes], T]
 ) -> dict[str, T]:
-    """Return the fields of a hash that can be read; see `readable`."""
+    """Parse the fields of a hash, without malformed ones; see `readable`."""
     found = dict[str, T]()
     for field, value in rows.items():
         with suppress(ValueError):
@@ -52,9 +52,9 @@ async def without_junk(
     *,
     taken_out: Literal["ZREM", "SREM"] = "ZREM",
 ) -> list[T]:
-    """Return the members of a list that can be read; take the others out of it.
+    """Parse the members of a list, and remove malformed ones from the store.
 
-    A look reads so many members only: junk could stand in front of all others.
+    Reads are limited: junk at the start could hide all other members.
     """
     found = list[T]()
     for member in cast("Iterable[bytes]", members or ()):
@@ -68,7 +68,7 @@ async def without_junk(
 async def listed_approvals(
     conn: Connection, keys: Keys, name: str, members: Reply | Iterable[bytes]
 ) -> list[str]:
-    """Return the approvals of a sorted set; what is none is taken out."""
+    """Return the approvals in a sorted set; malformed members are removed."""
     return await without_junk(conn, name, members, keys.unlisted)
 
 
@@ -76,7 +76,7 @@ class Due(NamedTuple):
     """A member of a sorted set, and its score.
 
     Attributes:
-        at: Unix milliseconds, as the store writes them.
+        at: Unix milliseconds in the store's notation.
         member: see `Keys.listed`.
     """
 
@@ -87,7 +87,7 @@ class Due(NamedTuple):
 async def due_page(
     conn: Connection, key: str, after: Due | None, size: int
 ) -> list[Due]:
-    """Return what is due next behind a place; nothing at the end.
+    """Return the next members after a position; empty at the end.
 
     Raises:
         StoreUnavailable: when the store does not answer.
@@ -102,7 +102,7 @@ async def due_page(
         pairs = zip(flat[::2], flat[1::2], strict=True)
         rows = [Due(str(float(at)), member) for member, at in pairs]
         found = [row for row in rows if after is None or _key(row) > _key(after)]
-        # Many may be due at the same millisecond: those before the place are skipped.
+        # Many may have the same score: skip those up to the position.
         if len(found) >= wanted or len(rows) < count:
             return found[:wanted]
         count *= 4
@@ -111,10 +111,10 @@ async def due_page(
 async def pages_by_score(
     conn: Connection, key: str, *, after: Due | None = None, size: int = PAGE
 ) -> AsyncGenerator[list[Due]]:
-    """Yield the members of a sorted set behind a place, the lowest score first.
+    """Yield the members of a sorted set after a position, lowest score first.
 
-    Every member that stays where it is comes exactly once. What is added, removed or
-    moved meanwhile may be missed, or come twice.
+    Unchanged members come exactly once. Members added, removed or moved during the
+    iteration may be missed, or come twice.
     """
     page = await due_page(conn, key, after, size)
     while page:
@@ -123,5 +123,5 @@ async def pages_by_score(
 
 
 def _key(due: Due) -> tuple[float, bytes]:
-    # As the set orders them.
+    # The order of the sorted set.
     return float(due.at), due.member

@@ -1,9 +1,8 @@
-"""Find the cards that no event will bring up to date: their reader is new.
+"""Find outdated cards that no event will update, because the reader is new.
 
-What a card shows follows from events. A reader of the outbox that was dropped, or is
-new, has not seen those that are gone; so each approval with something still to happen,
-and each that has ended and of which messages are known, is compared once with what its
-card shows: one that has ended meanwhile must not go on asking people.
+Cards are drawn from events. A new or dropped outbox reader has missed earlier events.
+So it checks once each unfinished approval, and each ended one with known messages,
+against its card: the card of an ended approval must not ask people any more.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from keyturn.gateway.store.store import Store
 
 
 async def mark_missed(store: Store, keys: Keys) -> int:
-    """List a tenant's cards that are missing or old, to be drawn; return how many.
+    """List a tenant's missing or outdated cards for drawing; return their number.
 
     Raises:
         StoreUnavailable: when the store does not answer; some may be listed already.
@@ -33,7 +32,7 @@ async def mark_missed(store: Store, keys: Keys) -> int:
             approval = loaded.approval
             if approval.tenant != keys.tenant:
                 continue
-            # What asks nobody has a notification, and only its event posts that.
+            # Approvals without reviewers have a notification, posted by its event only.
             is_asked = any(item.is_pending for item in approval.items)
             if is_asked or await store.cards.place(keys, approval.id) is not None:
                 found.add(approval.id)
@@ -56,14 +55,14 @@ async def _is_shown(store: Store, keys: Keys, approval: Approval) -> bool:
     """Return whether an approval has a card that was not redacted."""
     posted = await store.posted_messages.read(keys, approval.id)
     ended = posted.ended
-    # Drawn again, it would be shown again.
+    # Drawing would restore the redacted text.
     if ended is not None and (ended.is_erased or ended.redacted_rev):
         return False
     return await store.cards.place(keys, approval.id) is not None
 
 
 async def _behind(store: Store, keys: Keys, ids: Sequence[str]) -> list[str]:
-    """Return those whose card shows an older rev than the record, or none."""
+    """Return approvals whose card is missing or shows an older revision."""
     commands: list[list[Argument]] = []
     for one in ids:
         commands.append(["HGET", keys.head(one), "rev"])
@@ -74,7 +73,7 @@ async def _behind(store: Store, keys: Keys, ids: Sequence[str]) -> list[str]:
 
 
 def _rev(stored: Reply) -> int:
-    # One that somebody else wrote is no rev: the card is drawn again.
+    # A malformed revision counts as old: the card is drawn again.
     with suppress(ValueError):
         return number(stored)
     return -1

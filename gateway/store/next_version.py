@@ -1,4 +1,4 @@
-"""Compute what scripts are told of a change, by the names of `next_version.lua`."""
+"""Compute the arguments of a change, named as in `next_version.lua`."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from keyturn.gateway.store.windows import as_rows
 def moves(
     conn: Connection, keys: Keys, seen: Loaded, what: Write
 ) -> tuple[dict[str, object], Stored]:
-    """Return what a script is told of one change, by the names of `next_version.lua`.
+    """Return a script's arguments for one change, named as in `next_version.lua`.
 
-    Beside it stands what is stored from then on.
+    The second result is the next version in stored form.
     """
     before, change = seen.approval, what.change
     after = change.approval
@@ -49,8 +49,8 @@ def moves(
         "unfrozen": compared(conn, keys, what.unfrozen),
         "fires": change.fires,
         "fields": fields,
-        # The seal says more than the `rev`: another master may have other changes under
-        # the same number.
+        # The seal, not only `rev`: another master may have other changes under the same
+        # revision.
         "as_read": _claims_as_read(before, fields) | {SEAL: seen.stored.seal.hex()},
         "states": states,
         "uses": [_uses(i, inputs) for i, inputs in sorted(what.inputs.items())],
@@ -69,7 +69,7 @@ def moves(
         "standing": _states_as_read(what.standing),
         "queues": queue_moves(keys, before, after, is_due_moved=bool(states)),
     }
-    # Most of it is empty.
+    # Omit empty values, which are the majority.
     return {name: one for name, one in values.items() if one}, stored
 
 
@@ -80,14 +80,14 @@ def following(
     after: Approval,
     uses: Mapping[str, str],
 ) -> tuple[dict[str, str | bool], Stored]:
-    """Return the fields of the head to write, and the next version as it is stored.
+    """Return the head's fields to write, and the next version in stored form.
 
     Args:
-        seals: of the records.
-        seen: this version as it is stored.
-        before: the same, parsed.
+        seals: seals of the records.
+        seen: this version in stored form.
+        before: this version, parsed.
         after: the next version.
-        uses: what items use of windows from now on, by index.
+        uses: the items' new uses of windows, by index.
     """
     fields = codec.changed(codec.head(before), codec.head(after))
     wrapped = seen.head.get(DATA_KEY, b"")
@@ -105,7 +105,7 @@ def following(
 
 
 def tenant_keys(keys: Keys) -> dict[str, str]:
-    """Return the keys that changes of a tenant share, by their names in the script."""
+    """Return the keys shared by a tenant's changes, by their names in the script."""
     return {
         "expiry": keys.expiry,
         "outbox": keys.outbox,
@@ -129,9 +129,8 @@ def record_keys(keys: Keys, approval_id: str, agent: str, thread: str) -> list[s
 
 
 def _claims_as_read(before: Approval, fields: Iterable[str]) -> dict[str, str]:
-    """Return which claims of the head have to be as they were read."""
-    # Only claims that this change moves: a heartbeat of another item of the card is
-    # none of its business.
+    """Return the claims that must be unchanged since the record was read."""
+    # Only claims that this change moves: heartbeats of other items do not matter.
     old = codec.head(before)
     return {field: old.get(field, "") for field in fields if field.endswith(":u")}
 
@@ -141,7 +140,7 @@ def _states_as_read(standing: Approval | None) -> list[tuple[str, str]]:
 
 
 def _states(before: Approval, after: Approval) -> dict[str, str]:
-    """Return the states of items that moved, or whose deadline did."""
+    """Return the states of items whose state or deadline changed."""
     return {
         str(item.index): item.state
         for item, was in zip(after.items, before.items, strict=True)
@@ -158,19 +157,19 @@ def _uses(index: int, inputs: EvaluationInputs) -> dict[str, object]:
 
 
 def _failed(before: Approval, after: Approval) -> list[str]:
-    """Return the items whose execution was reported as failed by this change."""
+    """Return the items whose failure this change reports."""
     return [
         item.id
         for item, was in zip(after.items, before.items, strict=True)
-        # By identity: a late report replaces the result, while an unchanged one is the
-        # same object (`with_` copies no members).
+        # Compared by identity: `with_` copies no members, so an unchanged result is the
+        # same object, while a late report replaces it.
         if item.result is not was.result and item.result and not item.result.ok
     ]
 
 
 def _rejection(before: Approval, what: Write) -> dict[str, object]:
-    # An authorization by people ends the row of rejections, also when an earlier call
-    # of the same card was rejected.
+    # A human authorization ends the row of rejections, even if an earlier call of the
+    # same card was rejected.
     is_authorized = any(
         item.state is ItemState.AUTHORIZED and was.state is ItemState.PENDING
         for item, was in zip(what.approval.items, before.items, strict=True)
@@ -179,7 +178,7 @@ def _rejection(before: Approval, what: Write) -> dict[str, object]:
 
 
 def _job_text(change: Change) -> str:
-    """Return the text of the job that a change queues; "" for none."""
+    """Return the job that a change queues, as text; "" for none."""
     approval = change.approval
     has_agent = not (approval.is_standing or approval.resumes_itself)
     if not (change.resumes and has_agent):

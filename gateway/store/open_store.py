@@ -1,8 +1,8 @@
 """Open the store: connect to a URL, or start an embedded server when needed.
 
-A process refuses a store that this version cannot read. Each tenant has a key with the
-number of its format. A process reads its own format and the one before it, since a new
-field of a record has a default. The number follows from `FORMATS`, which
+A process refuses a store in an unsupported format. Each tenant has a key with its
+format's number. A process reads its own format and the previous one, since new fields
+of a record have defaults. The number is the position in `FORMATS`, which
 `tests/store/test_store_format.py` compares with the record schemas.
 """
 
@@ -25,15 +25,15 @@ from keyturn.gateway.store.usable import shown, until_loaded, until_usable
 from keyturn.gateway.trust.keyring import Keyring
 
 ENGINE_FOLDER = "valkey"
-"""Where in the data folder the embedded server keeps its files."""
+"""Folder of the embedded server's files, in the data folder."""
 
 AUDIT_FOLDER = "audit"
-"""Where in the data folder the audit tree is, where no other folder is named."""
+"""Folder of the audit tree in the data folder, unless another one is configured."""
 
 FORMATS = {"0.1.0": "f084feeca3f7f96a583f51b2e45704a7"}
-"""Versions whose record schemas differ from those of the version before, newest last.
+"""Versions that changed the record schemas, newest last, with a digest of the schemas.
 
-Each has the digest of its schemas. The number of a format is its place, from 1.
+A format's number is its position, from 1.
 """
 
 
@@ -49,27 +49,27 @@ async def open_store(
     keyring: Keyring | None = None,
     encrypt: bool = False,
 ) -> AsyncGenerator[Store]:
-    """Open the store behind a URL, or the embedded one of a data folder.
+    """Open the store at a URL, or the embedded one in a data folder.
 
-    Processes on one data folder share one embedded server: the first starts it.
+    Processes with the same data folder share one embedded server: the first starts it.
 
     Args:
         url: address of a Redis-protocol server; None for the embedded one.
-        data_dir: the folder whose ``valkey`` folder the embedded server keeps.
-        secrets: what seals the texts that decide, the same for all processes of one
-            store; none are those in the data folder.
-        tenant: whose records this process works on.
+        data_dir: the folder that contains the embedded server's ``valkey`` folder.
+        secrets: sealing keys, the same for all processes of a store; if empty, those in
+            the data folder are used.
+        tenant: tenant of this process.
         insecure_dev: accept a server that would lose acknowledged decisions.
-        waits: wait for a server that is away for a while, see `until_usable`.
-        keyring: the signing keys of this process; those that are missing are made.
-        encrypt: whether this process encrypts the texts that it stores; what another
-            one encrypted is read in any case.
+        waits: wait for a server that is temporarily away, see `until_usable`.
+        keyring: this process's signing keys; missing ones are created.
+        encrypt: encrypt texts before they are stored. Encrypted texts are readable in
+            any case.
 
     Raises:
-        StoreUnavailable: when there is no server, or none in time.
-        UnsafeStore: when it would lose acknowledged decisions.
-        SettingsError: when another secret seals the data, this version cannot read its
-            format, or a signing key cannot be used.
+        StoreUnavailable: when there is no server, or not in time.
+        UnsafeStore: when the server would lose acknowledged decisions.
+        SettingsError: when the data has another secret or an unsupported format, or a
+            signing key cannot be used.
     """
     if keyring is not None:
         keyring.make_missing(datetime.now(UTC))  # noqa: TID251 - no store yet
@@ -91,7 +91,7 @@ async def open_store(
             await ensure_format(store, store.keys_of_tenant(tenant))
             await ensure_secret(store.conn, store.keys_of_tenant(tenant))
 
-        # The embedded one has just been started: nobody else brings it back.
+        # The embedded server was just started here: waiting would not help.
         if waits and engine is None:
             await until_usable(check, url)
         else:
@@ -100,11 +100,11 @@ async def open_store(
 
 
 async def ensure_format(store: Store, keys: Keys) -> None:
-    """Keep the number of the format with the data, or compare it with what is kept.
+    """Store the format's number, or compare it with the stored one.
 
     Raises:
-        SettingsError: this version cannot read the store, or processes of the version
-            before still run, which could not read what this one writes.
+        SettingsError: this version cannot read the store, or processes of the previous
+            version are still running and could not read new data.
         StoreUnavailable: when the store does not answer.
     """
     conn, key = store.conn, keys.format
@@ -112,7 +112,7 @@ async def ensure_format(store: Store, keys: Keys) -> None:
     mine, version = len(versions), versions[-1]
     kept = text(await conn.command("GET", key))
     if not kept:
-        # Of two processes that start first at the same time one wins, and both compare.
+        # If two processes start at once, one write wins, and both compare.
         await conn.keep(["SET", key, f"{mine} {version}", "NX"])
         kept = text(await conn.command("GET", key))
     number, _, by = kept.partition(" ")

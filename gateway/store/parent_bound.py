@@ -1,16 +1,16 @@
 """Run a program that ends when its parent process ends.
 
 Started as a script: ``python -I -S parent_bound.py PARENT_PID PROGRAM [ARG …]``. It
-asks the kernel for a SIGKILL at the death of its parent and then becomes the program.
-A script of its own, because code between fork and exec of a threaded process is unsafe.
+asks the kernel for a SIGKILL when its parent dies, and then becomes the program. It is
+a separate script, because code between fork and exec of a threaded process is unsafe.
 
-SIGKILL and not SIGTERM: a server that shuts down in order still answers for 100 ms.
-Keyturn, started again in that time, shared a server that then went away, and failed.
-The program therefore has to keep what it acknowledged also when it is killed.
+SIGKILL, not SIGTERM: a server in an orderly shutdown still answers for 100 ms. A
+restarted Keyturn could adopt it in that time, and then fail. So acknowledged data of
+the program must survive a kill.
 
-The kernel means the *thread* that started it (prctl(2), PR_SET_PDEATHSIG), so that
-thread has to live as long as the program. Other systems than Linux have no such signal:
-there the next start finds the program that outlived its parent, and ends it.
+The kernel watches the *thread* that started it (prctl(2), PR_SET_PDEATHSIG), so that
+thread must live as long as the program. Other systems lack this signal: there, the next
+start finds the orphaned program, and ends it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main(parent: int, program: list[str]) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
             sys.exit(f"prctl failed: {os.strerror(ctypes.get_errno())}")
-        # A parent that died before prctl was called sends no signal any more.
+        # If the parent died before prctl, no signal will come.
         if os.getppid() != parent:
             sys.exit("the parent ended before the program began")
     os.execv(program[0], program)  # noqa: S606 - a list of words, no shell

@@ -1,12 +1,13 @@
-"""Index of what waits for people, by who may decide it or take it back.
+"""Index of items that wait for people: by reviewer, and by requester.
 
-A queue is a sorted set of approvals by when the first of their waiting calls expires.
-One holds what the same people may decide, by the users and user groups that the
-records name; one for each principal holds what they asked for. Each name lists the
-queues it is in, so a person's part is found whatever else waits, and read by pages.
+A queue is a sorted set of approvals by the earliest expiry of their pending calls. A
+reviewer queue has the approvals with the same users and user groups as reviewers. A
+requester queue has one principal's requests. Each user or group has a list of their
+queues, so a person's items are found without a search, in pages.
 
-The scripts that write a record move it between queues in the same step. A queue lists
-too much rather than too little (who has voted, say): readers compare each record.
+The scripts that write a record update its queues in the same step. A queue may contain
+too much but never too little (it ignores votes, for example): readers check each
+record.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from keyturn.gateway.store.listed_members import Due, pages_by_score, readable
 _USER, _GROUP = "user", "group"
 
 Row: TypeAlias = tuple[str, list[str], list[str]]
-"""A queue, the lists that name it, and the user groups of it."""
+"""A queue, the lists that refer to it, and its user groups."""
 
 
 Members: TypeAlias = tuple[list[str], list[str]]
-"""Users and user groups for whom the same waits."""
+"""Users and user groups with the same pending items."""
 
 
 class Place(NamedTuple):
-    """Where a page of a queue ended: a deadline, and which approval of it."""
+    """End of a page of a queue: a deadline and an approval."""
 
     due_ms: float
     approval: str
@@ -42,19 +43,19 @@ FIRST = Place(float("-inf"), "")
 
 @dataclass(frozen=True)
 class QueuePage:
-    """Approvals, the soonest due first, and where the next page begins, if any."""
+    """Approvals, earliest deadline first, and the start of the next page, if any."""
 
     approvals: Sequence[str]
     next: Place | None
 
 
 def rows_of(keys: Keys, approval: Approval) -> list[Row]:
-    """Return the queues that an approval belongs in: none when nothing of it waits."""
+    """Return the queues of an approval; none if it has no pending item."""
     return _rows(keys, _members_of(approval))
 
 
 def _members_of(approval: Approval) -> list[Members]:
-    """Return the users and groups of the queues that an approval belongs in."""
+    """Return the users and groups of an approval's queues."""
     waiting = [item for item in approval.items if item.is_pending]
     if not waiting:
         return []
@@ -82,16 +83,16 @@ def _rows(keys: Keys, members: Iterable[Members]) -> list[Row]:
 def moves(
     keys: Keys, before: Approval, after: Approval, *, is_due_moved: bool
 ) -> dict[str, object]:
-    """Return what a script is told of a change: queues to leave, and to be in.
+    """Return a script's arguments for a change: queues to leave and to enter.
 
-    Nothing where it stays in its queues, and the deadlines of what waits are the same.
+    Empty if queues and deadlines stay the same.
     """
     members, before_members = _members_of(after), _members_of(before)
     if members == before_members and not is_due_moved:
         return {}
     enters = _rows(keys, members)
     stays = {queue for queue, _, _ in enters}
-    # Without the lists that name them: nobody enters these.
+    # Only the queue: the lists that refer to it stay.
     were = (keys.person_queue(*one) for one in before_members)
     leaves = [queue for queue in were if queue not in stays]
     groups = keys.queue_groups
@@ -105,13 +106,13 @@ def _row(keys: Keys, users: Sequence[str], groups: Sequence[str]) -> Row:
 
 
 class PersonQueues:
-    """What waits, by people, of all tenants."""
+    """Pending items by person, for all tenants."""
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
 
     async def groups(self, keys: Keys) -> frozenset[str]:
-        """Return the user groups that something waits for.
+        """Return the user groups that have pending items.
 
         Raises:
             StoreUnavailable: when the store does not answer.
@@ -132,7 +133,7 @@ class PersonQueues:
     async def queues(
         self, keys: Keys, users: Iterable[str], groups: Iterable[str]
     ) -> list[str]:
-        """Return the queues in which something of these people or groups may wait."""
+        """Return the queues that may have items for these people or groups."""
         names = [*((_USER, one) for one in users), *((_GROUP, one) for one in groups)]
         found = await self._lists(keys, names)
         return sorted({queue for queues in found for queue in queues})
@@ -140,9 +141,10 @@ class PersonQueues:
     async def page(
         self, keys: Keys, queues: Collection[str], after: Place, size: int
     ) -> QueuePage:
-        """Return what comes behind a place in these queues, at most ``size``.
+        """Return up to ``size`` approvals after a position in these queues.
 
-        What is added, removed or moved between two pages may be missed, or come twice.
+        Approvals added, removed or moved between two pages may be missed, or come
+        twice.
         """
         found = dict[str, float]()
         ends = list[Place]()
@@ -150,8 +152,8 @@ class PersonQueues:
             rows, is_cut = await self._behind(keys, queue, after, size)
             found |= {one.approval: one.due_ms for one in rows}
             ends += rows[-1:] if is_cut else []
-        # What a cut queue has behind its last row is not known: nothing later is
-        # returned, or it would be passed over.
+        # The rest of a cut queue is unknown, so drop everything after its last row;
+        # otherwise its next rows would be skipped.
         end = min(ends, default=None)
         ordered = sorted(Place(due_ms, one) for one, due_ms in found.items())
         known = [one for one in ordered if end is None or one <= end]
@@ -164,13 +166,13 @@ class PersonQueues:
     async def _behind(
         self, keys: Keys, queue: str, after: Place, size: int
     ) -> tuple[list[Place], bool]:
-        """Return what a queue has behind a place, and whether it has more."""
+        """Return a queue's rows after a position, and whether it has more."""
         start = Due(repr(after.due_ms), keys.listed(after.approval))
         pages = pages_by_score(
             self._conn, queue, after=None if after == FIRST else start, size=size
         )
         async for page in pages:
-            # By what came and not by what it means: something else may be listed.
+            # Compare the raw page size: it may include malformed members.
             if rows := _places(keys, page):
                 return rows, len(page) == size
         return [], False
@@ -183,7 +185,7 @@ class PersonQueues:
             return []
 
         def queue(member: bytes) -> str:
-            # Whatever it names is read: it has to be of this kind.
+            # Foreign entries may name any key: accept only queues.
             if not (name := text(member)).startswith(keys.person_queues):
                 raise ValueError("no queue")
             return name
@@ -193,7 +195,7 @@ class PersonQueues:
 
 
 def _places(keys: Keys, page: Iterable[Due]) -> list[Place]:
-    """Return those members of a queue that are approvals, with their deadlines."""
+    """Return the approvals in a queue with their deadlines, without junk."""
     return [
         Place(float(one.at), keys.unlisted(one.member))
         for one in page

@@ -1,15 +1,13 @@
-"""Store where messages of the bot are in Slack, to redact, change and replace them.
+"""Store the places of the bot's messages in Slack, to redact, change and replace them.
 
-An approval and the place of its card are forgotten when their time is over, and that is
-when their messages have to be redacted. So these have a record of their own, which
-lives longer: where they are, and how the approval ended. A sorted set says when each is
-looked at.
+Messages have to be redacted when their approval and its card's place expire. So they
+have a separate record with a longer lifetime: their places, and the approval's outcome.
+A sorted set has the time of each record's next check.
 
-What is noted is sealed: who can write to the store must not be able to have other
-messages of the bot replaced, or its own words put there. Each look at the messages of
-an approval seals them anew where the secret was replaced since, and there is one at
-least every `LOOK`. A moved channel under a secret that was replaced counts as unknown,
-and is noted again when somebody uses a card there.
+The entries are sealed: write access to the store must not be enough to replace other
+messages of the bot, or to change its text. Each check seals them again if the secret
+was replaced, and there is a check at least every `LOOK`. A moved channel sealed with an
+old secret counts as unknown, and is recorded again when a person uses a card there.
 """
 
 from __future__ import annotations
@@ -32,31 +30,31 @@ logger = logging.getLogger(__name__)
 NOTE = Script("note_message")
 
 LOOK = timedelta(days=29)
-"""How often messages are looked at, at least: an approval that has ended is kept for a
-day longer, so one of these looks finds how it ended."""
+"""Longest interval between checks of messages: a day less than the retention of an
+ended approval, so that one check finds its outcome."""
 
 KEPT = timedelta(days=90)
-"""How long messages are known after they were looked at last."""
+"""How long messages are known after their last check."""
 
 MOST = 500
-"""How many messages about one approval are known."""
+"""Limit of known messages of one approval."""
 
 _ENDED = "="
 
 TAKE_URL = Script("take_url")
 
 USES = 4
-"""One of the five is left for a private reply to the click."""
+"""Slack allows five; one is reserved for a private reply to the click."""
 
 
 class Ended(Record, extra="ignore"):
     """How an approval ended.
 
     Attributes:
-        at_ms: when.
-        outcome: in a few words of ours.
-        redacted_rev: of the approval whose messages were redacted; 0: of none.
-        is_erased: it was erased, so its messages are redacted at once.
+        at_ms: time of the end.
+        outcome: the outcome in a few words.
+        redacted_rev: the approval's revision when its messages were redacted; 0: never.
+        is_erased: True if it was erased, so its messages are redacted at once.
     """
 
     at_ms: int
@@ -67,7 +65,7 @@ class Ended(Record, extra="ignore"):
 
 @dataclass(frozen=True)
 class PostedMessages:
-    """Messages about an approval: channel and ts of each, and how it ended."""
+    """An approval's messages with channel and ts, and its outcome."""
 
     places: tuple[tuple[str, str], ...]
     ended: Ended | None
@@ -84,13 +82,13 @@ class PostedMessageStore:
     async def note(
         self, keys: Keys, approval: str, place: tuple[str, str], *, kept: timedelta
     ) -> None:
-        """Note a message that was posted.
+        """Record a posted message.
 
         Args:
-            keys: of the tenant.
-            approval: what the message is about.
+            keys: keys of the tenant.
+            approval: subject of the message.
             place: its channel and ts.
-            kept: how long messages stay as they are after their approval has ended.
+            kept: how long messages stay unredacted after the approval has ended.
         """
         name, at = keys.messages(approval), " ".join(place)
         reply = await NOTE(
@@ -108,7 +106,7 @@ class PostedMessageStore:
             logger.error("message.not_noted id=%s", approval)
 
     async def due(self, keys: Keys, limit: int) -> list[str]:
-        """Return approvals whose messages are to be looked at now."""
+        """Return approvals whose messages are due for a check."""
         key = keys.messages_due
         now_ms = await self._conn.now_ms(key)
         reply = await self._conn.command(
@@ -117,9 +115,9 @@ class PostedMessageStore:
         return await listed_approvals(self._conn, keys, key, reply)
 
     async def read(self, keys: Keys, approval: str) -> PostedMessages:
-        """Return the messages about an approval; none where none is known any more.
+        """Return an approval's messages; empty if none are known.
 
-        What was not noted for this approval is reported, and forgotten.
+        Entries with an invalid seal are reported and deleted.
         """
         name = keys.messages(approval)
         found, time = await self._conn.transaction(["HGETALL", name], ["TIME"])
@@ -138,13 +136,13 @@ class PostedMessageStore:
         return PostedMessages(tuple(places), ended, milliseconds(time))
 
     async def redacted(self, keys: Keys, approval: str, place: tuple[str, str]) -> None:
-        """Note that nothing is left to redact of a message."""
+        """Record that a message needs no more redaction."""
         await self._conn.command("HDEL", keys.messages(approval), " ".join(place))
 
     async def look_at(
         self, keys: Keys, approval: str, at_ms: int, *, ended: Ended | None = None
     ) -> None:
-        """Look at the messages of an approval at a moment, and keep how it ended."""
+        """Schedule a check of an approval's messages, and save its outcome."""
         name = keys.messages(approval)
         wrote: list[list[str | int | bytes]] = []
         if ended is not None:
@@ -158,14 +156,14 @@ class PostedMessageStore:
         )
 
     async def erase(self, keys: Keys, approval: str) -> None:
-        """Let the messages about an approval that was erased be redacted now."""
+        """Schedule immediate redaction of an erased approval's messages."""
         posted = await self.read(keys, approval)
         if posted.places:
             erased = Ended(at_ms=posted.now_ms, is_erased=True)
             await self.look_at(keys, approval, posted.now_ms, ended=erased)
 
     async def forget(self, keys: Keys, approval: str) -> None:
-        """Look at the messages of an approval no more."""
+        """Stop checking an approval's messages."""
         await self._conn.transaction(
             ["DEL", keys.messages(approval)],
             ["ZREM", keys.messages_due, keys.listed(approval)],
@@ -191,27 +189,27 @@ def _ms(time: timedelta) -> int:
 
 
 class MovedChannelStore:
-    """The ids that channels have now, by the ones that they had before."""
+    """Current ids of channels, by their former ids."""
 
     def __init__(self, sealing: Sealing) -> None:
         self._conn = sealing.conn
         self._sealing = sealing
 
     async def note(self, keys: Keys, was: str, now: str) -> None:
-        """Note that a channel has another id now.
+        """Record that a channel's id has changed.
 
         Args:
-            keys: of the tenant.
-            was: the id that Slack knows no more.
-            now: the id that it has instead.
+            keys: keys of the tenant.
+            was: the former id, which Slack no longer accepts.
+            now: the current id.
         """
         name = keys.moved_channels
         sealed = self._sealing.sealed(Sealed.MESSAGE, (name, was), now.encode())
-        # For as long as the store: how long messages are kept is a setting.
+        # Permanent, since the retention of messages is configurable.
         await self._conn.command("HSET", name, was, sealed)
 
     async def known(self, keys: Keys) -> dict[str, str]:
-        """Return the id that each channel has now, by the one that it had before."""
+        """Return the current id of each moved channel, by its former id."""
         name = keys.moved_channels
         found = fields(await self._conn.command("HGETALL", name))
         moved = {
@@ -222,12 +220,12 @@ class MovedChannelStore:
 
 
 class ResponseUrlStore:
-    """The newest response URL of each message on which somebody clicked.
+    """The latest response URL of each message on which a person clicked.
 
-    A post to it replaces the message outside the limit of updates. Slack sends one with
-    each click. It is good for five posts within thirty minutes, and whoever knows it
-    can post as the app: so it is in no record and in no log, and is forgotten before
-    Slack takes it no more.
+    A post to it replaces the message and does not count towards the rate limit of
+    updates. Slack sends a URL with each click. It is valid for five posts within thirty
+    minutes and allows anyone to post as the app. So it never enters a record or a log,
+    and is deleted before it expires.
     Source: https://docs.slack.dev/interactivity/handling-user-interaction
     """
 
@@ -235,15 +233,15 @@ class ResponseUrlStore:
         self._conn = conn
 
     async def keep(self, keys: Keys, channel: str, ts: str, url: str) -> None:
-        """Keep the URL of a click on a message."""
+        """Save the URL of a click on a message."""
         key, kept = keys.response_url(channel, ts), f"{USES} {url}"
         await self._conn.command("SET", key, kept, "PX", RESPONSE_URL_MS)
 
     async def take(self, keys: Keys, channel: str, ts: str) -> str:
-        """Return the URL of a message for one post; "" when there is none."""
+        """Return a message's URL for one post; "" if there is none."""
         word, *url = await TAKE_URL(self._conn, url=keys.response_url(channel, ts))
         return text(url[0]) if text(word) == "taken" else ""
 
     async def forget(self, keys: Keys, channel: str, ts: str) -> None:
-        """Forget the URL of a message: Slack did not take it."""
+        """Delete a message's URL, because Slack rejected it."""
         await self._conn.command("DEL", keys.response_url(channel, ts))

@@ -1,9 +1,9 @@
-"""Store how the newest calls with each effect ended, and read it back.
+"""Store and read precedents: the outcomes of the latest calls with each effect.
 
-It is written in the step that changes a call, and read with what else an evaluation
-needs, so that neither takes a round trip of its own. At most `MOST_KEPT` calls of a
-kind are kept of an effect, for as long as an approval is; what the policy alone let run
-counts in rules for a day, and is kept as long.
+Precedents are written in the step that changes a call, and read with the other inputs
+of an evaluation, so both need no extra round trip. For each effect and kind, at most
+`MOST_KEPT` calls are stored, as long as approvals are. Calls that the policy alone
+authorized count in rules for one day, but are stored as long.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ logger = logging.getLogger(__name__)
 _LABEL = "precedent"
 _ELSEWHERE = {"call", "since_ms", "at_ms"}
 _CHANGES = "n"
-"""Field that numbers the changes."""
+"""Field with the number of the latest change."""
 
 _LET_RUN = ItemState.AUTHORIZED
 
 Row = tuple[str, str, str | bool, str, int]
-"""Key, call, kind or False, body, lifetime: as scripts write a precedent."""
+"""Key, call, kind or False, body, lifetime: a precedent for scripts to write."""
 
 
 class AutoRun(NamedTuple):
-    """A call of tier ``auto``: its name, who asked for it, and the hash of it."""
+    """A call of tier ``auto``: its name, its agent, and a hash of its arguments."""
 
     call: str
     agent: str
@@ -46,11 +46,11 @@ class AutoRun(NamedTuple):
 
 @dataclass(frozen=True)
 class Known:
-    """The precedents of one effect as they were read.
+    """The precedents of one effect at the time of the read.
 
     Attributes:
-        key: where they stand.
-        changes: number of the newest change; "" before the first.
+        key: their key in the store.
+        changes: number of the latest change; "" before the first.
         precedents: newest first.
     """
 
@@ -60,7 +60,7 @@ class Known:
 
 
 def encrypted_rows(conn: Connection, rows: Iterable[Row]) -> list[Row]:
-    """Return rows with their bodies as they are stored."""
+    """Return rows with their bodies in stored form."""
     return [
         (key, call, kind, sealed_words(conn, (_LABEL, key, call), body), keep_ms)
         if body
@@ -70,7 +70,7 @@ def encrypted_rows(conn: Connection, rows: Iterable[Row]) -> list[Row]:
 
 
 def read(conn: Connection, key: str, found: Mapping[str, bytes]) -> Known:
-    """Read the precedents of one effect; what cannot be read is left out."""
+    """Parse the precedents of one effect; malformed ones are skipped."""
     precedents: list[Precedent] = []
     for call, value in found.items():
         if call == _CHANGES:
@@ -81,7 +81,7 @@ def read(conn: Connection, key: str, found: Mapping[str, bytes]) -> Known:
             times = {"since_ms": int(since_ms), "at_ms": int(at_ms)}
             one = Precedent.model_validate({**from_json(body), "call": call, **times})
             if not is_sealed:
-                # It counts, as it stops a call at most; who decided it is not known.
+                # It can only stop a call, so it counts, without the people it names.
                 logger.warning("precedent.unsealed call=%s", call)
                 one = one.with_(by=(), reason="")
         except (TypeError, ValueError):
@@ -96,15 +96,15 @@ def read(conn: Connection, key: str, found: Mapping[str, bytes]) -> Known:
 def read_all(
     conn: Connection, keys: Sequence[str], replies: Iterable[Reply]
 ) -> dict[str, Known]:
-    """Read the precedents of several effects, by key."""
+    """Parse the precedents of several effects, by key."""
     pairs = zip(keys, replies, strict=True)
     return {key: read(conn, key, fields(found)) for key, found in pairs}
 
 
 def rows_of_change(keys: Keys, before: Approval, after: Approval) -> list[Row]:
-    """Return what a change makes of the precedents that its calls are.
+    """Return the changed precedents after a change of an approval.
 
-    The bodies are as they are before `encrypted_rows`.
+    The bodies are plain; see `encrypted_rows`.
     """
     rows: list[Row] = []
     for was, now in zip(before.items, after.items, strict=True):
@@ -121,15 +121,15 @@ def rows_of_change(keys: Keys, before: Approval, after: Approval) -> list[Row]:
 
 
 def rows_of_opening(keys: Keys, approvals: Iterable[Approval]) -> list[Row]:
-    """Return the precedents that new calls are which the policy alone authorized."""
+    """Return the precedents of new calls that the policy alone authorized."""
     placed = (_placed(keys, one, item) for one in approvals for item in one.items)
     return [_row(*found) for found in placed if found is not None]
 
 
 def row_of_auto_run(keys: Keys, effect: str, what: AutoRun) -> Row:
-    """Return the precedent that a call of tier ``auto`` is, which has no record."""
-    # It was let run. What came of it is not known here. Written as `_json` writes such
-    # a `Precedent`, which takes longer to make than all else about it.
+    """Return the precedent of a call of tier ``auto``, which has no record."""
+    # Authorized, with unknown result. Built by hand in the form of `_json`, because a
+    # `Precedent` object would take longer than the rest.
     body = {"state": _LET_RUN.value, "agent": what.agent, "args_hash": what.args_hash}
     text = to_json(body).decode()
     key = keys.precedents(effect)
@@ -137,7 +137,7 @@ def row_of_auto_run(keys: Keys, effect: str, what: AutoRun) -> Row:
 
 
 def seen_precedents(known: Iterable[Known]) -> list[tuple[str, str]]:
-    """Return what a script compares with the precedents of the moment it writes."""
+    """Return values for a script to compare with the current precedents."""
     return [(one.key, one.changes) for one in known]
 
 
@@ -149,7 +149,7 @@ def _placed(keys: Keys, approval: Approval, item: Item) -> tuple[str, Precedent]
 
 
 def body_of(conn: Connection, key: str, what: Precedent) -> str:
-    """Return the text of a precedent as it is stored."""
+    """Return a precedent's body in stored form."""
     return sealed_words(conn, (_LABEL, key, what.call), _json(what))
 
 

@@ -1,9 +1,9 @@
 """Register the processes of a tenant, with the configuration that they must share.
 
-One hash holds it all: ``p:`` a process, with the time until which it counts as alive;
-``r:`` why one was refused, for those who look; ``a:`` where the threads of an agent are
-kept, for ever. A process joins only if nobody joined since it compared itself with the
-others, so two that do not fit together never both join.
+One hash has three kinds of fields. ``p:`` is a process and the end of its lifetime.
+``r:`` is the reason why a process was refused, for operators. ``a:`` is the place of an
+agent's threads, permanently. A process joins only if no other one joined since it
+compared itself with the others, so two incompatible processes never both join.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from keyturn.gateway.store.listed_members import readable_fields
 from keyturn.gateway.store.script import Script
 
 LIFE_MS = 20_000
-"""How long a process counts as alive after its last sign of life."""
+"""Lifetime of a process after its last heartbeat."""
 
 REFUSAL_MS = 10 * 60 * 1000
-"""How long it is told that a process was refused."""
+"""How long the refusal of a process is shown."""
 
 JOIN = Script("join")
 
 
 class ProcessInfo(Record, extra="ignore"):
-    """What one process says of itself; versions compare what both of them know.
+    """A process's description of itself; versions compare the fields that both have.
 
     Attributes:
         role: ``gateway`` or ``bot``.
         where: host and process id, for people.
-        tenant: whose approvals it works on.
-        agents: whose threads it advances, all of them or some.
-        serves: those of them of which it advances every thread.
-        checkpoints: id of the database that keeps their threads; "" for a bot.
-        file: which file of which machine that is; "" when it is not a file.
-        shown: the same for people.
-        seals: id of the key with which it seals buttons; "" for a gateway.
+        tenant: tenant of its approvals.
+        agents: agents for which it advances some or all threads.
+        serves: agents for which it advances every thread.
+        checkpoints: id of the database of their threads; "" for a bot.
+        file: machine and path of the database; "" if it is not a file.
+        shown: the database in words for people.
+        seals: id of the key that seals its buttons; "" for a gateway.
         accepts: ids of all keys whose seals it accepts.
-        ahead_s: by how much its machine's clock is ahead of the store's; 0 where it is
-            right, as far as people can see.
+        ahead_s: how far its clock is ahead of the store's; 0 if the difference is too
+            small to notice.
     """
 
     role: str
@@ -65,7 +65,7 @@ class ProcessInfo(Record, extra="ignore"):
 
 
 class AgentCheckpoints(Record, extra="ignore"):
-    """Where the threads of an agent are kept; "" when a program decides for each."""
+    """The place of an agent's threads; "" if a program chooses it for each thread."""
 
     tenant: str
     agent: str
@@ -74,19 +74,19 @@ class AgentCheckpoints(Record, extra="ignore"):
 
     @property
     def field(self) -> str:
-        """Return the field of the hash."""
+        """Return the field in the hash."""
         return f"a:{json.dumps([self.tenant, self.agent])}"
 
 
 @dataclass(frozen=True)
 class Processes:
-    """What is registered, at one moment.
+    """The registry in one snapshot.
 
     Attributes:
         revision: changes whenever a process joins.
-        alive: name to process, and until when it counts (milliseconds, store's clock).
-        kept: tenant and agent to where the threads are.
-        refused: sentences about processes that were refused lately.
+        alive: processes by name, with the end of their lifetime (store's clock, ms).
+        kept: place of the threads, by tenant and agent.
+        refused: sentences about recently refused processes.
     """
 
     revision: str
@@ -103,7 +103,7 @@ class ProcessStore:
         self.life_ms = LIFE_MS
 
     async def read(self, keys: Keys) -> Processes:
-        """Return what is registered; raises `StoreUnavailable`."""
+        """Read the registry; raises `StoreUnavailable`."""
         clock = self._conn.clock
         asked_s = clock.asking()
         raw, time = await self._conn.transaction(["HGETALL", keys.members], ["TIME"])
@@ -120,8 +120,7 @@ class ProcessStore:
             if kind == "a":
                 one = AgentCheckpoints.model_validate_json(value)
                 kept[one.tenant, one.agent] = one
-            # Rows that have ended are removed by the next process that writes; until
-            # then they are passed over here.
+            # The next process that writes removes expired rows; skip them until then.
             elif kind == "p" and int(ends) >= now_ms:
                 alive[rest] = (ProcessInfo.model_validate_json(body), int(ends))
             elif kind == "r" and int(ends) >= now_ms:
@@ -140,7 +139,7 @@ class ProcessStore:
         seen: str,
         kept: tuple[AgentCheckpoints, ...] = (),
     ) -> bool:
-        """Register a process; False when another joined since ``seen`` was read."""
+        """Register a process; False if another one joined since ``seen`` was read."""
         reply = await JOIN(
             self._conn,
             members=keys.members,
@@ -153,15 +152,15 @@ class ProcessStore:
         return text(reply[0]) == "joined"
 
     async def stay(self, keys: Keys, name: str, process: ProcessInfo) -> None:
-        """Let a process count as alive from now on."""
+        """Renew the lifetime of a process."""
         await self.join(keys, name, process, seen="")
 
     async def leave(self, keys: Keys, name: str) -> None:
-        """Forget a process."""
+        """Remove a process."""
         await self._conn.command("HDEL", keys.members, f"p:{name}")
 
     async def refuse(self, keys: Keys, who: str, sentence: str) -> None:
-        """Remember for a while that a process was refused, and why."""
+        """Record for a while that a process was refused, with the reason."""
         await JOIN(
             self._conn,
             members=keys.members,
@@ -173,14 +172,13 @@ class ProcessStore:
         )
 
     async def keep(self, keys: Keys, kept: tuple[AgentCheckpoints, ...]) -> None:
-        """Register where agents keep their threads from now on."""
+        """Register the place of agents' threads."""
         for one in kept:
             await self._conn.command(
                 "HSET", keys.members, one.field, one.model_dump_json()
             )
 
     async def waiting(self, keys: Keys, agent: str) -> int:
-        """Return how many calls of an agent wait for people."""
-        # It may count calls that have just expired, which is good enough for a
-        # sentence.
+        """Return the number of an agent's pending calls."""
+        # May include calls that have just expired, which is acceptable for display.
         return number(await self._conn.command("ZCARD", keys.waiting(agent)))

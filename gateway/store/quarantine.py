@@ -1,4 +1,4 @@
-"""Set a corrupt approval aside, so that timers and threads go on."""
+"""Quarantine a corrupt approval, so that timers and threads continue."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from keyturn.gateway.store.writing import CHANGE
 
 
 class ForgedRecords:
-    """Reports forged records, and sets them aside.
+    """Reports forged records, and quarantines them.
 
     Args:
-        conn: to the store.
-        security: reports what was noticed.
+        conn: connection to the store.
+        security: reports security events.
     """
 
     def __init__(self, conn: Connection, security: SecurityEvents) -> None:
@@ -48,11 +48,11 @@ class ForgedRecords:
 
     @asynccontextmanager
     async def noticed(self, keys: Keys) -> AsyncGenerator[None]:
-        """Set a record aside that is found to be forged, before the finder is told.
+        """Quarantine a forged record found in the block, then raise the error again.
 
         Raises:
-            ForgedRecord: that was found inside.
-            StoreUnavailable: it may be none: the secret of the store is not known here.
+            ForgedRecord: the error of the block.
+            StoreUnavailable: the seal may be valid under a secret unknown here.
         """
         try:
             yield
@@ -61,7 +61,7 @@ class ForgedRecords:
                 await ensure_known(
                     self._conn, self._security, keys, approval=error.approval
                 )
-            # Refused in any case, also where none of this is written.
+            # The record is refused even if the quarantine cannot be written.
             with suppress(StoreUnavailable):
                 tenant, ref = await quarantine(
                     self._conn, keys, error.approval, why=error.why
@@ -85,12 +85,12 @@ def _event(error: ForgedRecord, tenant: str, ref: TurnRef) -> SecurityEvent:
 async def quarantine(
     conn: Connection, keys: Keys, approval_id: str, *, why: str = ""
 ) -> tuple[str, TurnRef]:
-    """End a corrupt approval: nothing in it is decided or run any more.
+    """End a corrupt approval: none of its items can be decided or run any more.
 
-    What waits in it is withdrawn and leaves its windows, it has no deadline any more,
-    it is announced, and its thread, if that much can be read, is brought back. An
-    approval that was quarantined before is left as it is. ``why`` says in words what
-    was found. Returns the tenant and the turn that it names, if it does.
+    Pending items are withdrawn and leave their windows, and deadlines are removed. The
+    end is announced, and the thread is resumed if its name is legible. A record that
+    was quarantined before stays unchanged. ``why`` is the reason in words. Returns the
+    tenant and the turn, as far as they are legible.
     """
     raw_head, document, time = await conn.transaction(
         ["HGETALL", keys.head(approval_id)],
@@ -98,11 +98,11 @@ async def quarantine(
         ["TIME"],
     )
     head, now_ms = fields(raw_head), milliseconds(time)
-    # The sweep and a click may find the same corrupt record at once: it is announced,
-    # and its thread brought back, once.
+    # The sweep and a click may find the record at once; announce it and resume the
+    # thread only once.
     seals = RecordSeals(conn)
     is_first = not seals.is_quarantined(approval_id, head)
-    # Its keys exist for nobody, so what the script does with them changes nothing.
+    # Placeholder names match no existing keys, so the script changes no other data.
     tenant, ref = "", TurnRef(agent="", thread="", message_id="")
     with suppress(ForgedRecord):
         plain = seals.encryption.opened(
@@ -124,25 +124,25 @@ async def quarantine(
         str(i): s for i, s in ending.quarantined_states(codec.states(head)).items()
     }
     if conn.ledger is not None:
-        # Before the end is written: a sealed record of before that is put back later
-        # must not run what people were told has ended.
+        # Before the record ends: a sealed earlier version, restored later, must not run
+        # calls that were announced as ended.
         spent = [Attempt(approval_id, int(i), NEVER_AGAIN) for i in states]
         await conn.ledger.spend(spent, now_ms=now_ms)
     moved = {f"{i}:s": state for i, state in states.items()}
     since = dict.fromkeys((f"{i}:t" for i in states), str(now_ms))
     change: dict[str, object] = {
         "id": approval_id,
-        # Compared as text with what is there, whatever that is.
+        # Compared as text with the stored value, even if that is malformed.
         "rev": head.get("rev", b"").decode("utf-8", "replace"),
         "seen_ms": now_ms,
         "fields": {**moved, **since, **_set_aside(seals, approval_id, now_ms)},
         "states": states,
-        # At 0: takes every timer out, or each would find the corrupt record again.
+        # Score 0 removes every timer; otherwise each would find the record again.
         "set": [(kind, 0) for kind in timing.TimerKind],
         "events": sealed_texts(conn, keys, [event] * is_first),
         "job": job.model_dump_json() if run_ref.thread and is_first else "",
-        # No queues: who might have decided it is the corrupt part, maybe. It stays
-        # listed until the last of its queue expires, and nobody can read it.
+        # No queues: the names of the reviewers may be the corrupt part. The approval
+        # stays in its queues until they expire, but is unreadable.
     }
     await CHANGE(
         conn,
@@ -166,12 +166,12 @@ def _set_aside(seals: RecordSeals, approval_id: str, now_ms: int) -> dict[str, s
 async def _mend_of(
     conn: Connection, keys: Keys, approval_id: str, ref: TurnRef
 ) -> None:
-    """Write again of which run and turn a record is, if that is what was damaged.
+    """Return fields that restore a record's run and turn, if those were damaged.
 
-    The script ends by it what the run and the turn keep: without it they would count
-    the approval as open for ever.
+    The script uses them to end the approval in its run and turn; otherwise both would
+    count it as open forever.
     """
-    # Believed only where the turn and the run themselves list the approval.
+    # Accept the names only if the turn and the run list the approval.
     run = keys.run(ref.run_ref)
     turn = keys.turn(digest.turn_key(tenant=keys.tenant, **ref.names))
     run_hash, turn_hash = (bytes.fromhex(key.rpartition(":")[2]) for key in (run, turn))

@@ -1,11 +1,10 @@
 """Track each outbox reader's position, and trim events that all have acknowledged.
 
-Every reader is a consumer group: the bot of each tenant. An
-event stays until the last of them has acknowledged it, however many events that are: a
-card, a reminder or an agent's last words may depend on it. So the outbox grows while a
-reader is away, and it is said which one that is: in the log, by the metrics, by
-``/readyz`` and by ``keyturn doctor``. One that is gone for good is dropped by hand, or
-after `keyturn.gateway.store.keys.RETENTION`; if it comes back, it looks at everything
+Every reader, such as the bot of a tenant, is a consumer group. An event stays until all
+readers have acknowledged it: a card, a reminder or an agent's last message may depend
+on it. So the outbox grows while a reader is away. The log, the metrics, ``/readyz`` and
+``keyturn doctor`` name that reader. A reader that is gone for good is dropped by hand,
+or after `keyturn.gateway.store.keys.RETENTION`. If it comes back, it checks all cards
 once.
 """
 
@@ -25,26 +24,26 @@ from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.script import Script
 
 MANY = 100_000
-"""Events in an outbox from which on it is said who has not read them."""
+"""Size of an outbox from which the slowest reader is reported."""
 
 _KEPT = timedelta(minutes=10)
-"""How long an event is kept at least, for observers that are not readers."""
+"""Minimum lifetime of an event, for observers that are not readers."""
 
 _TRIMMED = 10_000
-"""Most events that one look drops."""
+"""Limit of events dropped in one step."""
 
 _CONSUMER_GONE = timedelta(minutes=10)
-"""How long a process asks for nothing before it is gone; a running one asks often."""
+"""Idle time after which a process counts as gone; a running one polls often."""
 
 FORGET_CONSUMERS = Script("forget_consumers")
 
 EntryId = tuple[int, int]
-"""Where an entry stands in a stream: milliseconds, and which one of them."""
+"""An entry's position in a stream: milliseconds, and a sequence number."""
 
 
 @dataclass(frozen=True)
 class ReaderGroup:
-    """One reader: what it took last, and the oldest event that it still needs."""
+    """A reader: its latest event, and the oldest one that it still needs."""
 
     name: str
     taken: str
@@ -53,11 +52,11 @@ class ReaderGroup:
 
 @dataclass(frozen=True)
 class Backlog:
-    """How long an outbox is, and who keeps it from being shorter.
+    """Length of an outbox, and the slowest reader.
 
     Attributes:
-        events: how many it holds.
-        reader: who is furthest behind; "" where everybody is up to date.
+        events: number of events.
+        reader: name of the slowest reader; "" if all are up to date.
     """
 
     events: int
@@ -65,7 +64,7 @@ class Backlog:
 
     @property
     def problem(self) -> str:
-        """Return what to do about a long outbox, as a sentence; "" for nothing."""
+        """Return a sentence about a long outbox with the next step; "" for none."""
         if self.events <= MANY or not self.reader:
             return ""
         return (
@@ -77,13 +76,13 @@ class Backlog:
 
 @dataclass(frozen=True)
 class ReaderState:
-    """One reader, for people.
+    """A reader's state, for people.
 
     Attributes:
-        name: of the reader.
-        unread: events that it has not acknowledged, as far as the store knows.
-        idle_ms: how long no process has asked for events as this reader; None: never.
-            Redis before 7.2 counts from when a process was last given one.
+        name: the reader's name.
+        unread: number of unacknowledged events, as reported by the store.
+        idle_ms: time since a process last polled as this reader; None: never. Redis
+            before 7.2 counts from the last event that was delivered.
     """
 
     name: str
@@ -92,23 +91,23 @@ class ReaderState:
 
 
 def entry_id(entry: str) -> EntryId:
-    """Return where an entry stands."""
+    """Return the position of an entry."""
     milliseconds, _, index = entry.partition("-")
     return int(milliseconds), int(index or 0)
 
 
 async def has_group(conn: Connection, keys: Keys, name: str) -> bool:
-    """Return whether somebody reads the outbox under this name."""
+    """Return whether the outbox has a reader of this name."""
     return any(text(one["name"]) == name for one in await _groups(conn, keys))
 
 
 async def make_group(conn: Connection, stream: str, name: str) -> None:
-    """Let a group read a stream from its first entry on, unless it does."""
+    """Create a group at the start of a stream if it is missing."""
     try:
         await conn.command("XGROUP", "CREATE", stream, name, "0", "MKSTREAM")
     except StoreUnavailable as error:
-        # A refusal is BUSYGROUP: the group is there, perhaps made by another process
-        # just now.
+        # An error reply is BUSYGROUP: the group exists, perhaps created by another
+        # process just now.
         if not isinstance(error.__cause__, ResponseError):
             raise
 
@@ -119,8 +118,7 @@ async def reader_groups(conn: Connection, keys: Keys) -> list[ReaderGroup]:
     for facts in await _groups(conn, keys):
         name, taken = text(facts["name"]), text(facts["last-delivered-id"])
         needs = entry_id(taken)
-        # What was taken and not acknowledged may stand far behind what was delivered
-        # last.
+        # Unacknowledged entries may be far behind the last delivered one.
         if number(facts["pending"]):
             summary = await conn.command("XPENDING", keys.outbox, name)
             oldest = cast("Mapping[str, Reply]", summary)["min"]
@@ -133,12 +131,12 @@ async def trim_outbox(conn: Connection, keys: Keys) -> Backlog:
     """Drop events that every reader has acknowledged, some thousands at most.
 
     Returns:
-        What is left.
+        The remaining outbox.
     """
     groups = await reader_groups(conn, keys)
-    # Nobody reads yet. A first reader begins with the first event, so none is dropped.
+    # No reader yet: keep all events, since the first reader starts with the first one.
     if groups:
-        # Compared as numbers: as texts "9-0" would come after "10-0".
+        # Compared as numbers: as strings, "9-0" is greater than "10-0".
         needs = min(one.needs for one in groups)
         oldest_ms, index = min(needs, (await _young_ms(conn, keys), 0))
         first = f"{oldest_ms}-{index}"
@@ -147,12 +145,11 @@ async def trim_outbox(conn: Connection, keys: Keys) -> Backlog:
 
 
 async def backlog(conn: Connection, keys: Keys) -> Backlog:
-    """Return how long an outbox is, and who keeps it from being shorter."""
+    """Return the length of an outbox, and the slowest reader."""
     groups = await reader_groups(conn, keys)
     events = number(await conn.command("XLEN", keys.outbox))
     last = min(groups, key=lambda one: one.needs, default=None)
-    # A reader that is up to date is not to blame for what is kept for those that look
-    # on.
+    # Events younger than the minimum lifetime stay anyway; no reader causes that.
     if last is None or last.needs[0] >= await _young_ms(conn, keys):
         return Backlog(events)
     return Backlog(events, last.name)
@@ -163,11 +160,11 @@ async def _young_ms(conn: Connection, keys: Keys) -> int:
 
 
 async def reader_states(conn: Connection, keys: Keys) -> list[ReaderState]:
-    """Return every reader of an outbox, with how far it is."""
+    """Return every reader of an outbox with its progress."""
     found: list[ReaderState] = []
     for facts in await _groups(conn, keys):
         name = text(facts["name"])
-        # The store does not know the lag where entries in the middle are gone.
+        # The lag is unknown if entries in the middle were deleted.
         unread = number(facts["pending"]) + number(facts.get("lag"))
         idle = await _idle_ms(conn, keys, name)
         found.append(ReaderState(name, unread, min(idle, default=None)))
@@ -175,7 +172,7 @@ async def reader_states(conn: Connection, keys: Keys) -> list[ReaderState]:
 
 
 async def drop_reader(conn: Connection, keys: Keys, name: str) -> bool:
-    """Drop a reader that is gone for good; False when there is none of this name."""
+    """Drop a reader that is gone for good; False if there is no such reader."""
     return bool(number(await conn.command("XGROUP", "DESTROY", keys.outbox, name)))
 
 
@@ -187,12 +184,12 @@ async def drop_idle_readers(
     prefix: str = "",
     kept: Collection[str] = (),
 ) -> list[str]:
-    """Drop the readers under a prefix of which no process asked for so long.
+    """Drop idle readers whose names have a prefix.
 
-    Readers that are ``kept`` are not dropped.
+    Readers in ``kept`` stay.
 
     Returns:
-        Their names. Who reads as one of them again has to look at everything once.
+        Their names. Such a reader has to check all cards when it comes back.
     """
     dropped: list[str] = []
     for group in await _groups(conn, keys):
@@ -200,7 +197,7 @@ async def drop_idle_readers(
         if not name.startswith(prefix) or name in kept:
             continue
         idle = await _idle_ms(conn, keys, name)
-        # A group without a consumer was made this moment, by a new reader.
+        # A group without consumers was just created by a new reader.
         if idle and min(idle) > idle_ms:
             await drop_reader(conn, keys, name)
             dropped.append(name)
@@ -210,14 +207,14 @@ async def drop_idle_readers(
 async def forget_consumers(
     conn: Connection, keys: Keys, *, idle: timedelta = _CONSUMER_GONE
 ) -> int:
-    """Forget processes that are gone among the readers of jobs and events.
+    """Delete consumers of processes that are gone, for jobs and events.
 
-    Each process reads under a name of its own, which the store keeps for ever
-    otherwise. One that took something and did not finish it stays until another process
-    took that over; one that comes back is known again with its next request.
+    Each process is a separate consumer, which the store would keep forever. Consumers
+    with unfinished entries stay until another process has taken these over. A consumer
+    that comes back is created again by its next request.
 
     Returns:
-        How many were forgotten.
+        The number of deleted consumers.
     """
     idle_ms = int(idle.total_seconds() * 1000)
     count = 0
@@ -239,7 +236,7 @@ async def _groups(conn: Connection, keys: Keys) -> list[dict[str, Reply]]:
         if isinstance(error.__cause__, ResponseError):
             return []  # there is no outbox yet
         raise
-    # One that somebody else made reads nothing, and keeps nothing from being dropped.
+    # Ignore foreign groups with malformed names: they must not block trimming.
     return [one for one in found if _is_text(one["name"])]
 
 
@@ -251,7 +248,7 @@ def _is_text(name: Reply) -> bool:
 
 
 def _rows(reply: Reply) -> list[dict[str, Reply]]:
-    """Return what Redis says of groups or consumers, each fact by its name."""
+    """Parse Redis's description of groups or consumers, by field name."""
     return [
         dict(zip(map(text, row[::2]), row[1::2], strict=True))
         for row in cast("list[list[Reply]]", reply)

@@ -1,21 +1,20 @@
-"""Seal the record of an approval: all that is stored of it, in one field of its head.
+"""Seal an approval's record: one field of its head covers everything stored.
 
-Whoever can write to the server could otherwise let a call run, or change what people
-and agents are told. The seal is over every field of the head by its name, and over the
-document, for the place of this approval's id. Each change computes the seal of the next
-version before it is written, so that no script has to know the key.
+Otherwise an attacker with write access to the server could let a call run, or change
+the texts for people and agents. The seal covers every field of the head by name, and
+the document, for this approval's id. Each change computes the seal of the next version
+before writing it, so scripts need no key.
 
-Not sealed is what a script changes between two versions:
+Excluded are fields that scripts change between two versions:
 
-- ``<i>:u``, until when a claim stands, which heartbeats move. Only an older one can be
-  written instead, or one that never ends. A claim that seems to have ended is taken
-  over by another attempt only where the tool may be repeated; any other call is in
-  doubt then, and runs again only when people say so. The result of the attempt that
-  still runs counts in any case (its fence is sealed).
-- ``checked``, when Slack confirmed who gave a standing approval, has a seal of its own.
-  An older one ends the approval sooner, never later.
-- ``quarantined``, when a record was set aside, has one, too: what others write there
-  is announced like any other forgery. The record's own seal is wrong from then on.
+- ``<i>:u``, the end of a claim, which heartbeats extend. An attacker can only shorten
+  or extend it. A claim that seems to have ended is taken over only if the tool may be
+  repeated. Any other call is then in doubt, and runs again only by a human decision.
+  The result of the running attempt counts in any case (its fence is sealed).
+- ``checked``, the time when Slack confirmed the givers of a standing approval, has a
+  separate seal. An older value ends the approval sooner, never later.
+- ``quarantined``, the time of a quarantine, also has a separate seal. A foreign value
+  is reported as a forgery. The record's main seal is invalid from then on.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from keyturn.gateway.store.encryption import RecordEncryption
 from keyturn.gateway.trust.seals import Purpose, SealKeys, seal_keys
 
 SEAL = "h"
-"""Field of the head that holds the seal."""
+"""Field of the head with the seal."""
 
 CHECKED, CHECKED_SEAL = "checked", "checked_seal"
-"""When Slack confirmed the givers of a standing approval, and the seal of that."""
+"""Time when Slack confirmed the givers of a standing approval, and its seal."""
 
 QUARANTINED, QUARANTINE_SEAL = "quarantined", "quarantine_seal"
-"""When a record was set aside, and the seal of that."""
+"""Time of the quarantine, and its seal."""
 
 _RECORD = "record"
 _UNSEALED = frozenset({SEAL, CHECKED, CHECKED_SEAL})
@@ -51,25 +50,25 @@ Fields = Mapping[str, bytes]
 
 @dataclass(frozen=True)
 class Stored:
-    """A record as it is stored: its head and its document."""
+    """A record in stored form: its head and its document."""
 
     head: Fields
     document: bytes
 
     @property
     def seal(self) -> bytes:
-        """Return its seal; empty for a record without one."""
+        """Return its seal; empty if there is none."""
         return self.head.get(SEAL, b"")
 
 
 class RecordSeals:
-    """Makes and checks the seals of the records of one store.
+    """Makes and checks the seals of one store's records.
 
     Args:
         conn: the store.
 
     Attributes:
-        encryption: of what is sealed.
+        encryption: encryption of the documents.
     """
 
     def __init__(self, conn: Connection) -> None:
@@ -90,19 +89,19 @@ class RecordSeals:
         return Stored({**head, SEAL: seal}, document)
 
     def of_moment(self, approval_id: str, field: str, at: str) -> bytes:
-        """Return the seal of a moment that stands in a field of its own."""
+        """Return the seal of a time that has a separate field."""
         return self._keys.make(field, (approval_id,), at.encode())
 
     def is_quarantined(self, approval_id: str, head: Fields) -> bool:
-        """Return whether we set a record aside before."""
+        """Return whether a record has a valid mark of quarantine."""
         return self._is_moment(approval_id, head, QUARANTINED, QUARANTINE_SEAL)
 
     def check(self, approval_id: str, stored: Stored) -> None:
-        """Accept only what was sealed as this approval, with a known key.
+        """Check a record's seal for this approval, with all accepted keys.
 
         Raises:
-            ForgedRecord: it was not.
-            CorruptRecord: it was set aside before.
+            ForgedRecord: the seal is invalid.
+            CorruptRecord: the record was quarantined before.
         """
         place, head = (approval_id,), stored.head
         if self.is_quarantined(approval_id, head):
@@ -130,6 +129,6 @@ def _content(stored: Stored) -> bytes:
 
 
 def _row(name: bytes, value: bytes) -> bytes:
-    # With its length before each name and value, and the number of fields before all of
-    # them: no two records give the same bytes.
+    # The lengths of names and values, and the number of fields before them, make the
+    # encoding unambiguous.
     return b"%d:%b%d:%b" % (len(name), name, len(value), value)

@@ -20,7 +20,7 @@ _STORE = "store"
 
 @dataclass(frozen=True)
 class RestoreCounter:
-    """The counter of one set of checkpoints, and when it was written."""
+    """The counter of one checkpoint database, and the time of its last write."""
 
     number: int = 0
     at_ms: int = 0
@@ -31,8 +31,8 @@ class RestoreCounters:
     """The restore counters of a tenant.
 
     Attributes:
-        store: id of this data set, which its copies share; empty at first.
-        of: the counter of all checkpoints that are known, by their id.
+        store: id of this data set, shared by its copies; empty at first.
+        of: counters of all known checkpoint databases, by id.
         now_ms: the store's clock.
     """
 
@@ -42,7 +42,7 @@ class RestoreCounters:
 
 
 class RestoreCounterStore:
-    """The restore counters as the store has them; checkpoints keep their own."""
+    """The store's side of the restore counters; checkpoint databases have theirs."""
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
@@ -62,13 +62,13 @@ class RestoreCounterStore:
         return RestoreCounters(store, of, milliseconds(time))
 
     async def named(self, keys: Keys, store: str) -> str:
-        """Give the data set this id, unless it has one; return the one it has."""
+        """Set the data set's id unless it has one; return its id."""
         key = keys.restore_counters
         await self._conn.keep(["HSETNX", key, _STORE, store])
         return text(await self._conn.command("HGET", key, _STORE))
 
     async def add(self, keys: Keys, checkpoints: str) -> int:
-        """Raise a counter by one; return it."""
+        """Increment a counter and return it."""
         key = keys.restore_counters
         now = await self._conn.now_ms(key)
         replies = await self._conn.keep(
@@ -81,13 +81,11 @@ class RestoreCounterStore:
         await self._conn.keep(["HSET", keys.restore_counters, checkpoints, value])
 
     async def changes(self, keys: Keys) -> int:
-        """Return how many audit entries were ever written: it rises with any change."""
-        # XINFO of a stream that is not there is an error, and so is not told from
-        # others.
+        """Return the number of audit entries ever written; rises with any change."""
+        # XINFO of a missing stream is an error, indistinguishable from others.
         length = await self._conn.command("EXISTS", keys.audit)
         if not length:
             return 0
         info = fields(await self._conn.command("XINFO", "STREAM", keys.audit))
-        # entries-added goes on rising when the log is trimmed, which the length does
-        # not.
+        # entries-added is not reduced by trimming, unlike the length.
         return number(info.get("entries-added") or info.get("length"))

@@ -1,7 +1,7 @@
-"""Read which approvals belong to a run: those that are open, and those that ended.
+"""Read the lists of a run's open and ended approvals.
 
-They stand apart, so that what an agent submits next is as cheap in a run with a
-hundred thousand earlier approvals as in a new one.
+The lists are separate, so that a submission costs the same in a new run and in a run
+with a hundred thousand earlier approvals.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from keyturn.gateway.store.script import Script
 SHORT_IDS = Script("short_ids", writes=False)
 
 _ROW = struct.Struct(">HI16sH")
-"""A row of what is open: six bytes of time, an id, and how long its namespace is."""
+"""An open approval in the list: six bytes of time, the id, length of its namespace."""
 
 _DAYS = 400
-"""How old an approval may be that its short id finds: most end within a month."""
+"""Age limit for lookups by short id: most approvals end within a month."""
 
 
 @dataclass(frozen=True)
 class Listed:
-    """An approval as its run lists it: its id, and its agent's namespace."""
+    """An approval in its run's list: its id, and its agent's namespace."""
 
     id: str
     ns: str
 
     @classmethod
     def read(cls, keys: Keys, member: bytes) -> Listed:
-        """Read what the store lists: an approval, and the namespace behind it."""
+        """Parse a member of a list: an approval, followed by the namespace."""
         approval, ns = member[:LISTED_BYTES], member[LISTED_BYTES:]
         return cls(keys.unlisted(approval), ns.decode())
 
@@ -50,12 +50,12 @@ class RunLists:
     async def of_run(
         self, keys: Keys, run_ref: RunRef, *, newest: int = 0
     ) -> list[Listed]:
-        """Return a run's approvals, oldest first, those of agents inside included.
+        """Return a run's approvals with those of nested agents, oldest first.
 
-        ``newest`` is how many at most, counted from the newest; 0 for all.
+        ``newest`` limits the result to the latest ones; 0 for all.
         """
         ended: list[Argument] = ["ZRANGE", keys.run(run_ref), -newest, -1]
-        # In one MULTI: an approval that ends moves from one to the other.
+        # One MULTI: an approval that ends moves between the lists.
         found, still_open = await self._conn.transaction(
             [*ended, "WITHSCORES"], _look(keys, run_ref)
         )
@@ -64,13 +64,13 @@ class RunLists:
         return listed(keys, newest_rows)
 
     async def open_of_run(self, keys: Keys, run_ref: RunRef) -> list[Listed]:
-        """Return a run's approvals in which an item is open, oldest first."""
+        """Return a run's approvals with an open item, oldest first."""
         found = await self._conn.command(*_look(keys, run_ref))
         rows = [member for _, member in _open(found)]
         return listed(keys, rows)
 
     async def answered_of_run(self, keys: Keys, run_ref: RunRef) -> list[Listed]:
-        """Return a run's newest approvals that people answered, oldest first."""
+        """Return a run's latest approvals with an answer, oldest first."""
         key = keys.answered(run_ref)
         found = await self._conn.command("ZRANGE", key, 0, -1)
         return listed(keys, found)
@@ -85,12 +85,12 @@ class RunLists:
 
 
 def listed(keys: Keys, members: Reply | Iterable[bytes]) -> list[Listed]:
-    """Read the members of a run's lists; junk is left out."""
+    """Parse the members of a run's lists; malformed ones are skipped."""
     return readable(members, partial(Listed.read, keys))
 
 
 def _look(keys: Keys, run_ref: RunRef) -> list[Argument]:
-    """Return the command that reads what is open, for `_open`."""
+    """Return the command that reads the open approvals, for `_open`."""
     return ["HGET", keys.thread_facts(run_ref.agent, run_ref.thread), "open"]
 
 
@@ -99,7 +99,7 @@ def _open(reply: Reply) -> list[tuple[float, bytes]]:
 
 
 def open_rows(text: bytes) -> list[tuple[float, bytes]]:
-    """Read what a run has open: when each was opened, and how it is listed.
+    """Parse a run's list of open approvals: time of creation, and member.
 
     See ``open_in`` in `lifetimes.lua`.
     """

@@ -25,12 +25,12 @@ _INCLUDE = re.compile(r"^-- include (\w+)\.lua$", re.MULTILINE)
 
 
 class Script:
-    """One Lua file with the shared functions behind its first line.
+    """A Lua file, with shared functions inserted after its first line.
 
     Args:
-        name: of the file.
-        is_fenced: refuse to run under a lease that its holder has lost.
-        writes: False when it only reads; see `Connection.evalsha`.
+        name: name of the file.
+        is_fenced: refuse to run under a lost lease.
+        writes: False for a script that only reads; see `Connection.evalsha`.
     """
 
     def __init__(
@@ -39,16 +39,16 @@ class Script:
         self.name = name
         self._is_fenced, self._writes = is_fenced, writes
 
-    # Read at the first use: all scripts together take 0.2 s, at the import of each
+    # Read at the first use: reading all scripts would add 0.2 s to the start of every
     # program.
     @cached_property
     def keys(self) -> tuple[str, ...]:
-        """Return the names of KEYS, in their order."""
+        """Return the names of KEYS in order."""
         return _names(_read(self.name), "KEYS")
 
     @cached_property
     def args(self) -> tuple[str, ...]:
-        """Return the names of ARGV, in their order."""
+        """Return the names of ARGV in order."""
         return _names(_read(self.name), "ARGV")
 
     @cached_property
@@ -67,18 +67,18 @@ class Script:
     async def __call__(
         self, conn: Connection, /, **values: Argument | Sequence[Argument]
     ) -> list[Reply]:
-        """Run it; the first element of the answer is the outcome's word.
+        """Run the script; the first element of the reply is the outcome.
 
         Args:
             conn: the server to run it on.
             values: one for each name in the script's header.
 
         Raises:
-            TypeError: when the values are not those that the header names.
+            TypeError: when the values do not match the header.
             StoreUnavailable: when the server did not answer or refused it.
-            LeaseLost: another holder has the lease now; nothing was written.
+            LeaseLost: another process has the lease now; nothing was written.
         """
-        # Checked here, because Lua would read an argument that is missing as nil.
+        # Checked here, because Lua reads a missing argument as nil.
         if wrong := sorted(values.keys() ^ {*self.keys, *self.args}):
             raise TypeError(f"{self.name}.lua does not take exactly {wrong}")
         keys = cast("list[str]", _flat(self.keys, values))
@@ -95,7 +95,7 @@ class Script:
 
 
 def texts(records: Iterable[Record]) -> str:
-    """Return records as scripts read them: an array of texts."""
+    """Return records in the form that scripts read: a JSON array of strings."""
     return json.dumps([record.model_dump_json() for record in records])
 
 
@@ -113,12 +113,12 @@ def _flat(
     found: list[Argument] = []
     for name in names:
         value = values[name]
-        # By the very type first: nearly all are texts.
+        # The exact type first: nearly all are strings.
         if type(value) is str:
             found.append(value)
         elif isinstance(value, (str, bytes, int)):
-            # The client refuses a bool, and a str is a sequence, too: so both are told
-            # apart here.
+            # The client rejects bool, and a str is a sequence as well, so handle both
+            # here.
             found.append(int(value) if isinstance(value, bool) else value)
         else:
             found.extend(value)

@@ -1,14 +1,14 @@
-"""Seal what is stored and decides, and refuse what was not sealed for its place.
+"""Seal security-relevant texts, and reject texts with an invalid seal for their place.
 
-A sealed text is a mark, the seal, and the text (`keyturn.gateway.trust.seals`). The
-place is the key in Redis, which names tenant and thread, and what tells several
-texts under it apart. Approvals have seals of their own, see `codec`.
+A sealed text is a mark, the seal, and the text (`keyturn.gateway.trust.seals`).
+Its place is the Redis key, which contains tenant and thread, and names that distinguish
+several texts under one key. Approvals have separate seals, see `codec`.
 
-A seal does not tell an older text of the same place from the newest one. Where that
-matters a text has a number that rises, and a process refuses a number below one that it
-has seen.
+A seal does not reveal that a text is older than another one of the same place. Where
+that matters, a text has a rising number, and a process rejects a number below the
+highest one it has seen.
 
-A process does not start on a store that is sealed with another secret.
+A process refuses to start on a store that is sealed with another secret.
 """
 
 from __future__ import annotations

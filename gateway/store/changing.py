@@ -207,7 +207,7 @@ def _text(stored: bytes) -> bytes:
 async def pause_before(attempt: int) -> None:
     """Pause before an attempt, counted from 0; not before the first two."""
     # A process with a series of calls writes faster than one that has to read first.
-    # The pause lets the series finish.
+    # The pause gives the series time to finish.
     if attempt > 1:
         await asyncio.sleep(random.uniform(0, _PAUSE_S * attempt))  # noqa: S311
 

@@ -33,7 +33,7 @@ from keyturn.gateway.trust.seals import (
 )
 
 MARK = b"\x1d"
-"""What a sealed text begins with."""
+"""First byte of a sealed text."""
 
 _MOST_KNOWN = 10_000
 
@@ -45,7 +45,7 @@ SEALED_OTHERWISE = (
 
 
 class Sealed(StrEnum):
-    """What kind of text is sealed; no text of one kind verifies as another."""
+    """Kind of a sealed text; a seal is valid for one kind only."""
 
     VERDICTS = "verdicts"
     FACTS = "thread"
@@ -63,14 +63,14 @@ class Sealed(StrEnum):
 
 
 class Sealing:
-    """Seals texts of one store, and reports what is not sealed.
+    """Seals texts of one store, and reports invalid seals.
 
     Args:
-        conn: to the store, whose secrets the keys are derived from.
-        security: takes the reports.
+        conn: connection to the store, with the secrets for the keys.
+        security: receives the reports.
 
     Attributes:
-        conn: see above.
+        conn: connection to the store.
     """
 
     def __init__(self, conn: Connection, security: SecurityEvents) -> None:
@@ -84,22 +84,22 @@ class Sealing:
         return seal_keys(self.conn.secrets, Purpose.FACTS)
 
     def seal(self, kind: Sealed, place: Sequence[str], body: bytes) -> bytes:
-        """Return the seal alone."""
+        """Return only the seal."""
         return self.keys.make(kind, place, body)
 
     def is_valid(
         self, kind: Sealed, place: Sequence[str], body: bytes, seal: bytes
     ) -> bool:
-        """Return whether this is the seal of a text in a place."""
+        """Return whether a seal is valid for a text at a place."""
         return self.keys.is_valid(seal, kind, place, body)
 
     def sealed(self, kind: Sealed, place: Sequence[str], body: bytes) -> bytes:
-        """Return a text as it is stored."""
+        """Return a text in stored form."""
         body = encrypted(self.conn, (kind, *place), body)
         return MARK + self.seal(kind, place, body) + body
 
     def opened(self, kind: Sealed, place: Sequence[str], stored: bytes) -> bytes | None:
-        """Return the text that was sealed for this place; None for anything else."""
+        """Return the text if its seal is valid for this place, else None."""
         start = len(MARK) + SEAL_BYTES
         seal, body = stored[len(MARK) : start], stored[start:]
         if not stored.startswith(MARK) or not self.is_valid(kind, place, body, seal):
@@ -110,7 +110,7 @@ class Sealing:
             return None
 
     def is_older(self, place: str, number: int) -> bool:
-        """Return whether a number of a place is below one that was seen before."""
+        """Return whether a number is below the highest one seen for a place."""
         newest = self._newest.pop(place, 0)
         self._newest[place] = max(newest, number)
         if len(self._newest) > _MOST_KNOWN:
@@ -118,11 +118,11 @@ class Sealing:
         return number < newest
 
     def newest(self, place: str) -> int:
-        """Return the greatest number of a place that was seen; 0 for none."""
+        """Return the highest number seen for a place; 0 if there is none."""
         return self._newest.get(place, 0)
 
     async def ensure_known(self, keys: Keys) -> None:
-        """Raise StoreUnavailable where others seal with an unknown secret."""
+        """Raise StoreUnavailable if others use a secret unknown to this process."""
         await ensure_known(self.conn, self._security, keys)
 
     async def refuse(
@@ -134,12 +134,12 @@ class Sealing:
         is_older: bool = False,
         **where: str,
     ) -> None:
-        """Report a text that is not believed, because it is not sealed or is older.
+        """Report a rejected text: its seal is invalid, or it is an older one.
 
-        ``where`` is what is known of agent, thread, approval and name.
+        ``where`` has the agent, thread, approval and name, as far as known.
 
         Raises:
-            StoreUnavailable: others may have sealed it, by a secret that came since.
+            StoreUnavailable: the seal may be valid under a newer secret.
         """
         if not is_older:
             await self.ensure_known(keys)
@@ -158,20 +158,20 @@ class Sealing:
 
 
 async def ensure_secret(conn: Connection, keys: Keys) -> None:
-    """Keep with a tenant's data which secret seals it, or compare it with what is kept.
+    """Store the id of the tenant's sealing key, or compare it with the stored one.
 
-    A process with another secret would take every record for a forgery, and set it
-    aside. Only the id of a derived key is kept, which says nothing about the secret:
-    who changes it keeps processes from starting, and no more.
+    A process with another secret would treat every record as forged, and quarantine it.
+    The stored id of the derived key reveals nothing about the secret. Changing it only
+    prevents processes from starting.
 
     Raises:
-        SettingsError: it is another secret; says what to do.
+        SettingsError: the secret differs; the message has the next step.
         StoreUnavailable: when the store does not answer.
     """
     key, mine = keys.sealed_by, _mine(conn)
     kept = text(await conn.command("GET", key))
     if not kept:
-        # Of two processes that start first at the same time one wins, and both compare.
+        # If two processes start at once, one write wins, and both compare.
         await conn.keep(["SET", key, mine[0], "NX"])
         kept = text(await conn.command("GET", key))
     if kept not in mine:
@@ -183,15 +183,15 @@ async def ensure_secret(conn: Connection, keys: Keys) -> None:
             "docs/upgrade.md."
         )
     if kept != mine[0]:
-        # The secret is being replaced: others have this one among those they accept.
+        # The secret is being replaced: other processes already accept the new one.
         await conn.keep(["SET", key, mine[0]])
 
 
 async def knows_secret(conn: Connection, keys: Keys) -> bool:
-    """Return whether this process accepts the secret that seals a tenant's data now.
+    """Return whether this process accepts the secret that now seals a tenant's data.
 
-    A process that stood still, or was forgotten, while the secret was replaced does
-    not, and nothing that it cannot verify is a forgery for that.
+    A process that was paused, or forgotten, during a change of the secret does not.
+    Seals that it cannot verify are then no evidence of forgery.
 
     Raises:
         StoreUnavailable: when the store does not answer.
@@ -203,19 +203,20 @@ async def knows_secret(conn: Connection, keys: Keys) -> bool:
 async def ensure_known(
     conn: Connection, security: SecurityEvents, keys: Keys, *, approval: str = ""
 ) -> None:
-    """Take nothing for a forgery that others can verify, by a secret that came since.
+    """Raise unless this process accepts the tenant's current secret.
 
-    Whoever writes to the store can say so as well, hence the security event.
+    Call it before a record is treated as forged: its seal may be valid under a newer
+    secret. An attacker can fake such a change of the secret, so it is reported.
 
     Args:
-        conn: to the store.
-        security: takes the report.
-        keys: of the tenant in which something cannot be verified.
-        approval: that it is about.
+        conn: connection to the store.
+        security: receives the report.
+        keys: keys of the tenant.
+        approval: the approval that cannot be verified.
 
     Raises:
-        StoreUnavailable: this process does not know the secret; nothing is decided,
-            acknowledged or set aside here.
+        StoreUnavailable: the current secret is unknown here, so this process must not
+            decide, acknowledge or quarantine.
     """
     if await knows_secret(conn, keys):
         return

@@ -1,10 +1,10 @@
 """Report security events: to the log, to the audit log, and to people.
 
-Whoever can write to the store can cause any number of them. The log and the counter of
-this process, which are not in the store, have each. The store has each once in ten
-minutes, of each kind 20 within that time, and how many more there were; people are told
-of three, and how many more. Each kind has a budget of its own: anybody who reaches a
-port can cause some kinds, and must not use up that of the others.
+An attacker with write access to the store can cause any number of them. This process
+logs and counts every event. The store gets the same event once in ten minutes, at most
+20 of a kind within that time, and then their total. People get three, and then the
+total. Each kind has a separate budget: some kinds can be caused by anyone who reaches a
+port, and must not use up the budget of the others.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ _MOST_KNOWN = 10_000
 
 @dataclass
 class _Period:
-    """How many of one kind were noticed for one tenant since a moment."""
+    """Number of events of one kind and tenant since a moment."""
 
     since: float
     keys: Keys
     found: int = 0
 
     def summaries(self, tenant: str, kind: SecurityKind) -> Iterator[Event | None]:
-        """Yield what is left to announce and to log; None for nothing."""
+        """Yield the summaries to announce and to log; None for an empty one."""
         for told in (_ANNOUNCED if kind.is_announced else self.found, _LOGGED):
             left = self.found - told
             yield summary(tenant, kind, left) if left > 0 else None
 
 
 class SecurityEvents:
-    """The security events that this process notices.
+    """The security events of this process.
 
     Args:
-        conn: to the store.
-        clock: seconds, never going backwards.
+        conn: connection to the store.
+        clock: monotonic seconds.
 
     Attributes:
-        counts: how many this process noticed.
-        tenant: who is told of what is found.
+        counts: numbers of events in this process.
+        tenant: tenant whose people get the reports.
     """
 
     tenant = ""
@@ -72,11 +72,11 @@ class SecurityEvents:
         self.counts: Counter[SecurityKind] = Counter()
 
     async def report(self, keys: Keys, found: SecurityEvent) -> None:
-        """Report what was found; never fails, and the same is reported once.
+        """Report an event once; never fails.
 
         Args:
-            keys: of the tenant where it was found.
-            found: what it is.
+            keys: keys of the tenant where it was found.
+            found: the event.
         """
         if not found.tenant:
             found = found.with_(tenant=self.tenant)
@@ -105,7 +105,7 @@ class SecurityEvents:
             await self._write(keys, place, told, logged)
 
     async def tell_left(self) -> None:
-        """Tell of what was not told one by one, when its time has come."""
+        """Report summaries whose period is over."""
         await self._end_periods(self._clock())
 
     async def _end_periods(self, now: float) -> None:
@@ -123,8 +123,8 @@ class SecurityEvents:
                 await self._write(period.keys, place, told, logged)
 
     def _mark(self, keys: Keys, text: str) -> str:
-        """Return the key that says that something was told."""
-        # By a secret: who can write to the store must not be able to say so before.
+        """Return the key that marks an event as reported."""
+        # Keyed by the secret: an attacker must not be able to set the mark in advance.
         if self._conn.secrets:
             sealing = seal_keys(self._conn.secrets, Purpose.RECORDS)
             text = sealing.make("told", (keys.tenant,), text.encode()).hex()
@@ -147,7 +147,7 @@ class SecurityEvents:
                 audit_event=sealed(logged),
             )
         except StoreUnavailable as error:
-            # What was noticed is refused all the same, and stands in the log.
+            # The text is rejected anyway, and the log has the event.
             logger.warning("security.not_recorded why=%s", error)
 
 

@@ -1,7 +1,7 @@
 """Store the checks of reviewers: the seeded defect of a tenant, and its spot checks.
 
-A seeded defect is no approval: it has a key of its own, which no claim and no decision
-reads, so nothing can run it, whatever is clicked.
+A seeded defect is not an approval. Its key is not read by any claim or decision, so a
+click on its card can never run anything.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _DAY_MS = 86_400_000
 
 
 class SeededStore:
-    """The seeded defects of all tenants, one at a time of each."""
+    """Seeded defects of all tenants; each tenant has at most one at a time."""
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
 
     async def read(self, keys: Keys) -> Seeded:
-        """Return what is kept; what cannot be read is dropped."""
+        """Read the stored defect; malformed fields are dropped."""
         rows = fields(await self._conn.command("HGETALL", keys.seeded))
         found = {name: text(body) for name, body in rows.items()}
         channel, _, ts = found.get(_PLACE, "").partition(" ")
@@ -50,23 +50,23 @@ class SeededStore:
         )
 
     async def plan(self, keys: Keys, due_ms: int) -> None:
-        """Note when the next one is shown, if that is not known."""
+        """Set the time of the next defect, unless it is set."""
         await self._note(keys, _DUE, str(due_ms))
 
     async def show(self, keys: Keys, card: SeededCard) -> None:
-        """Note a card that is about to be posted."""
+        """Save a card before it is posted."""
         await self._note(keys, _CARD, card.model_dump_json())
 
     async def posted(self, keys: Keys, channel: str, ts: str, event: Event) -> None:
-        """Note where its card stands, and count it."""
+        """Save the card's place in Slack, and count it."""
         await self._note(keys, _PLACE, f"{channel} {ts}", event)
 
     async def answer(self, keys: Keys, answer: str, event: Event) -> bool:
-        """Note how it ended; False when it had ended before."""
+        """Save the outcome; False if it had ended before."""
         return await self._note(keys, _ANSWER, answer, event)
 
     async def end(self, keys: Keys) -> None:
-        """Forget it; the next one gets a new time."""
+        """Delete it; the next one gets a new time."""
         await self._conn.command("DEL", keys.seeded)
 
     async def _note(
@@ -87,16 +87,16 @@ class SeededStore:
 
 
 class SpotCheckCounter:
-    """How many calls each tenant's people were asked about, by day (UTC)."""
+    """Number of calls put to each tenant's reviewers, by day (UTC)."""
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
 
     async def take(self, keys: Keys, most: int) -> bool:
-        """Return whether one more may be asked today, and count it.
+        """Count one more call for today; False if the limit is reached.
 
-        What is counted and then not asked, because the process ends in between, is
-        lost: people are asked about fewer calls, never about more.
+        If the process dies before the call is put to reviewers, the count stays: they
+        get fewer calls, never more.
         """
         now_ms = await self._conn.now_ms(keys.outbox)
         key = keys.spot_checks(now_ms // _DAY_MS)

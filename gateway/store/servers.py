@@ -1,14 +1,14 @@
-"""The servers of a store, as one event loop sees them: one, a Sentinel set, a cluster.
+"""The servers of a store in one event loop: a single one, a Sentinel set, or a cluster.
 
-The URL of a store is read as the options with which redis-py begins its connections.
+A store's URL is converted to redis-py's connection options.
 
-Each command takes a connection of redis-py from a pool, so a command that waits at its
-server keeps nobody else waiting. Commands are written and read on that connection one
-level below redis-py's clients: only there is it known whether a command was sent before
-its connection broke, and `WAIT` has to follow its writes on one connection.
+Each command takes a connection from a pool, so commands that wait at the server do not
+block others. Commands are written and read one level below redis-py's clients. Only
+that level reveals whether a command was sent before its connection broke, and `WAIT`
+must follow its writes on the same connection.
 """
 
-# redis-py types its asyncio classes in part only.
+# redis-py types its asyncio classes only partially.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnnecessaryCast=false
 
@@ -65,19 +65,19 @@ from keyturn.gateway.failures import any_failure, log_failure
 logger = logging.getLogger(__name__)
 
 Options = dict[str, Any]
-"""Keyword arguments of a connection of redis-py."""
+"""Keyword arguments of a redis-py connection."""
 
 SENTINEL = ("redis+sentinel", "rediss+sentinel")
-"""What a URL that lists Sentinels begins with; the second is by TLS."""
+"""URL schemes for a list of Sentinels; the second uses TLS."""
 
 CLUSTER = ("redis+cluster", "rediss+cluster")
-"""What a URL that lists nodes of a cluster begins with; the second is by TLS."""
+"""URL schemes for a list of cluster nodes; the second uses TLS."""
 
 CONNECT_S = 5.0
-"""How long a server may take to open a connection."""
+"""Time limit for opening a connection."""
 
 ASK_S = 2.0
-"""How long a Sentinel, or a node of a cluster, may take to tell where the master is."""
+"""Time limit for asking a Sentinel or a cluster node for the master."""
 
 _UNREADABLE = (
     "KEYTURN_REDIS_URL cannot be read: the port or the database is no number, an "
@@ -89,9 +89,9 @@ _UNREADABLE = (
 _SENTINEL_PORT = 26379
 _PORT = 6379
 
-# The kernel notices a peer that is gone without a word (a cut cable, a NAT that forgot
-# us) after some seconds, well before a call's time is over. Keepalive does not look
-# while something was sent and not acknowledged.
+# With these options the kernel detects a peer that vanished silently (a cut cable, an
+# expired NAT entry) well before the time limit of a call. Keepalive probes are not sent
+# while sent data is unacknowledged.
 _KEEP_ALIVE = {
     name: value
     for name, value in (
@@ -108,17 +108,17 @@ Command = Sequence[Argument]
 Reply = object
 
 MOST_CONNECTIONS = 48
-"""Most connections to one server for commands that wait there, and for all others."""
+"""Limit of connections to one server: for waiting commands, and for all others."""
 
 _CLOSED = "The connection was closed."
 _WATCH_S = 1.0
 _MAX_REDIRECTS = 5
 
 _AGAIN_S = 0.2
-"""How long to wait before a connection replaces one to a server that is no master."""
+"""Pause before reconnecting after a server turned out not to be a master."""
 
-# An error inside a script has no class of its own in old servers; the last one ends a
-# command that waits when its server becomes a replica.
+# Old servers have no error class for a failure inside a script. The last text ends a
+# blocking command when its server becomes a replica.
 _REPLICA = ("-READONLY ", "-MASTERDOWN ", "UNBLOCKED force unblock")
 
 _BLOCKING = frozenset(
@@ -134,13 +134,13 @@ _STREAMS = frozenset({"XREAD", "XREADGROUP"})
 
 @dataclass(frozen=True)
 class StoreAddress:
-    """Where a store is.
+    """Addresses and connection options of a store.
 
     Attributes:
-        options: of each connection to a server of the store.
-        places: host and port of each Sentinel or node that the URL lists.
-        master: the name that the Sentinels know the master by.
-        sentinel_options: of each connection to a Sentinel.
+        options: options of connections to the store's servers.
+        places: host and port of each Sentinel or node in the URL.
+        master: the master's name among the Sentinels.
+        sentinel_options: options of connections to Sentinels.
     """
 
     options: Options
@@ -150,15 +150,15 @@ class StoreAddress:
 
 
 def store_address(url: str) -> StoreAddress:
-    """Read the URL of a server, of Sentinels or of a cluster.
+    """Parse the URL of a server, of Sentinels or of a cluster.
 
     A URL of Sentinels is ``redis+sentinel://user:password@host:port,host:port/name``.
-    User and password are the master's. Sentinels that want some take them from the
-    options ``sentinel_username`` and ``sentinel_password``.
+    User and password are the master's. Credentials for the Sentinels are the options
+    ``sentinel_username`` and ``sentinel_password``.
 
     Raises:
-        SettingsError: when it is none, without the text of the problem, which would
-            show a part of a password that holds a slash as the port.
+        SettingsError: when it is malformed. The original error is hidden: with a slash
+            in the password, it would quote a part of it as the port.
     """
     with _unreadable_refused():
         scheme = urlsplit(url).scheme
@@ -173,24 +173,24 @@ def _options(url: str) -> Options:
     parts = urlsplit(url)
     database = parts.path.strip("/")
     if parts.scheme != "unix" and database and not database.isdecimal():
-        # redis-py would take database 0 for it.
+        # redis-py would fall back to database 0.
         raise ValueError("its database is no number: redis://host:6379/0")
     found = cast("Options", parse_url(url))
     if parts.scheme != "unix":
         found["socket_keepalive_options"] = _KEEP_ALIVE
-    # RESP2, because the shapes of RESP3 differ between the versions of redis-py.
+    # RESP2: the shapes of RESP3 replies vary between versions of redis-py.
     found |= {"protocol": 2, "driver_info": None, "socket_connect_timeout": CONNECT_S}
-    # Calls have deadlines instead. With a time-out, redis-py writes by `wait_for`, and
-    # that loses cancellations before Python 3.12.
+    # Calls have deadlines instead. With a timeout, redis-py uses `wait_for`, which
+    # loses cancellations before Python 3.12.
     found["socket_timeout"] = None
-    # An option that redis-py does not know is refused here, and not at the first call.
+    # Fail here on options unknown to redis-py, and not at the first call.
     made = {name: value for name, value in found.items() if name != "connection_class"}
     found.setdefault("connection_class", Connection)(**made)
     return found
 
 
 def client_options(options: Options, timeout_s: float | None = ASK_S) -> Options:
-    """Return the options of a connection as those of a client of redis-py."""
+    """Convert the options of a connection to those of a redis-py client."""
     kind = options["connection_class"]
     found = {key: one for key, one in options.items() if key != "connection_class"}
     found["socket_timeout"] = timeout_s
@@ -212,7 +212,7 @@ def _sentinels(url: str) -> StoreAddress:
     )
     scheme = parts.scheme.partition("+")[0]
     user = parts.netloc.rpartition("@")[0]
-    # No database and no name: a Sentinel knows neither.
+    # Without database and name: Sentinels have neither.
     tls = urlencode([pair for pair in options if pair[0].startswith("ssl_")])
     return StoreAddress(
         _options(f"{scheme}://{user}{'@' * bool(user)}?{ours}"),
@@ -248,31 +248,31 @@ def _unreadable_refused() -> Generator[None]:
 
 
 class MaybeDoneError(RedisError):
-    """Commands were sent and not answered: the server may have done them, or not."""
+    """Commands were sent without a reply: they may or may not have been executed."""
 
 
 class NoReplyError(MaybeDoneError, RedisConnectionError):
-    """The connection ended while it owed a reply."""
+    """The connection broke before a reply."""
 
 
 class LateReplyError(MaybeDoneError, RedisTimeoutError):
-    """The reply did not come in time."""
+    """The reply came too late."""
 
 
 class UntrustedCertificateError(RedisConnectionError):
-    """The certificate of a server is not one that is trusted; waiting does not help."""
+    """A server's certificate is not trusted; waiting does not help."""
 
 
 class NotMasterError(RedisConnectionError, ReadOnlyError):
-    """The server is a replica, and refused to do anything."""
+    """The server is a replica, and rejected the command."""
 
 
 class Server:
-    """One server.
+    """A single server.
 
-    A name may lead to another server after a failover, while connections to the server
-    before stay open. So all connections are dropped when the server is no master, or
-    not able to work as one, and the next call resolves the name again.
+    After a failover, its name may lead to another server while old connections stay
+    open. So if the server is not a working master, all connections are dropped, and the
+    next call resolves the name again.
 
     Args:
         make_pool: returns an empty pool of connections to the server.
@@ -287,19 +287,19 @@ class Server:
         self.is_closed = False
 
     async def ask(self, commands: Sequence[Command], deadline: float) -> list[Reply]:
-        """Send commands as one piece and return a reply to each, errors as exceptions.
+        """Send commands as one batch and return their replies, errors as exceptions.
 
         Args:
             commands: at least one.
-            deadline: when to give up, by the loop's clock; waiting counts.
+            deadline: time limit by the loop's clock, including waits.
 
         Raises:
-            ConnectionError: of redis-py; the connection was not made, or broke.
+            ConnectionError: of redis-py; the connection failed or broke.
             TimeoutError: of redis-py; there was no reply in time.
         """
         is_sent = False
         try:
-            # Those that wait at the server leave connections to the others.
+            # Waiting commands leave some connections to the others.
             limit = self._limits[any(map(_blocks, commands))]
             async with asyncio.timeout_at(deadline), limit:
                 pool, connection = await self._opened()
@@ -321,21 +321,21 @@ class Server:
         return replies
 
     async def masters(self, deadline: float) -> dict[str, Server]:
-        """Return this one server."""
+        """Return this server."""
         del deadline
         return {"": self}
 
     async def close(self) -> None:
-        """Close every connection; who waits for a reply gets an error."""
+        """Close every connection; waiting calls get an error."""
         self.is_closed = True
         self.drop()
         await asyncio.gather(*self._closing, return_exceptions=True)
 
     def drop(self) -> None:
-        """Close the connections that are open; the next call opens new ones."""
+        """Close the open connections; the next call opens new ones."""
         pool, self._pool = self._pool, self._make_pool()
         task = asyncio.create_task(_disconnected(pool))
-        # The loop itself keeps no task from being collected.
+        # The loop has only a weak reference to a task.
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
@@ -351,18 +351,18 @@ class Server:
             if isinstance(error.__context__, ssl.SSLCertVerificationError):
                 raise UntrustedCertificateError(str(error)) from error
             if isinstance(error.__cause__, RedisError):
-                # On a Unix socket, redis-py wraps what the server answers.
+                # On a Unix socket, redis-py wraps the server's error.
                 raise error.__cause__ from None
             raise
         if self.is_closed or pool is not self._pool:
-            # It was dropped meanwhile, and redis-py would open it again.
+            # The pool was dropped in between; redis-py would open it again.
             await connection.disconnect(nowait=True)
             await pool.release(connection)
             raise RedisConnectionError(_CLOSED)
         return pool, connection
 
     def _leave_if_replaced(self, error: RedisError) -> None:
-        """Drop the connections if an error shows that the server may be replaced."""
+        """Drop the connections if an error suggests that the server was replaced."""
         text = str(error)
         is_replica = isinstance(error, ReadOnlyError | MasterDownError)
         is_replica = is_replica or any(word in text for word in _REPLICA)
@@ -377,22 +377,22 @@ class Server:
 async def _exchange(
     connection: AbstractConnection, packed: list[bytes], count: int
 ) -> list[Reply]:
-    """Write commands and read their replies; a connection that failed is closed."""
+    """Write commands and read their replies; close the connection on failure."""
     replies: list[Reply] = []
     try:
         await connection.send_packed_command(packed, check_health=False)
         while len(replies) < count:
             try:
-                # `inf`: the deadline of the call counts, and not redis-py's own.
+                # `inf`: the call's deadline applies instead of redis-py's timeout.
                 replies.append(await connection.read_response(timeout=math.inf))
             except ResponseError as error:
                 replies.append(error)
     except (BusyLoadingError, AuthenticationError, MaxConnectionsError):
-        raise  # an answer, which redis-py takes for a broken connection
+        raise  # a reply, which redis-py treats as a broken connection
     except RedisTimeoutError as error:
         raise LateReplyError(str(error)) from error
     except (RedisConnectionError, InvalidResponse) as error:
-        # Behind Sentinels, redis-py makes a broken connection of this answer.
+        # With Sentinels, redis-py turns this reply into a broken connection.
         if isinstance(error.__context__, ReadOnlyError):
             raise error.__context__ from None
         raise NoReplyError(str(error)) from error
@@ -403,12 +403,12 @@ async def _exchange(
 
 
 def _blocks(words: Command) -> bool:
-    """Return whether the server may wait before it answers this command."""
+    """Return whether this command may wait at the server."""
     return words[0] in _BLOCKING or (words[0] in _STREAMS and "BLOCK" in words)
 
 
 def _errors(replies: Iterable[Reply]) -> list[RedisError]:
-    """Return the errors among replies, also inside that of a transaction."""
+    """Return the errors among replies, including those inside a transaction."""
     found: list[RedisError] = []
     for reply in replies:
         inner = cast("list[Reply]", reply) if isinstance(reply, list) else [reply]
@@ -417,16 +417,16 @@ def _errors(replies: Iterable[Reply]) -> list[RedisError]:
 
 
 async def _disconnected(pool: ConnectionPool) -> None:
-    # What hangs is left behind: its socket is closed in any case.
+    # Hanging connections are abandoned: their sockets are closed in any case.
     with contextlib.suppress(RedisError, OSError):
         await pool.disconnect()
 
 
 class SentinelMaster(Server):
-    """The server that the Sentinels call the master.
+    """The current master according to the Sentinels.
 
-    redis-py asks them for each new connection. Once a second they are asked as well, so
-    that nobody goes on waiting for a master that hangs and was replaced.
+    redis-py asks them for each new connection. They are also asked once a second, so
+    that calls do not keep waiting for a master that hangs and was replaced.
     """
 
     def __init__(self, address: StoreAddress) -> None:
@@ -444,7 +444,7 @@ class SentinelMaster(Server):
         self._watch = Watch(self._look)
 
     async def masters(self, deadline: float) -> dict[str, Server]:
-        """Return the one master by its address."""
+        """Return the master by its address."""
         try:
             async with asyncio.timeout_at(deadline):
                 host, port = await self._sentinel.discover_master(self._name)
@@ -472,8 +472,8 @@ class SentinelMaster(Server):
             raise _no_master(self._name) from None
         if before in {None, self._place}:
             return pool, connection
-        # The others are still with the master that was replaced: what is read by them
-        # would be confirmed by the new one, which may lack it.
+        # Older connections still lead to the replaced master. The new master may lack
+        # its data, so it must not confirm reads from there.
         if pool is self._pool:
             self.drop()
         await pool.release(connection)
@@ -490,12 +490,12 @@ class SentinelMaster(Server):
 
 
 def _no_master(name: str) -> RedisConnectionError:
-    # The text of redis-py lists every Sentinel with all of its options.
+    # redis-py's text quotes every Sentinel with all of its options.
     return RedisConnectionError(f"No Sentinel knows a master {name!r} that works.")
 
 
 async def _ensure_master(connection: AbstractConnection) -> None:
-    """Begin a connection, unless its server is no master yet, or not any more."""
+    """Open a connection, but only if the server is a master."""
     await connection.on_connect()
     await connection.send_command("ROLE", check_health=False)
     role = await connection.read_response()
@@ -506,9 +506,9 @@ async def _ensure_master(connection: AbstractConnection) -> None:
 class Cluster:
     """All masters of a cluster; each command goes to the master of its key's slot.
 
-    redis-py reads which node has which slots: at first, and after trouble. Once a
-    second a node is asked whether that has changed, so that nobody goes on waiting for
-    a master that hangs and was replaced.
+    redis-py reads the slots of the nodes at first, and after errors. A node is also
+    asked for changes once a second, so that calls do not keep waiting for a master that
+    hangs and was replaced.
     """
 
     def __init__(self, address: StoreAddress) -> None:
@@ -526,10 +526,10 @@ class Cluster:
         self.is_closed = False
 
     async def ask(self, commands: Sequence[Command], deadline: float) -> list[Reply]:
-        """Ask the master of the slot of the first key, see `Server.ask`.
+        """Send commands to the master of the first key's slot, see `Server.ask`.
 
-        What a slot's old and new master may both be asked runs once: commands that are
-        redirected are one command, or one MULTI/EXEC, of which none has run then.
+        During a move of the slot they still run only once. A redirected batch is one
+        command or one MULTI/EXEC, and a redirection means that none of it ran.
         """
         self._watch.start()
         slot = slot_of(commands)
@@ -541,17 +541,17 @@ class Cluster:
             replies = await self._ask_node(node, [*before, *commands], deadline)
             error = next((one for one in replies if isinstance(one, RedisError)), None)
             if isinstance(error, AskError):
-                # A node that does not know its own address: it is where it was asked.
+                # The node has no address of itself: use the one it was asked at.
                 error.host = error.host or node.host
             if isinstance(error, MovedError):
                 await self._nodes.move_slot(error)
                 node, before = self._owner(slot), ()
             elif isinstance(error, AskError) and not _waits(commands):
-                # The slot moves, and this key is at its next master already.
+                # The slot is moving, and this key is already at its next master.
                 node, before = self._named(error), [("ASKING",)]
             elif isinstance(error, AskError | TryAgainError | ClusterDownError):
-                # The new master of a slot that moves confirms what it has: not what
-                # was written beside it, at the old one.
+                # A slot's new master confirms only its own data, not earlier writes at
+                # the old one.
                 await self._refresh(deadline)
                 raise RedisConnectionError(str(error))
             else:
@@ -559,7 +559,7 @@ class Cluster:
         raise RedisConnectionError("The nodes of the cluster disagree about a slot.")
 
     async def masters(self, deadline: float) -> dict[str, Server]:
-        """Return every master by its address."""
+        """Return all masters by address."""
         await self._refresh(deadline)
         found = {slots[0] for slots in self._nodes.slots_cache.values() if slots}
         return {node.name: self._server(node) for node in sorted(found, key=str)}
@@ -598,13 +598,13 @@ class Cluster:
         try:
             return await self._server(node).ask(commands, deadline)
         except (RedisConnectionError, RedisTimeoutError):
-            # Before the next try: by then another node may have the slot.
+            # Before the next attempt: the slot may have another node by then.
             with contextlib.suppress(RedisError):
                 await self._refresh(deadline, failed=node.name)
             raise
 
     async def _refresh(self, deadline: float, *, failed: str | None = None) -> None:
-        """Read who has which slots; leave the masters that were replaced."""
+        """Read the slots of the nodes; drop replaced masters."""
         try:
             async with asyncio.timeout_at(deadline):
                 await self._nodes.initialize(self._places, failed)
@@ -613,10 +613,10 @@ class Cluster:
                 "No node tells in time who has which slots."
             ) from None
         except RedisClusterException:
-            # The text of redis-py tells of one of the nodes.
+            # redis-py's text describes only one of the nodes.
             raise RedisConnectionError("No node of the cluster answers.") from None
         masters = {slots[0].name for slots in self._nodes.slots_cache.values() if slots}
-        # One that was replaced gets no more commands, and may owe replies for ever.
+        # A replaced master gets no more commands, and may never reply.
         for name in self._servers.keys() - masters:
             await self._servers.pop(name).close()
 
@@ -632,7 +632,7 @@ class Cluster:
 
 
 def slot_of(commands: Iterable[Command]) -> int:
-    """Return the slot of the first key in commands; any slot when there is none."""
+    """Return the slot of the first key in commands; any slot if there is none."""
     key = next((key for words in commands if (key := _key(words)) is not None), "")
     return key_slot(key if isinstance(key, bytes) else str(key).encode())
 
@@ -642,7 +642,7 @@ def _waits(commands: Iterable[Command]) -> bool:
 
 
 def _key(words: Command) -> Argument | None:
-    """Return the first key of a command, or its first argument when it has none."""
+    """Return a command's first key, or its first argument if it has none."""
     name = words[0]
     if name in _SCRIPTS:
         return words[3] if int(words[2]) else None
@@ -653,7 +653,7 @@ def _key(words: Command) -> Argument | None:
 
 
 class Watch:
-    """Look after something once a second, until it is stopped or its loop ends."""
+    """Run a check once a second, until it is stopped or its loop ends."""
 
     def __init__(self, look: Callable[[], Awaitable[None]]) -> None:
         self._look = look
@@ -661,14 +661,14 @@ class Watch:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin, unless it has begun."""
+        """Start, unless it is running."""
         if self._timer is None:
-            # A timer and not a task that sleeps: a loop that ends forgets it.
+            # Not a sleeping task: a loop that ends drops the timer.
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(_WATCH_S, self._begin)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop."""
         for one in (self._timer, self._task):
             if one:
                 one.cancel()
@@ -680,8 +680,8 @@ class Watch:
         try:
             await self._look()
         except (RedisError, OSError):
-            pass  # nobody answers: who has something to ask is told
-        except any_failure() as error:  # it is looked after all the same
+            pass  # no reply: the next call reports it
+        except any_failure() as error:  # the watch continues anyway
             log_failure(logger, error, "watch.failed")
         self._timer = None
         self.start()

@@ -1,4 +1,4 @@
-"""Write changes to Redis behind the attempts that they spend in the ledger."""
+"""Record attempts in the ledger, then write the changes that use them to Redis."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ async def after_spending(
     now_ms: int,
     write: Callable[[], Awaitable[T]],
 ) -> T:
-    """Write to Redis once attempts are spent; see `Ledger.spend`.
+    """Write to Redis after the attempts are recorded; see `Ledger.spend`.
 
     Args:
-        ledger: where they are spent.
-        attempts: to spend.
-        unspent: must not be spent.
+        ledger: the ledger.
+        attempts: attempts to record.
+        unspent: attempts that must not be recorded.
         now_ms: the store's clock.
-        write: its answer is false where nothing was written.
+        write: returns a false value if it wrote nothing.
     """
 
     async def both() -> T:
@@ -43,8 +43,8 @@ async def after_spending(
                 await ledger.take_back(attempts, now_ms=now_ms)
         return written
 
-    # To the end, also when the caller is cancelled: cut off in between, the call would
-    # be in doubt.
+    # Not interrupted by cancellation: between the two writes, the call would end up in
+    # doubt.
     return await waited_for(begun(both()))
 
 
@@ -54,13 +54,13 @@ async def spend_again(
     standing: Approval | None,
     only: Item | None = None,
 ) -> None:
-    """Spend the attempts of calls that run, as they were spent already.
+    """Record the attempts of running calls again, with the same owners.
 
-    For a claim that was written, of which its process was not told at once.
-    ``standing`` is the standing approval that covers the call.
+    For a claim that was written although its process got no reply. ``standing`` is the
+    standing approval that covers the call.
 
     Raises:
-        AlreadySpent: another attempt was begun; a record was put back.
+        AlreadySpent: there is another attempt: an older record was restored.
     """
     approval = loaded.approval
     attempts = [

@@ -1,8 +1,8 @@
 """Store failed runs: those to be retried, and parked ones (dead letters).
 
-A run has one record here from its first failure until it goes on or is dropped, and
-the jobs that it still needs stand in it. Record, jobs, events and the acknowledgement
-of the job that failed change in one step, so that no crash leaves one without another.
+A run has one record from its first failure until it continues or is dropped. The record
+also has the run's remaining jobs. Record, jobs, events and the acknowledgement of the
+failed job change in one step, so a crash cannot separate them.
 """
 
 from __future__ import annotations
@@ -27,47 +27,49 @@ from keyturn.gateway.store.script import Script, texts
 
 STALL = Script("stall", is_fenced=True)
 HALTED = "halted"
-"""Field of a thread's facts: at which checkpoint it was halted, and why."""
+"""Field of a thread's facts: the checkpoint of a halt, and the reason."""
 
 _END_OF_YEAR_9999_MS = 253_402_300_799_999
 
 logger = logging.getLogger(__name__)
 
 Moment = Annotated[int, Field(ge=0, le=_END_OF_YEAR_9999_MS)]
-"""Unix milliseconds that a calendar has a day for; 0 for never."""
+"""Unix milliseconds within the calendar's range; 0 for never."""
 
 
 class RunState(StrEnum):
-    """Whether a run that failed is retried by itself (waiting) or not (parked)."""
+    """Whether a failed run is retried automatically (waiting) or not (parked)."""
 
     WAITING = "waiting"
     PARKED = "parked"
 
 
 class StalledRun(Record):
-    """One run that failed and did not go on since.
+    """A failed run.
 
     Attributes:
-        id: names the run; the same for a thread of an agent for ever.
-        outage: id of this series of failures; a later one of the thread has another.
-        state: whether it is retried by itself.
+        id: id of the run, fixed for a thread of an agent.
+        outage: id of this series of failures; a later series gets a new one.
+        state: whether it is retried automatically.
         trouble: kind of the last error; see
             `keyturn.gateway.resume.diagnosis.ErrorKind`.
-        reason: one sentence about it that anybody may read.
-        detail: the error's classes and the places that it came through.
-        can_pass: the error may pass by itself; a parked run is then retried at a start.
-        attempts: how often it failed in this outage.
-        since_ms: when it failed first.
-        retried_since_ms: when the time for retries began: then, or at a Try again.
-        at_ms: since when it is in its state.
-        next_ms: when it is retried next; 0 for a parked run.
-        until_ms: when it is parked if it fails still; 0 for never.
-        unserved_since_ms: since when no process takes its jobs; 0: one did.
-        is_announced: people are told of it.
-        announced: what people read last of it.
-        is_listed: it counts among those that wait or are parked; not so while its job
-            is only offered to a process that may serve it.
-        jobs: what is still to do, oldest first.
+        reason: a public sentence about the error.
+        detail: the error's classes and code locations.
+        can_pass: True if the error may be temporary; a parked run is then retried when
+            a process starts.
+        attempts: failures in this outage.
+        since_ms: time of the first failure.
+        retried_since_ms: start of the time for retries: the first failure, or a click
+            on Try again.
+        at_ms: start of the current state.
+        next_ms: time of the next retry; 0 for a parked run.
+        until_ms: time from which a failure parks it; 0 for never.
+        unserved_since_ms: since when no process takes its jobs; 0 if one did.
+        is_announced: True if people were informed.
+        announced: the text last shown to people.
+        is_listed: True if it counts as waiting or parked. False while its job is only
+            offered to another process.
+        jobs: remaining jobs, oldest first.
     """
 
     id: str
@@ -96,28 +98,27 @@ class StalledRun(Record):
 
     @classmethod
     def read(cls, body: str) -> StalledRun:
-        """Read a record, and remember its text, which a change compares."""
+        """Parse a record, and keep its text for comparison."""
         found = cls.model_validate_json(body)
         found._body = body  # noqa: SLF001 - its own
         return found
 
     @property
     def body(self) -> str:
-        """Return the text that was read, which a change is made of."""
+        """Return the stored text on which a change is based."""
         return self._body or self.model_dump_json()
 
 
 class StalledRuns:
-    """The runs of all tenants that failed."""
+    """Failed runs of all tenants."""
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
 
     async def find(self, keys: Keys, run: str) -> StalledRun | None:
-        """Return a run that failed; None when it goes on, or never did.
+        """Return a failed run; None if it has not failed or has continued.
 
-        A corrupt record is removed: it would keep its thread from going
-        on for ever.
+        A corrupt record is removed; otherwise it would block its thread forever.
         """
         body = cast("bytes", await self._conn.command("HGET", keys.stalled, run) or b"")
         if not body:
@@ -126,15 +127,14 @@ class StalledRuns:
             return _read(keys, run, body)
         except CorruptRecord as error:
             log_failure(logger, error, "run.corrupt")
-            # By the text that was read: if somebody wrote a sound record meanwhile, it
-            # stays.
+            # Compared by text, so that a new valid record stays.
             await self.change(keys, run, body, None)
             return None
 
     async def all(self, keys: Keys) -> list[StalledRun]:
-        """Return every run of a tenant that failed, the longest waiting first.
+        """Return a tenant's failed runs, longest waiting first.
 
-        Corrupt records are left out, so that they stop no other.
+        Corrupt records are skipped, so that they do not hide others.
         """
         found = fields(await self._conn.command("HGETALL", keys.stalled))
         runs: list[StalledRun] = []
@@ -146,7 +146,7 @@ class StalledRuns:
         return sorted(runs, key=lambda one: one.since_ms)
 
     async def counts(self, keys: Keys) -> tuple[int, int]:
-        """Return how many runs of a tenant wait to be retried, and how many are parked.
+        """Return the numbers of a tenant's waiting and of its parked runs.
 
         Raises:
             StoreUnavailable: when nothing can be read.
@@ -157,7 +157,7 @@ class StalledRuns:
         return number(waiting), number(parked)
 
     async def began_before(self, keys: Keys, at_ms: int) -> list[str]:
-        """Return ids of runs that wait, or are parked, since before a moment."""
+        """Return ids of runs that have been waiting or parked since before a moment."""
         names = (keys.stalled_parked, keys.stalled_waiting)
         lists = await self._conn.transaction(
             ["ZRANGEBYSCORE", names[0], 0, at_ms], ["ZRANGEBYSCORE", names[1], 0, at_ms]
@@ -169,11 +169,11 @@ class StalledRuns:
         ]
 
     async def is_dropped(self, keys: Keys, run: str) -> bool:
-        """Return True if somebody dropped the run and it did not begin again since."""
+        """Return whether the run was dropped and has not begun again."""
         return bool(await self._conn.command("EXISTS", keys.dropped(run)))
 
     async def taken_up(self, keys: Keys, run: str) -> bool:
-        """Let a thread go on that is given something new; say if it was dropped."""
+        """Allow a thread with a new input to continue; return if it was dropped."""
         return number(await self._conn.command("DEL", keys.dropped(run))) == 1
 
     async def change(  # noqa: PLR0913 - one step, by name
@@ -191,32 +191,32 @@ class StalledRuns:
         forgotten: str = "",
         events: Sequence[Event] = (),
     ) -> bool:
-        """Change a run's record; False when it is not what was read.
+        """Change a run's record; False if it changed since it was read.
 
-        Nothing changes when the job that is put back was put back by another meanwhile:
-        the worker that does it next records the result.
+        Also False if another worker has put the job back. That worker will record the
+        result, so nothing changes.
 
         Args:
-            keys: of the tenant.
+            keys: keys of the tenant.
             run: id of the run.
-            before: what was read, or its text when it cannot be; None for nothing.
-            after: what is kept from now on; None when it goes on or was dropped.
-            delivery: id of the job that is done with; "" for none.
-            undone: jobs that are no longer to be retried.
-            again: jobs to do.
-            delay_ms: after how long, by the store's clock; 0 for now.
-            is_dropped: the run is not advanced any more.
-            forgotten: a field of the thread's facts that is deleted.
-            events: what is announced.
+            before: the record that was read, or its text if malformed; None for none.
+            after: the new record; None if the run continues or was dropped.
+            delivery: id of the finished job; "" for none.
+            undone: jobs whose retries are cancelled.
+            again: jobs to queue.
+            delay_ms: delay of these jobs by the store's clock; 0 for now.
+            is_dropped: True if the run is dropped.
+            forgotten: a field of the thread's facts to delete.
+            events: events to announce.
 
         Raises:
-            StoreUnavailable: when it is not known to be kept.
+            StoreUnavailable: when the result is unknown.
         """
         known = before if isinstance(before, StalledRun) else None
         body = before.body if isinstance(before, StalledRun) else before or b""
         facts = _facts_of(keys, after or known)
-        # What is only offered to another process is kept, and neither counted nor
-        # parked.
+        # A run that is only offered to another process is stored, but counts neither as
+        # waiting nor as parked.
         listed = after.state.value if after and after.is_listed else ""
         state = "dropped" if is_dropped else listed
         at_ms = 0
@@ -252,24 +252,24 @@ class StalledRuns:
 
 
 def _read(keys: Keys, run: str, raw: bytes) -> StalledRun:
-    """Read the record of a run.
+    """Parse the record of a run.
 
     Raises:
-        CorruptRecord: when it cannot be parsed, or another run's.
+        CorruptRecord: when it is malformed, or belongs to another run.
     """
     try:
         found = StalledRun.read(raw.decode())
     except ValueError as error:
         raise CorruptRecord(run) from error
     whose = keys.stalled_run(found.agent, found.thread)
-    # A record under another run's id would let one thread's failure park another one.
+    # Under another run's id, one thread's failure could park another thread.
     if not run == found.id == whose:
         raise CorruptRecord(run)
     return found
 
 
 def _facts_of(keys: Keys, run: StalledRun | None) -> str:
-    """Return the key of the facts of a run's thread; of nobody's when none is read."""
+    """Return the facts key of a run's thread; an unused key if there is no record."""
     if run is None:
         return keys.thread_facts("", "")
     return keys.thread_facts(run.agent, run.thread)

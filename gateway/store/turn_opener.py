@@ -1,4 +1,4 @@
-"""Open the approvals of a turn, sealed as they are stored."""
+"""Open the approvals of a turn, with the seals of their stored form."""
 
 from __future__ import annotations
 
@@ -41,26 +41,26 @@ from keyturn.gateway.store.windows import Use, as_rows
 
 @dataclass(frozen=True)
 class Preconditions:
-    """What has to hold still when a turn opens, and what its calls reserved.
+    """Conditions for opening a turn, and the reservations of its calls.
 
     Attributes:
-        names: under none of these may anything be frozen.
-        waiting: how many items of the agent may be pending, these included.
-        requests_10m: how many it may ask people for in ten minutes, these included.
-        run_ref: the run that the turn belongs to.
-        held: item id to what the item uses.
+        names: names of which none may be frozen.
+        waiting: limit of the agent's pending items, these included.
+        requests_10m: limit of its requests within ten minutes, these included.
+        run_ref: the turn's run.
+        held: uses of the items, by item id.
         counted: uses that count from now on for the length of their window: those of
-            the calls that run now, and every request.
-        refused: uses of the calls that do not run.
-        reserved: all of these, in the order in which they were reserved.
-        auto_runs: the precedents that calls without a record are from now on.
-        known: the precedents that the calls were evaluated by.
-        standing: the standing approvals that cover calls, each with the rev that was
-            read and its uses from now on.
-        now_ms: the store's clock when the calls were evaluated: what they open is not
-            created before.
-        not_rejected: fingerprints of calls that were not looked up before: none of them
-            may have been rejected in the thread.
+            calls that run now, and all requests.
+        refused: uses of calls that do not run.
+        reserved: all of these, in the order of reservation.
+        auto_runs: new precedents of calls without a record.
+        known: precedents that were used for the evaluation.
+        standing: standing approvals that cover calls, each with the revision that was
+            read and its new uses.
+        now_ms: the store's clock at the evaluation; the approvals are not created
+            before.
+        not_rejected: fingerprints of further calls, of which none may have been
+            rejected in the thread.
     """
 
     names: tuple[str, ...]
@@ -84,10 +84,9 @@ OPEN = Script("open", is_fenced=True)
 class TurnOpener:
     """Opens approvals of all tenants.
 
-    Args:
-        conn: to the server.
-        known: what this process knows of approvals.
-        load: reads one.
+    conn: connection to the store.
+    known: cache of approvals in this process.
+    load: reads an approval.
     """
 
     def __init__(
@@ -115,25 +114,24 @@ class TurnOpener:
         """Store the approvals of one turn, their events and the verdicts, once.
 
         Args:
-            keys: of the tenant.
-            turn_key: the same for every submit of this turn.
+            keys: keys of the tenant.
+            turn_key: identifies the turn in repeated submissions.
             approvals: new records; their times are set here.
-            verdicts: to answer this turn with again; see `open.lua`.
-            events: what to announce.
+            verdicts: answer for repeated submissions; see `open.lua`.
+            events: events to announce.
             thread: agent and thread id.
-            preconditions: what must not have changed meanwhile.
+            preconditions: conditions that must still be met.
 
         Returns:
-            The run's earlier approvals in which something may still happen; None when
-            the turn was opened before, or something moved since the calls were
-            evaluated: read and evaluate them again.
+            The run's earlier approvals with open items. None if the turn was opened
+            before, or if conditions changed since the evaluation: read and evaluate
+            the calls again.
 
         Raises:
-            CorruptRecord: a record of the turn is there, and its verdicts are not.
+            CorruptRecord: the turn has a record, but its verdicts are missing.
         """
-        # Before the script, not in it: an agent that is listed without anything pending
-        # costs one look, one that is pending without being listed is never shown to
-        # reviewers.
+        # Before the script: a listed agent without pending items costs one read, but
+        # items of an unlisted agent would never be shown to reviewers.
         if approvals:
             await self._pending.add(keys, thread[0])
         standing = await self._standing_rows(preconditions.standing)
@@ -207,7 +205,7 @@ class TurnOpener:
             )
 
         reply = await write(preconditions.now_ms)
-        if text(reply[0]) == "late":  # such as after a slow triage
+        if text(reply[0]) == "late":  # for example, after a slow triage
             reply = await write(number(reply[1]))
         match text(reply[0]):
             case "opened":
@@ -220,7 +218,7 @@ class TurnOpener:
     async def _standing_rows(
         self, used: Sequence[Approval]
     ) -> list[tuple[dict[str, object], bytes]] | None:
-        """Return what is written of standing approvals; None: one has moved."""
+        """Return the changes of standing approvals; None after a conflict."""
         found: list[tuple[dict[str, object], bytes]] = []
         for one in used:
             seen = await self._load(one.id)
@@ -234,15 +232,15 @@ class TurnOpener:
 def _standing_row(
     seals: RecordSeals, seen: Loaded, used: Approval
 ) -> tuple[dict[str, object], bytes] | None:
-    """Return what the script compares and writes of a standing approval.
+    """Return a script's row to compare and write a standing approval.
 
     Args:
-        seals: of the records.
-        seen: as it was read.
-        used: the same with its uses from now on.
+        seals: seals of the records.
+        seen: the record that was read.
+        used: the record with its new uses.
 
     Returns:
-        The row, and the document beside it; None when it has another rev.
+        The row and the document; None if the revision differs.
     """
     before, stored = seen.approval, seen.stored
     if stored is None or before.rev != used.rev:
@@ -265,14 +263,14 @@ def _opening_row(
     held: Mapping[str, Sequence[Use]],
     created_ms: int,
 ) -> tuple[dict[str, object], bytes]:
-    """Return what the script needs to store a new approval: a row, and its document.
+    """Return a script's row to store a new approval, and its document.
 
     Args:
-        seals: of the records.
-        keys: of the tenant.
-        of: keys of its run and its turn; the turn is "" if nobody submits it again.
-        approval: to be opened.
-        held: item id to what the item uses.
+        seals: seals of the records.
+        keys: keys of the tenant.
+        of: keys of its run and its turn; "" if the turn is never submitted again.
+        approval: the new approval.
+        held: uses of the items, by item id.
         created_ms: the store's clock.
     """
     ends_ms = created_ms + approval.ttl_ms

@@ -1,9 +1,9 @@
-"""Wait for a store that loads its data, or is away for a while, before giving up.
+"""Wait for a store that is loading its data or temporarily away.
 
-A start that gave up at once would be repeated by whatever supervises the process, and
-with each attempt later, until long after the store is back. A failover takes half a
-minute. Until a server has loaded its data, which takes minutes if there is much of it,
-it refuses nearly every command (``LOADING``).
+If a start failed at once, the supervisor of the process would restart it with growing
+delays, and it would stay down long after the store is back. A failover takes half a
+minute. A server that loads its data, which can take minutes, rejects nearly every
+command (``LOADING``).
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from keyturn.gateway.store.servers import UntrustedCertificateError
 logger = logging.getLogger(__name__)
 
 USABLE_WITHIN_S = 120.0
-"""How long a start waits: Sentinels with default settings take half a minute to notice
-that a master is gone."""
+"""Time limit of a start: Sentinels with default settings need half a minute to detect
+a lost master."""
 
 _SAY_EVERY_S = 5.0
 _LOOK_S = 0.5
@@ -59,21 +59,21 @@ _STAYS = (AuthenticationError, UntrustedCertificateError)
 Found = TypeVar("Found")
 
 LOADED_WITHIN_S = 3600.0
-"""How long a server may load before a start gives up."""
+"""Time limit for loading data during a start."""
 
 
 async def until_usable(step: Callable[[], Awaitable[Found]], url: str) -> Found:
-    """Do a step of a start until the store answers; say now and then why it does not.
+    """Repeat a step of a start until the store answers; log the reason at times.
 
     Args:
-        step: raises what is wrong; it may be done again, whatever of it was done.
-        url: of the store; the log names its servers, and no password.
+        step: raises an error if the store is not ready; must be repeatable.
+        url: the store's URL; the log shows its servers without the password.
 
     Returns:
-        What the step returns.
+        The result of the step.
 
     Raises:
-        UnsafeStore: what is wrong does not end by itself, or has not in time.
+        UnsafeStore: the problem is not temporary, or lasted too long.
         StoreUnavailable: the same.
     """
     began, said = now_s(), -_SAY_EVERY_S
@@ -97,28 +97,28 @@ async def until_usable(step: Callable[[], Awaitable[Found]], url: str) -> Found:
 
 
 def shown(url: str) -> str:
-    """Return an address for the log, without a user's name or password."""
+    """Return a URL for the log, without user name or password."""
     parts = urlsplit(url)
     return parts.netloc.rpartition("@")[2] or parts.path
 
 
 def can_pass(error: StoreUnavailable | UnsafeStore) -> bool:
-    """Return whether a failover, or a server that starts, may be why."""
+    """Return whether the error may be caused by a failover or a starting server."""
     if isinstance(error, UnsafeStore):
         return error.can_pass
     cause = error.__cause__
     is_passing = isinstance(cause, _PASSES) and not isinstance(cause, _STAYS)
-    # A master refuses writes until its replicas have told how far they are.
+    # A master rejects writes until its replicas have reported their progress.
     is_passing = is_passing or str(cause).startswith("NOREPLICAS")
     return is_passing or isinstance(error, NotConfirmed | Unanswered)
 
 
 class Loading:
-    """One wait for a server.
+    """A wait for a server that loads its data.
 
     Args:
-        where: the server, as the log names it; without a password.
-        clock: seconds, never going backwards.
+        where: the server's address for the log, without a password.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Loading:
         self._said = -_SAY_EVERY_S
 
     def goes_on(self, info: Mapping[str, str]) -> None:
-        """Say now and then how far the server is, by what its INFO says.
+        """Log the progress in the server's INFO from time to time.
 
         Raises:
             StoreUnavailable: when it has loaded for too long.
@@ -153,13 +153,14 @@ class Loading:
 
 
 async def until_loaded(conn: Connection, where: str) -> None:
-    """Wait until a server has loaded its data set.
+    """Wait until a server has loaded its data.
 
     Raises:
         StoreUnavailable: when it does not answer, or loads for too long.
+        StoreUnavailable: when it does not answer, or loads for too long.
     """
     loading = Loading(where)
-    # INFO and not PING: it is answered while a server loads.
+    # INFO, since PING is rejected during loading.
     while (info := await server_info(conn)).get("loading", "0") not in {"0", ""}:
         loading.goes_on(info)
         await asyncio.sleep(_LOOK_S)

@@ -1,4 +1,4 @@
-"""Keep how each program that receives webhooks did lately, for operators."""
+"""Store the recent state of webhook receivers, for operators."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from keyturn.gateway.store.keys import KEEP_MS
 from keyturn.gateway.store.store import Store
 
 _TIME = 14
-"""Digits of a time in milliseconds, at most; of one until the year 5000."""
+"""Longest decimal number of a time in milliseconds, until the year 5000."""
 
 
 class ReceiverState(NamedTuple):
-    """How a receiver did lately: milliseconds of the store, None for never.
+    """A receiver's recent state: times in milliseconds of the store, None for never.
 
     Attributes:
-        ok_ms: when a message arrived last.
-        failing_ms: since when none arrives.
-        error: why.
+        ok_ms: time of the last delivery.
+        failing_ms: start of the current series of failures.
+        error: reason of the failure.
     """
 
     ok_ms: int | None
@@ -27,10 +27,10 @@ class ReceiverState(NamedTuple):
 
 
 async def note_attempt(store: Store, tenant: str, target: str, error: str) -> None:
-    """Note the end of an attempt to send a message; ``error`` is "" if it arrived.
+    """Record the result of a delivery; ``error`` is "" after a success.
 
     Raises:
-        StoreUnavailable: when it is not known to be kept.
+        StoreUnavailable: when the result is unknown.
     """
     keys = store.keys_of_tenant(tenant)
     key, now_ms = keys.webhook(target), await store.conn.now_ms(keys.outbox)
@@ -44,7 +44,7 @@ async def note_attempt(store: Store, tenant: str, target: str, error: str) -> No
 
 
 async def receiver_state(store: Store, tenant: str, target: str) -> ReceiverState:
-    """Return how a receiver did lately.
+    """Return a receiver's recent state.
 
     Raises:
         StoreUnavailable: when the store does not answer.
@@ -56,6 +56,6 @@ async def receiver_state(store: Store, tenant: str, target: str) -> ReceiverStat
 
 
 def _moment(found: dict[str, bytes], name: str) -> int | None:
-    # Anybody may have written there: a number of many digits is no time.
+    # The value may be foreign: a number with too many digits is not a time.
     value = found.get(name, b"")
     return int(text(value)) if value.isdigit() and len(value) <= _TIME else None

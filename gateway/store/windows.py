@@ -1,10 +1,10 @@
 """Reserve and count use of rolling windows atomically, for rate and sum limits.
 
-A use counts from the moment its call is evaluated, while the call may still run, and
-for the window's length after it ran. A call that is refused in any way gives its use
-back in the same step, unless the window counts requests: then it stays for the window's
-length after it was asked. A process that dies in between leaves too much reserved for
-two minutes, and never too little.
+A use counts from the evaluation of its call, while the call may still run, and for the
+window's length after it ran. A refused call releases its use in the same step, except
+in windows that count requests: there it stays for the window's length after the
+request. If a process dies in between, the reservation is too high for two minutes, and
+never too low.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from keyturn.gateway.store.script import Script
 RESERVE = Script("reserve")
 TOTALS = Script("totals", writes=False)
 
-# Twice the longest that triage may take (30 s), which is what evaluating waits for.
+# Twice the time limit of triage (30 s), the longest part of an evaluation.
 HOLD_MS = 60_000
-"""How long a turn may be evaluated; its reservation is given back after that."""
+"""Time limit for evaluating a turn; its reservation ends after that."""
 
 
 @dataclass(frozen=True)
 class Use:
-    """One call's share of one window for one resource.
+    """One call's use of one window for one resource.
 
     Attributes:
         name: the window's name in the policy.
         window: key of the window for this resource.
-        use: the call and its amount in millionths, as the window keeps it.
+        use: the call and its amount in millionths, in stored form.
         within_ms: how long it counts after the call ran.
     """
 
@@ -45,18 +45,18 @@ class Use:
 
     @property
     def micro(self) -> int:
-        """Return its share in millionths."""
+        """Return its amount in millionths."""
         return int(self.use.rpartition(" ")[2])
 
 
 def use_of(window: str, *, name: str, call: str, micro: int, within_ms: int) -> Use:
-    """Return a use of a window's key.
+    """Return a use of a window.
 
     Args:
         window: from `Keys.window`.
         name: the window's name in the policy.
-        call: the same for the same call, without blanks.
-        micro: 0 to `MAX_MICRO`.
+        call: identifies the call; without blanks.
+        micro: amount in millionths, 0 to `MAX_MICRO`.
         within_ms: the window's length.
     """
     if not 0 <= micro <= MAX_MICRO:
@@ -66,12 +66,12 @@ def use_of(window: str, *, name: str, call: str, micro: int, within_ms: int) -> 
 
 @dataclass(frozen=True)
 class ItemUses:
-    """What one item would use, instead of what it has reserved.
+    """An item's possible uses, which replace its reserved ones.
 
     Attributes:
-        head: key of what changes of the item's approval.
-        index: of the item; what it has reserved itself is not counted twice.
-        uses: what it would use.
+        head: key of the head of the item's approval.
+        index: index of the item; its reserved uses are not counted twice.
+        uses: the possible uses.
     """
 
     head: str
@@ -80,7 +80,7 @@ class ItemUses:
 
 
 def held_in(keys: Keys, windows: Sequence[str]) -> ItemUses:
-    """Return uses of no item by which windows come to what they hold, by their keys."""
+    """Return uses without amounts, to read the current sums of windows by key."""
     uses = [
         use_of(window, name="", call="nobody", micro=0, within_ms=1)
         for window in windows
@@ -106,16 +106,16 @@ class WindowStore:
     ) -> list[dict[str, int]] | None:
         """Reserve the uses of all calls of one turn in one step, once.
 
-        The same uses of the same turn again get their first answer.
+        A repeated request gets the first answer.
 
         Args:
-            keys: of the tenant.
-            turn_key: the same for every submit of this turn.
-            uses: of each call, in the order of the calls.
+            keys: keys of the tenant.
+            turn_key: identifies the turn in repeated submissions.
+            uses: uses of each call, in the order of the calls.
 
         Returns:
-            For each call the totals of its windows by name, its own share included; a
-            later call sees the earlier ones. None when the turn has its verdicts.
+            For each call the sums of its windows by name, including the call and the
+            earlier calls of the turn. None if the turn already has its verdicts.
         """
         flat = [use for call in uses for use in call]
         reply = await RESERVE(
@@ -126,7 +126,7 @@ class WindowStore:
             uses=json.dumps([use.use for use in flat]),
             hold_ms=HOLD_MS,
         )
-        # Another process opened the turn meanwhile: its verdicts are the answer.
+        # Another process has opened the turn: its verdicts are the answer.
         if text(reply[0]) == "opened":
             return None
         totals = iter(_numbers(reply[1]))
@@ -135,7 +135,7 @@ class WindowStore:
     async def totals(
         self, head: str, index: int, uses: Sequence[Use]
     ) -> dict[str, int]:
-        """Return what windows would come to if one item used these, by name.
+        """Return the sums of windows by name if one item used these.
 
         See `ItemUses` for the arguments.
         """
@@ -143,12 +143,12 @@ class WindowStore:
         return dict(zip((use.name for use in uses), found, strict=True))
 
     async def totals_of_each(self, items: Sequence[ItemUses]) -> list[list[int]]:
-        """Return what windows would come to if one of the items used these.
+        """Return the sums of windows for each item, as if only that item used them.
 
-        All are of one tenant, and what is returned is as of one moment.
+        All items belong to one tenant, and the sums are one consistent snapshot.
 
         Returns:
-            For each item the total with each of its uses, in their order.
+            For each item the sum with each of its uses, in their order.
         """
         rows = [(one.head, one.index, use) for one in items for use in one.uses]
         if not rows:
@@ -162,7 +162,7 @@ class WindowStore:
         return [[next(totals) for _ in one.uses] for one in items]
 
     async def held(self, keys: Keys, window: str) -> int:
-        """Return what a window holds now, by its key, in millionths."""
+        """Return a window's current sum in millionths, by its key."""
         [[held]] = await self.totals_of_each([held_in(keys, [window])])
         return held
 

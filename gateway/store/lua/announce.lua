@@ -1,16 +1,16 @@
 #!lua
--- Announce that a run began, once for each input, or that it ended, once for each
--- checkpoint that it ends at. The end of the run ends what keeps its facts, in the same
--- step: a process that was paused after it must not end it for a later run.
+-- Announce the start of a run once for each input, or its end once for each final
+-- checkpoint. The end also sets the lifetime of the thread's facts in the same step:
+-- otherwise a paused process could set it later, during the next run.
 -- include lifetimes.lua
 -- KEYS[1] facts      hash    facts of the thread
 -- KEYS[2] outbox     stream  events
 -- KEYS[3] audit      stream  audit log
--- ARGV[1] what       text    begun; ended; or which report of metrics
--- ARGV[2] mark       text    the input, where the thread ends, or what is reported
--- ARGV[3] outbox_event text  the event, perhaps with the final message, with its seal
--- ARGV[4] audit_event  text  the same for the audit log, without it, with its seal
--- ARGV[5] keep_ms    int     lifetime of facts that no run of the thread keeps
+-- ARGV[1] what       text    begun; ended; or the kind of metrics report
+-- ARGV[2] mark       text    the input, the final checkpoint, or the report's subject
+-- ARGV[3] outbox_event text  the event with its seal, perhaps with the final message
+-- ARGV[4] audit_event  text  the same for the audit log, without the message
+-- ARGV[5] keep_ms    int     lifetime of the facts without a run, milliseconds
 -- Returns:
 --   {"announced"}
 --   {"known"}  it was announced before
@@ -21,8 +21,8 @@ if is_new then
   write_event(KEYS[3], ARGV[4], now)
   redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 end
--- Also when this end was announced before: a run that changed nothing ends at the checkpoint
--- where the one before ended.
+-- Also for a repeated announcement: a run without changes ends at the checkpoint of the
+-- run before.
 if ARGV[1] == 'ended' then redis.call('HDEL', KEYS[1], 'run') end
 retain_facts(KEYS[1], ARGV[5])
 if is_new then return {'announced'} end

@@ -1,16 +1,16 @@
 #!lua
--- Write what is kept of an API key, if it is as it was read, with its audit entry.
+-- Replace a stored API key if it is unchanged, and write the audit entry.
 -- KEYS[1] api_keys  hash    the sealed keys of the tenant, by id
 -- KEYS[2] audit     stream  audit log
--- ARGV[1] id        text    of the key
--- ARGV[2] seen      text    what was read of it, or empty where there was nothing
--- ARGV[3] body      text    what is kept from now on, or empty to forget it
+-- ARGV[1] id        text    the key's id
+-- ARGV[2] seen      text    the value that was read, or empty for none
+-- ARGV[3] body      text    the new value, or empty to delete it
 -- ARGV[4] event     text    the event with its seal, or empty for none
--- ARGV[5] most      int     how many keys there may be
+-- ARGV[5] most      int     limit of keys
 -- Returns:
 --   {"done"}
---   {"moved"}  it is not as it was read
---   {"full"}   there are as many
+--   {"moved"}  the value has changed
+--   {"full"}   the limit is reached
 local found = redis.call('HGET', KEYS[1], ARGV[1]) or ''
 if found ~= ARGV[2] then return {'moved'} end
 if ARGV[3] == '' then

@@ -1,8 +1,7 @@
 #!lua
--- Write the next versions of approvals of one tenant, with everything that belongs to
--- them, if nothing moved since they were read: all of them or none. What moves is
--- computed by pure functions (approvals/*.py); this only compares, writes, and keeps the
--- indexes true.
+-- Write the next versions of approvals of one tenant with all related data, if nothing
+-- changed since they were read: all or none. Pure functions (approvals/*.py) compute
+-- the changes; this script only compares, writes, and updates the indexes.
 -- include records.lua
 -- include lifetimes.lua
 -- include windows.lua
@@ -13,32 +12,32 @@
 -- KEYS[3] audit       stream  audit log
 -- KEYS[4] jobs        stream  resume jobs
 -- KEYS[5] timers      zset    timers of the tenant
--- KEYS[6] frozen      hash    pauses of agents; the list of freezes stands beside it
+-- KEYS[6] frozen      hash    pauses of agents; the key of the list of freezes follows from it
 -- KEYS[7..] records   key     of each approval, in this order:
---   head        hash    what scripts compare of the approval
+--   head        hash    the fields that scripts compare
 --   document    string  the rest of it
 --   waiting     zset    the agent's pending items
---   rejections  string  how many of the agent's calls were rejected in a row
---   rejected    hash    what was rejected in this thread, and its turns since
+--   rejections  string  number of the agent's consecutive rejections
+--   rejected    hash    rejected calls of the thread, and the turns since
 --   failures    zset    the agent's failed executions
 -- ARGV[1] failed_ms   int     how long a failure counts, milliseconds
--- ARGV[2] keep_ms     int     lifetime of what has ended, milliseconds
--- ARGV[3] events      json    array of event texts about all of it, before those of the
---                             approvals
--- ARGV[4] count       int     how many approvals change
--- ARGV[5..] changes   mixed   of each approval: what moves (json), see next_version.lua,
---                             and its document (bytes; empty to leave it)
+-- ARGV[2] keep_ms     int     lifetime of ended approvals, milliseconds
+-- ARGV[3] events      json    array of event texts about all changes, written before those
+--                             of the approvals
+-- ARGV[4] count       int     number of approvals that change
+-- ARGV[5..] changes   mixed   for each approval the change (json), see next_version.lua,
+--                             and its document (bytes; empty for no change)
 -- Returns:
---   {"done", now}  written, at this moment of this server's clock
---   {"moved"}  read again and compute again: of one approval there is another rev, a claim
---              that was renewed, a reading that is too old, a deadline that has passed, a
---              freeze, a timer that somebody else fired, a window that holds more than was
---              evaluated (also by the changes before it), other precedents than were
---              evaluated by, a standing approval that ended since; or it is gone
+--   {"done", now}  written at this time of the server's clock
+--   {"moved"}  read and compute again: an approval has another revision or is gone, a claim
+--              was renewed, the read is too old, a deadline has passed, there is a freeze,
+--              another process fired the timer, a window's sum is higher than evaluated
+--              (including earlier changes of this call), precedents have changed, or a
+--              standing approval has ended
 local NAMES = {'head', 'document', 'waiting', 'rejections', 'rejected', 'failures'}
 local FIRST_KEY, FIRST_CHANGE = 7, 5
 local changes = {}
--- Counted: a lease that is compared stands behind them.
+-- With their number: leases for comparison may follow.
 for i = 0, tonumber(ARGV[4]) - 1 do
   local at = FIRST_CHANGE + i * 2
   local change = change_of(ARGV[at], ARGV[at + 1], ARGV[1], ARGV[2])
@@ -54,8 +53,8 @@ for _, change in ipairs(changes) do
   if has_moved(change, now, added) then return {'moved'} end
 end
 
--- Every check of all changes is above, every write below: Redis does not roll back a
--- script that stops in the middle.
+-- All checks are above, all writes below: Redis does not roll back a script that stops
+-- in the middle.
 announce(KEYS[2], KEYS[3], ARGV[3], now)
 for _, change in ipairs(changes) do write_version(change, now) end
 count_rejections(changes, now)

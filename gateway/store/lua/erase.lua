@@ -1,34 +1,34 @@
 #!lua
--- Erase an approval that has ended, and what was kept of it elsewhere of its tenant. Its id
--- stays in lists, until the lifetime of these ends.
+-- Erase an ended approval and its other data in the tenant. Its id stays in lists until
+-- these expire.
 -- include lifetimes.lua
 -- KEYS[1] head      hash    head of the approval
 -- KEYS[2] document  string  the rest of it
 -- KEYS[3] facts     hash    facts of the thread of its run
 -- KEYS[4] outbox    stream  events
 -- KEYS[5] audit     stream  audit log
--- KEYS[6] rejected  hash    what was rejected in the thread
--- KEYS[7] seen_by   hash    what reviewers have read of it
+-- KEYS[6] rejected  hash    rejected calls of the thread
+-- KEYS[7] seen_by   hash    reviewers' progress through its full view
 -- KEYS[8] turn      string  the verdicts of its turn
--- ARGV[1] rev        text   as it was read
+-- ARGV[1] rev        text   the revision that was read
 -- ARGV[2] calls      json   array of fingerprints of its calls
--- ARGV[3] precedents json   rows of {key, call, body}: what is left of its precedents
+-- ARGV[3] precedents json   rows of {key, call, body}: the remains of its precedents
 -- ARGV[4] events     json   array of event texts
--- ARGV[5] is_person  int    1: who asked in the thread is erased as well; else 0
--- ARGV[6] over       text   what stands in place of the verdicts; "" where it is of no turn
--- ARGV[7] keep_ms    int    lifetime of what has ended, milliseconds
+-- ARGV[5] is_person  int    1 to erase the thread's requesters as well; else 0
+-- ARGV[6] over       text   replacement for the verdicts; "" for an approval without a turn
+-- ARGV[7] keep_ms    int    lifetime of ended approvals, milliseconds
 -- Returns:
 --   {"erased"}
---   {"open"}     something of it is still to happen
---   {"running"}  the run of its thread goes on: its agent may ask for the result
---   {"moved"}    it is not there, or another version: read it again
+--   {"open"}     it has an open item
+--   {"running"}  the run of its thread is active: its agent may ask for the result
+--   {"moved"}    it is gone, or has another version: read it again
 if (redis.call('HGET', KEYS[1], 'rev') or '') ~= ARGV[1] then return {'moved'} end
 if is_open(KEYS[1]) then return {'open'} end
 local facts = redis.call('HMGET', KEYS[3], 'run', 'open')
--- Its agent may ask for a result while its run goes on, or has anything open.
+-- The agent may ask for a result while its run is active, or has an open approval.
 if facts[1] == 'open' or facts[2] then return {'running'} end
 redis.call('DEL', KEYS[1], KEYS[2], KEYS[7])
--- Submitted again, the turn would open another record under an id that processes know.
+-- A repeated submission would open another record under an id that processes remember.
 if ARGV[6] ~= '' then redis.call('SET', KEYS[8], ARGV[6], 'PX', ARGV[7]) end
 if ARGV[5] == '1' then redis.call('HDEL', KEYS[3], 'facts') end
 for _, call in ipairs(cjson.decode(ARGV[2])) do redis.call('HDEL', KEYS[6], call) end

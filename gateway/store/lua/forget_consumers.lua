@@ -1,11 +1,12 @@
 #!lua
--- Forget consumers of a stream that are gone and hold nothing, in every group.
--- KEYS[1] stream   stream  what they read
--- ARGV[1] idle_ms  int     after how long without a request one is gone, milliseconds
+-- Delete idle consumers without pending entries from every group of a stream.
+-- KEYS[1] stream   stream  the stream
+-- ARGV[1] idle_ms  int     idle time after which a consumer is deleted, milliseconds
 -- Returns:
---   {"done", count}  how many were forgotten
--- In one step: between a look and a removal a consumer could take an entry, which would
--- be lost with it. The one that asked last stays: it tells for how long nobody has.
+--   {"done", count}  the number of deleted consumers
+-- In one step: between a check and a deletion, a consumer could take an entry, which
+-- would then be lost. The last active consumer stays, since its idle time is the
+-- group's.
 if redis.call('EXISTS', KEYS[1]) == 0 then return {'done', 0} end
 local function facts(row)
   local found = {}

@@ -1,21 +1,21 @@
 #!lua
 -- Register a process with a heartbeat; remove those whose heartbeat stopped.
--- KEYS[1] members hash  a revision, what processes say, and where agents keep threads
--- ARGV[1] seen    text  the revision this is based on; "" for any
--- ARGV[2] name    text  the field of what is said
--- ARGV[3] body    text  what is said
--- ARGV[4] life_ms int   how long it counts, milliseconds
+-- KEYS[1] members hash  a revision, process descriptions, and places of agents' threads
+-- ARGV[1] seen    text  the revision that was read; "" for any
+-- ARGV[2] name    text  the field to write
+-- ARGV[3] body    text  its value
+-- ARGV[4] life_ms int   its lifetime, milliseconds
 -- ARGV[5] agents  text  JSON object: fields of agents and their new values
 -- Returns:
---   {"joined"}  it is kept
---   {"moved"}   another process joined since: read again, nothing was kept
+--   {"joined"}
+--   {"moved"}   another process has joined since: read again; nothing was written
 if ARGV[1] ~= '' and (redis.call('HGET', KEYS[1], 'rev') or '0') ~= ARGV[1] then
   return {'moved'}
 end
 local now = now_ms()
 local all = redis.call('HGETALL', KEYS[1])
 for i = 1, #all, 2 do
-  -- Fields without a moment in front (the revision, where agents keep threads) stay.
+  -- Fields without a time (the revision, places of agents' threads) stay.
   local ends = string.match(all[i + 1], '^(%d+) ')
   if ends and tonumber(ends) < now then redis.call('HDEL', KEYS[1], all[i]) end
 end
@@ -24,6 +24,6 @@ redis.call('HSET', KEYS[1], ARGV[2], ends .. ' ' .. ARGV[3])
 for field, value in pairs(cjson.decode(ARGV[5])) do
   redis.call('HSET', KEYS[1], field, value)
 end
--- Not for a sign of life: it would send everybody who joins back to the beginning.
+-- Not for a heartbeat: every joining process would have to start again.
 if ARGV[1] ~= '' then redis.call('HINCRBY', KEYS[1], 'rev', 1) end
 return {'joined'}

@@ -1,12 +1,12 @@
--- How long keys live. script.py puts this behind the prelude of a script that includes
+-- Lifetimes of keys. script.py inserts this after the prelude of a script that includes
 -- it.
--- One rule for every lifetime: what is still needed has none, and what has ended has one.
--- An approval is needed while an item of it is open: people, an executor or the clock
--- may still change it. A doubt is open until people reconcile it, however long that takes.
+-- Data in use never expires; ended data has a lifetime. An approval is in use while one
+-- of its items is open: people, an executor or the clock may still change it. An item
+-- in doubt is open until people reconcile it, however long that takes.
 local OPEN = {pending = true, authorized = true, executing = true, in_doubt = true}
 
 local function is_open(head)
-  -- An approval that is kept no longer has no `n`: nothing of it is open.
+  -- An expired approval has no `n`: none of its items is open.
   local n, first = unpack(redis.call('HMGET', head, 'n', '0:s'))
   n = tonumber(n) or 0
   if n > 0 and OPEN[first] then return true end
@@ -16,17 +16,17 @@ local function is_open(head)
   return false
 end
 
--- Take the lifetime of keys away, or give them one from now on, in milliseconds.
+-- Remove the lifetimes of keys, or set them, in milliseconds.
 local function live_on(keys, keep)
   for _, key in ipairs(keys) do
     if keep then redis.call('PEXPIRE', key, keep) else redis.call('PERSIST', key) end
   end
 end
 
--- Give keys the lifetime of the approval that they belong to.
+-- Give keys the lifetime of their approval.
 local function live_as_long_as(record, keys, keep)
   local left = redis.call('PTTL', record)
-  -- -1: the approval is open and lives on. -2 is no approval; then keep counts.
+  -- -1: the approval is open and has no lifetime. -2: it is missing; then use keep_ms.
   if left == -1 then
     live_on(keys)
   else
@@ -39,52 +39,52 @@ local function split(record)
   return string.match(record, '^(.+:)%a:([^:]+)$')
 end
 
--- The key of a text that lists the ids of approvals, raw, by which a short id finds them:
--- one for each day of opening and first digit, so that none becomes too long to search.
+-- The key of a string of raw approval ids, to find them by short id: one for each day
+-- and first digit, so that each string stays short enough to search.
 local function ids_of(base, day, digits)
   return base .. 'ids:' .. string.format('%.0f', day) .. ':' .. string.sub(digits, 1, 1)
 end
 
--- List an approval that was opened at a moment for its short id.
+-- List an approval by its short id, under the day of its creation.
 local function list_short(base, id, created)
   local digits = string.match(id, '[^_]*$')
   redis.call('APPEND', ids_of(base, math.floor(created / DAY_MS), digits), listed(id))
 end
 
--- Let the short id of an approval be known until a moment, at least. It shares its list
--- with others, so nothing makes that end sooner.
+-- Extend the lifetime of an approval's short id. Its list is shared, so it never ends
+-- earlier than before.
 local function know_short(base, id, created, till)
   local ids = ids_of(base, math.floor(created / DAY_MS), string.match(id, '[^_]*$'))
-  -- Without a lifetime, -1, too: it has just been made. A day more or less is nothing to
-  -- so long a life, and spares most writes.
+  -- -1: the list is new and has no lifetime. A difference of a day is ignored, which
+  -- saves most writes.
   if redis.call('PTTL', ids) < till - now_ms() - DAY_MS then
     redis.call('PEXPIREAT', ids, string.format('%.0f', till))
   end
 end
 
--- What lives as long as an approval: where its card stands in Slack, and what reviewers
--- have read of it.
+-- Keys with an approval's lifetime: its card's place in Slack, and reviewers' progress
+-- through its full view.
 local function attached(record)
   local base, id = split(record)
   local card = base .. 'card:' .. id
   local keys = {card, base .. 'seen_by:' .. id}
-  -- A card that was posted twice (an answer of Slack got lost) has a text for each
-  -- copy. They are not in KEYS, because only the card knows them; all have the tenant's
-  -- hash tag, so a cluster keeps them on one node.
+  -- A card posted twice (after a lost reply of Slack) has a string for each message.
+  -- They are not in KEYS, because only the card's hash has their names. All have the
+  -- tenant's hash tag, so a cluster stores them on one node.
   for _, field in ipairs(redis.call('HKEYS', card)) do
     if string.sub(field, 1, 3) == 'at:' then keys[#keys + 1] = base .. field end
   end
   return keys
 end
 
--- How many answers of a run are listed apart.
+-- Limit of the list of a run's answers.
 local MOST_ANSWERED = 10
 
--- Keep the verdicts of a turn while an approval that holds one of its calls is open; a
--- turn without any is asked about again only by a process that takes it over.
+-- Keep the verdicts of a turn while an approval with one of its calls is open. A turn
+-- without approvals is only submitted again by a process that takes it over.
 local function retain_turn(base, turn, keep)
   local needed, is_auto = false, true
-  -- The first line names its approvals; what follows is packed.
+  -- The first line has its approvals; the rest is packed.
   local line = string.match(redis.call('GET', turn) or '', '^[^\n]*')
   for id in string.gmatch(line, 'ap_[%l%d_-]+') do
     needed, is_auto = needed or is_open(base .. 'a:' .. id), false
@@ -94,17 +94,17 @@ local function retain_turn(base, turn, keep)
   live_on({turn}, not needed and keep)
 end
 
--- Return of which run an approval is, of which turn where that has a key of its own, both
--- as their keys name them, and its namespace. Nothing of a damaged record.
+-- Return an approval's run, its turn if that has a key (both as in their key names),
+-- and its namespace. Empty for a damaged record.
 local function belongs_to(head)
   local run, turn = unpack(redis.call('HMGET', head, 'run', 'turn'))
   if not run or #run < 16 then return nil end
   return to_hex(string.sub(run, 1, 16)), turn and to_hex(turn), string.sub(run, 17)
 end
 
--- What a run has open stands in one field with the facts of its thread: a row for each
--- approval, oldest first, of when it was opened, its id, how long its namespace is, and
--- that. Returns rows of {id and namespace, when}.
+-- A run's open approvals are one field of its thread's facts: a row for each, oldest
+-- first, with the time of creation, the id, the length of the namespace, and the
+-- namespace. Returns rows of {id and namespace, time}.
 local function open_in(facts)
   local text, found, at = redis.call('HGET', facts, 'open') or '', {}, 1
   while at + 23 <= #text do
@@ -115,24 +115,24 @@ local function open_in(facts)
   return found
 end
 
--- Facts of a thread live on while its run goes on or has something open.
+-- Keep a thread's facts while its run is active or has an open approval.
 local function retain_facts(facts, keep)
   local run, open = unpack(redis.call('HMGET', facts, 'run', 'open'))
   live_on({facts}, not run and not open and keep)
 end
 
--- Let an approval be open in its run.
+-- Add an approval to the open ones of its run.
 local function enter_run(facts, id, ns, created)
   local row = struct.pack('>I6c16I2', created, listed(id), #ns) .. ns
   redis.call('HSET', facts, 'open', (redis.call('HGET', facts, 'open') or '') .. row)
   redis.call('PERSIST', facts)
 end
 
--- Let it no longer be; return whether it was.
+-- Remove it from them; return whether it was there.
 local function leave_run(base, run, id, ns, keep)
   local facts = base .. 'tm:' .. run
   local text = redis.call('HGET', facts, 'open') or ''
-  -- Searched and not parsed: a run may have very much open, and an id is nowhere twice.
+  -- Searched instead of parsed: the field may be long, and ids are unique.
   local row = struct.pack('>c16I2', listed(id), #ns) .. ns
   local at = string.find(text, row, 7, true)
   if not at then return false end
@@ -146,18 +146,18 @@ local function leave_run(base, run, id, ns, keep)
   return true
 end
 
--- After every write: keep an approval, and what its run needs while it is open. Where
--- a damaged record names neither run nor turn, these keep the lifetimes that they have.
+-- After every write: set the lifetimes of an approval and its run. If a damaged record
+-- names neither run nor turn, their lifetimes stay.
 local function retain(head, document, keep)
   local base, id = split(head)
   local needed = is_open(head)
-  -- One that was open and is has no lifetime, and what belongs to it has none, either:
-  -- all of it got and gets that together, see `live_as_long_as`.
+  -- A record that stays open has no lifetime, and neither have its other keys, which
+  -- get their lifetimes together, see `live_as_long_as`.
   if not needed or redis.call('PTTL', head) >= 0 then
     live_on({head, document}, not needed and keep)
     live_on(attached(head), not needed and keep)
   end
-  -- Also of one that is open: no deadline, doubt or reminder is so far apart.
+  -- Also while it is open: deadlines, doubts and reminders are closer together.
   local created = tonumber(redis.call('HGET', head, 'created')) or 0
   know_short(base, id, created, now_ms() + 4 * keep)
   if needed then return end
@@ -165,7 +165,7 @@ local function retain(head, document, keep)
   if not run then return end
   if leave_run(base, run, id, ns, keep) then
     redis.call('ZADD', base .. 'run:' .. run, created, listed(id) .. ns)
-    -- Listed apart for a day: the run's next calls are shown beside such answers.
+    -- Listed for a day: the run's next calls are shown together with such answers.
     if redis.call('HGET', head, '0:s') == 'answered' then
       local answered = base .. 'answered:' .. run
       redis.call('ZADD', answered, created, listed(id) .. ns)
@@ -178,10 +178,10 @@ local function retain(head, document, keep)
   live_on({base .. 'run:' .. run}, is_over and keep)
 end
 
--- Keep the facts of a thread until its run has ended. What is "new" has none from
--- before: whether the thread itself has a past, only who runs it can see.
+-- Keep a thread's facts until its run has ended. Facts marked "new" may lack an earlier
+-- past of the thread: only the process that runs it can check that.
 local function begin_run(facts)
-  -- What is open in it tells nothing of who asked.
+  -- The list of open approvals does not contain the requesters.
   if redis.call('HLEN', facts) == redis.call('HEXISTS', facts, 'open') then
     redis.call('HSET', facts, 'run', 'new')
   elseif redis.call('HGET', facts, 'run') ~= 'new' then

@@ -1,23 +1,23 @@
 #!lua
--- Load what the evaluation of a turn needs, in one step. It reads only what is about
--- this turn: a thread may have any number of rejections, a tenant of freezes.
+-- Load the inputs of a turn's evaluation in one step. Only data about this turn is
+-- read: a thread may have any number of rejections, a tenant any number of freezes.
 -- KEYS[1] turn     string  the turn's verdicts
--- KEYS[2] facts    hash    who asked in the thread
--- KEYS[3] frozen   hash    pauses of agents; the list of freezes stands beside it
+-- KEYS[2] facts    hash    the facts of the thread
+-- KEYS[3] frozen   hash    pauses of agents; the key of the list of freezes follows from it
 -- KEYS[4] waiting  zset    the agent's pending items
--- KEYS[5] requests_10m hash    how much the agent asked people for
+-- KEYS[5] requests_10m hash    the agent's recent requests for approval
 -- KEYS[6] failures zset    the agent's failed executions
--- KEYS[7] rejections string  how many of the agent's calls were rejected in a row
--- KEYS[8] rejected hash    what was rejected in the thread
--- KEYS[9..] precedents hash  how calls with one effect ended
+-- KEYS[7] rejections string  number of the agent's consecutive rejections
+-- KEYS[8] rejected hash    rejected calls of the thread
+-- KEYS[9..] precedents hash  results of calls with one effect
 -- ARGV[1] names    json    array of names of pauses
--- ARGV[2] calls    json    array of fingerprints that may have been rejected
--- ARGV[3] list     text    seal of the list of freezes that is known, in hex; "" for none
+-- ARGV[2] calls    json    array of fingerprints whose rejections are read
+-- ARGV[3] list     text    seal of the caller's list of freezes, in hex; "" for none
 -- Returns:
 --   {"load_context", now_ms, verdicts, facts, frozen, counts, rejected, precedents, list}
---     list is the list of freezes where it is another one than the known one
+--     list is the list of freezes if its seal differs from the caller's
 --     verdicts are null for a new turn
--- Return the fields of a hash that are there, each behind its name.
+-- Return the existing fields of a hash, each after its name.
 local function those_of(key, names)
   local found = {}
   for _, name in ipairs(names) do
@@ -32,8 +32,8 @@ end
 
 local now = now_ms()
 local counts = {}
--- By ZCOUNT and not by ZCARD: this script only reads, and what has ended is removed by
--- the scripts that write.
+-- ZCOUNT instead of ZCARD: this script only reads, and only the scripts that write
+-- remove expired items.
 for _, index in ipairs({4, 6}) do
   counts[index - 3] = redis.call('ZCOUNT', KEYS[index], '(' .. now, '+inf')
 end

@@ -1,5 +1,5 @@
 #!lua
--- Note a message in Slack, so that it can be redacted when its time is over.
+-- Record a message in Slack, so that it is redacted when its retention ends.
 -- KEYS[1] messages hash  messages about an approval, by channel and ts
 -- KEYS[2] due      zset  approvals by when their messages are looked at
 -- ARGV[1] place    text  channel and ts

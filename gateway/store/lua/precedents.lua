@@ -1,17 +1,17 @@
--- Precedents: how calls with one effect ended. script.py puts this behind the prelude of
--- a script that includes it.
+-- Precedents: results of calls with one effect. script.py inserts this after the
+-- prelude of a script that includes it.
 
--- How calls with one effect ended is a hash: each call to "since at kind body", by
--- when it became a precedent of its kind and when it was last written. `n` numbers the
--- changes: an evaluation is compared with it when it is written.
+-- The precedents of an effect are a hash with a text "since at kind body" for each
+-- call: when it became a precedent of its kind, and the last write. `n` numbers the
+-- changes: an evaluation is compared with it in the step that writes.
 local MOST_KEPT = 20
 local PRECEDENT_MS = 30 * 24 * 60 * 60 * 1000
 
--- Drop the precedents that are too old, and of each kind all but the newest. `found` is
--- what stands in the hash, field after field.
+-- Drop old precedents, and all but the newest of each kind. `found` has the fields of
+-- the hash, one after another.
 local function trim_precedents(key, found, now)
   local kinds = {}
-  -- Beside them stands `n`. Most are few, and then no kind has too many.
+  -- One more field is `n`. Most hashes are small, so no kind exceeds the limit.
   local may_be_many = #found / 2 > MOST_KEPT + 1
   for i = 1, #found, 2 do
     local at, kind = string.match(found[i + 1], '^%d+ (%d+) (%l+) ')
@@ -30,8 +30,8 @@ local function trim_precedents(key, found, now)
   end
 end
 
--- Note how a call ended; rows are {key, call, kind, body, keep_ms}. Without a kind
--- it is no precedent any more.
+-- Write precedents; rows are {key, call, kind, body, keep_ms}. Without a kind the
+-- precedent is deleted.
 local function note_precedents(rows, now)
   for _, row in ipairs(rows) do
     local key, call, kind, keep = row[1], row[2], row[3], row[5]
@@ -53,9 +53,9 @@ local function note_precedents(rows, now)
       redis.call('HDEL', key, call)
       found[place], found[place + 1] = call, ''
     end
-    -- Most calls are the only one with their effect: beside this one stands `n` alone.
+    -- Most effects have one call: the only other field is `n`.
     if #found > 4 then trim_precedents(key, found, now) end
-    -- Never shortened: an auto-approved call is kept for less long than a decided one.
+    -- Never shortened: auto-approved calls have a shorter lifetime than decided ones.
     if is_new or redis.call('PTTL', key) < keep then redis.call('PEXPIRE', key, keep) end
   end
 end

@@ -1,7 +1,7 @@
--- Functions of all scripts; script.py puts them behind the first line of each.
--- The server's clock and no process's: all deadlines are compared with this one. Redis
--- replicates what a script wrote, not the script, so a clock in it is safe. A script is
--- run at one moment.
+-- Functions of all scripts; script.py inserts them after the first line of each. All
+-- deadlines are compared with the server's clock, which stays fixed during a script.
+-- Redis replicates the writes of a script, not the script, so reading the clock is
+-- safe.
 local NOW = nil
 local function now_ms()
   if NOW == nil then
@@ -23,8 +23,8 @@ local function from_hex(text)
   end))
 end
 
--- An approval stands in sorted sets by the random half of its id, raw: one that waits is
--- in half a dozen of them, so what was worked out is kept for the rest of the script.
+-- The member of an approval in sorted sets is the random half of its id, raw. A pending
+-- approval is in half a dozen sets, so results are cached for the rest of the script.
 local LISTED = {}
 local function listed(id)
   local found = LISTED[id] or from_hex(string.match(id, '[^_]*$'))
@@ -32,22 +32,22 @@ local function listed(id)
   return found
 end
 
--- Return the id that `listed` was made of; the tenant is that of the keys.
+-- Reverse `listed`; the tenant is the one of the keys.
 local function unlisted(base, member)
   return 'ap_' .. string.match(base, '{(.-)}') .. '_' .. to_hex(member)
 end
 
--- Write an event to the outbox or to the audit log: a text and its seal, behind a newline.
+-- Write an event to the outbox or to the audit log: a text and its seal, after a
+-- newline.
 local function write_event(stream, event, now)
   local at = string.find(event, '\n', 1, true)
   local text, seal = string.sub(event, 1, at - 1), string.sub(event, at + 1)
   redis.call('XADD', stream, '*', 'e', text, 'at', now, 's', seal)
 end
 
--- Write events (texts with their seals) to the outbox and to the audit log.
--- The outbox has no fixed length: a sweep drops what every reader has acknowledged.
--- Two streams, because they are trimmed differently: the outbox by what its readers
--- have read, the audit log by age.
+-- Write events (texts with their seals) to the outbox and to the audit log. The outbox
+-- has no fixed length: a sweep drops events that every reader has acknowledged. There
+-- are two streams, because the audit log is trimmed by age.
 local function announce_each(outbox, audit, events, now)
   for _, event in ipairs(events) do
     write_event(outbox, event, now)
@@ -55,27 +55,27 @@ local function announce_each(outbox, audit, events, now)
   end
 end
 
--- Write events that are given as a JSON array.
+-- Write events from a JSON array.
 local function announce(outbox, audit, events, now)
   announce_each(outbox, audit, cjson.decode(events), now)
 end
 
--- Queue a job (JSON) that brings the agent back, and return its id; an empty text queues
--- nothing.
+-- Queue a job (JSON) that resumes the agent, and return its id; does nothing for an
+-- empty text.
 local function enqueue(jobs, job)
   if job ~= '' then
     return redis.call('XADD', jobs, '*', 'j', job)
   end
 end
 
--- How long verdicts that need no record, and the list of answers, are kept: milliseconds.
+-- Lifetime of verdicts without a record, and of the list of answers: milliseconds.
 local DAY_MS = 24 * 60 * 60 * 1000
 
--- What an agent asks people for is counted in steps of so long, each under the moment
--- when it ends to count: a request counts up to this much longer, never less.
+-- An agent's requests are counted in intervals of this length, each with the time when
+-- it expires. A request therefore counts up to this much longer, never shorter.
 local ASKED_STEP_MS = 10000
 
--- Return how many requests count now, and the steps that do not any more.
+-- Return the current number of requests, and the expired intervals.
 local function asked(requests, now)
   local count, past, rows = 0, {}, redis.call('HGETALL', requests)
   for index = 1, #rows, 2 do
@@ -88,22 +88,22 @@ local function asked(requests, now)
   return count, past
 end
 
--- Let so many requests count from now on.
+-- Add requests to the count.
 local function count_asked(requests, count, now, asked_ms)
   local step = (math.floor(now / ASKED_STEP_MS) + 1) * ASKED_STEP_MS + asked_ms
   redis.call('HINCRBY', requests, string.format('%.0f', step), count)
   redis.call('PEXPIREAT', requests, step)
 end
 
--- Return whether the sealed list of freezes is another one than a process verified, by
--- its seal in hex; "" for none. See freezes.py: the list begins with a mark of one byte.
+-- Return whether the sealed list of freezes has another seal than this one (hex; "" for
+-- no list). See freezes.py: the list begins with a mark of one byte.
 local function has_other_list(frozen, seal)
   local list = redis.call('GET', frozen .. '_sealed')
   return (list and string.sub(list, 2, 17) or '') ~= from_hex(seal)
 end
 
--- Return whether something is frozen: another list than the one with this seal, by which
--- it is not, or one of these pauses, behind the seal.
+-- Return whether there may be a freeze: the list has another seal than this one, or one
+-- of these pauses, listed after the seal, exists.
 local function freeze_of(frozen, names)
   if has_other_list(frozen, names[1]) then return true end
   for index = 2, #names do

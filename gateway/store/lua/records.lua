@@ -1,12 +1,12 @@
--- The fields of a record and the indexes that list it. script.py puts this behind the
--- prelude of a script that includes it.
+-- Fields and indexes of a record. script.py inserts this after the prelude of a script
+-- that includes it.
 
--- When the wait of an item ends: a call that was raised or asked anew has its own end.
+-- End of an item's wait: an escalated or renewed request has a separate end.
 local function end_of(head, i)
   return redis.call('HGET', head, i .. ':e') or redis.call('HGET', head, 'expires')
 end
 
--- Keep the deadline index true: the earliest of the expiry of each pending item,
+-- Update the index of deadlines: the earliest of the expiry of each pending item,
 -- the lapse of an unused authorization, and the end of a claim without a heartbeat.
 local function reindex(head, expiry, id, now)
   local due = nil
@@ -22,8 +22,8 @@ local function reindex(head, expiry, id, now)
     elseif state == 'authorized' then
       consider(item[2])
     elseif state == 'executing' then
-      -- The next process that asks for a claim finds that it has ended.
-      -- Listed again, an idempotent call that stays executing would be swept for ever.
+      -- The next process that requests a claim finds that it has ended. If it stayed
+      -- listed, an idempotent call in execution would be swept forever.
       local ends = tonumber(item[3] or '0')
       if ends > now then consider(ends) end
     end
@@ -35,16 +35,15 @@ local function reindex(head, expiry, id, now)
   end
 end
 
--- How old a reading may be that a change is computed from, in milliseconds.
--- A process may be paused between its reading and its write. It is less than the life
--- of a lease (15 s), so a claim that is computed from the reading has not ended when it
--- is written.
+-- Age limit of the read on which a change is based, in milliseconds. A process may be
+-- paused between its read and its write. The limit is less than a lease (15 s), so a
+-- claim computed from the read has not ended when it is written.
 local MAX_READING_MS = 10000
 
--- How many fields one command names: Lua passes about 8,000 arguments at most.
+-- Limit of fields in one command: Lua passes about 8,000 arguments at most.
 local MOST_FIELDS = 1000
 
--- Call a command with a key and these arguments, in as few calls as there can be.
+-- Call a command with a key and these arguments, in as few calls as possible.
 local function call_with(command, key, arguments)
   for at = 1, #arguments, MOST_FIELDS do
     local last = math.min(#arguments, at + MOST_FIELDS - 1)
@@ -52,14 +51,14 @@ local function call_with(command, key, arguments)
   end
 end
 
--- Fields of a record's head that are bytes: they come in hex.
+-- Binary fields of a record's head, passed in hex.
 local RAW = {h = true, quarantine_seal = true, dk = true, run = true, turn = true}
 
 -- Write fields of a hash, and delete those that are false.
 local function write_fields(key, fields)
   local written, deleted = {}, {}
   for field, value in pairs(fields) do
-    -- False and not null: cjson decodes null to a value that Lua takes for true.
+    -- False, not null: cjson decodes null to a value that is true in Lua.
     if not value then
       deleted[#deleted + 1] = field
     else
@@ -71,7 +70,7 @@ local function write_fields(key, fields)
   call_with('HSET', key, written)
 end
 
--- Return whether a field of a hash is not what these say; "" is for one that is not there.
+-- Return whether fields of a hash differ from these values; "" means a missing field.
 local function differs(key, fields)
   local names = {}
   for field in pairs(fields) do names[#names + 1] = field end
@@ -88,8 +87,8 @@ local function differs(key, fields)
   return false
 end
 
--- Let a sorted set of deadlines live until a day after the last of them: what has passed
--- its deadline waits until a sweep ends it, and a sweep may be late.
+-- Keep a sorted set of deadlines until a day after the last one: items past their
+-- deadline wait for a sweep, which may be late.
 local function until_last(deadlines)
   local last = redis.call('ZREVRANGE', deadlines, 0, 0, 'WITHSCORES')[2]
   if last then
@@ -97,11 +96,12 @@ local function until_last(deadlines)
   end
 end
 
--- Put an approval into queues of people, see person_queues.py; rows are {queue, lists,
--- groups}. The keys are not in KEYS: they follow from the record, and have its hash tag.
+-- Add an approval to person queues, see person_queues.py; rows are {queue, lists,
+-- groups}. The keys are not in KEYS: they are derived from the record, and have its
+-- hash tag.
 local function enter_queues(rows, id, due, all_groups)
   for _, row in ipairs(rows) do
-    -- Listed in the step that adds the first one: what waits is never without a name.
+    -- Listed in the step that adds the first item, so that every queue can be found.
     if redis.call('EXISTS', row[1]) == 0 then
       for _, list in ipairs(row[2]) do redis.call('SADD', list, row[1]) end
       for _, group in ipairs(row[3]) do redis.call('SADD', all_groups, group) end

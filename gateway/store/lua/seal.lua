@@ -1,5 +1,5 @@
 #!lua
--- Note which entries of the audit log are in files.
+-- Record which entries of the audit log are in files.
 -- KEYS[1] sealed  hash  where that is noted
 -- ARGV[1] first   int   index of the oldest entry
 -- ARGV[2] end     int   index behind the newest

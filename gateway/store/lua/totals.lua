@@ -1,14 +1,14 @@
 #!lua
--- Return what windows would come to if items used these instead of their own.
+-- Return the sums of windows if items used these amounts instead of the reserved ones.
 -- include windows.lua
--- KEYS[1..] places  mixed  of each use the head of the item's approval (hash), then the
+-- KEYS[1..] places  mixed  for each use the head of the item's approval (hash), then the
 --                          window (zset)
 -- ARGV[1] uses      json   array of {index of the item, use}, one for each pair of keys
 -- Returns:
 --   {"totals", array}  sums in millionths, each with its own use
 local now = now_ms()
--- Each window is looked at once: what it forgets at a look is bounded, and all totals
--- have to start from one sum.
+-- Each window is trimmed once: trimming is limited, and all results must start from the
+-- same sum.
 local sums, totals = {}, {}
 for index, row in ipairs(cjson.decode(ARGV[1])) do
   local head, window = KEYS[2 * index - 1], KEYS[2 * index]

@@ -118,7 +118,7 @@ class ApiKeyStore:
         event = self._event(EventName.API_KEY_CREATED, key, by)
         if await self._write(key.id, b"", sealed(self._seals, key), event) == "full":
             raise NotAllowed(
-                f"There are {MOST_KEYS} API keys already; revoke some that nobody uses."
+                f"There are {MOST_KEYS} API keys already; revoke unused ones."
             )
 
     async def revoke(self, key_id: str, by: str) -> ApiKey | Literal["removed"] | None:

@@ -152,7 +152,7 @@ def read_segment(files: TreeFiles, segment: Segment) -> list[Row]:
     what = f"The segment {str(path)!r} of the audit log was changed or exchanged"
     found = compared(files, segment.start, read_rows(path), what=what)
     if len(found) != segment.end - segment.start:
-        raise AuditUnreadable(f"{what}; bring it back from a copy.")
+        raise AuditUnreadable(f"{what}; restore it from a copy.")
     return found
 
 
@@ -171,7 +171,7 @@ def read_rows(path: Path) -> list[Row]:
     except (OSError, EOFError, zlib.error) as error:
         raise AuditUnreadable(
             f"The segment {str(path)!r} of the audit log cannot be read "
-            f"({type(error).__name__}); bring it back from a copy."
+            f"({type(error).__name__}); restore it from a copy."
         ) from error
     return [_row(one) for one in lines]
 
@@ -204,7 +204,7 @@ def compared(
     for index, (row, record) in enumerate(zip(rows, records, strict=False), start):
         if problem := problem_of(row, record, index):
             raise AuditUnreadable(
-                f"{what}: {problem}. Bring it back from a copy; 'keyturn audit verify' "
+                f"{what}: {problem}. Restore it from a copy; 'keyturn audit verify' "
                 "names the first bad entry."
             )
         found.append(row._replace(state=record.state))
@@ -231,5 +231,5 @@ def missing(files: TreeFiles, index: int) -> AuditUnreadable:
     name = f"{files.tenant}-{index:012d}-….jsonl.gz"
     return AuditUnreadable(
         f"The segment {name!r} of the audit log is missing in {str(files.folder)!r}; "
-        "bring it back from a copy, or set 'audit_folder' to the folder that has it."
+        "restore it from a copy, or set 'audit_folder' to the folder that has it."
     )

@@ -77,14 +77,14 @@ otherwise an idle stream would look like a broken connection."""
 
 HINT = "check that Redis runs and that KEYTURN_REDIS_URL names it, then try again."
 EMBEDDED_HINT = (
-    "the embedded Valkey is started again by itself; try again, and see 'valkey.log' "
-    "in the data folder if it does not come back."
+    "Keyturn restarts the embedded Valkey automatically; try again, and see "
+    "'valkey.log' in the data folder if it stays down."
 )
 
 _WRITABLE_HINT = "check that Redis is writable, then try again."
 _HINTS: dict[type[Exception], str] = {
-    AuthenticationError: "put the user and the password that it wants into "
-    "KEYTURN_REDIS_URL, and start this again.",
+    AuthenticationError: "set its user and password in KEYTURN_REDIS_URL, "
+    "and start this again.",
     OutOfMemoryError: "its memory is full: raise 'maxmemory', or make room.",
     NotMasterError: "if it stays a replica, set KEYTURN_REDIS_URL to its master.",
     UntrustedCertificateError: "its certificate is not trusted here: renew one that "

@@ -253,7 +253,7 @@ async def ensure_durable(
         raise UnsafeStore(
             f"This store could lose acknowledged decisions:\n  - {lines}\n"
             "Make settings last with CONFIG REWRITE, or start with --insecure-dev to "
-            "try things out on it all the same.",
+            "try things out on it anyway.",
             can_pass=all(isinstance(one, Passing) for one in problems),
         )
     return every[0]

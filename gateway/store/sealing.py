@@ -176,8 +176,8 @@ async def ensure_secret(conn: Connection, keys: Keys) -> None:
         kept = text(await conn.command("GET", key))
     if kept not in mine:
         raise SettingsError(
-            f"What this store holds is sealed with another secret (its key is {kept}, "
-            f"and this process has {', '.join(mine)}), so nothing of it could be "
+            f"This store is sealed with another secret (its key is {kept}, "
+            f"and this process has {', '.join(mine)}), so its data cannot be "
             "verified. Give all processes of a store the same KEYTURN_SECRET, or the "
             "same 'data_dir'. If that secret is lost, see 'A lost secret' in "
             "docs/upgrade.md."
@@ -225,7 +225,7 @@ async def ensure_known(
     )
     await security.report(keys, found)
     raise StoreUnavailable(
-        f"What the store holds cannot be verified, so nothing was decided or run: "
+        f"The data of the store cannot be verified, so nothing was decided or run: "
         f"{SEALED_OTHERWISE}"
     )
 

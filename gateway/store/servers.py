@@ -610,7 +610,7 @@ class Cluster:
                 await self._nodes.initialize(self._places, failed)
         except TimeoutError:
             raise RedisTimeoutError(
-                "No node tells in time who has which slots."
+                "No node of the cluster returned its slots in time."
             ) from None
         except RedisClusterException:
             # redis-py's text describes only one of the nodes.

@@ -62,7 +62,7 @@ from keyturn.gateway.service.stored_verdicts import StoredVerdicts
 from keyturn.gateway.service.submitting import Submitter
 from keyturn.gateway.store.atomic_write import Loaded, Write
 from keyturn.gateway.store.auto_runs import Note
-from keyturn.gateway.store.keys import Keys, tenant_of_approval
+from keyturn.gateway.store.keys import tenant_of_approval
 from keyturn.gateway.store.run_list import Listed
 from keyturn.gateway.store.sealing import Sealed
 from keyturn.gateway.store.store import Store
@@ -153,21 +153,18 @@ class AgentService(ClaimService):
             # Of this agent only this message; of agents inside its tools everything.
             return item.ctx.ns != ref.ns or item.ctx.message_id == ref.message_id
 
-        approvals, run = self._store.approvals, ref.run_ref
-        keys = self._keys
-        listed = await approvals.open_of_run(keys, run)
+        approvals = self._store.approvals
+        listed = await approvals.open_of_run(self._keys, ref.run_ref)
         listed = [one for one in listed if _is_at(one, ref)]
-        for approval_id in await approvals.unfinished(keys, listed):
+        for approval_id in await approvals.unfinished(self._keys, listed):
             await self._end(approval_id, Transition.SUPERSEDE, is_ended)
         # Of another agent's message, which nobody advances any more.
         await self.supersede_approvals(one.id for one in await self._of_message(ref))
 
     async def supersede_run(self, run: RunRef) -> None:
         """End everything that waits in a run, inside its tools too."""
-        approvals = self._store.approvals
-        await self.supersede_approvals(
-            await approvals.unfinished_of_run(self._keys, run)
-        )
+        ids = await self._store.approvals.unfinished_of_run(self._keys, run)
+        await self.supersede_approvals(ids)
 
     async def supersede_approvals(self, approval_ids: Iterable[str]) -> None:
         """End what still waits in these approvals: their thread moved on."""
@@ -248,16 +245,14 @@ class AgentService(ClaimService):
                 await calls.check_unheld()
             return CallBegun(keeps_result=False)
         turn_key = self._turn_key(progress.ref)
-        keys = self._keys
+        call = progress.tool_call_id
         if progress.verb != "begin":
-            await calls.note(keys, turn_key, progress.verb, progress.tool_call_id)
+            await calls.note(self._keys, turn_key, progress.verb, call)
             return CallBegun()
         agent, tool = progress.ref.agent, progress.tool
         # By the current policy: the question is whether the tool may run again now.
         repeats = is_idempotent(self._policy(), agent=agent, tool=tool)
-        begun = await calls.begin(
-            keys, turn_key, progress.tool_call_id, repeats=repeats
-        )
+        begun = await calls.begin(self._keys, turn_key, call, repeats=repeats)
         if begun.word == "cut_off":
             logger.warning("call.cut_off agent=%s tool=%s", agent, tool)
         return CallBegun(
@@ -269,9 +264,8 @@ class AgentService(ClaimService):
     async def ended(self, end: CallEnd) -> None:
         """Keep how a call ended, and count a failure once."""
         calls, turn_key = self._store.auto_runs, self._turn_key(end.ref)
-        keys = self._keys
         verb: Note = "end" if end.is_over else "give_back"
-        await calls.note(keys, turn_key, verb, end.tool_call_id, end.result)
+        await calls.note(self._keys, turn_key, verb, end.tool_call_id, end.result)
         if end.result.ok:
             return
         ref = end.ref
@@ -279,23 +273,22 @@ class AgentService(ClaimService):
         # An agent reports what it likes: only failures of calls that we let run count.
         if not any(
             one.runs_unclaimed and (one.tool, one.tool_call_id) == reported
-            for one in await self._verdicts(keys, turn_key)
+            for one in await self._verdicts(turn_key)
         ):
             logger.warning("call.unknown_failure agent=%s", ref.agent)
             return
         event = call_event(EventName.CALL_FAILED, self._tenant, ref, end.tool)
         # The same for the same call, so that a report that is sent again counts once.
         name = f"{turn_key.removeprefix('sha256:')} {end.tool_call_id}"
-        await self._store.agent_load.count_failure(keys, name, event)
+        await self._store.agent_load.count_failure(self._keys, name, event)
 
     async def tools_of(self, ref: TurnRef, tool_call_id: str) -> frozenset[str]:
         """Return the tools of the calls with this id in a turn; empty for none."""
-        keys = self._keys
-        verdicts = await self._verdicts(keys, self._turn_key(ref))
+        verdicts = await self._verdicts(self._turn_key(ref))
         return frozenset(it.tool for it in verdicts if it.tool_call_id == tool_call_id)
 
-    async def _verdicts(self, keys: Keys, turn_key: str) -> tuple[Verdict, ...]:
-        stored = await self._store.agent_load.verdicts(keys, turn_key)
+    async def _verdicts(self, turn_key: str) -> tuple[Verdict, ...]:
+        stored = await self._store.agent_load.verdicts(self._keys, turn_key)
         try:
             if not stored:
                 return ()
@@ -359,7 +352,7 @@ class AgentService(ClaimService):
 
         Two agents may have messages with one id; then each has its own.
         """
-        listed = await self._listed(ref)
+        listed = await self._store.approvals.of_run(self._keys, ref.run_ref)
         own = await self._made_of([one for one in listed if one.ns == ref.ns], ref)
         # Bounded: for a message that no agent of this run sent, all approvals would be
         # read.
@@ -369,11 +362,6 @@ class AgentService(ClaimService):
         found = await self._store.approvals.load_each(one.id for one in listed)
         approvals = [loaded.approval for loaded in found]
         return [one for one in approvals if one.message_id == ref.message_id]
-
-    async def _listed(self, ref: TurnRef) -> list[Listed]:
-        run = ref.run_ref
-        keys = self._keys
-        return await self._store.approvals.of_run(keys, run)
 
     async def _end(
         self,

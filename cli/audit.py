@@ -22,8 +22,12 @@ from keyturn.gateway.approvals.audit_story import Part, Story
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.public_keys import parse_public_key
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.service.audit_bundling import AuditBundler, Proven
-from keyturn.gateway.service.audit_checking import forget_tree, verify_log_of
+from keyturn.gateway.service.audit_bundling import (
+    AuditBundler,
+    Proven,
+    forget_tree,
+    verify_log_of,
+)
 from keyturn.gateway.service.audit_reading import Exporter
 from keyturn.gateway.store.audit_verifying import Verified
 from keyturn.gateway.store.store import Store

@@ -36,8 +36,7 @@ from keyturn.gateway.approvals.standing import left_of, used_micro
 from keyturn.gateway.metrics.fold import Selection
 from keyturn.gateway.metrics_settings import MetricsSettings
 from keyturn.gateway.protocol.records import ItemState, Tier
-from keyturn.gateway.service.audit_bundling import AuditBundler
-from keyturn.gateway.service.audit_checking import verify_log_of
+from keyturn.gateway.service.audit_bundling import AuditBundler, verify_log_of
 from keyturn.gateway.service.audit_reading import security_events
 from keyturn.gateway.service.audit_writing import AuditWriter, public_keys, required
 from keyturn.gateway.store.jobs import Job

@@ -26,7 +26,7 @@ from keyturn.gateway.metrics.fold import OTHERS, Metrics, Selection
 from keyturn.gateway.metrics.report import as_json, by_calls, by_tier
 from keyturn.gateway.metrics.wording import HEADINGS, cells, facts
 from keyturn.gateway.protocol.records import Tier
-from keyturn.gateway.service.statistics import StatisticsService
+from keyturn.gateway.service.audit_reading import StatisticsService
 from keyturn.gateway.validation_errors import near
 
 _NAME = 20

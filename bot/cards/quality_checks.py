@@ -18,10 +18,15 @@ from keyturn.bot.cards.mentions import Mentions, of_roles
 from keyturn.bot.cards.refs import when, who
 from keyturn.bot.ids import Action
 from keyturn.bot.text import Template, fit, joined, label, template
+from keyturn.gateway.approvals.quality_checks import (
+    APPROVED,
+    NOTICED,
+    WRONG,
+    SeededCard,
+    took_part,
+)
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.requirement import SpotCheck
-from keyturn.gateway.approvals.seeded import APPROVED, NOTICED, SeededCard
-from keyturn.gateway.approvals.spot_checking import WRONG, took_part
 from keyturn.sandbox.blockkit.limits import BLOCKS_IN_MESSAGE
 
 _SEEDED_TITLE = 200

@@ -44,8 +44,8 @@ from keyturn.bot.payload import Clicked, Submitted
 from keyturn.bot.text import label, template
 from keyturn.bot.web import SlackError
 from keyturn.gateway.approvals.decisions import Reviewer, Unknown
-from keyturn.gateway.approvals.seeded import Seeded, SeededCard
-from keyturn.gateway.service.seeded_defects import refusal
+from keyturn.gateway.approvals.quality_checks import Seeded, SeededCard
+from keyturn.gateway.service.quality_checks import refusal
 from keyturn.gateway.store.atomic_write import Loaded
 
 logger = logging.getLogger(__name__)

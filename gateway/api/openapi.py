@@ -10,13 +10,13 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
-from keyturn.gateway.api.health import ReadinessView
 from keyturn.gateway.api.operations import ASKED_AGAIN, REPLAYED
 from keyturn.gateway.api.reading_routes import (
     EVENT_STREAM,
     LAST_EVENT_ID,
     EventsQuery,
     QueueQuery,
+    ReadinessView,
 )
 from keyturn.gateway.protocol import http_problems as problems
 from keyturn.gateway.protocol.approval_views import (

@@ -1,4 +1,4 @@
-"""Answer what agents and their owners read: approvals, the queue, events."""
+"""Answer GET requests: approvals, the queue, events, and whether the gateway works."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Literal, TypeVar
 
 from aiohttp import web
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from keyturn.gateway.api.operations import Tenant, check_agents
 from keyturn.gateway.api.rate_limits import RateLimits
@@ -25,6 +25,8 @@ from keyturn.gateway.protocol.http_api import LONGEST_WAIT_S
 from keyturn.gateway.protocol.http_problems import MALFORMED, NOT_FOUND
 from keyturn.gateway.protocol.records import ItemState, Record
 from keyturn.gateway.service.event_feed import BadPlace
+from keyturn.gateway.service.process_check import Registration, clock_problem, unserved
+from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.api_keys import ApiKey
 from keyturn.gateway.validation_errors import sentence
 
@@ -210,3 +212,51 @@ def _read(model: type[Query], query: Mapping[str, str], key: ApiKey) -> Query:
     if asked.agent:
         check_agents(key, [asked.agent])
     return asked
+
+
+Readiness = Callable[[], Awaitable[tuple[list[str], dict[str, object]]]]
+"""Returns what keeps the gateway from working, and what else is worth knowing."""
+
+
+class ReadinessView(BaseModel, extra="allow"):
+    """The answer of `/readyz`: whether the gateway works, and what is missing."""
+
+    ready: bool
+    problems: list[str] = []
+
+
+async def readiness(
+    store: Store,
+    tenant: str,
+    registration: Registration | None,
+) -> tuple[list[str], dict[str, object]]:
+    """Return the problems of a gateway, empty when it is ready, and other facts.
+
+    Args:
+        store: it works on.
+        tenant: whose agents it serves.
+        registration: of this process among the others; it says what does not fit.
+    """
+    keys, clock = store.keys_of_tenant(tenant), store.conn.clock
+    asked_s = clock.asking()
+    try:
+        now_ms = await store.conn.now_ms(keys.outbox)
+    except StoreUnavailable as error:
+        return [f"The store does not answer: {error}"], {}
+    problems: list[str] = []
+    clock.answered(now_ms / 1000, asked_s)
+    if registration is not None:
+        problems += registration.problems
+    elif problem := clock_problem(store):
+        problems.append(problem)
+    facts: dict[str, object] = {}
+    security = {str(kind): count for kind, count in store.security.counts.items()}
+    if security:
+        facts["security_events"] = security
+    try:
+        others = await unserved(store, keys)
+    except (StoreUnavailable, ValueError):
+        others = []
+    if others:
+        facts["unserved"] = others
+    return problems, facts

@@ -23,11 +23,11 @@ from pydantic import TypeAdapter
 from keyturn.gateway.api import operations, reading_routes
 from keyturn.gateway.api.api_keys import ApiKeys
 from keyturn.gateway.api.decide import Decisions, people_decide
-from keyturn.gateway.api.health import Readiness
 from keyturn.gateway.api.idempotency import REPLAYED
 from keyturn.gateway.api.openapi import document
 from keyturn.gateway.api.operations import Tenant
 from keyturn.gateway.api.rate_limits import FailedKeys, RateLimits
+from keyturn.gateway.api.reading_routes import Readiness
 from keyturn.gateway.api.refusals import Refusal, refused, unreadable
 from keyturn.gateway.approvals.decisions import Reviewer
 from keyturn.gateway.errors import CorruptRecord, KeyturnError, StoreUnavailable

@@ -13,11 +13,11 @@ from aiohttp import web
 
 from keyturn.gateway.api.api_keys import ApiKeys
 from keyturn.gateway.api.decide import Decisions
-from keyturn.gateway.api.health import readiness
 from keyturn.gateway.api.idempotency import Idempotency
 from keyturn.gateway.api.operations import Tenant
 from keyturn.gateway.api.person_tokens import PersonTokens
 from keyturn.gateway.api.rate_limits import RateLimits
+from keyturn.gateway.api.reading_routes import readiness
 from keyturn.gateway.api.server import Api
 from keyturn.gateway.api_settings import Address, ApiSettings
 from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind

@@ -27,8 +27,7 @@ from keyturn.gateway.approvals.precedents import DAY_MS, KINDS, MOST_KEPT, Prece
 from keyturn.gateway.approvals.quorum import tally
 from keyturn.gateway.approvals.requirement import Requirement, Vote
 from keyturn.gateway.errors import BadJson, PolicyError
-from keyturn.gateway.policy.effects import effect_of
-from keyturn.gateway.policy.evaluate import evaluate, listed_tier
+from keyturn.gateway.policy.evaluate import effect_of, evaluate, listed_tier
 from keyturn.gateway.policy.raise_rules import Facts
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.policy.windows import WindowUse, WindowUses, window_uses

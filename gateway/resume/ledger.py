@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from keyturn.gateway.approvals.spending import Attempt
+from keyturn.gateway.approvals.executing import Attempt
 from keyturn.gateway.errors import AlreadySpent, LeaseLost, StoreUnavailable
 from keyturn.gateway.resume.fence_tables import CREATE_LOCK, MAY_NOT, TABLE
 from keyturn.gateway.setting_forms import is_postgres

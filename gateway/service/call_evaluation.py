@@ -19,8 +19,12 @@ from keyturn.gateway.approvals.raising import shown_item
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.similar import Bounds
 from keyturn.gateway.errors import BadJson
-from keyturn.gateway.policy.effects import effect_of, reads_precedents
-from keyturn.gateway.policy.evaluate import evaluate, evaluate_question
+from keyturn.gateway.policy.evaluate import (
+    effect_of,
+    evaluate,
+    evaluate_question,
+    reads_precedents,
+)
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.policy.standing import evaluate_standing
 from keyturn.gateway.protocol.records import Tier

@@ -8,16 +8,16 @@ from typing import TypeVar
 
 from keyturn.gateway.approvals import executing
 from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.executing import (
+    is_asked_again_since,
+    knowing,
+    next_attempt,
+)
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.private_text import with_hidden_summary
 from keyturn.gateway.approvals.record import Approval, Item, approval_of
 from keyturn.gateway.approvals.resume_value import ENDS_WITHOUT_REVIEW, end_reason
 from keyturn.gateway.approvals.revoking import ask_as_read, ask_in_new_state, revoke
-from keyturn.gateway.approvals.spending import (
-    is_asked_again_since,
-    knowing,
-    next_attempt,
-)
 from keyturn.gateway.approvals.standing import RESTORED
 from keyturn.gateway.background import begun, waited_for
 from keyturn.gateway.errors import AlreadySpent, BadJson, CorruptRecord, NotVerified
@@ -25,7 +25,7 @@ from keyturn.gateway.failures import log_failure
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.business_state import state_in, stateless_hash
-from keyturn.gateway.protocol.records import ItemState, Reading, Result
+from keyturn.gateway.protocol.records import ItemState, Result
 from keyturn.gateway.protocol.run_context import attempt_of
 from keyturn.gateway.protocol.wire import (
     Busy,
@@ -58,13 +58,17 @@ from keyturn.gateway.service.proving import (
     refuse_unproven,
     unproven_end,
 )
-from keyturn.gateway.service.spot_checks import with_spot_check
+from keyturn.gateway.service.quality_checks import with_spot_check
 from keyturn.gateway.service.standing import end_standing, standing_of
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store.atomic_write import Loaded, Write
 from keyturn.gateway.store.freezes import names_of
 from keyturn.gateway.store.spending import spend_again
 from keyturn.gateway.store.store import Store
+
+logger = logging.getLogger(__name__)
+
+Found = TypeVar("Found")
 
 STATE_TOO_LARGE = (
     "What this call depends on changed after it was approved, and the new state is too "
@@ -75,139 +79,6 @@ READING_TOO_LARGE = (
     "people, so it did not run."
 )
 _NOT_AUTHORIZED = "Nobody authorized this call, so it must not run."
-
-
-def start(
-    loaded: Loaded,
-    item: Item,
-    evaluated: CurrentEvaluation,
-    *,
-    owner: str,
-    lease_ms: int,
-    state: StateNow | None = None,
-    reading: Reading | None = None,
-    standing: Approval | None = None,
-) -> Write | ClaimReply:
-    """Start an authorized call, unless its authorization holds no more.
-
-    Args:
-        loaded: the record as it stands.
-        item: of it.
-        evaluated: what the policy of now says of the call.
-        owner: the attempt, unique.
-        lease_ms: how long the claim stands without a heartbeat.
-        state: that the call depends on, as it is now; None where nobody looked.
-        reading: how its tool reads an edit that it would not run as it is.
-        standing: the standing approval that covered it, if any.
-    """
-    approval, now_ms = loaded.approval, loaded.now_ms
-    back: Change | CheckState | None = revoke(
-        approval,
-        item,
-        evaluated.policy_now,
-        now_ms=now_ms,
-        standing=standing,
-    )
-    # The policy first: a tool that it forbids need not be asked for its state.
-    if back is None:
-        try:
-            back = _in_another_state(loaded, item, state, evaluated.policy_now)
-        except BadJson:
-            return Refused(reason=STATE_TOO_LARGE, state=item.state)
-    if back is None and reading is not None:
-        policy_now = evaluated.policy_now
-        try:
-            back = ask_as_read(approval, item, reading, policy_now, now_ms=now_ms)
-        except BadJson:
-            return Refused(reason=READING_TOO_LARGE, state=item.state)
-    if isinstance(back, CheckState):
-        return back
-    if back is not None:
-        is_pending = back.approval.items[item.index].is_pending
-        return Write(back, inputs={item.index: evaluated.used} if is_pending else {})
-    # Last, so that a frozen call goes back to people when it has to. The script
-    # compares the freezes once more, because one may be set right now.
-    if evaluated.freeze is not None:
-        return Refused(reason=freeze_message(evaluated.freeze), state=item.state)
-    return grant(loaded, item, owner=owner, lease_ms=lease_ms, standing=standing)
-
-
-def grant(
-    loaded: Loaded, item: Item, *, owner: str, lease_ms: int, standing: Approval | None
-) -> Write:
-    """Give one attempt the right to run a call that may run."""
-    change = executing.claim(
-        loaded.approval, item, owner=owner, lease_ms=lease_ms, now_ms=loaded.now_ms
-    )
-    names = names_of(loaded.approval.agent, item.tool)
-    # The script compares both once more: somebody may stop it right now.
-    return Write(change, unfrozen=names, is_fenced=True, standing=standing)
-
-
-def has_lapsed(item: Item, now_ms: int) -> bool:
-    """Return whether an authorization has ended, also if nobody wrote that down."""
-    return 0 < item.lapses_at_ms <= now_ms
-
-
-def unclaimable(item: Item) -> ClaimReply:
-    """Return the answer to a claim of a call that cannot be started now."""
-    match item.state:
-        case ItemState.EXECUTED | ItemState.FAILED:
-            # After a reconciliation there is a state and no result.
-            return Done(
-                result=item.result or Result(ok=item.state is ItemState.EXECUTED),
-                edit=told_edit(item),
-                reconcile_answer=found_by_people(item),
-                reconciled=last_finding(item),
-            )
-        case ItemState.IN_DOUBT:
-            return InDoubt(edit=told_edit(item))
-        case ItemState.PENDING if item.revoked is not None:
-            return Reopened(reason=item.revoked.reason)
-        case state if state in ENDS_WITHOUT_REVIEW:
-            return Refused(reason=end_reason(item), state=state)
-        case state:
-            return Refused(reason=_NOT_AUTHORIZED, state=state)
-
-
-def _in_another_state(
-    loaded: Loaded, item: Item, seen: StateNow | None, evaluated: PolicyDecision
-) -> Change | CheckState | None:
-    """Return the result for a call whose state is not known to be the approved one.
-
-    Raises:
-        BadJson: when the document of the call becomes too large by its new state.
-    """
-    approved = state_in(item.action)
-    if approved is None:
-        return None
-    # A state that was read for other arguments, before an edit, says nothing of these.
-    if seen is None or seen.action_hash != item.action_hash:
-        return CheckState(
-            action=item.action,
-            action_hash=item.action_hash,
-            edit=item.edit,
-            requested=requested_before(item),
-        )
-    if approved.is_same(seen.state):
-        return None
-    return ask_in_new_state(
-        loaded.approval, item, seen.state, evaluated, now_ms=loaded.now_ms
-    )
-
-
-def is_same_call(request: ClaimRequest, item: Item) -> bool:
-    """Return True if a claim is asked for by the call that the item is."""
-    ctx, ref = item.ctx, request.ref
-    asked = (ref.agent, ref.thread, ref.ns, ref.message_id, request.tool_call_id)
-    kept = (ctx.agent, ctx.thread, ctx.ns, ctx.message_id, ctx.tool_call_id)
-    return asked == kept and request.tool == item.tool
-
-
-logger = logging.getLogger(__name__)
-
-Found = TypeVar("Found")
-
 _NOT_OURS = "The gateway knows no such call in this thread, so it must not run."
 
 
@@ -245,8 +116,7 @@ class ClaimService(PolicyService):
         except AlreadySpent as spent:
             if spent.item and spent.approval != approval_of(request.item_id)[0]:
                 # Another call had this use, so the standing approval was put back.
-                keys = self._keys
-                await end_standing(self._store, keys, spent.approval, RESTORED)
+                await end_standing(self._store, self._keys, spent.approval, RESTORED)
             found = await self._spent(request, spent)
         if found is None:
             return Refused(reason=_NOT_OURS)
@@ -255,9 +125,7 @@ class ClaimService(PolicyService):
         if not isinstance(found, Write):
             return found
         index = approval_of(request.item_id)[1]
-        return self._reply(
-            found.approval, index, owner=request.owner, standing=found.standing
-        )
+        return self._reply(found.approval, index, request.owner, found.standing)
 
     async def _spent(
         self, request: ClaimRequest, spent: AlreadySpent
@@ -386,10 +254,7 @@ class ClaimService(PolicyService):
         left_ms = self._store.lease_ms - abs(now_ms - spent.at_ms)
         if left_ms > 0 or (is_newer and item.owner != request.owner):
             return _busy(max(left_ms, 0))
-        known = knowing(item, spent.number)
-        return Write(
-            executing.put_in_doubt(approval, known, now_ms=now_ms), is_fenced=True
-        )
+        return _in_doubt(loaded, knowing(item, spent.number))
 
     async def _start(
         self,
@@ -399,19 +264,50 @@ class ClaimService(PolicyService):
         standing: Approval | None,
     ) -> Write | ClaimReply:
         """Start an authorized call, unless its authorization holds no more."""
+        approval, now_ms = loaded.approval, loaded.now_ms
         # Refused from this moment on, even if the sweep comes late to write it down.
-        if has_lapsed(item, loaded.now_ms):
+        if 0 < item.lapses_at_ms <= now_ms:
             return unclaimable(item.with_(state=ItemState.LAPSED))
-        return start(
-            loaded,
-            item,
-            await self._evaluate_now(loaded, item),
-            owner=request.owner,
-            lease_ms=self._store.lease_ms,
-            state=request.state,
-            reading=request.reading,
-            standing=standing,
+        evaluated = await self._evaluate_now(loaded, item)
+        now = evaluated.policy_now
+        back: Change | CheckState | None
+        back = revoke(approval, item, now, now_ms=now_ms, standing=standing)
+        too_large = STATE_TOO_LARGE
+        try:
+            # The policy first: a tool that it forbids need not be asked for its state.
+            back = back or _in_another_state(loaded, item, request.state, now)
+            too_large = READING_TOO_LARGE
+            if back is None and request.reading is not None:
+                back = ask_as_read(approval, item, request.reading, now, now_ms=now_ms)
+        except BadJson:
+            return Refused(reason=too_large, state=item.state)
+        if isinstance(back, CheckState):
+            return back
+        if back is not None:
+            is_pending = back.approval.items[item.index].is_pending
+            used = {item.index: evaluated.used} if is_pending else {}
+            return Write(back, inputs=used)
+        # Last, so that a frozen call goes back to people when it has to. The script
+        # compares the freezes once more, because one may be set right now.
+        if evaluated.freeze is not None:
+            return Refused(reason=freeze_message(evaluated.freeze), state=item.state)
+        return self._granted(loaded, item, request, standing)
+
+    def _granted(
+        self,
+        loaded: Loaded,
+        item: Item,
+        request: ClaimRequest,
+        standing: Approval | None,
+    ) -> Write:
+        """Give one attempt the right to run a call that may run."""
+        now_ms, lease_ms = loaded.now_ms, self._store.lease_ms
+        change = executing.claim(
+            loaded.approval, item, owner=request.owner, lease_ms=lease_ms, now_ms=now_ms
         )
+        names = names_of(loaded.approval.agent, item.tool)
+        # The script compares both once more: somebody may stop it right now.
+        return Write(change, unfrozen=names, is_fenced=True, standing=standing)
 
     async def _take_over(
         self,
@@ -428,13 +324,9 @@ class ClaimService(PolicyService):
                 # Its answer was lost.
                 ledger = self._store.conn.ledger
                 await spend_again(ledger, loaded, standing, item)
-                return self._reply(
-                    approval, item.index, owner=request.owner, standing=standing
-                )
+                return self._reply(approval, item.index, request.owner, standing)
             # It may have begun: a refusal would read as if nothing had run.
-            return Write(
-                executing.put_in_doubt(approval, item, now_ms=now_ms), is_fenced=True
-            )
+            return _in_doubt(loaded, item)
         cut = executing.shorten_claim(
             approval, item, lease_ms=self._store.lease_ms, now_ms=now_ms
         )
@@ -444,16 +336,8 @@ class ClaimService(PolicyService):
         if now_ms < item.claimed_until_ms:
             return _busy(item.claimed_until_ms - now_ms)
         if item.idempotent and await self._may_still_run(loaded, item, standing):
-            return grant(
-                loaded,
-                item,
-                owner=request.owner,
-                lease_ms=self._store.lease_ms,
-                standing=standing,
-            )
-        return Write(
-            executing.put_in_doubt(approval, item, now_ms=now_ms), is_fenced=True
-        )
+            return self._granted(loaded, item, request, standing)
+        return _in_doubt(loaded, item)
 
     async def _may_still_run(
         self, loaded: Loaded, item: Item, standing: Approval | None
@@ -475,7 +359,7 @@ class ClaimService(PolicyService):
         return found.evaluated()
 
     def _reply(
-        self, approval: Approval, index: int, *, owner: str, standing: Approval | None
+        self, approval: Approval, index: int, owner: str, standing: Approval | None
     ) -> ClaimReply:
         """Return how a claim stands after it was written."""
         item = approval.items[index]
@@ -499,6 +383,66 @@ class ClaimService(PolicyService):
             requested=requested_before(item),
             receipt=self._receipts.issue(approval, item, standing),
         )
+
+
+def unclaimable(item: Item) -> ClaimReply:
+    """Return the answer to a claim of a call that cannot be started now."""
+    match item.state:
+        case ItemState.EXECUTED | ItemState.FAILED:
+            # After a reconciliation there is a state and no result.
+            return Done(
+                result=item.result or Result(ok=item.state is ItemState.EXECUTED),
+                edit=told_edit(item),
+                reconcile_answer=found_by_people(item),
+                reconciled=last_finding(item),
+            )
+        case ItemState.IN_DOUBT:
+            return InDoubt(edit=told_edit(item))
+        case ItemState.PENDING if item.revoked is not None:
+            return Reopened(reason=item.revoked.reason)
+        case state if state in ENDS_WITHOUT_REVIEW:
+            return Refused(reason=end_reason(item), state=state)
+        case state:
+            return Refused(reason=_NOT_AUTHORIZED, state=state)
+
+
+def _in_another_state(
+    loaded: Loaded, item: Item, seen: StateNow | None, evaluated: PolicyDecision
+) -> Change | CheckState | None:
+    """Return the result for a call whose state is not known to be the approved one.
+
+    Raises:
+        BadJson: when the document of the call becomes too large by its new state.
+    """
+    approved = state_in(item.action)
+    if approved is None:
+        return None
+    # A state that was read for other arguments, before an edit, says nothing of these.
+    if seen is None or seen.action_hash != item.action_hash:
+        return CheckState(
+            action=item.action,
+            action_hash=item.action_hash,
+            edit=item.edit,
+            requested=requested_before(item),
+        )
+    if approved.is_same(seen.state):
+        return None
+    return ask_in_new_state(
+        loaded.approval, item, seen.state, evaluated, now_ms=loaded.now_ms
+    )
+
+
+def is_same_call(request: ClaimRequest, item: Item) -> bool:
+    """Return True if a claim is asked for by the call that the item is."""
+    ctx, ref = item.ctx, request.ref
+    asked = (ref.agent, ref.thread, ref.ns, ref.message_id, request.tool_call_id)
+    kept = (ctx.agent, ctx.thread, ctx.ns, ctx.message_id, ctx.tool_call_id)
+    return asked == kept and request.tool == item.tool
+
+
+def _in_doubt(loaded: Loaded, item: Item) -> Write:
+    change = executing.put_in_doubt(loaded.approval, item, now_ms=loaded.now_ms)
+    return Write(change, is_fenced=True)
 
 
 def _busy(left_ms: int) -> Busy:

@@ -15,7 +15,7 @@ from keyturn.gateway.approvals.precedents import (
 from keyturn.gateway.approvals.record import Context, Item
 from keyturn.gateway.approvals.repeating import args_hash
 from keyturn.gateway.policy.effective_rules import EffectiveRules
-from keyturn.gateway.policy.effects import effect_of, reads_precedents
+from keyturn.gateway.policy.evaluate import effect_of, reads_precedents
 from keyturn.gateway.policy.raise_rules import Facts
 from keyturn.gateway.policy.rules import Policy, WindowRule
 from keyturn.gateway.policy.standing import similar_rule

@@ -26,7 +26,7 @@ from keyturn.gateway.approvals.record import Approval, Inquiry, Item, Origin
 from keyturn.gateway.approvals.requirement import Role
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.policy.effective_rules import EffectiveRules
-from keyturn.gateway.policy.effects import asks_for_precedents
+from keyturn.gateway.policy.evaluate import asks_for_precedents
 from keyturn.gateway.policy.hours import utc
 from keyturn.gateway.policy.on_call import (
     QuietRule,
@@ -38,6 +38,7 @@ from keyturn.gateway.policy.on_call import (
 from keyturn.gateway.policy.rules import BatchRule, Policy
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.service.audit_reading import LiveMetrics, StatisticsService
 from keyturn.gateway.service.call_evaluation import (
     depends_on_others,
     evaluate_decision,
@@ -46,12 +47,10 @@ from keyturn.gateway.service.call_evaluation import (
 )
 from keyturn.gateway.service.deciding import DecisionService, Voters
 from keyturn.gateway.service.freezing import FreezeService, ReviewerFreezes
+from keyturn.gateway.service.quality_checks import SeededDefectService, SpotCheckService
 from keyturn.gateway.service.queue import MAX_QUEUE, DelegationService, ReviewQueue
 from keyturn.gateway.service.runs import RunService
-from keyturn.gateway.service.seeded_defects import SeededDefectService
-from keyturn.gateway.service.spot_checks import SpotCheckService
 from keyturn.gateway.service.standing import StandingService
-from keyturn.gateway.service.statistics import LiveMetrics, StatisticsService
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store.atomic_write import Loaded, Write
 from keyturn.gateway.store.jobs import Job, JobKind

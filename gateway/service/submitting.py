@@ -32,7 +32,7 @@ from keyturn.gateway.protocol.wire import (
     check_texts,
 )
 from keyturn.gateway.protocol.work import aside
-from keyturn.gateway.service import denials, spot_checks
+from keyturn.gateway.service import denials, quality_checks
 from keyturn.gateway.service.precedents import CallUsage, TurnPrecedents, usage_of
 from keyturn.gateway.service.proposals import (
     EvaluatedCall,
@@ -340,7 +340,7 @@ class Submitter(PolicyService):
         triaged = await triage.assess(evaluated, now_ms=load.now_ms)
         if triaged:
             evaluated = await aside(partial(evaluate_all, triaged), args)
-        drawn = await spot_checks.draw(
+        drawn = await quality_checks.draw(
             self._store, self._keys, policy.spot_checks, evaluated
         )
         if drawn:

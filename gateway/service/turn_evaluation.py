@@ -20,7 +20,7 @@ from keyturn.gateway.policy.raise_rules import Facts, Raise, is_strict
 from keyturn.gateway.policy.rules import Policy, TriageRule
 from keyturn.gateway.protocol.records import Tier, Verb
 from keyturn.gateway.protocol.wire import CallHint, ProposedCall, Turn
-from keyturn.gateway.service import denials, spot_checks
+from keyturn.gateway.service import denials, quality_checks
 from keyturn.gateway.service.precedents import CallUsage, TurnPrecedents, facts_of
 from keyturn.gateway.service.proposals import EvaluatedCall, Proposal, Source
 from keyturn.gateway.store.agent_load import AgentLoad
@@ -82,7 +82,7 @@ def evaluated_calls(
         effect = same.effects[position]
         facts = same.facts(position, facts, load, ran=ran[effect])
         raises = [*(assessed.raises if assessed else ()), *_raised_if_invalid(call)]
-        raises += [spot_checks.DRAWN] if position in drawn else []
+        raises += [quality_checks.DRAWN] if position in drawn else []
         evaluation = evaluate_call(turn, policy, call, facts, raises)
         refusal = denials.refusal(load, policy, turn.ref, call)
         is_returned = not refusal and is_returned_unasked(policy, call)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from keyturn.gateway.approvals.spending import Attempt
+from keyturn.gateway.approvals.executing import Attempt
 
 
 class Ledger(Protocol):

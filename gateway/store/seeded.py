@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from keyturn.gateway.approvals.events import Event
-from keyturn.gateway.approvals.seeded import Seeded, SeededCard
+from keyturn.gateway.approvals.quality_checks import Seeded, SeededCard
 from keyturn.gateway.store.audit_seals import sealed_text
 from keyturn.gateway.store.connection import Connection, fields, number, text
 from keyturn.gateway.store.keys import Keys

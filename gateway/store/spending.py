@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from keyturn.gateway.approvals.executing import Attempt, begun_attempts
 from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.approvals.spending import Attempt, begun_attempts
 from keyturn.gateway.background import begun, waited_for
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.atomic_write import Loaded

@@ -7,7 +7,7 @@ from functools import partial
 
 from pydantic_core import to_json
 
-from keyturn.gateway.approvals.spending import next_attempt, spent_by
+from keyturn.gateway.approvals.executing import next_attempt, spent_by
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.store.agent_load import FAILED_MS

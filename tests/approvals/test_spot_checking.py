@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
+from keyturn.gateway.approvals.quality_checks import NOT_YOU, refusal
 from keyturn.gateway.approvals.requirement import Role, SpotCheck
-from keyturn.gateway.approvals.spot_checking import NOT_YOU, refusal
 from keyturn.gateway.protocol.records import ItemState
 from tests.approvals.builders import NOW_MS, an_approval, an_item
 

@@ -57,21 +57,21 @@ METRICS_TABLE = (
     ),
     Mutant(
         "spot checks: nobody checks what they approved or asked for",
-        "gateway/approvals/spot_checking.py",
+        "gateway/approvals/quality_checks.py",
         "    if quorum.is_among(reviewer.person, took_part(approval, item)):\n",
         "    if not reviewer.user:\n",
         "tests/service/test_spot_checks.py",
     ),
     Mutant(
         "spot checks: one answer counts",
-        "gateway/approvals/spot_checking.py",
+        "gateway/approvals/quality_checks.py",
         "    if check.by is not None:\n",
         "    if not check.of:\n",
         "tests/service/test_spot_checks.py",
     ),
     Mutant(
         "spot checks: who is not named any more does not answer",
-        "gateway/approvals/spot_checking.py",
+        "gateway/approvals/quality_checks.py",
         "for roles in (check.of, of_now))",
         "for roles in (check.of,))",
         "tests/service/test_spot_checks.py",
@@ -85,7 +85,7 @@ METRICS_TABLE = (
     ),
     Mutant(
         "spot checks: what people reconciled is not checked",
-        "gateway/approvals/spot_checking.py",
+        "gateway/approvals/quality_checks.py",
         " and not item.reconciled_fence\n",
         "\n",
         "tests/service/test_spot_checks.py",
@@ -106,7 +106,7 @@ METRICS_TABLE = (
     ),
     Mutant(
         "seeded defects: one that was answered is listed no more",
-        "gateway/service/seeded_defects.py",
+        "gateway/service/quality_checks.py",
         "if seeded.card is None or not seeded.ts or seeded.answer:",
         "if seeded.card is None or not seeded.ts:",
         SEEDED_LISTS,
@@ -127,7 +127,7 @@ METRICS_TABLE = (
     ),
     Mutant(
         "seeded defects: only who could decide counts",
-        "gateway/service/seeded_defects.py",
+        "gateway/service/quality_checks.py",
         "return quorum.ineligible_reason(reviewer, item.requirement, ())",
         "return None",
         "tests/bot/test_seeded_defects.py",
@@ -155,14 +155,14 @@ METRICS_TABLE = (
     ),
     Mutant(
         "metrics: no name that an agent makes up is a label",
-        "gateway/service/statistics.py",
+        "gateway/service/audit_reading.py",
         "return tool if is_listed else OTHER",
         "return tool",
         "tests/bot/test_prometheus.py",
     ),
     Mutant(
         "metrics: two looks at once count nothing twice",
-        "gateway/service/statistics.py",
+        "gateway/service/audit_reading.py",
         "        async with self._reading:\n",
         "        if True:\n",
         STATISTICS,

@@ -144,7 +144,7 @@ STANDING_TABLE = (
     ),
     Mutant(
         "standing: who gave it does not check what it let run",
-        "gateway/approvals/spot_checking.py",
+        "gateway/approvals/quality_checks.py",
         "    people += item.cover.given_by if item.cover else ()\n",
         "",
         "tests/service/test_standing_spot_checks.py",

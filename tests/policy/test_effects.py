@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from keyturn.gateway.policy.effects import effect_of
+from keyturn.gateway.policy.evaluate import effect_of
 from keyturn.gateway.policy.load import load_policy
 
 POLICY = load_policy(

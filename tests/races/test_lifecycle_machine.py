@@ -29,7 +29,7 @@ from keyturn.gateway.approvals.decisions import (
     Respond,
     Reviewer,
 )
-from keyturn.gateway.policy.effects import effect_of
+from keyturn.gateway.policy.evaluate import effect_of
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.replay import PrecedentFold
 from keyturn.gateway.protocol.records import Finding, ItemState, Result

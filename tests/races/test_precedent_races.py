@@ -14,7 +14,7 @@ import pytest
 from keyturn.gateway.approvals.decisions import Approve, Outcome
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.policy.effects import effect_of
+from keyturn.gateway.policy.evaluate import effect_of
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.replay import PrecedentFold
 from keyturn.gateway.policy.rules import Policy

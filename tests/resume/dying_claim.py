@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from keyturn.gateway.approvals.spending import Attempt
+from keyturn.gateway.approvals.executing import Attempt
 from keyturn.gateway.protocol.wire import ClaimRequest
 from keyturn.gateway.resume.ledger import DatabaseLedger, ledger_of
 from keyturn.gateway.store.store import Store

@@ -14,7 +14,7 @@ from unittest.mock import AsyncMock
 import psycopg
 import pytest
 
-from keyturn.gateway.approvals.spending import Attempt
+from keyturn.gateway.approvals.executing import Attempt
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.errors import AlreadySpent, LeaseLost, StoreUnavailable
 from keyturn.gateway.protocol.records import Finding, ItemState

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keyturn.gateway.approvals.decisions import Reject
-from keyturn.gateway.policy.effects import effect_of
+from keyturn.gateway.policy.evaluate import effect_of
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Verdict, VerdictKind
 from keyturn.gateway.store.agent_load import Rejection, fingerprint

@@ -19,7 +19,7 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.gestures import Partition
 from keyturn.gateway.approvals.precedents import MOST_KEPT, Past, PrecedentKind
-from keyturn.gateway.policy.effects import effect_of
+from keyturn.gateway.policy.evaluate import effect_of
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState, Result, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject

@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 
 from keyturn.gateway.approvals.decisions import AccountKind, Approve, Edit, Reconcile
 from keyturn.gateway.approvals.events import CHECK_ANSWER, EventName
-from keyturn.gateway.approvals.record import Item, approval_of
-from keyturn.gateway.approvals.spot_checking import (
+from keyturn.gateway.approvals.quality_checks import (
     ANSWERED,
     NOT_ASKED,
     NOT_YOU,
     TOOK_PART,
     is_drawn,
 )
+from keyturn.gateway.approvals.record import Item, approval_of
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Finding, ItemState, Result, Tier
 from keyturn.gateway.protocol.wire import Claimed, ClaimRequest, TurnRef, Verdict
+from keyturn.gateway.service.audit_reading import StatisticsService
+from keyturn.gateway.service.quality_checks import DRAWN
 from keyturn.gateway.service.reviews import ReviewService
-from keyturn.gateway.service.spot_checks import DRAWN
-from keyturn.gateway.service.statistics import StatisticsService
 from keyturn.gateway.store.store import Store
 from tests.bot.samples import an_item
 from tests.conftest import eventually

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from keyturn.gateway.approvals.events import STANDING, EventName
+from keyturn.gateway.approvals.quality_checks import TOOK_PART, is_drawn
 from keyturn.gateway.approvals.record import Item, approval_of
-from keyturn.gateway.approvals.spot_checking import TOOK_PART, is_drawn
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.wire import Claimed

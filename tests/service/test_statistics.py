@@ -11,7 +11,7 @@ import pytest
 
 from keyturn.gateway.approvals.decisions import Approve, Edit, Reject, Respond
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.approvals.seeded import SeededCard
+from keyturn.gateway.approvals.quality_checks import SeededCard
 from keyturn.gateway.metrics.counts import Outcome
 from keyturn.gateway.metrics.export_reader import events_of
 from keyturn.gateway.metrics.fold import Metrics, Selection
@@ -20,10 +20,9 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import SeededCall, SpotCheckRule
 from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.wire import Claimed
-from keyturn.gateway.service.audit_reading import Exporter
+from keyturn.gateway.service.audit_reading import Exporter, StatisticsService
+from keyturn.gateway.service.quality_checks import seeded_approval
 from keyturn.gateway.service.queue import PastDecisions
-from keyturn.gateway.service.seeded_defects import seeded_approval
-from keyturn.gateway.service.statistics import StatisticsService
 from keyturn.gateway.store.store import Store
 from tests.service.harness import (
     ANA,

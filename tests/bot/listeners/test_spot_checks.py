@@ -7,8 +7,8 @@ import json
 import pytest
 
 from keyturn.bot.ids import Action
+from keyturn.gateway.approvals.quality_checks import is_drawn
 from keyturn.gateway.approvals.record import approval_of
-from keyturn.gateway.approvals.spot_checking import is_drawn
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Verdict

@@ -1,37 +1,131 @@
-"""Seeded defects: show calls with a mistake, and count whether reviewers notice it.
+"""Check the quality of decisions: spot checks of calls, and calls with a mistake.
 
-No agent asks for them. Their record is no approval and lies where no claim reads it,
-and they have no thread, so there is nothing that could run. They count in their own
-numbers alone.
+No agent asks for seeded defects. Their record is no approval and lies where no claim
+reads it, and they have no thread, so there is nothing that could run. They count in
+their own numbers alone.
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Sequence
 
-from keyturn.gateway.approvals import quorum
+from keyturn.gateway.approvals import quality_checks, quorum
+from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import Reviewer
 from keyturn.gateway.approvals.events import SEEDED_ANSWER, Event, EventName
-from keyturn.gateway.approvals.record import Approval
-from keyturn.gateway.approvals.seeded import (
+from keyturn.gateway.approvals.quality_checks import (
     APPROVED,
     EXPIRED,
     NOTICED,
     Seeded,
     SeededCard,
 )
+from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.requirement import Role
 from keyturn.gateway.policy.evaluate import evaluate
-from keyturn.gateway.policy.raise_rules import Facts
-from keyturn.gateway.policy.rules import Policy, SeededCall
+from keyturn.gateway.policy.raise_rules import Facts, Raise
+from keyturn.gateway.policy.rules import Policy, SeededCall, SpotCheckRule
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from keyturn.gateway.service.proposals import EvaluatedCall, Source, propose
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store import keys as store_keys
-from keyturn.gateway.store.atomic_write import Loaded
+from keyturn.gateway.store.atomic_write import Loaded, Write
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.threads import ThreadFacts
 
 logger = logging.getLogger(__name__)
+
+DRAWN = Raise(to=Tier.NOTIFY, reason="Shown because a spot check was drawn of it.")
+"""What makes a call of tier ``auto`` run with a card, on which somebody checks it."""
+
+
+class SpotCheckService(PolicyService):
+    """The spot checks of one tenant."""
+
+    async def answer(
+        self, approval_id: str, index: int, reviewer: Reviewer, *, is_right: bool
+    ) -> str:
+        """Record whether a call was right, once; return why not, or "" when it is.
+
+        Raises:
+            StoreUnavailable: when it is not known to be kept.
+            CorruptRecord: when the record is corrupt.
+        """
+        answer = quality_checks.RIGHT if is_right else quality_checks.WRONG
+
+        async def compute(loaded: Loaded) -> Write | str:
+            approval = loaded.approval
+            is_ours = approval.tenant == self._tenant
+            if not is_ours or not 0 <= index < len(approval.items):
+                return quality_checks.NOT_ASKED
+            item = approval.items[index]
+            pinned = item.spot_check.of if item.spot_check else ()
+            result = quality_checks.answered(
+                approval,
+                item,
+                reviewer,
+                answer,
+                of_now=self._of_now() or pinned,
+                now_ms=loaded.now_ms,
+            )
+            return Write(result) if isinstance(result, Change) else result
+
+        found = await self._store.approvals.change(approval_id, compute)
+        if found is None:
+            return quality_checks.NOT_ASKED
+        return found if isinstance(found, str) else ""
+
+    def usergroups(self, *roles: Role) -> frozenset[str]:
+        """Return the user groups that are asked, by these roles and by the policy."""
+        asked = (*roles, *self._of_now())
+        return frozenset(group for role in asked for group in role.usergroups)
+
+    def _of_now(self) -> tuple[Role, ...]:
+        # A policy that asks nobody any more leaves the questions that were asked.
+        policy = self._policy()
+        rule = policy.spot_checks
+        return policy.roles_named(rule.of) if rule else ()
+
+
+async def draw(
+    store: Store,
+    keys: Keys,
+    rule: SpotCheckRule | None,
+    evaluated: Sequence[EvaluatedCall],
+) -> frozenset[int]:
+    """Return the positions of calls of tier ``auto`` that a spot check is drawn of."""
+    if rule is None:
+        return frozenset()
+    return frozenset(
+        [
+            position
+            for position, one in enumerate(evaluated)
+            if one.evaluation.tier is Tier.AUTO and not one.refusal
+            if secrets.randbelow(100) < rule.share
+            if await store.spot_checks.take(keys, rule.per_day)
+        ]
+    )
+
+
+async def with_spot_check(
+    store: Store, policy: Policy, change: Change, index: int, now_ms: int
+) -> Change:
+    """Return the end of an execution, with the spot check if one is due."""
+    rule = policy.spot_checks
+    if rule is None:
+        return change
+    of = policy.roles_named(rule.of)
+    if not quality_checks.is_due(change, index, percent=rule.share, of=of):
+        return change
+    tenant = change.approval.tenant
+    may_ask = quality_checks.is_counted(change, index) or (
+        await store.spot_checks.take(store.keys_of_tenant(tenant), rule.per_day)
+    )
+    return quality_checks.asking(change, index, of, now_ms) if may_ask else change
 
 
 class SeededDefectService(PolicyService):

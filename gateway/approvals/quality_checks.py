@@ -1,13 +1,16 @@
-"""Spot checks: ask somebody else afterwards whether a call that ran was right.
+"""Check the quality of decisions: spot checks, and records of seeded defects.
 
-A share of the calls that ran is drawn, those that people approved and those that ran
-without them alike. Who asked for a call, changed it or approved it does not check it.
-The answer is kept and counted; it undoes nothing and decides nothing.
+A spot check asks somebody else afterwards whether a call that ran was right. A share of
+the calls that ran is drawn, those that people approved and those that ran without them
+alike. Who asked for a call, changed it or approved it does not check it. The answer is
+kept and counted; it undoes nothing and decides nothing.
 
 Which calls are drawn follows from the salt of each call, which no reviewer sees and no
 agent chooses: nobody can know it beforehand, and a report that is sent twice draws the
 same. A call of tier ``auto`` has no record to ask about, so it is drawn as it is
 submitted, and runs as one of tier ``notify`` then.
+
+A seeded defect is a test card that shows a call with a deliberate mistake.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from keyturn.gateway.approvals.events import CHECK_ANSWER, EventName, approval_e
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.requirement import Requirement, Role, SpotCheck
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.protocol.records import ItemState, Person
+from keyturn.gateway.protocol.records import ItemState, Person, Record
 
 _TAG = "keyturn/v1/spot-check"
 
@@ -36,6 +39,9 @@ NOT_YOU = (
     "The policy names other people for spot checks, so your answer was not recorded."
 )
 NOT_ASKED = "Nobody is asked about this call, so nothing was recorded."
+
+APPROVED, NOTICED, EXPIRED = "approved", "noticed", "expired"
+"""How a seeded defect ends."""
 
 
 def is_drawn(item: Item, percent: int) -> bool:
@@ -150,3 +156,33 @@ def _not_asked(reviewer: Reviewer, of: Sequence[Role]) -> str | None:
 
 def _is_drawn_before(item: Item) -> bool:
     return item.spot_check is not None and not item.spot_check.asked_at_ms
+
+
+class SeededCard(Record):
+    """A card that shows a call with a mistake.
+
+    Attributes:
+        shown: what the card is made of; it is in no list of approvals.
+        defect: what is wrong with it.
+    """
+
+    shown: Approval
+    defect: str
+
+
+class Seeded(Record):
+    """What is known of a tenant's seeded defects.
+
+    Attributes:
+        due_ms: when the next one is shown; 0 when that is not drawn yet.
+        card: the one that is shown; None for none.
+        channel: where its card stands, once it is posted.
+        ts: of the card.
+        answer: ``approved``, ``noticed`` or ``expired``; empty while it waits.
+    """
+
+    due_ms: int = 0
+    card: SeededCard | None = None
+    channel: str = ""
+    ts: str = ""
+    answer: str = ""

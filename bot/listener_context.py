@@ -258,7 +258,7 @@ class ListenerContext:
 
         Raises:
             UserFacingError: the person is not a member; the message is ``refusal``. Or
-                Slack did not answer what was ``asked``.
+                Slack did not answer; the message then contains ``asked``.
         """
         user, user_team = who
         found = await self.reviewers.resolve(user, user_team=user_team, fresh=fresh)

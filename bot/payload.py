@@ -203,7 +203,7 @@ def block_action(payload: Json) -> BlockAction:
     """Read a ``block_actions`` payload with exactly one action.
 
     Raises:
-        BadPayload: names what is missing.
+        BadPayload: names the missing member.
     """
     root = root_of(payload, "block_actions")
     actions = root.nodes("actions")
@@ -238,7 +238,7 @@ def view_submission(payload: Json) -> ViewSubmission:
     """Read a ``view_submission`` payload.
 
     Raises:
-        BadPayload: names what is missing.
+        BadPayload: names the missing member.
     """
     root = root_of(payload, "view_submission")
     view, (team, user, user_team) = root.child("view"), _person(root)
@@ -257,7 +257,7 @@ def command(form: Json) -> Command:
     """Read the form of a slash command.
 
     Raises:
-        BadPayload: names what is missing.
+        BadPayload: names the missing member.
     """
     root = Node(form)
     return Command(
@@ -272,7 +272,7 @@ def home_opened(body: Json) -> HomeOpened:
     """Read an ``app_home_opened`` event.
 
     Raises:
-        BadPayload: names what is missing.
+        BadPayload: names the missing member.
     """
     root = root_of(body, "event_callback")
     event = root.child("event")

@@ -361,14 +361,14 @@ async def _nothing_known() -> Mapping[str, str]:
 class MovedChannels:
     """Looks up the new id of a channel, for messages that are in it.
 
-    Slack no longer knows the old id, and messages keep their ts. The new id is known
-    once somebody used a card there (`listeners.usable_copy`). Only what
-    belongs to a thread is still posted there, and no new card: such a channel is shared
-    with another organization now, and the operator decides whether cards belong there.
+    Slack no longer accepts the old id, and messages keep their ts. The new id is known
+    after a click on a card there (`listeners.usable_copy`). Only thread replies and
+    updates go to the new id, and no new cards: the channel is now shared with another
+    organization, and the operator decides whether cards belong there.
 
     Attributes:
-        look_up: returns the id that each channel has now, by the one that it had.
-        found: what was looked up and used before.
+        look_up: returns the new id of each channel, by its old id.
+        found: new ids that this process has used, by the old id.
     """
 
     look_up: Callable[[], Awaitable[Mapping[str, str]]] = _nothing_known
@@ -394,20 +394,20 @@ class MovedChannels:
 
 
 def newest_id(channel: str, moved: Mapping[str, str]) -> str:
-    """Return the id that a channel has now; it may have been given several."""
+    """Return the current id of a channel, which may have changed several times."""
     for _ in moved:
         channel = moved.get(channel, channel)
     return channel
 
 
 PERMALINK = "chat.getPermalink"
-"""Asked for to learn whether a message is there."""
+"""Method that shows whether a message exists."""
 
 
 def place_named(agent_thread: str, team: str) -> tuple[str, str] | None:
     """Return channel and thread from the name of an agent's thread in a workspace.
 
-    None for a thread that no message of this workspace began.
+    None if the thread does not belong to a message of this workspace.
     """
     found = _AGENT_THREAD.fullmatch(agent_thread)
     return (found[2], found[3]) if found and found[1] == team else None

@@ -23,7 +23,7 @@ NOTIFICATIONS_AT_ONCE = 5
 
 
 class OutboxQueue:
-    """All entries of one tenant, in the order in which they were queued.
+    """All entries of one tenant, in queue order.
 
     Args:
         clock: seconds, never going backwards.
@@ -216,8 +216,8 @@ class QueuedMessage:
         escalated_to: the channel that this message notifies of an escalation.
         report_key: kept in the store after posting, so that the failed delivery of a
             card is reported once for each key ("waiting" or "over").
-        failures: events of calls that failed, when it tells of those; all of them are
-            acknowledged after posting.
+        failures: events of failed calls that it reports; all of them are acknowledged
+            after posting.
         not_before: earliest time to post it; see `FailureReplies`.
     """
 
@@ -247,9 +247,9 @@ class QueueEntry:
     All times are seconds of the queue's clock.
 
     Attributes:
-        key: approval id, agent and thread, or what is frozen.
+        key: approval id, agent and thread, or the frozen scope.
         approval: its id; "" for none.
-        number: counts the entries in the order in which they were queued.
+        number: position in queue order.
         is_auto_approved: the card is a notification, and comes last.
         summary_channel: where one message summarises many notifications; "" for none.
         events: read and not acknowledged, oldest first.
@@ -257,11 +257,11 @@ class QueueEntry:
         place: channel and ts of the card; None before it is known.
         copies: channel and ts of each person's copy of the card.
         copy_due: the next call for a copy; None: the card comes first.
-        just_sent: people who got their copy since the last events were told of; the
-            copy itself tells them.
-        unsent: people to whom no copy was sent, so none of theirs is looked for; "" for
+        just_sent: people who got their copy since the last events were reported; they
+            need no other message about these.
+        unsent: people whose copy was not sent, so no search for it is needed; "" for
             the card itself.
-        begun_in: the channel in which the posting of the card was begun; "" for none.
+        begun_in: the channel of a begun post of the card; "" for none.
         mentioned_roles: names of the roles that were mentioned on the card or under it.
         wanted: number of changes so far; the card is due while it differs from
             ``shown``.
@@ -276,18 +276,18 @@ class QueueEntry:
             channel is tried.
         is_busy: a task works on it.
         failures: of any kind, in a row; sets the backoff.
-        errors: failures of our own code, in a row.
+        errors: consecutive failures of Keyturn's code.
         failing_since: time of the first call in a row to which Slack did not respond;
             None for none.
         channel_of_card: where the card has to be posted; "" before it is known.
         channel: the channel to use instead; "" for none.
-        is_plain: Slack or our own code cannot take the full card or digest, so a plain
-            one is posted.
+        is_plain: the full card or digest failed, in Slack or locally, so a plain one is
+            posted.
         is_missed: the store lists the card as missing or outdated.
         escalation_results: channels that were notified of an escalation, with Slack's
             error, or "" for success.
-        is_new: the card is not posted yet, as far as this process knows.
-        may_have_url: a click may have brought a URL by which its card is replaced.
+        is_new: this process has no sign that the card is posted.
+        may_have_url: a click may have left a URL that can replace the card.
     """
 
     key: str

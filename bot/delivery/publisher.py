@@ -222,7 +222,7 @@ _REDRAW_AT_LEAST_S = 15
 
 @dataclass(slots=True)
 class _LeaseTerm:
-    """State of one publisher while it holds the lease."""
+    """State of one publisher during its lease."""
 
     queue: OutboxQueue
     feed: Feed
@@ -296,7 +296,7 @@ class Publisher:
                 ) as lease:
                     with holding(lease):
                         await self._lead(stop, lease.lost)
-            # Another process holds the lease: the normal state of a second bot, so this
+            # Another process has the lease: the normal state of a second bot, so this
             # is no warning.
             except ThreadUnavailable:
                 logger.debug("publisher.standby tenant=%s", self._keys.tenant)
@@ -454,7 +454,7 @@ CAPACITY = 2000
 """Events and messages kept in memory; events that call people may exceed it."""
 
 MOST_ENTRIES = 2_000
-"""Maximum number of entries; above it, missing cards are not queued."""
+"""Number of entries from which on missing cards are not queued."""
 
 _OF_A_RUN = TROUBLED_RUN | {
     EventName.RUN_FINISHED,

@@ -23,13 +23,13 @@ from keyturn.bot.payload import Json
 
 
 def _register_uninstalled(router: Router) -> None:
-    # The bot stays up, and ``/readyz`` shows what is wrong.
+    # The bot stays up, and ``/readyz`` shows the problem.
     for event in ("tokens_revoked", "app_uninstalled"):
         router.on_event(event, partial(_token_lost, event=event))
 
 
 async def _token_lost(ctx: ListenerContext, body: Json, *, event: str) -> None:
-    # The event names people, not tokens: Slack is asked whether the bot's is revoked.
+    # The event names people, not tokens, so the bot asks Slack about its own.
     if body.get("team_id") == ctx.team:
         ctx.tasks.later(ctx.token.lost(event), name="token")
 
@@ -49,4 +49,4 @@ LISTENERS: Final[tuple[Callable[[Router], None], ...]] = (
     _register_uninstalled,
     Router.on_unknown,
 )
-"""In the order in which they are registered; the last one takes unknown ones."""
+"""In order of registration; the last one handles unknown actions and forms."""

@@ -320,7 +320,8 @@ async def _card_above(ctx: ListenerContext, mention: Mention) -> str:
     a reply in between would ask an agent instead of answering the card.
 
     Raises:
-        StoreUnavailable: no reachable store has it, and some are unreachable.
+        UserFacingError: Slack does not answer; the event must be repeated.
+        StoreUnavailable: the store does not answer.
     """
     loop, cards = asyncio.get_running_loop(), ctx.service.store.cards
     until_s = loop.time() + _REGISTERED_S

@@ -88,7 +88,7 @@ async def queue(context: DemoContext) -> None:
 
 def _are_cards_done(state: JsonObject) -> bool:
     """Return True if every card shows that its call ran."""
-    return json.dumps(state["channels"]).count("was approved and ran.") >= COUNT
+    return json.dumps(state["channels"]).count("Approved and done: ") >= COUNT
 
 
 async def _home_shows(context: DemoContext, words: str) -> None:

@@ -109,7 +109,7 @@ _ARGS = 100
 _ERROR = 160
 _FAILED: LiteralString = "❌ *{n} of {all} failed:*"
 _DOUBTFUL: LiteralString = "❓ *{n} of {all} may have run:*"
-_CUT: LiteralString = "There is more to say than fits here: open the marked calls."
+_CUT: LiteralString = "Not all notes fit here: open the marked calls."
 
 
 def many_calls(frame: Frame, *, room: int) -> tuple[list[Block], Block]:
@@ -286,7 +286,7 @@ def _time(frame: Frame) -> list[Block]:
     approval = frame.approval
     sentence: list[Template | Plain] = [*_effect(approval), *_how_many(approval)]
     if is_collected(approval):
-        sentence.append(template("Each call is a request of its own."))
+        sentence.append(template("Each call is a separate request."))
     if approval.escalated_at_ms:
         at, called = when(approval.escalated_at_ms), approval.waiting
         roles = [named_role(role.name) for role in called.roles]
@@ -295,7 +295,7 @@ def _time(frame: Frame) -> list[Block]:
         head = template("📣 *Escalated* {at} to", at=at)
         sentence.append(joined(" ", [head, whom]))
     if frame.is_crowded:
-        sentence.append(template("Notes are left out: open *Full details*."))
+        sentence.append(template("Not all notes fit here: open *Full details*."))
     sentence += frozen(approval.items, are_many=approval.is_batch)
     taken = taken_by(approval, now_ms=frame.now_ms)
     if taken is not None:

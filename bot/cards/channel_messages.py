@@ -60,7 +60,7 @@ _LONGEST_NAME = 200
 def security_message(event: Event) -> Message:
     """Return the message about one of `SECURITY_EVENTS`.
 
-    Names may come from an intruder in the store, so they are plain text.
+    Names may be of those who changed the store, so they stand in plain text.
     """
     headline = section(template("🛡️ *Security event*"))
     blocks: list[Block] = [headline, section(_what_happened(event))]
@@ -102,7 +102,9 @@ _HEADLINES: dict[EventName, tuple[LiteralString, LiteralString]] = {
     ),
 }
 _MEANS: dict[EventName, LiteralString] = {
-    EventName.AGENT_PAUSED: "Nobody is asked about its calls. To end the pause, write:",
+    EventName.AGENT_PAUSED: (
+        "No cards are posted for its calls. To end the pause, write:"
+    ),
     EventName.FREEZE_SET: (
         "Nothing starts, not even approved calls. To end the freeze, write:"
     ),
@@ -112,11 +114,11 @@ _MEANS: dict[EventName, LiteralString] = {
 def freeze_message(event: Event, *, command: str = COMMAND) -> Message:
     """Return the message about one of `FREEZE_EVENTS`.
 
-    Names and reasons may come from agents and people, so they are plain text.
+    Names and reasons may come from agents and people, so they stand in plain text.
 
     Args:
-        event: the freeze or pause.
-        command: the app's slash command.
+        event: what happened.
+        command: the slash command that the app has.
     """
     headline, text = _HEADLINES[event.name]
     head = (
@@ -143,7 +145,7 @@ def scope_of(event: Event) -> tuple[str, str]:
 def actor_ref(actor: str) -> Ref:
     """Mention the Slack user who did it, or show the name of a command-line user."""
     _, _, person = actor.partition("/")
-    # "T0/U0ANA" by Slack, "cli/ana" by the command line; other names are shown as
+    # "T0/U0ANA" by Slack, "cli/ana" by the command line; anything else is
     # "somebody".
     for ref, text in ((user, person), (code, actor)):
         with suppress(ValueError):
@@ -171,38 +173,38 @@ RUN_TEXTS: dict[EventName, LiteralString] = {
     EventName.RUN_WAITING: "The run waits and is retried by itself.",
     EventName.RUN_PARKED: "The run has stopped.",
     EventName.RUN_RETRIED: "The run is tried again.",
-    EventName.RUN_RESUMED: "The run went on.",
+    EventName.RUN_RESUMED: "The run continued.",
     EventName.RUN_DROPPED: "The run was dropped.",
 }
-"""Text for notifications and screen readers."""
+"""What notifications and screen readers read."""
 
 ANNOUNCED: LiteralString = "The run came to a halt."
-"""The same text for the first message, before the run's state is known."""
+"""The same of the message before it says how the run stands."""
 
 _TITLES: dict[EventName, LiteralString] = {
-    EventName.RUN_WAITING: "⏳ *This run waits.*",
-    EventName.RUN_PARKED: "🛑 *This run has stopped.*",
-    EventName.RUN_RESUMED: "▶️ *This run went on* {at}. It stood still from {since}:",
+    EventName.RUN_WAITING: "⏳ *The run waits.*",
+    EventName.RUN_PARKED: "🛑 *The run has stopped.*",
+    EventName.RUN_RESUMED: "▶️ *The run continued* {at}. No progress from {since}:",
 }
 
 
 def run_announced(event: Event) -> Message:
-    """Return the first message, before it can be edited: its text stays true.
+    """Return what is posted first, before it can be edited: true for ever.
 
     Args:
         event: one of `keyturn.gateway.approvals.events.TROUBLED_RUN`, with an outage.
     """
     since = when(_ms(event, "since_ms"))
-    sentence = template("⚠️ *This run came to a halt* {since}.", since=since)
+    sentence = template("⚠️ *The run came to a halt* {since}.", since=since)
     rest = template("The result is posted here in a moment, or further below.")
     return Message((section(sentence), context(rest)), ANNOUNCED)
 
 
 def run_state(event: Event, *, key: bytes, team: str) -> Message:
-    """Return the message about a failed run, after an event.
+    """Return the message about a run that failed, as it stands after an event.
 
-    Its reason is a sentence of the gateway that may contain the names of agents and
-    threads, so it is plain text.
+    Its reason is a sentence of the gateway that may hold the names of agents and
+    threads, so it stands in plain text.
 
     Args:
         event: one of `keyturn.gateway.approvals.events.TROUBLED_RUN`, with an outage.
@@ -229,9 +231,9 @@ def _title(event: Event) -> Template:
             return template("🔁 *Tried again* for {who} {at}. Before:", who=who, at=at)
         case EventName.RUN_DROPPED if event.actor:
             who = actor_ref(event.actor)
-            return template("⏹️ *This run was dropped* by {who} {at}.", who=who, at=at)
+            return template("⏹️ *The run was dropped* by {who} {at}.", who=who, at=at)
         case EventName.RUN_DROPPED:
-            return template("⏹️ *This run was dropped* {at}: nobody tried it.", at=at)
+            return template("⏹️ *The run was dropped* {at}: nobody tried it.", at=at)
         case EventName.RUN_RESUMED:
             return template(_TITLES[event.name], at=at, since=since)
         case _:
@@ -241,7 +243,7 @@ def _title(event: Event) -> Template:
 def _what_follows(event: Event) -> Template:
     since = when(_ms(event, "since_ms"))
     until_ms = _ms(event, "until_ms")
-    stood_still = template("It has stood still since {since}.", since=since)
+    stood_still = template("No progress since {since}.", since=since)
     kept = template(
         "What people decide is kept, and an approved call that ran does not run again."
     )

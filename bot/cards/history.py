@@ -1,8 +1,7 @@
 """Render an approval's events as replies in the card's thread.
 
-Slack notifies each person whom a new message mentions, and then of every later reply.
-So a reply names people only if several take part; the card names a person who decided
-alone.
+Slack notifies each person whom a new message mentions, also of every later reply. So a
+reply names people only where several take part; the card shows who decided alone.
 """
 
 from __future__ import annotations
@@ -37,23 +36,23 @@ from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.protocol.records import Finding, Person
 
 _ERRORS = 10
-"""Maximum errors in one reply; the card and its details have the others."""
+"""How many errors one reply shows; the card and its details have the others."""
 _ERROR = 200
 _REASONS = 3
 
-_FAILED_CALL: LiteralString = "❌ These failed."
-_ASKS: LiteralString = "❌ These failed. Should they run again?"
+_FAILED_CALL: LiteralString = "❌ Failed."
+_ASKS: LiteralString = "❌ Failed. Should they run again?"
 _DOUBT: LiteralString = (
     "❓ We don't know whether these ran: the worker stopped. Please check."
 )
-_RESTORED_CALL: LiteralString = "❓ These may have run. Please check."
+_RESTORED_CALL: LiteralString = "❓ May have run. Please check."
 
 
 def failures_note(events: Sequence[Event], approval: Approval) -> Message:
     """Return one reply about the calls of these events.
 
     Args:
-        events: failures, or calls that became doubtful, of this approval.
+        events: failures, or calls that came into doubt, of this approval.
         approval: the record, at the last of them or after it.
     """
     items = {item.id: item for item in approval.items}
@@ -89,7 +88,7 @@ def _failure_sentence(event: Event, item: Item) -> LiteralString:
 
 
 def _errors(items: Iterable[Item]) -> str:
-    """Return the tools' errors, a line for each call, and the number of others."""
+    """Return what the tools say, a line for each call, and how many are not shown."""
     each = {item.index: item.result.summary for item in items if item.result}
     texts = [(index, " ".join(text.split())) for index, text in sorted(each.items())]
     lines = [f"{n + 1}: {excerpt(text, _ERROR).text}" for n, text in texts if text]
@@ -110,22 +109,22 @@ _CHANGE = 2_500
 _NAMED: dict[EventName, LiteralString] = {
     EventName.ITEM_EXPIRED: "⌛ Nobody decided in time. Nothing ran.",
     EventName.ITEM_SUPERSEDED: "⏩ Cancelled: a newer message came. Nothing ran.",
-    EventName.ITEM_WITHDRAWN: "↩ The agent withdrew this. Nothing ran.",
+    EventName.ITEM_WITHDRAWN: "↩ Withdrawn by the agent. Nothing ran.",
     EventName.ITEM_LAPSED: "⌛ The approval lapsed. Nothing ran.",
     EventName.ITEM_REOPENED: "↩ The approval was taken back.",
     EventName.ITEM_REPEATED: (
-        "🔁 Not approved: the same call was approved elsewhere. Approve it again to "
-        "run it as well."
+        "🔁 Not approved: the same call was approved elsewhere. To run both, approve "
+        "again."
     ),
-    EventName.ITEM_EXECUTED: "✅ It ran.",
-    EventName.ITEM_FAILED: "❌ It failed.",
+    EventName.ITEM_EXECUTED: "✅ Done.",
+    EventName.ITEM_FAILED: "❌ Failed.",
     EventName.ITEM_IN_DOUBT: (
         "❓ We don't know whether this ran: the worker stopped. Please check."
     ),
 }
 _RESTORED: dict[EventName, LiteralString] = {
-    EventName.ITEM_REOPENED: "⚠️ This was restored from an older copy.",
-    EventName.ITEM_IN_DOUBT: "❓ This may have run. Please check.",
+    EventName.ITEM_REOPENED: "⚠️ Restored from an older copy.",
+    EventName.ITEM_IN_DOUBT: "❓ May have run. Please check.",
 }
 _EXPLAINED = {
     EventName.ITEM_LAPSED,
@@ -133,9 +132,9 @@ _EXPLAINED = {
     EventName.ITEM_WITHDRAWN,
     EventName.ITEM_IN_DOUBT,
 }
-"""Events whose reason is a sentence of the gateway."""
+"""Events whose reason is a sentence of ours."""
 
-_ENDED: LiteralString = "↩ This was withdrawn. Nothing ran."
+_ENDED: LiteralString = "↩ Withdrawn. Nothing ran."
 _BY_SOMEBODY: dict[EventName, LiteralString] = {
     EventName.ITEM_AUTHORIZED: "🔑 Approved",
     EventName.ITEM_REJECTED: "🚫 Rejected",
@@ -144,24 +143,26 @@ _BY_SOMEBODY: dict[EventName, LiteralString] = {
 _WITH_TEXT = frozenset(
     {EventName.ITEM_REJECTED, EventName.ITEM_ANSWERED, EventName.ITEM_WITHDRAWN}
 )
-_FAILED: LiteralString = "❌ It failed. Should it run again?"
+_FAILED: LiteralString = "❌ Failed. Should it run again?"
 _WITH_RESULT = {
     EventName.ITEM_EXECUTED,
     EventName.ITEM_FAILED,
     EventName.ITEM_IN_DOUBT,
 }
 _REPORTED: dict[str, LiteralString] = {
-    "executed": "⚠️ After people had checked, the worker reported that it ran.",
-    "failed": "⚠️ After people had checked, the worker reported that it failed.",
+    "executed": "⚠️ Late report from the worker: it ran. People had already checked.",
+    "failed": "⚠️ Late report from the worker: it failed. People had already checked.",
 }
 _OBSERVED: dict[str, LiteralString] = {
-    Finding.EXECUTED.value: "🔎 {who} says: it took effect. Others are needed too.",
-    Finding.RERUN.value: "🔎 {who} says: run it again. Others are needed too.",
-    Finding.SKIP.value: "🔎 {who} says: leave it. Others are needed too.",
+    Finding.EXECUTED.value: (
+        "🔎 {who} found: it took effect. More people have to agree."
+    ),
+    Finding.RERUN.value: "🔎 {who} found: run it again. More people have to agree.",
+    Finding.SKIP.value: "🔎 {who} found: leave it. More people have to agree.",
 }
 _FOUND: dict[str, LiteralString] = {
     Finding.EXECUTED.value: "🔎 {who} checked: it took effect.",
-    Finding.RERUN.value: "🔎 {who} says: it runs again.",
+    Finding.RERUN.value: "🔎 {who} checked: it runs again.",
     Finding.SKIP.value: "🔎 {who} left it as it is.",
 }
 
@@ -173,20 +174,20 @@ _OF_DOUBT = {
 
 
 def thread_note(event: Event, approval: Approval) -> Message | None:
-    """Return an event's reply in the card's thread; None if it adds nothing.
+    """Return the line of history for the thread under a card; None for no news.
 
     Args:
-        event: the event.
+        event: what happened.
         approval: the record, at the event or after it.
     """
     if event.name is EventName.APPROVAL_EXTENDED:
         return _extended(event, approval)
     if event.name in {EventName.APPROVAL_DECIDED, EventName.CALLS_DECIDED}:
         return _decided_together(event)
-    # The table shows each result; 99 replies would hide those that need people.
+    # A table says it of each call; 99 replies would hide what needs people.
     if event.name is EventName.ITEM_EXECUTED and is_table(approval):
         return None
-    # One note covers them all; only changed arguments have separate notes.
+    # One note tells of them all; only a change of arguments has a note of its own.
     if BATCH_MEMBER in event.data and event.name is not EventName.ITEM_EDITED:
         return None
     item = next((each for each in approval.items if each.id == event.item), None)
@@ -196,8 +197,8 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
     if approval.is_batch:
         sentence = joined(" ", [template("*Call {n}:*", n=item.index + 1), sentence])
     blocks: list[Block] = [section(sentence)]
-    # A label is plain text, for reasons that the gateway wrote. People's text goes into
-    # a box.
+    # As a label, which is plain text: only reasons that our own code wrote. What people
+    # wrote goes into a box.
     if event.reason and _is_explained(event, item):
         blocks.append(context(label(event.reason)))
     noted = [_cut(event.data.get("note", ""))]
@@ -208,19 +209,19 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
 
 
 def _is_explained(event: Event, item: Item) -> bool:
-    """Return whether the reason is the gateway's sentence, not a person's text."""
+    """Return whether the reason is a sentence of ours, and not what somebody wrote."""
     is_quoted = event.name in _WITH_TEXT and item.decision is not None
     return event.name in _EXPLAINED and not is_quoted
 
 
 def _extended(event: Event, approval: Approval) -> Message:
     until_ms = int(event.data.get("expires_at_ms", approval.expires_at_ms))
-    said: LiteralString = "⏳ {who} gave this more time: it expires {at} now."
-    text = "There is more time to decide: until {at} UTC."
+    said: LiteralString = "⏳ {who} extended the deadline to {at}."
+    text = "More time to decide: until {at} UTC."
     if ENDS_DIFFER in event.data:
-        # The first end may be unchanged: it had the maximum already.
-        said = "⏳ {who} gave this more time. The first of its calls expires {at}."
-        text = "There is more time to decide. The first call expires {at} UTC."
+        # The first one may be as it was: it had all the time that it can get.
+        said = "⏳ {who} extended the deadline. The first call expires {at}."
+        text = "More time to decide: the first call expires {at} UTC."
     sentence = template(said, who=who(_actor(event)), at=when(until_ms))
     text = text.format(at=f"{utc(until_ms):%Y-%m-%d %H:%M}")
     return Message((section(sentence),), text)
@@ -236,7 +237,7 @@ _LEFT_OUT: LiteralString = "{n} need another look"
 
 
 def _decided_together(event: Event) -> Message:
-    """Count the calls of a batch that were decided together, by decision."""
+    """Say how many calls of a batch were decided at once, and how."""
     waiting = {*indexes_in(event.data.get("waiting", ""))}
     needs: LiteralString = "more people are needed"
     if NEEDS_ONE in event.data:
@@ -246,7 +247,7 @@ def _decided_together(event: Event) -> Message:
     for name, said in _PARTS.items():
         indexes = {*indexes_in(event.data.get(name, ""))}
         decided += len(indexes)
-        # After the first of two approvals a call is not approved yet.
+        # The first of two people approves, and the call is not approved by that.
         if ended := indexes - waiting:
             parts.append(template(said, n=len(ended)))
         if open_ := indexes & waiting:
@@ -260,9 +261,9 @@ def _decided_together(event: Event) -> Message:
     if event.reason:
         words = rich_text(box(_cut(event.reason)))
         blocks.append(words)
-    text = f"Somebody decided on {decided} calls together."
+    text = f"Decided together: {decided} calls."
     if decided == 1:
-        text = "Somebody decided on 1 call."
+        text = "Decided: 1 call."
     if waiting:
         text += f" For {len(waiting)} of {decided} {needs}."
     return Message(tuple(blocks), text)
@@ -304,18 +305,18 @@ def _of_doubt(event: Event) -> Template | None:
 
 
 def _decided(name: EventName, item: Item) -> Template | None:
-    # A mention subscribes the person to the thread. The card names a person who decided
-    # alone, and they need no notice of later replies.
+    # A mention subscribes the person to the thread. The card shows who decided
+    # alone, and that person need not be notified of every later reply.
     whom = [template(" by "), by_whom(item)] if needs_several_people(item) else []
     has_reason = bool(item.votes and item.votes[-1].reason)
     if name is EventName.ITEM_AUTHORIZED and not whom and not has_reason:
-        # The result follows, and implies the approval.
+        # That it ran comes next, and says that it was approved.
         return None
     return joined("", [template(_BY_SOMEBODY[name]), *whom, template(".")])
 
 
 def needs_several_people(item: Item) -> bool:
-    """Return whether several people have to agree, or already took part."""
+    """Return whether more than one person has to agree, or already took part."""
     people = {vote.by.user for vote in item.votes}
     if item.edit is not None:
         people.add(item.edit.by.user)
@@ -331,7 +332,9 @@ def _edited(item: Item, editor: Person) -> Template:
 def _voted(item: Item, lost: list[Person]) -> Template:
     approved = template("👍 {who} approved: ", who=who(item.votes[-1].by))
     gone = [
-        template("{who} may not decide this any more: that vote is gone.", who=who(one))
+        template(
+            ("{who} can no longer decide, so that vote no longer counts."), who=who(one)
+        )
         for one in lost
     ]
     sentence = joined("", [approved, so_far(item), still_needed(item), template(".")])

@@ -57,21 +57,20 @@ from keyturn.gateway.approvals.timing import ends
 from keyturn.sandbox.blockkit import limits
 
 _HOW: LiteralString = (
-    "When an agent wants to do something that needs a person, a card shows exactly "
-    "what would run. It runs only if somebody who may decide approves it: once, and as "
-    "shown.\n"
+    "When an agent's action needs approval, a card shows exactly what would run. It "
+    "runs once, as shown, and only after approval.\n"
     "*Approve* runs it as shown. *Edit* lets you change it first. *Reject* runs "
     "nothing and tells the agent why. *Respond* runs nothing and gives the agent your "
     "answer.\n"
-    "*I'm on it* tells the others that you look at it. *More time* lets it wait "
-    "longer. *Ask the requester…* asks the person for whom the agent works; the card "
-    "stays open. `{command} delegate @colleague 4h` lets somebody decide in your "
-    "place while you are away. `{command} help` names the other commands."
+    "*I'm on it* tells other reviewers that you are looking. *More time* extends the "
+    "deadline. *Ask the requester…* asks the person for whom the agent works; the "
+    "card stays open. `{command} delegate @colleague 4h` lets a colleague decide in "
+    "your place while you are away. `{command} help` names the other commands."
 )
 
 
 def manual(place: str, command: str) -> list[Block]:
-    """Return the explanation of the place where cards appear and the slash command."""
+    """Return the text for a place where cards appear and the slash command."""
     return [
         divider(),
         header(label("How approvals work")),
@@ -86,7 +85,7 @@ def _where(channel: str) -> Template:
 
 
 ALL = "*"
-"""The value of the option that filters nothing; no tool or agent has this name."""
+"""The value of the option that leaves nothing out; no tool or agent has this name."""
 
 ON, OFF = "on", "off"
 
@@ -95,7 +94,7 @@ FIRST = "first"
 
 
 def filter_row(page: Page, chosen: HomeFilter) -> list[Block]:
-    """Return the menus to filter a queue by; empty if there is no choice."""
+    """Return the menus to filter a queue by; nothing where there is no choice."""
     menus = [
         *_menu(Action.FILTER_TOOL, "All tools", page.tools, chosen.tool),
         *_menu(Action.FILTER_AGENT, "All agents", page.agents, chosen.agent),
@@ -111,8 +110,7 @@ def filter_row(page: Page, chosen: HomeFilter) -> list[Block]:
         )
     if not menus:
         return []
-    # The block id contains the choice: Slack keeps a menu's selection while its id
-    # stays.
+    # With the choice in its id: Slack keeps what a menu shows while its id stays.
     said = chosen.with_(after="").model_dump_json()
     of = hashlib.sha256(said.encode()).hexdigest()[:8]
     row: list[Block] = [actions(*menus, block_id=f"filter.{of}")]
@@ -124,7 +122,7 @@ def filter_row(page: Page, chosen: HomeFilter) -> list[Block]:
 
 
 def pager(page: Page) -> list[Block]:
-    """Return the buttons to the other pages; empty if there is one page."""
+    """Return what leads to the other pages; nothing where there is one."""
     if page.before is None and page.next is None:
         return []
     text = template(
@@ -136,7 +134,7 @@ def pager(page: Page) -> list[Block]:
     turns: list[Block] = []
     if page.before is not None:
         more = label("More urgent")
-        # Slack refuses an empty value.
+        # Slack takes no empty value.
         turns.append(button(Action.HOME_BACK, more, value=page.before or FIRST))
     if page.next is not None:
         turns.append(button(Action.HOME_NEXT, label("Less urgent"), value=page.next))
@@ -147,10 +145,10 @@ def _menu(
     action: Action, everything: str, names: Iterable[str], chosen: str
 ) -> list[Block]:
     """Return one menu, if there is a choice."""
-    # The chosen name stays an option even when no such call is pending; otherwise the
-    # tab would show another filter than the active one.
+    # What is chosen stays an option when nothing of it waits any more, or the tab would
+    # show a filter that is not the one in force.
     offered = sorted({*names, chosen} - {""}) if chosen else [*names]
-    # A longer name is not offered: it does not fit in an option's value.
+    # A longer name is not offered: the value of an option would not hold it.
     offered = [one for one in offered if len(_value(one)) <= limits.OPTION_VALUE]
     if len(offered) < (1 if chosen else 2):
         return []
@@ -165,9 +163,9 @@ def _menu(
 
 
 def name_in(value: str) -> str:
-    """Return the name of an option; "" for all, and for a malformed value.
+    """Return the name that an option stands for; "" for all, and for no value of ours.
 
-    Names are encoded, because Slack's values must not contain untrusted text.
+    Names are encoded: values of Slack hold no text of strangers.
     """
     try:
         return urlsafe_b64decode(value.encode()).decode() if value != ALL else ""
@@ -180,22 +178,23 @@ def _value(name: str) -> str:
 
 
 AS_OF = "as_of"
-"""``block_id`` of the line with the time, the only one that always changes."""
+"""``block_id`` of the line that names the time: it alone is other each time."""
 
 _INCOMPLETE = template(
-    "There may be more: Slack did not say which user groups you are in. Please open "
-    "this tab again in a moment."
+    "This list may be incomplete: Slack did not say which user groups you are in. "
+    "Please open this tab again in a moment."
 )
 _CUT: LiteralString = (
-    "There may be more for you: only the {count} that end soonest were looked at."
+    "This list may be incomplete: only the {count} approvals that expire first were "
+    "checked."
 )
 _ONLY_NO: LiteralString = (
-    "You asked for these or changed them, so others approve them. You can still "
-    "reject them: press *Full details*."
+    "Others approve these, because you requested or edited them. To reject one, press "
+    "*Full details*."
 )
 _NO_TROUBLE: Mapping[str, str] = {}
 _MAX_OWN = 3
-"""Maximum number of a person's own calls below a full page."""
+"""How many of a person's own calls stand below a full page."""
 _MAX_LINE_CHARS = 200
 _MAX_AGENT_CHARS = 60
 _MAX_REASON_CHARS = 120
@@ -218,17 +217,17 @@ def home(  # noqa: PLR0913 - facts of one tab, each by name
     """Return the Home tab.
 
     Args:
-        page: this page of the person's queue.
+        page: what waits for this person, as much of it as is listed.
         key: the bot's sealing key.
         team: the workspace.
         now_ms: the time, in Unix milliseconds.
         chosen: the person's filter.
-        until_ms: end of the time in which the tab updates itself.
-        is_complete: False if Slack did not return all of the person's groups.
-        looked_at: number of approvals checked, if there may be more; else 0.
-        own: approvals that this person requested or changed, and may only end.
-        troubles: approval id to Slack's error for a missing or outdated card.
-        manual: the blocks at the end.
+        until_ms: until when the tab shows changes by itself.
+        is_complete: False when Slack left open what the person may decide.
+        looked_at: how many were looked at, when there may be more; else 0.
+        own: those that this person asked for or changed, and may only end.
+        troubles: approval id to Slack's word for why its card is missing or old.
+        manual: what stands at the end.
     """
     at_least = " or more" if looked_at else ""
     blocks = [
@@ -243,7 +242,7 @@ def home(  # noqa: PLR0913 - facts of one tab, each by name
             why = troubles.get(approval.id, "")
             frame = Frame(approval, key, team, now_ms)
             is_alone = group.count == 1
-            blocks += _row(frame, row, why=why, names_agent=is_alone)
+            blocks += _row(frame, why=why, names_agent=is_alone)
             row += 1
     is_known = is_complete and not looked_at
     blocks += _nothing(page, is_known=is_known)
@@ -254,22 +253,22 @@ def home(  # noqa: PLR0913 - facts of one tab, each by name
         blocks.append(section(template(_CUT, count=looked_at)))
     blocks += _own(own, row, key=key, team=team, now_ms=now_ms)
     if page.groups or own:
-        # Otherwise the buttons of the last row and these look like one row.
+        # Else the buttons of the last row and these look like one row.
         blocks.append(divider())
     blocks.append(_past())
     return home_view([*blocks, *manual], callback_id=View.HOME)
 
 
 def _as_of(until_ms: int, now_ms: int) -> Template:
-    """Describe when the tab was updated, and until when it updates itself."""
+    """Say of when the tab is, and until when it shows changes by itself."""
     if now_ms >= until_ms:
         return template("Updated {at}; press *Refresh* for news.", at=when(now_ms))
-    # A fixed end, so that two renderings of one state differ only in the time.
+    # A fixed end, so that two renderings of one state are the same but for the time.
     return template("Live until {until}", until=when(until_ms))
 
 
 def _refresh() -> Block:
-    # It shows people their own tab again, so its value needs no signature.
+    # It shows a person their own tab again, so its value needs no signature.
     return button(
         Action.REFRESH, label("Refresh"), accessibility_label=label("Refresh this list")
     )
@@ -287,14 +286,14 @@ def _nothing(page: Page, *, is_known: bool) -> list[Block]:
     if page.matching:
         return []
     if page.calls:
-        return [section(template("Nothing that waits for you fits this filter."))]
+        return [section(template("No waiting approval fits this filter."))]
     if is_known:
         return [section(template("Nothing waits for you. Enjoy the quiet."))]
     return []
 
 
 def _heading(group: Group, *, is_first: bool) -> list[Block]:
-    """Return the heading of the rows of one tool and agent."""
+    """Return what stands above the rows of one tool and agent."""
     above = [] if is_first else [divider()]
     if group.count == 1:
         return above
@@ -305,12 +304,12 @@ def _heading(group: Group, *, is_first: bool) -> list[Block]:
     review = button(
         Action.REVIEW,
         label(f"Review {count} together"),
-        # Only the ids of the calls: the form is made for the person who clicks.
+        # Only which calls it is about: the form is made for who may decide them.
         value=" ".join(group.together),
         style="primary",
         accessibility_label=label(f"Review {count} waiting calls together"),
     )
-    # A name that survives a redraw of the tab, so that an earlier click counts.
+    # A name that survives a redraw of the tab: a click on the button before counts.
     kind = sha256(f"{group.agent}\n{group.tool}".encode()).hexdigest()[:16]
     return [*above, section(name, accessory=review, block_id=f"group.{kind}")]
 
@@ -318,11 +317,11 @@ def _heading(group: Group, *, is_first: bool) -> list[Block]:
 def _own(
     own: Sequence[Approval], above: int, *, key: bytes, team: str, now_ms: int
 ) -> list[Block]:
-    """List the approvals that this person may only end, in the remaining room.
+    """List what others decide and this person may only end, in the room that is left.
 
     Args:
         own: the approvals.
-        above: number of rows above.
+        above: how many rows stand above.
         key: the bot's sealing key.
         team: the workspace.
         now_ms: the time.
@@ -330,25 +329,24 @@ def _own(
     waiting = most_urgent(own)
     if not waiting:
         return []
-    # At least one, even below a full list; otherwise people would not learn that they
-    # can end their own requests.
+    # At least one, however full the list above is: else nobody would learn that they
+    # can end what they asked for.
     shown = waiting[: max(1, min(_MAX_OWN, ROWS - above))]
     blocks = [
         header(label(f"Waiting for others: {sum(len(pending(o)) for o in waiting)}")),
         context(template(_ONLY_NO)),
     ]
-    for index, approval in enumerate(shown):
-        blocks += _row(Frame(approval, key, team, now_ms), index, is_own=True)
+    for approval in shown:
+        blocks += _row(Frame(approval, key, team, now_ms), is_own=True)
     if len(waiting) > len(shown):
         more = len(waiting) - len(shown)
-        rest = template("{more} more cards are not listed here.", more=more)
+        rest = template("And {more} more cards.", more=more)
         blocks.append(context(rest))
     return blocks
 
 
 def _row(
     frame: Frame,
-    index: int,
     *,
     is_own: bool = False,
     why: str = "",
@@ -356,19 +354,18 @@ def _row(
 ) -> list[Block]:
     approval = frame.approval
     item = pending(approval)[0]
-    # Without the row's number: a new call above it must not invalidate a click, but a
+    # Without the row's number: a call that comes above it must not undo a click, and a
     # change of the call must.
     name = "own" if is_own else "home"
     decided = None if is_own else decidable_in_row(approval)
     opened = "" if is_own else why_opened(approval)
     whole = whole_call(item) if decided else ()
-    # Without a description by the policy the title would repeat the arguments of the
-    # line.
+    # Without words of the policy the title has the same arguments as the one line.
     has_title = bool(item.description) or not (whole and whole_line(item))
     titles = [fit(_title(approval), _MAX_LINE_CHARS)] if has_title else []
     return [
         rich_text(
-            # In a box: it may contain the agent's words, and runs of text are trusted.
+            # In a box: the act holds words of the agent, and runs of text are ours.
             *map(box, [*titles, *whole])
         ),
         context(
@@ -380,14 +377,14 @@ def _row(
             template("{id}", id=short_ref(approval.id)),
         ),
         actions(
-            *_buttons(frame, item, index, is_own=is_own, is_decided=bool(decided)),
+            *_buttons(frame, item, is_decided=bool(decided)),
             block_id=f"{name}.{approval.id}.{approval.rev}",
         ),
     ]
 
 
 def _title(approval: Approval) -> str:
-    """Return the pending call, or the number of pending calls and their tools."""
+    """Return what waits: the one call, or how many of which tools."""
     waiting = pending(approval)
     if len(waiting) == 1:
         return call_title(waiting[0])
@@ -395,15 +392,13 @@ def _title(approval: Approval) -> str:
     return f"{len(waiting)} calls: {', '.join(tools)}"
 
 
-def _buttons(
-    frame: Frame, item: Item, index: int, *, is_own: bool, is_decided: bool
-) -> list[Block]:
-    listed = "those that wait for others" if is_own else "your queue"
+def _buttons(frame: Frame, item: Item, *, is_decided: bool) -> list[Block]:
+    title = _title(frame.approval)
     view_all = frame.button(
         item.index,
         Action.VIEW_ALL,
         label("Full details"),
-        accessibility_label=label(f"View approval {index + 1} of {listed}"),
+        accessibility_label=_spoken("Full details", title),
     )
     if not is_decided:
         return [view_all]
@@ -411,9 +406,13 @@ def _buttons(
         item.index,
         Action.APPROVE_ROW,
         label("Approve"),
-        accessibility_label=label(f"Approve {index + 1} of {listed}, as shown"),
+        accessibility_label=_spoken("Approve", title),
     )
     return [approve, view_all]
+
+
+def _spoken(verb: str, title: str) -> Untrusted:
+    return untrusted(fit(f"{verb}: {title}", limits.BUTTON))
 
 
 def _agent(approval: Approval) -> Untrusted:
@@ -436,14 +435,14 @@ def _why_opened(item: Item, why: LiteralString) -> list[Template]:
 def _facts(approval: Approval, item: Item, why: str) -> Template:
     """Return facts of a row: size, votes, expiry, requester.
 
-    A missing or outdated card comes first, because then only this tab works.
+    A missing or outdated card comes first: only this tab can be used then.
     """
     waiting = len(pending(approval))
     count = counted_votes(item)
     facts: list[Template] = []
     if why:
         facts.append(
-            joined(" ", [template("⚠️ *no card, or an old one:*"), reason(why)])
+            joined(" ", [template("⚠️ *card missing or outdated:*"), reason(why)])
         )
     if any(one.is_frozen for one in pending(approval)):
         facts.append(template("🧊 *frozen*"))
@@ -459,7 +458,7 @@ def _facts(approval: Approval, item: Item, why: str) -> Template:
         facts.append(template("requested by the agent"))
     else:
         by = who(approval.requester)
-        # The agent asks the question.
+        # It is the agent that asks a question.
         said = "asked for {who}" if item.is_question else "requested by {who}"
         facts.append(template(said, who=by))
     return joined(" · ", facts)

@@ -1,7 +1,7 @@
-"""Show the reviewers' questions to the requester, and the button that asks them.
+"""Show what reviewers asked the requester, and the button that asks them.
 
-While calls are pending, the card has the newest question with the newest reply to it.
-Full details of a call have everything.
+The card has the newest question with the newest reply to it, while calls wait; Full
+details of a call have everything.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from keyturn.gateway.approvals.lifecycle import ApprovalState
 from keyturn.gateway.approvals.record import Approval, Inquiry
 
 MOST_TEXT = 800
-"""Maximum characters of all inquiries on a card."""
+"""Characters that all of it takes on a card, at most."""
 
 _SHARE = 190
 _NAME = 40
 _QUESTION = 2 * MAX_QUESTION
-"""Hidden characters make a question longer than its input."""
+"""Hidden characters make a question longer than it came."""
 
 
 def requester_ref(approval: Approval) -> Ref | None:
-    """Return a mention of the requester; None if there is no one to ask."""
+    """Return a mention of the requester; None where there is nobody to ask."""
     if approval.requester is None or not has_requester(approval):
         return None
     try:
         return user(approval.requester.user)
-    except ValueError:  # requested by a program, under a name that is no Slack id
+    except ValueError:  # asked by a program, under a name that is no id of Slack's
         return None
 
 
@@ -59,13 +59,13 @@ def ask_requester(frame: Frame, index: int | None) -> list[Block]:
             index,
             Action.ASK_REQUESTER,
             label("Ask the requester…"),
-            accessibility_label=label("Ask the person who asked the agent for this"),
+            accessibility_label=label("Ask the requester a question"),
         )
     ]
 
 
 def inquiries(frame: Frame) -> list[Block]:
-    """Return the newest question and reply while calls are pending."""
+    """Return the newest question and reply while calls wait."""
     approval = frame.approval
     if not approval.inquiries or approval.state is not ApprovalState.OPEN:
         return []
@@ -93,7 +93,7 @@ def inquiries(frame: Frame) -> list[Block]:
 def _shown(one: Inquiry) -> list[Block]:
     at = when(one.at_ms)
     # The name in plain text: a mention would notify them when the card is posted again.
-    # The top of the card names the requester.
+    # Who the requester is stands at the top of the card.
     asked: list[Template | Plain] = [
         template("💬 *Asked the requester* {at}", at=at),
         untrusted(f"By {fit(one.by.name or one.by.user, _NAME)}"),
@@ -104,7 +104,7 @@ def _shown(one: Inquiry) -> list[Block]:
 
 
 def inquiry_parts(approval: Approval, index: int) -> list[tuple[str, list[str]]]:
-    """Return all questions and replies about a call: titles and whole texts."""
+    """Return all that was asked and replied about a call: titles and whole texts."""
     return [
         (
             "The requester replied" if one.is_reply else "Asked the requester",
@@ -117,11 +117,11 @@ def inquiry_parts(approval: Approval, index: int) -> list[tuple[str, list[str]]]
 
 def asked_note(event: Event, approval: Approval, who: Ref) -> Message:
     """Return the reply under the card that asks the requester, whom it mentions."""
-    lead = template("{who}, a reviewer asks you before this is decided:", who=who)
+    lead = template("{who}, a reviewer has a question before deciding:", who=who)
     if "call" in event.data:
         nth = int(event.data["call"])
         lead = template(
-            "{who}, a reviewer asks you about call {n} before it is decided:",
+            "{who}, a reviewer has a question about call {n}:",
             who=who,
             n=nth,
         )
@@ -137,13 +137,13 @@ def asked_note(event: Event, approval: Approval, who: Ref) -> Message:
             rich_text(box(excerpt(event.reason, _QUESTION).text)),
             context(untrusted(f"Asked by {fit(name, _NAME)}"), how),
         ),
-        "A reviewer asks the requester about a call that waits.",
+        "A reviewer has a question for the requester.",
     )
 
 
 def replied_note(approval: Approval, askers: list[Ref]) -> Message:
-    """Return the reply that informs the askers that the requester has replied."""
-    sentence = template("💬 The requester replied. This waits for your decision.")
+    """Return the reply that tells those who asked that the requester has replied."""
+    sentence = template("💬 The requester replied. Please decide.")
     mentions = [template("{who}", who=one) for one in askers]
     said = joined(" ", [*mentions, sentence])
     text = f"The requester replied. {card_fallback(approval)}"

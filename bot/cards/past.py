@@ -21,7 +21,7 @@ from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.protocol.records import ItemState, Person
 
 MAX_PAST = 20
-"""Maximum number of listed decisions."""
+"""How many decisions are listed."""
 
 _LINE_CHARS = 160
 _WORDS_CHARS = 200
@@ -48,10 +48,10 @@ class Past:
 
     Attributes:
         rows: the newest first.
-        words: the search; "" for everything.
-        is_mine: whether only this person's decisions were searched.
-        is_cut: whether older ones were not searched.
-        is_complete: False if Slack did not return all of the person's groups.
+        words: what was searched for; "" for everything.
+        is_mine: whether only this person's decisions were looked for.
+        is_cut: whether older ones were not looked at.
+        is_complete: False when Slack left open what the person may read.
     """
 
     rows: Sequence[tuple[Event, Approval]]
@@ -67,9 +67,9 @@ def item_of(event: Event, approval: Approval) -> Item | None:
 
 
 def matches(event: Event, approval: Approval, words: str) -> bool:
-    """Return whether every word occurs in the visible parts of a decision.
+    """Return whether every word is in what is shown of a decision.
 
-    Hidden parts are not searched: a search must not reveal text that a policy hides.
+    In nothing else: a search must not tell what a policy hides.
     """
     item = item_of(event, approval)
     if item is None:
@@ -80,23 +80,23 @@ def matches(event: Event, approval: Approval, words: str) -> bool:
 
 
 def _values(item: Item) -> str:
-    """Return the visible arguments of a call, as on the card."""
+    """Return what the card shows of a call's arguments: nothing that is hidden."""
     order = schema_order(item)
     return " ".join(text for _, text in named_values(item.args, item.redact, order))
 
 
 def past_blocks(past: Past) -> list[Block]:
-    """Return a line for each decision, and notes about the list."""
+    """Return a line for each decision, and what is to be said of the list."""
     blocks = [_row(event, approval) for event, approval in past.rows]
-    # Decisions that could not be searched may match.
+    # What nobody could look at may have some.
     if not blocks:
         blocks.append(section(_nothing(past)))
     if past.is_cut:
         blocks.append(
             context(
                 template(
-                    "Only the newest decisions were looked at. A search for words of "
-                    "the call, its tool, its agent or its id finds fewer."
+                    "Only the newest decisions were checked. Search for words, a "
+                    "tool, an agent or an id to narrow the list."
                 )
             )
         )
@@ -155,7 +155,7 @@ def _said(event: Event, item: Item | None) -> Template:
 
 def _nothing(past: Past) -> Template:
     if past.words:
-        return template("No decision that you may read fits these words.")
+        return template("No decision matches your search.")
     if past.is_mine:
         return template("You have decided nothing that is still kept.")
     return template("There is no decision that you may read.")

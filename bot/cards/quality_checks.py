@@ -1,4 +1,4 @@
-"""Render the measurements of reviews: spot checks, and revealed seeded defects."""
+"""Render what measures reviews: spot checks, and the reveal of a seeded defect."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ _WHAT = template(
     "cards now and then, to find out whether a mistake is noticed."
 )
 _HOW = {
-    APPROVED: template("Somebody approved it."),
-    NOTICED: template("Somebody did not approve it."),
+    APPROVED: template("A reviewer approved it."),
+    NOTICED: template("A reviewer did not approve it."),
 }
 _NOBODY = template("Nobody answered it in time.")
 
 
 def ended_card(card: SeededCard, answer: str) -> Message:
-    """Return the card after its answer, or after its time is over."""
+    """Return what the card becomes once it was answered, or was not in time."""
     return Message(
         (
             header(label("🧪 Seeded defect")),
@@ -71,7 +71,7 @@ def ended_card(card: SeededCard, answer: str) -> Message:
 
 
 _AT_ONCE = 2
-"""Maximum questions on one card; the next one follows an answer."""
+"""How many questions stand on one card; the next one follows an answer."""
 
 _BLOCKS_OF_QUESTION = 2
 
@@ -86,16 +86,16 @@ _SAYS = {
     False: template("🔍 *Spot check:* it was right."),
     True: template("🔍 *Spot check:* it was *wrong*."),
 }
-"""The sentence for an answer, by whether the call was wrong."""
+"""What stands for an answer, by whether the call was wrong."""
 
 
 def spot_checks(frame: Frame, room: int = BLOCKS_IN_MESSAGE) -> list[Block]:
-    """Return the pending questions, and for a single call also the answer.
+    """Return the questions that wait, and of a single call also the answer.
 
     Args:
         frame: of the card.
-        room: blocks left on the card. A question without room appears once the pending
-            calls take fewer blocks.
+        room: how many blocks the card has left. A question for which there is none
+            stands on the card once the calls that wait now take less of it.
     """
     approval = frame.approval
     most = min(_AT_ONCE, (room - 1) // _BLOCKS_OF_QUESTION)
@@ -111,7 +111,7 @@ def spot_checks(frame: Frame, room: int = BLOCKS_IN_MESSAGE) -> list[Block]:
 
 
 def asked_note(approval: Approval, item: Item) -> Message:
-    """Return the reply under a card that mentions the people who are asked."""
+    """Return the reply under a card that mentions who is asked."""
     sentence = template("🔍 *Spot check:* was this right? Please answer on the card.")
     asked = section(_whom(approval, item).before(sentence))
     blocks = (asked, *_title_of(approval, item))
@@ -119,14 +119,14 @@ def asked_note(approval: Approval, item: Item) -> Message:
 
 
 def answered_note(approval: Approval, item: Item, check: SpotCheck) -> Message:
-    """Return the reply with a person's answer."""
+    """Return the reply that tells what somebody answered."""
     said = joined(" ", [_SAYS[check.answer == WRONG], *_by(check)])
     text = f"Spot check: a call that ran was {check.answer}."
     return Message((section(said), *_title_of(approval, item)), text)
 
 
 def _title_of(approval: Approval, item: Item) -> list[Block]:
-    """Return the title of one of several calls; a single call needs none."""
+    """Return which call of several it is; on the card of one, the card says it."""
     if not approval.is_batch:
         return []
     title = box(fit(call_title(item), _TITLE))

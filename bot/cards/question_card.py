@@ -1,7 +1,7 @@
 """Render the card on which an agent asks people questions.
 
-The questions are the agent's words: they are in plain text or boxes, with visible marks
-for hidden characters. The card has all of them; the form behind Answer repeats them.
+The questions are the agent's words: they stand in plain text or boxes, with hidden
+characters shown. The card has all of them; the form that Answer opens has them again.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from keyturn.gateway.protocol.records import ItemState
 _MAX_TEXT = 3_000
 _SECTION = 2_800
 _ENDED = "ended"
-_HOW = "The operator of the agent can answer it in the agent's own program."
+_HOW = "The agent's operator can answer in the agent's own program."
 
 
 def question_message(event: Event) -> Message | None:
-    """Return the message about another library's question, or about its end."""
+    """Return what is said when another library asks, or its question has ended."""
     is_end = event.data.get("ends") == _ENDED
     if event.name is EventName.RUN_UNANSWERED:
         return _unanswered(is_end=is_end)
@@ -68,10 +68,10 @@ def _unanswerable(text: str, *, until_ms: int, is_end: bool) -> Message:
     head = template("❓ The agent asks something that cannot be answered in Slack:")
     parts = chunks(excerpt(text, _MAX_TEXT).text, _SECTION)
     ends = (
-        template("If nobody does until {at}, the run ends.", at=when(until_ms))
+        template("Without an answer by {at}, the run ends.", at=when(until_ms))
         if is_end
         else template(
-            "If nobody does until {at}, the agent is told so and goes on.",
+            "Without an answer by {at}, the agent continues.",
             at=when(until_ms),
         )
     )
@@ -83,9 +83,8 @@ def _unanswerable(text: str, *, until_ms: int, is_end: bool) -> Message:
 def _unanswered(*, is_end: bool) -> Message:
     if is_end:
         sentence = template(
-            "⌛ Nobody answered the agent's question in time, so the run ended there. "
-            "Calls that had not run yet will not run. Write here again to go on: the "
-            "agent is told then."
+            "⌛ The run ended: nobody answered the agent's question in time. Calls "
+            "that had not run will not run. To continue, write here again."
         )
         return Message(
             (section(sentence),), "Nobody answered in time, so the run ended."
@@ -101,11 +100,11 @@ def _unanswered(*, is_end: bool) -> Message:
 
 _HEADER = 140
 _AROUND = 2_700
-"""Maximum characters of the text around the questions."""
+"""What stands around the questions, at its longest."""
 _DEFAULT = 75
-"""Characters of a default: hidden characters make it longer than its source."""
+"""How much of a default is shown: hidden characters make it longer than it came."""
 _PER_QUESTION = 70 + _DEFAULT
-"""Characters of labels and the default for each question."""
+"""What labels of ours and the default take for each question."""
 _IN_THREAD = 1_500
 
 _S = ItemState
@@ -131,7 +130,7 @@ _HINTS: dict[QuestionType, LiteralString] = {
 
 
 def question_card(frame: Frame) -> Message:
-    """Return the current card of the questions of a call."""
+    """Return the card of the questions of a call, as they stand."""
     approval = frame.approval
     item, asked = approval.items[0], approval.items[0].questions
     blocks = [
@@ -155,9 +154,9 @@ def question_card(frame: Frame) -> Message:
 
 
 def question_note(event: Event, approval: Approval) -> Message | None:
-    """Return the line under the card about the end of its questions, or None.
+    """Return the line under the card about the end of its questions; None: no news.
 
-    The card itself shows answers and their authors.
+    Answers stand on the card itself, with who gave them.
     """
     item = approval.items[0]
     is_answered = item.state is _S.ANSWERED
@@ -218,7 +217,7 @@ def _question(item: Item, number: int, question: Question) -> list[Block]:
         notes.append(untrusted(f"{_HINTS[question.type]} {fit(offered, share)}"))
     if question.default:
         words = fit(question.default, _DEFAULT)
-        notes.append(untrusted(f"Without an answer the agent goes on with: {words}"))
+        notes.append(untrusted(f"Without an answer the agent continues with: {words}"))
     if notes:
         parts.append(context(*notes))
     return parts
@@ -237,12 +236,13 @@ def _standing(frame: Frame, item: Item) -> Template:
         if frame.is_late:
             return template("⌛ *The time to answer ended* {at}.", at=at)
         return template(
-            "⏳ *Waiting for an answer* until {at}; then the agent goes on without it.",
+            "⏳ *Waiting for an answer* until {at}; then the agent continues without "
+            "it.",
             at=at,
         )
     at, by = when(item.changed_at_ms), item.decision
     if by is None:
         return template(_STANDS.get(item.state, _STANDS[_S.WITHDRAWN]), at=at)
-    # An unanswered question is withdrawn by the person who asked the agent.
+    # Who asked the agent withdraws a question that they do not answer.
     state = _S.REJECTED if item.state is _S.WITHDRAWN else item.state
     return template(_STANDS[state], who=who(by.by), at=at)

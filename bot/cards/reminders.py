@@ -35,39 +35,36 @@ from keyturn.gateway.protocol.records import ItemState
 
 _MAX_LINES = 10
 _WAITED_FOR: LiteralString = (
-    "❓ Nobody has said whether a call on this card took effect, and its agent waits "
-    "for that. Please check, and say so on the card."
+    "❓ Please check whether a call on this card took effect, then choose on the card. "
+    "The agent is waiting."
 )
 _REMINDED: LiteralString = (
-    "⏰ This still waits for a decision. It expires {at}, and then nothing runs."
+    "⏰ Still waiting for a decision. It expires {at}, and then nothing runs."
 )
 _REMINDED_OF_QUESTION: LiteralString = (
-    "⏰ This still waits for an answer. After {at} the agent goes on without one."
+    "⏰ Still waiting for an answer. After {at} the agent continues without one."
 )
 _ESCALATED: LiteralString = (
-    "📣 This is not decided yet, so others are asked too. It expires {at}."
+    "📣 Not decided yet, so others are asked too. It expires {at}."
 )
 _ESCALATED_QUESTION: LiteralString = (
-    "📣 Nobody has answered yet, so others are asked too. After {at} the agent goes on "
+    "📣 Not answered yet, so others are asked too. After {at} the agent continues "
     "without an answer."
 )
-_CALLED: LiteralString = (
-    "📣 This is not decided yet, so you are called. It expires {at}."
-)
+_CALLED: LiteralString = "📣 Not decided yet, so please decide now. It expires {at}."
 _CALLED_BY_QUESTION: LiteralString = (
-    "📣 Nobody has answered yet, so you are called. After {at} the agent goes on "
-    "without an answer."
+    "📣 Not answered yet, so please answer now. After {at} the agent continues without "
+    "an answer."
 )
-_UNDECIDED = "This is not decided yet, so others are asked too."
-_UNANSWERED = "Nobody has answered yet, so others are asked too."
+_UNDECIDED = "Not decided yet, so others are asked too."
+_UNANSWERED = "Not answered yet, so others are asked too."
 _NOT_DECIDED_YET: LiteralString = "📣 {id} is not decided yet."
 _NOT_ANSWERED_YET: LiteralString = "📣 {id}, a question, is not answered yet."
 _LEFT_OPEN: LiteralString = (
-    "❓ Nobody has said whether a call on this card took effect. Please check, and say "
-    "so on the card."
+    "❓ Please check whether a call on this card took effect, then choose on the card."
 )
 _NAMES = 200
-NEEDED_NOW = template("🔔 This needs your decision now.")
+NEEDED_NOW = template("🔔 Your decision is needed.")
 
 
 def reminder(approval: Approval) -> Message:
@@ -90,9 +87,9 @@ def reminder_sentence(approval: Approval) -> Template:
 
 
 def _reminder_text(approval: Approval) -> str:
-    text = "This is not decided yet."
+    text = "Not decided yet."
     if approval.is_question:
-        text = "This is not answered yet."
+        text = "Not answered yet."
     return f"{text} {card_fallback(approval)}"
 
 
@@ -109,9 +106,9 @@ def newly_needed(approval: Approval, *, but: Collection[str]) -> Message:
         approval: the record, as it is to be shown.
         but: names of the roles that were mentioned before.
     """
-    said = "🔔 This now needs your decision, too. It expires {at}."
+    said = "🔔 Your decision is needed too. It expires {at}."
     sentence = saying_when(said, approval)
-    text = f"This now needs more people. {card_fallback(approval)}"
+    text = f"More people are needed. {card_fallback(approval)}"
     whom = mentions_for(approval, but=but)
     refused = [
         context(
@@ -156,7 +153,7 @@ def still_in_doubt(approval: Approval) -> tuple[Message | None, frozenset[str]]:
         return None, frozenset()
     whom = mentions_for(approval.with_(items=doubts))
     sentence = doubt_sentence(approval)
-    text = f"It is still unknown whether a call took effect. {card_fallback(approval)}"
+    text = f"Please check whether a call took effect. {card_fallback(approval)}"
     return Message((section(whom.before(sentence)),), text), frozenset(whom.roles)
 
 
@@ -171,7 +168,7 @@ def waits_again(approval: Approval, reason: str) -> Message:
     blocks: list[Block] = [section(mentions_for(approval).before(sentence))]
     if reason:
         blocks.append(context(label(fit(reason, _NAMES))))
-    text = f"This waits for a person again. {card_fallback(approval)}"
+    text = f"Waiting for a person again. {card_fallback(approval)}"
     return Message(tuple(blocks), text)
 
 
@@ -187,8 +184,8 @@ def _end_of_reopened(approval: Approval) -> int:
 def waits_again_sentence(approval: Approval) -> Template:
     """Return why a call is pending again, without mentions."""
     return template(
-        "↩ An approval was taken back before the call ran, so this waits for a "
-        "decision again. It expires {at}, and then nothing more runs.",
+        "↩ Please decide again: an approval was taken back before the call ran. It "
+        "expires {at}, and then nothing more runs.",
         at=when(_end_of_reopened(approval)),
     )
 

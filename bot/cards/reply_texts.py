@@ -41,18 +41,18 @@ _MAX_TEXT = 8_000
 _SECTION = 2_800
 
 _ENDED: dict[ItemState, LiteralString] = {
-    ItemState.PENDING: "This is still waiting",
-    ItemState.AUTHORIZED: "This is already approved",
-    ItemState.EXECUTING: "This is already approved and running",
-    ItemState.EXECUTED: "This already ran",
-    ItemState.FAILED: "This ended as failed",
-    ItemState.IN_DOUBT: "This waits for people to check whether it took effect",
-    ItemState.REJECTED: "This is already rejected",
-    ItemState.ANSWERED: "This is already answered",
+    ItemState.PENDING: "Still waiting",
+    ItemState.AUTHORIZED: "Already approved",
+    ItemState.EXECUTING: "Already approved and running",
+    ItemState.EXECUTED: "Already done",
+    ItemState.FAILED: "Already failed",
+    ItemState.IN_DOUBT: "Waiting for people to check whether it took effect",
+    ItemState.REJECTED: "Already rejected",
+    ItemState.ANSWERED: "Already answered",
     ItemState.EXPIRED: "The time to decide is over",
-    ItemState.SUPERSEDED: "A newer message cancelled this",
-    ItemState.WITHDRAWN: "This was withdrawn",
-    ItemState.LAPSED: "This was approved, and the approval lapsed",
+    ItemState.SUPERSEDED: "Cancelled by a newer message",
+    ItemState.WITHDRAWN: "Already withdrawn",
+    ItemState.LAPSED: "Approved, but the approval lapsed",
 }
 _DECIDED_BY: dict[Verb, LiteralString] = {
     Verb.APPROVE: "approved by {who} {at}",
@@ -63,7 +63,7 @@ _DECIDED_BY: dict[Verb, LiteralString] = {
 
 _WITHDRAWN_BY: LiteralString = "withdrawn by {who} {at}"
 _SKIPPED_BY: LiteralString = "skipped by {who} {at}"
-_NOTHING_CHANGED = template("This changed nothing.")
+_NOTHING_CHANGED = template("Nothing changed.")
 
 
 def outcome_text(outcome: Outcome, *, now_ms: int) -> Template | Label:
@@ -81,8 +81,8 @@ def outcome_text(outcome: Outcome, *, now_ms: int) -> Template | Label:
             sentence = _stale(outcome)
         case Changed():
             sentence = template(
-                "This changed after you opened it: you saw version {seen}, it "
-                "is version {now} now. Nothing was recorded; please look at the card "
+                "The card changed after you opened it, so nothing was recorded: you "
+                "saw version {seen}, now it is version {now}. Please look at the card "
                 "again.",
                 seen=outcome.seen_version,
                 now=outcome.version,
@@ -95,9 +95,8 @@ def outcome_text(outcome: Outcome, *, now_ms: int) -> Template | Label:
         case Invalid():
             # Its sentences may quote the arguments; they are shown in the form.
             sentence = template(
-                "This was not accepted, and nothing was recorded: it is not allowed "
-                "for this call, or something in it does not fit. Please open it again "
-                "from the card."
+                "Your decision is not allowed here, or a value does not fit, so "
+                "nothing was recorded. Please open the form again from the card."
             )
         case Unknown():
             sentence = template(
@@ -136,8 +135,7 @@ def no_answer() -> Message:
 def unshown_answer() -> Message:
     """Return the replacement of an agent's answer that Slack refuses."""
     sentence = template(
-        "The agent answered, but Slack does not take its answer as a message, so it "
-        "cannot be shown here. Please ask the agent for a shorter one."
+        "Slack refuses the agent's answer. Please ask the agent for a shorter one."
     )
     text = "The agent answered, but its answer cannot be shown."
     return Message((section(sentence),), text)
@@ -148,9 +146,7 @@ def shortened(message: Message) -> Message:
 
     Shortening it again changes nothing.
     """
-    sentence = template(
-        "Slack does not take the rest of this message, so it cannot be shown here."
-    )
+    sentence = template("Slack refuses the rest of this message, so it is not shown.")
     said = untrusted(excerpt(message.text, _SECTION).text)
     return Message((section(said), section(sentence)), message.text)
 
@@ -197,14 +193,13 @@ def _voted(outcome: Voted) -> Template:
     item = outcome.approval.items[outcome.index]
     if item.state is ItemState.IN_DOUBT:
         return template(
-            "What you found is recorded: {have} of {need} say so, and enough have to "
-            "say the same.",
+            "Your answer is recorded: {have} of {need} people found the same.",
             have=outcome.have,
             need=outcome.need,
         )
     # No vote counts: the editor may not vote, so the change needs others.
     if not outcome.have:
-        return template("Your change is recorded. Somebody else has to approve it.")
+        return template("Your change is recorded. Someone else has to approve it.")
     item = outcome.approval.items[outcome.index]
     sentence = template("Your approval is recorded: ")
     return joined("", [sentence, so_far(item), still_needed(item), template(".")])
@@ -220,7 +215,7 @@ def _repeated(outcome: Repeated) -> Template:
             template("Not approved: the same call"),
             joined("", [happened(outcome.precedent), template(".")]),
             *kept,
-            template("To run it as well, approve again."),
+            template("To run both, approve again."),
         ],
     )
 
@@ -228,9 +223,7 @@ def _repeated(outcome: Repeated) -> Template:
 def _stale(outcome: Stale) -> Template:
     decision = outcome.decision
     if decision is not None:
-        sentence = joined(
-            " ", [template("This was already"), _decided_by(outcome, decision)]
-        )
+        sentence = joined(" ", [template("Already"), _decided_by(outcome, decision)])
     else:
         sentence = joined(" ", [template(_ENDED[outcome.state]), *_at(outcome.at_ms)])
     is_call = outcome.state in UNEXECUTED and not outcome.is_question
@@ -258,8 +251,8 @@ def _at(at_ms: int) -> list[Template]:
 def _expired(outcome: Expired, *, now_ms: int) -> Template:
     late_s = max(0, now_ms - outcome.expires_at_ms) // 1000
     return template(
-        "This expired {at} ({late} seconds ago), so nothing was recorded. The agent "
-        "can ask again.",
+        "Expired {at}, {late} seconds ago, so nothing was recorded. The agent can ask "
+        "again.",
         at=when(outcome.expires_at_ms),
         late=late_s,
     )

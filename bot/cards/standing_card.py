@@ -169,7 +169,7 @@ def _ended(item: Item) -> Template:
     if why is not None and why.by is not None:
         return template("⏹ *Revoked* by {who}, {at}.", who=who(why.by), at=at)
     if item.state is _S.LAPSED and why is None:
-        return template("⏹ *Ended* {at}: its time is over.", at=at)
+        return template("⏹ *Ended* {at}: the time is over.", at=at)
     return template("⏹ *Ended* {at}.", at=at)
 
 
@@ -196,7 +196,7 @@ def _waiting(frame: Frame, item: Item) -> Template:
             "⌛ *The time to decide ended* {at}. Nothing is allowed.", at=at
         )
     if item.tier is Tier.DENY:
-        return template("🚫 *The policy does not allow this any more.*")
+        return template("🚫 *No longer allowed by the policy.*")
     return joined(
         "",
         [
@@ -220,7 +220,7 @@ def _buttons(frame: Frame, item: Item, *, is_whole: bool) -> list[Block]:
         Action.REJECT,
         label("Reject"),
         style="danger",
-        accessibility_label=label("Reject this; nothing similar is allowed"),
+        accessibility_label=label("Reject: similar calls still need approval"),
     )
     approve = frame.button(
         0,
@@ -239,10 +239,12 @@ def _revoke(frame: Frame) -> Block:
         Action.REVOKE,
         label("Revoke"),
         style="danger",
-        accessibility_label=label("Revoke this; similar calls go to people again"),
+        accessibility_label=label("Revoke: similar calls need approval again"),
         confirm=confirm(
-            label("Revoke this?"),
-            label("Similar calls go to people again. What has not started ends."),
+            label("Revoke the standing approval?"),
+            label(
+                "Similar calls need approval again. Calls that have not started end."
+            ),
             yes=label("Revoke"),
         ),
     )
@@ -254,5 +256,5 @@ def _uses(frame: Frame) -> Block:
         0,
         Action.USES,
         label(f"Uses ({count})"),
-        accessibility_label=label("List the calls that this opened"),
+        accessibility_label=label("List the covered calls"),
     )

@@ -112,8 +112,8 @@ _UNDECIDED = frozenset({_S.PENDING, _S.IN_DOUBT, _S.EXPIRED, _S.SUPERSEDED})
 """States that votes do not cause."""
 
 NOTHING_RAN: LiteralString = "Nothing ran."
-_HAD_STARTED: LiteralString = "It had been started, and does not go on."
-_NOT_KNOWN: LiteralString = "Whether it ran before is not known."
+_HAD_STARTED: LiteralString = "It had started and does not continue."
+_NOT_KNOWN: LiteralString = "We don't know whether it ran before."
 
 
 def frozen(items: Sequence[Item], *, are_many: bool = False) -> list[Template]:
@@ -122,10 +122,10 @@ def frozen(items: Sequence[Item], *, are_many: bool = False) -> list[Template]:
     if not count:
         return []
     if not are_many:
-        return [template("🧊 *Frozen*: it cannot be approved until the freeze ends.")]
+        return [template("🧊 *Frozen*: approve after the freeze ends.")]
     return [
         template(
-            "🧊 *Frozen*: {n} of these cannot be approved until the freeze ends.",
+            "🧊 *Frozen*: {n} of the calls can be approved after the freeze ends.",
             n=count,
         )
     ]
@@ -290,11 +290,11 @@ def _pending(approval: Approval, item: Item, *, now_ms: int) -> Template:
     # A batch shows its end once, in its head.
     until = [] if approval.is_batch else [template("Expires {at}.", at=at)]
     if item.tier is Tier.DENY:
-        denied = template("⛔ *The policy no longer allows this.*")
+        denied = template("⛔ *No longer allowed by the policy.*")
         again = template("That may change again.")
         return joined(" ", [denied, again, *until])
     if is_dead_end(approval, item, item.requirement):
-        stuck = template("⛔ *Nobody can approve this:* too few people may do it.")
+        stuck = template("⛔ *Cannot be approved:* too few people are allowed to.")
         reject = template("It can be rejected.") if Verb.REJECT in item.allow else None
         ends = template("Expires {at}.", at=at)
         return joined(" ", [stuck, *([reject] if reject else []), ends])
@@ -303,7 +303,7 @@ def _pending(approval: Approval, item: Item, *, now_ms: int) -> Template:
         by = joined(
             "", [template("⏳ "), approvals(item), template(", by "), by_whom(item)]
         )
-        enough = template(". Nobody else is needed now: press *Approve* once more.")
+        enough = template(". Enough people approved: press *Approve* once more.")
         return joined(" ", [joined("", [by, enough]), *until])
     if count.have:
         have = joined("", [template("⏳ "), approvals(item), template(", by")])

@@ -52,12 +52,11 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 logger = logging.getLogger(__name__)
 
 _LEFT_CARD = (
-    "This call is not on that card any more: it has a card of its own. Your edit was "
-    "not kept; please edit it there."
+    "Your edit was not kept: the call now has its own card. Please edit it there."
 )
 _NOTHING_LEFT = template(
-    "The calls that you chose have changed or were decided since you opened this form, "
-    "so nothing was recorded. Please look at the card as it is now."
+    "The calls you chose changed or were decided in the meantime, so nothing was "
+    "recorded. Please look at the card again."
 )
 
 
@@ -82,8 +81,8 @@ async def _approve_all(ctx: ListenerContext, clicked: Clicked) -> UserText | Non
     if decided_alone(approval):
         raise UserFacingError(
             template(
-                "Nothing was recorded: a call that is escalated, needs a reason, or is "
-                "not shown whole here, needs a decision of its own."
+                "Nothing was recorded: escalated calls, calls that need a reason and "
+                "shortened calls need their own review."
             )
         )
     outcome = await decide_batch(
@@ -181,9 +180,8 @@ async def _problems(
     if raised is not None:
         raise UserFacingError(
             template(
-                "With this change the call needs more than before, so it takes a "
-                "decision of its own. Nothing was kept; open the call from the card "
-                "and edit it there."
+                "Your edit was not kept: with this change the call needs its own "
+                "review. Open the call from the card and edit it there."
             )
         )
     return errors_by_block(target.item, errors)
@@ -365,8 +363,8 @@ def batch_reply(outcome: GestureOutcome, *, now_ms: int) -> UserText | None:
             [
                 nothing,
                 template(
-                    "It cannot be decided like this any more: the policy may ask for a "
-                    "reason now. Please open that call from the card."
+                    "The policy may ask for a reason now: please open that call from "
+                    "the card."
                 ),
             ],
         )

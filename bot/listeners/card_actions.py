@@ -54,22 +54,20 @@ _UNCONFIRMED: LiteralString = (
 )
 
 
-_NOBODY = template(
-    "Nobody is known in Slack who asked the agent for this, so there is nobody to ask."
-)
+_NOBODY = template("There is nobody to ask: the requester is not known in Slack.")
 _NO_READER = {
     AccountKind.DEACTIVATED: template(
-        "The account of the person who asked the agent is deactivated, so nobody would "
-        "read your question. Nothing was recorded."
+        "The requester's account is deactivated, so nobody would read your question. "
+        "Nothing was recorded."
     ),
     AccountKind.BOT: template(
-        "A bot or workflow asked the agent for this, so nobody would read your "
-        "question. Nothing was recorded."
+        "The requester is a bot or workflow, so nobody would read your question. "
+        "Nothing was recorded."
     ),
 }
 _NO_CARD = template(
-    "The requester is asked under the card, which is not posted yet. Nothing was "
-    "recorded; please try again once it is."
+    "Please try again once the card is posted: the requester is asked in its thread. "
+    "Nothing was recorded."
 )
 _ALREADY = template("You reported this already; nothing more was recorded.")
 _OTHER_WORKSPACE: LiteralString = (
@@ -216,7 +214,7 @@ async def _submit_report(ctx: ListenerContext, submitted: Submitted) -> AckBody:
 
 async def _member(ctx: ListenerContext, who: Who) -> Reviewer:
     """Return a member of the workspace, who may report; raises `UserFacingError`."""
-    refusal = template("Only members of this workspace can report this.")
+    refusal = template("Only members of this workspace can report problems.")
     return await ctx.require_member(who, refusal)
 
 

@@ -62,8 +62,8 @@ _FINDINGS = {
     Action.RECONCILE_SKIP: Finding.SKIP,
 }
 _READ_FIRST = label(
-    "This call is longer than its card, so please go through every page first. "
-    "Edit is on the last one."
+    "Please go through every page first, because the card is shortened. Edit is on "
+    "the last page."
 )
 
 
@@ -200,8 +200,8 @@ async def _submit_edit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     if not inputs.changed and Verb.APPROVE not in item.allow:
         raise UserFacingError(
             template(
-                "Nothing was changed, and this call may not be approved as it is. "
-                "Nothing was recorded."
+                "Nothing was recorded: you changed nothing, and approving as it is, "
+                "is not allowed."
             )
         )
     # Another warning would repeat without end; the decision itself is evaluated again

@@ -38,8 +38,8 @@ from keyturn.gateway.approvals.raising import shown_item
 from keyturn.gateway.protocol.records import Verb
 
 _READ_FIRST: LiteralString = (
-    "This call is longer than its card, so nothing was recorded. Please open Full "
-    "details and go through every page first."
+    "The card is shortened, so nothing was recorded. Please open Full details and go "
+    "through every page first."
 )
 
 

@@ -297,8 +297,8 @@ async def _approve(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     if target.item.is_pending and (item is None or item.index != target.index):
         raise UserFacingError(
             template(
-                "Nothing was recorded: there is more to see about this call now than "
-                "its row shows. Please press Full details and decide there."
+                "Nothing was recorded: the row no longer shows everything. Please "
+                "press Full details and decide there."
             )
         )
     outcome = await decide(ctx, target, Approve(), clicked)

@@ -71,15 +71,15 @@ _NO_AGENT = template(
     "No agent is set up here. The gateway's operator can add one in its settings."
 )
 _ASKED_BEFORE = template(
-    "The agent has your message as it was before, and editing it changes nothing. To "
-    "ask for something else, please write a new message."
+    "Editing changes nothing: the agent has your message as it was before. To ask for "
+    "something else, please write a new message."
 )
 _TOO_OLD = template(
     "This message is too old to ask the agent by editing it, so nothing was asked. "
     "Please write a new message."
 )
 _DELETED = template(
-    "You deleted a message that the agent has already read. That stops nothing: calls "
+    "Deleting your message stops nothing: the agent has already read it, and calls "
     "that wait for approval still wait. A reviewer can reject them."
 )
 # A day less than the store remembers a message: otherwise an edit near the end could
@@ -278,16 +278,16 @@ _REPLIED = template(
     "told."
 )
 _KEPT_FIRST = template(
-    "Reviewers see your reply as you wrote it first, and editing it changes nothing. "
-    "Please write a new one."
+    "Editing changes nothing: reviewers see your reply as you wrote it first. Please "
+    "write a new one."
 )
 _ANSWER_NOT_KEPT_YET = template(
     "The gateway cannot keep anything right now. Slack repeats your message for a few "
     "minutes; if nothing is said here by then, please answer again."
 )
 _NOT_KEPT = template(
-    "Your words are not kept any more, so nothing was recorded. Please mention me "
-    "with them once more, or use the buttons on the card."
+    "Your message is not kept any more, so nothing was recorded. Please mention me "
+    "again, or use the buttons on the card."
 )
 
 

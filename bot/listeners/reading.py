@@ -35,8 +35,8 @@ from keyturn.gateway.store.atomic_write import Loaded
 
 OUTSIDER = template("Only members of this workspace can see waiting approvals.")
 _NOT_FOUND = template(
-    "There is no such approval among those that you can decide, that you asked for, or "
-    "that have their card in this channel. Try again in the channel of the card."
+    "There is no such approval that you can see here. Try again in the channel of the "
+    "card."
 )
 _SHOW_WHICH: LiteralString = (
     "Write `{command} show` and the id of an approval: the {chars} characters that its "
@@ -59,8 +59,8 @@ _FROZEN = template("🧊 *Frozen*.")
 _ID = re.compile(r"(?P<tenant>ap_[a-z0-9_-]{1,64}_)?(?P<digits>[0-9a-f]{1,32})")
 _MAX_LISTED = 20
 _NOTHING = template(
-    "Nothing is waiting: no approval that you can decide, that you asked for, or that "
-    "has its card in this channel."
+    "Nothing is waiting: no approval to decide, no request of yours, and no card in "
+    "this channel."
 )
 _MAYBE_MORE = template(
     "This list may be incomplete: Slack did not say which user groups you are in. "
@@ -71,8 +71,7 @@ _CUT: LiteralString = (
     "checked."
 )
 _CUT_HERE: LiteralString = (
-    "Of what only has its card in this channel, the {count} approvals that expire "
-    "first were checked."
+    "Of the cards in this channel, only the {count} that expire first were checked."
 )
 _WITHIN_S = 1.5
 """Time limit for checking decisions; Slack waits three seconds for the answer."""

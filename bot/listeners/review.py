@@ -65,8 +65,8 @@ _SETTLED_S = 1.0
 """Time for Slack to show the answer, before it is replaced."""
 
 _NOTHING = template(
-    "None of these calls waits for you any more, or each of them has to be opened on "
-    "its own. Nothing was recorded; the list shows what waits now."
+    "None of these calls waits for you any more, or each needs its own review. "
+    "Nothing was recorded; the list shows what waits now."
 )
 _NOT_READ = template(
     "The gateway cannot read these calls right now, so nothing was recorded. Please "

@@ -53,12 +53,12 @@ from keyturn.gateway.store.atomic_write import Loaded
 logger = logging.getLogger(__name__)
 
 _CHANGED: LiteralString = (
-    "The policy changed while this form was open, so it may allow something else than "
-    "you saw. Nothing was recorded; please open it again from the card."
+    "The policy changed while this form was open. Nothing was recorded; please open "
+    "it again from the card."
 )
 
 
-_OVER = template("This has ended already; nothing changed.")
+_OVER = template("Already ended; nothing changed.")
 
 
 def register(router: Router) -> None:
@@ -115,14 +115,14 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     # From here on "nothing was recorded" would be untrue.
     except StoreUnavailable as error:
         logger.warning("standing.not_known id=%s why=%s", target.approval.id, error)
-        told = "Whether similar calls are allowed is not known; see the channel."
+        told = "The channel shows whether similar calls are allowed."
         return _notice(f"{recorded} {told}")
 
 
 def _recorded(outcome: Decided | Voted) -> str:
     """Return the sentence about the call itself, independent of similar calls."""
     if isinstance(outcome, Voted):
-        return "Your approval of this call is recorded; others are needed, too."
+        return "Your approval is recorded; more people are needed."
     return "This call is approved."
 
 

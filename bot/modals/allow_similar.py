@@ -52,7 +52,7 @@ _USES = 10
 _EQUAL = 2_000
 _PATHS = 300
 _AGAIN = "The same call may run again each time."
-_ONCE = "One that repeats what was done or rejected goes to people, too."
+_ONCE = "A call that repeats one already done or rejected still needs approval."
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ def view(frame: Frame, index: int, offer: Offer) -> Block:
         *_amounts(offer),
         *_reason(item),
         note(
-            "This call is approved as well. A similar call that the policy escalates "
-            "still goes to people, and one that it denies does not run. "
+            "You approve the call on the card as well. Similar calls that the policy "
+            "escalates still need approval; denied ones do not run. "
             + (_AGAIN if offer.may_repeat else _ONCE)
         ),
     ]
@@ -126,7 +126,7 @@ def submitted(item: Item, offer: Offer, state: State) -> SubmittedBounds:
             errors[Input.EACH.value] = "This is more than all calls together may have."
     reason = text_of(state, Input.REASON)
     if Verb.APPROVE in item.requires_reason and not reason:
-        errors[Input.REASON.value] = "Please say why you approve this."
+        errors[Input.REASON.value] = "Please say why you approve."
     if errors or lasting is None or uses is None:
         return SubmittedBounds(None, reason, errors)
     chosen = Chosen(lasting=lasting, uses=uses, each_micro=each, total_micro=total)
@@ -240,7 +240,7 @@ def uses_list(approval: Approval, items: Mapping[str, Item]) -> Block:
     shown = newest_uses(approval)
     blocks = [context(label(f"{left_text(approval)}."))]
     if not shown:
-        blocks.append(section(template("It has covered no call yet.")))
+        blocks.append(section(template("No calls covered yet.")))
     for use in shown:
         item = items.get(use.item)
         blocks.append(section(_act(item)))

@@ -186,9 +186,7 @@ def approval_form(frame: Frame, index: int) -> Block:
         focus=True,
         hint="The agent reads this, and it is kept in the audit log.",
     )
-    meaning = (
-        "Approving means: this call runs once, as shown, when enough people approve."
-    )
+    meaning = "Runs once, as shown, when enough people approve."
     return call_form(
         frame,
         index,
@@ -201,7 +199,7 @@ def approval_form(frame: Frame, index: int) -> Block:
 
 def submitted_approval(state: State) -> SubmittedText:
     """Read the modal; a blank reason is an error."""
-    return required_text(state, Input.REASON, "Please say why you approve this.")
+    return required_text(state, Input.REASON, "Please say why you approve.")
 
 
 def response_form(frame: Frame, index: int, *, words: str = "") -> Block:
@@ -217,7 +215,7 @@ def response_form(frame: Frame, index: int, *, words: str = "") -> Block:
     return call_form(
         frame,
         index,
-        [answer, hint("Answering means: this call does not run.")],
+        [answer, hint("Nothing runs; the agent reads your answer.")],
         purpose=View.RESPOND,
         title="Answer the agent",
         submit="Send answer",
@@ -240,8 +238,8 @@ def question_form(frame: Frame, index: int | None, requester: Person) -> Block:
         else template("About the *1 call* that still waits.")
     )
     told = template(
-        "{who} asked the agent for this. They are mentioned in the thread of the card "
-        "and reply there; Slack notifies them if they are in its channel.",
+        "{who} is mentioned in the thread of the card and replies there. Slack "
+        "notifies them if they are in its channel.",
         who=who(requester),
     )
     return modal(
@@ -253,8 +251,8 @@ def question_form(frame: Frame, index: int | None, requester: Person) -> Block:
                 Input.QUESTION, "Your question", max_length=MAX_QUESTION, focus=True
             ),
             hint(
-                "The card shows your question and the reply. It waits meanwhile, no "
-                "longer than before, and others can decide it. The agent is not told."
+                "The card shows your question and the reply. Others can still decide, "
+                "and the deadline stays the same. The agent is not told."
             ),
         ],
         callback_id=View.ASK_REQUESTER,
@@ -269,7 +267,7 @@ def submitted_question(state: State) -> SubmittedText:
     return required_text(state, Input.QUESTION, "Please write a question.")
 
 
-_FINDING_NEEDED = "Please choose whether this call took effect."
+_FINDING_NEEDED = "Please choose whether it took effect."
 
 
 def reconcile_form(frame: Frame, index: int) -> Block:
@@ -331,8 +329,8 @@ MAX_REMARK = 1_000
 def report_form(frame: Frame, index: int) -> Block:
     """Return the modal to report the calls of a notification."""
     text = template(
-        "Something is wrong with what ran here? Everybody in the channel sees your "
-        "report, and it is kept in the audit log. It undoes nothing."
+        "Everybody in the channel sees your report, and the audit log keeps it. "
+        "Reporting undoes nothing."
     )
     return modal(
         label("Report this"),
@@ -380,7 +378,7 @@ def rejection_form(frame: Frame, index: int, *, words: str = "") -> Block:
         index,
         [
             *reason_inputs([item], words=words),
-            hint("Rejecting means: this call does not run, and the agent is told."),
+            hint("Nothing runs, and the agent is told."),
         ],
         purpose=View.REJECT,
         title="Reject this call",
@@ -396,8 +394,7 @@ def rejection_of_all_form(frame: Frame) -> Block:
         [
             section(
                 template(
-                    "*{n} calls* are rejected together. None of them runs, and the "
-                    "agent is told.",
+                    "All *{n} calls* are rejected. None runs, and the agent is told.",
                     n=len(waiting),
                 )
             ),

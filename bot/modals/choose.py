@@ -304,14 +304,14 @@ def moved_lines(frame: Frame, choice: Choice, *, is_again: bool = False) -> list
     if more := len(moved) - len(lines):
         lines.append(template("and {n} more", n=more))
     kept = template(
-        "⚠️ The card has changed since you opened this form. Nothing of yours is "
-        "recorded yet. What changed is left out; the rest of your choice is kept."
+        "⚠️ The card has changed, so nothing is recorded yet. Changed calls are left "
+        "out; your other choices are kept."
     )
     return [section(joined("\n", [kept, *lines]))]
 
 
 def _moved_line(frame: Frame, item: Item) -> Template:
-    stands = template("It was changed, and waits for a decision of its own.")
+    stands = template("Changed: needs its own review.")
     if not item.is_pending:
         stands = status_sentence(frame.approval, item, now_ms=frame.now_ms)
     return joined(" ", [template("*Call {n}:*", n=item.index + 1), stands])
@@ -585,8 +585,8 @@ def loading(calls: int) -> Block:
 def progress(recorded: int, calls: int) -> Block:
     """Return the page for the time in which the rest of the calls is recorded."""
     text = template(
-        "*{n} of {all}* are recorded so far; the others follow. This page then says "
-        "what came of each. You can close it: the list shows what still waits.",
+        "*{n} of {all}* are recorded so far. This page will show the result of each. "
+        "You can close it: the list shows what still waits.",
         n=recorded,
         all=calls,
     )

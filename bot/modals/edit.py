@@ -29,7 +29,7 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 
 _CHANGE = 2_500
 _AS_READ = "The tool reads the last change as shown here; nothing ran."
-_NO_REASON = "Please say why you change this; the agent reads it."
+_NO_REASON = "Please say why; the agent reads your reason."
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +141,13 @@ def _reason(item: Item, words: str) -> Block:
 
 
 def _again() -> Block:
-    return hint("You edited this call before. What you keep now replaces that edit.")
+    return hint("Your new edit replaces the earlier one.")
 
 
 def _raised(item: Item, raised: Raised) -> list[Block]:
     text = _needs(item, raised)
     if raised.tier is Tier.DENY:
-        text = template(
-            "The policy does not allow this call with these arguments at all."
-        )
+        text = template("The policy does not allow these values.")
     change = changes_of(item, item.args, raised.args, budget=_CHANGE)
     return [
         warning(text),

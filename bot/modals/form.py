@@ -108,7 +108,7 @@ def build_form(item: Item) -> Form:
                 kept = field.fixed(TOO_MANY)
         fields.append(kept)
     if not blocks:
-        blocks.append(section(label("Nothing of this call can be edited here.")))
+        blocks.append(section(label("Nothing can be edited here.")))
     blocks += _kept(fields)
     return Form(blocks=tuple(blocks), fields=tuple(fields))
 

@@ -74,8 +74,10 @@ def extend(approval: Approval, reviewer: Reviewer, now_ms: int) -> Change | Refu
     ]
     if not longer:
         return Forbidden(
-            reason="This has got all the time it can get. Please decide it, or let "
-            "it expire; the agent can ask again."
+            reason=(
+                "No more time can be added. Please decide, or let it expire; the "
+                "agent can ask again."
+            )
         )
     after = with_end(approval, *longer).with_(rev=approval.rev + 1)
     return _change(approval, after, reviewer, EventName.APPROVAL_EXTENDED, now_ms)

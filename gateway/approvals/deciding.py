@@ -66,31 +66,33 @@ Not of an edit: pointers lead into its arguments, and one may be called ``reason
 """
 
 NEEDS_OWN_DECISION = Forbidden(
-    reason="One of these calls is now escalated or not allowed any more, so it needs a "
-    "decision of its own; "
-    "nothing was recorded for it. Please look at it and decide it alone."
+    reason=(
+        "One of these calls is now escalated or no longer allowed, so nothing was "
+        "recorded for it. Please review it on its own."
+    )
 )
 ALREADY_APPROVED = Forbidden(
-    reason="You already approved this call. Somebody else is needed, too."
+    reason="You already approved. Someone else has to approve too."
 )
 
 
 _OUTLIVED = (
-    "The policy now gives such a call less time, and this one has waited longer, so "
-    "nobody can approve it any more. Reject it, or let it expire; the agent can ask "
-    "again."
+    "Too late to approve: the policy now gives less time. Reject, or let it expire; "
+    "the agent can ask again."
 )
 _UNREAD = (
-    "The tool would not run with exactly these arguments, so nobody can approve them. "
-    "Edit the call or reject it."
+    "Not approvable: the tool would not run with exactly these arguments. Edit or "
+    "reject."
 )
 
 SECOND_CLICK_MS = 2_000
 """Two clicks nearer to each other are one: a double click, or one sent twice."""
 
 _SAME_CLICK = Forbidden(
-    reason="You approved this a moment ago, sooner than the policy accepts at once. "
-    "Please read it, then approve it again."
+    reason=(
+        "Not counted yet: you approved sooner than the policy accepts. Please read "
+        "it, then approve again."
+    )
 )
 
 
@@ -191,7 +193,7 @@ def _apply(
             return _edit(context, decision)
         case Reject():
             if context.needs_reason(Verb.REJECT) and not decision.reason.strip():
-                return Invalid(errors={"": "A reason is needed to reject this call."})
+                return Invalid(errors={"": "Please give a reason to reject."})
             transition = Transition.WITHDRAW if context.withdraws else Transition.REJECT
             return _close(context, transition, Verb.REJECT, decision.reason)
         case Respond():
@@ -268,7 +270,7 @@ def _approve(
 ) -> Change | Refusal:
     item = raised_item(context.item, context.policy_now)
     if item.tier is Tier.DENY:
-        return Forbidden(reason="The policy no longer allows this call at all.")
+        return Forbidden(reason="The policy no longer allows this call.")
     # "Approve all" was clicked on a card on which this call was not escalated yet.
     if item.tier is Tier.ESCALATE and context.click.is_shared:
         return NEEDS_OWN_DECISION
@@ -276,7 +278,7 @@ def _approve(
         return ALREADY_APPROVED
     problem = _too_long(reason, pointer)
     if context.needs_reason(Verb.APPROVE) and not reason.strip():
-        problem = {pointer: "A reason is needed to approve this call."}
+        problem = {pointer: "Please give a reason to approve."}
     if problem:
         return Invalid(errors=problem)
     precedent = unseen(context, item)
@@ -307,7 +309,7 @@ def _edit(context: DecisionContext, edit: Edit) -> Change | Refusal:
         return _unchanged(context, edit.reason)
     # An edit approves what it makes of the call.
     if context.needs_reason(Verb.EDIT, Verb.APPROVE) and not edit.reason.strip():
-        return Invalid(errors={"": "A reason is needed to change this call."})
+        return Invalid(errors={"": "Please give a reason for the edit."})
     return _changed(context, document, edit.reason)
 
 

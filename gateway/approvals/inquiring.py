@@ -37,11 +37,11 @@ MOST_REPLIES = 20
 REPLY_TS = "reply_ts"
 """In the data of a reply: the Slack message in which it came."""
 
-_NOBODY = Forbidden(reason="Nobody is known who asked the agent for this.")
-_NOT_YOURS = Forbidden(reason="Only the person who asked the agent can reply to this.")
+_NOBODY = Forbidden(reason="The requester is not known.")
+_NOT_YOURS = Forbidden(reason="Only the requester can reply.")
 _ENOUGH = Forbidden(
-    reason=f"The requester was asked {MOST_QUESTIONS} questions about this already. "
-    "Please decide it with what is known, or let it expire."
+    reason=f"The requester was asked {MOST_QUESTIONS} questions already. Please decide "
+    "with the answers so far, or let the request expire."
 )
 _FULL = Forbidden(
     reason=f"This card keeps {MOST_REPLIES} replies, and has them. Please talk to the "

@@ -17,8 +17,8 @@ from keyturn.gateway.approvals.requirement import Requirement
 from keyturn.gateway.protocol.records import Person, Verb
 
 NOBODY = (
-    "The policy changed while this waited, and too few people are allowed to approve "
-    "it by both the old and the current policy."
+    "The policy changed in the meantime, and too few people may approve under both "
+    "the old and the current policy."
 )
 _WITHDRAW = "You can reject it if you no longer want it."
 _STILL_REJECT = "You can still reject it."
@@ -99,8 +99,8 @@ def _why_not_answer(
     if why is None or quorum.no_member(reviewer):
         return why
     if not quorum.is_possible(requirement):
-        return "Only the person who asked the agent can answer this."
-    return f"{why} The person who asked the agent can answer it, too."
+        return "Only the requester can answer."
+    return f"{why} The requester can answer too."
 
 
 def _why_not_reject(

@@ -31,9 +31,7 @@ _TAG = "keyturn/v1/spot-check"
 
 RIGHT, WRONG = "right", "wrong"
 
-TOOK_PART = (
-    "You asked for this call, changed it or approved it, so somebody else checks it."
-)
+TOOK_PART = "Someone else has to check: you requested, edited or approved this call."
 ANSWERED = "Somebody answered this spot check before you; nothing more was recorded."
 NOT_YOU = (
     "The policy names other people for spot checks, so your answer was not recorded."

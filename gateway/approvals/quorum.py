@@ -124,7 +124,7 @@ def _outsider_reason(reviewer: Reviewer, roles: Sequence[Role]) -> str:
     """Return why somebody may not decide who holds none of these roles."""
     names, empty = " or ".join(role.name for role in roles), reviewer.empty_groups
     if any(role.users or {*role.usergroups} - empty for role in roles):
-        return f"Only {names} can decide this. Please ask one of them."
+        return f"Only {names} can decide. Please ask one of them."
     return (
         f"Nobody is in {names} now, so nobody can decide this: its user group is empty "
         "or gone. Ask an admin of your Slack workspace to mend that, then click again."

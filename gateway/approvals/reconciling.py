@@ -145,7 +145,7 @@ def _not_permitted(context: DecisionContext, decision: Reconcile) -> Refusal | N
         for one in item.observations_now
     ):
         return Forbidden(
-            reason="You already said so, and it is counted. Others are needed too."
+            reason="Your answer is already counted. More people are needed."
         )
     return None
 
@@ -170,5 +170,5 @@ def _no_rerun(context: DecisionContext) -> str | None:
         return policy_now.stopped
     verb = item.decision.verb if item.decision else Verb.APPROVE
     if policy_now and (policy_now.tier is Tier.DENY or verb not in policy_now.allow):
-        return "The policy no longer allows this call at all."
+        return "The policy no longer allows this call."
     return None

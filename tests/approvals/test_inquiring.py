@@ -157,7 +157,7 @@ def test_nobody_is_asked_where_nobody_is_known() -> None:
     refused = ask(alone, None, reviewer(ANA), WHY, NOW_MS)
 
     assert isinstance(refused, Forbidden)
-    assert "Nobody is known" in refused.reason
+    assert "The requester is not known" in refused.reason
 
 
 @pytest.mark.parametrize(

@@ -149,8 +149,8 @@ def test_who_lost_the_role_since_counts_no_more(again: Reviewer) -> None:
     ("policy_now", "reason"),
     [
         (POLICY_NOW, None),
-        (POLICY_NOW.with_(tier=Tier.DENY), "no longer allows this call at all"),
-        (POLICY_NOW.with_(allow=(Verb.REJECT,)), "no longer allows this call at all"),
+        (POLICY_NOW.with_(tier=Tier.DENY), "no longer allows this call"),
+        (POLICY_NOW.with_(allow=(Verb.REJECT,)), "no longer allows this call"),
         (POLICY_NOW.with_(stopped="All calls are stopped."), "All calls are stopped."),
     ],
 )

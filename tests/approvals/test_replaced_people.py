@@ -70,7 +70,7 @@ def test_nobody_outside_of_both_circles_rejects() -> None:
     refused = say(Reject(reason="no"), reviewer(CHLOE))
 
     assert isinstance(refused, Forbidden)
-    assert refused.reason == ("Only reviewers can decide this. Please ask one of them.")
+    assert refused.reason == ("Only reviewers can decide. Please ask one of them.")
 
 
 def test_who_is_in_both_circles_decides_as_before() -> None:

@@ -39,7 +39,7 @@ WORDS = {
     Input.REASON.value: {Input.REASON.value: {"value": "because"}},
     Input.MESSAGE.value: {Input.MESSAGE.value: {"value": "because"}},
 }
-CALM = ("othing was recorded", "changed nothing")
+CALM = ("othing was recorded", "Nothing changed")
 
 
 async def opened(
@@ -298,7 +298,7 @@ async def test_a_form_that_is_submitted_many_times_counts_once(stack: Stack) -> 
         found = await trace(stack, verdict)
         assert (found.approval.rev, found.jobs, found.audit) == (2, 1, 2)
         assert '"clear"' in answers[0]
-        assert all("already rejected" in answer for answer in answers[1:])
+        assert all("Already rejected" in answer for answer in answers[1:])
 
 
 async def test_a_button_inside_a_form_counts_for_its_reader_and_its_call(

@@ -240,9 +240,9 @@ async def test_members_are_reminded_of_once(stack: Stack) -> None:
         for verdict in verdicts:
             await ring(stack, (await stack.approval(verdict)).id, TimerKind.REMIND)
 
-        await notes(stack, ts, "still waits")
+        await notes(stack, ts, "Still waiting")
         await nothing_is_left(stack)
-        (note,) = await notes(stack, ts, "still waits")
+        (note,) = await notes(stack, ts, "Still waiting")
         assert "The first of its calls expires" in str(note["blocks"])
 
 

@@ -55,7 +55,7 @@ async def test_cards_from_before_the_rule_stay_as_they_are(stack: Stack) -> None
         for verdict in verdicts:
             await ring(stack, (await stack.approval(verdict)).id, TimerKind.REMIND)
         for card in old:
-            await notes(stack, str(card["ts"]), "still waits")
+            await notes(stack, str(card["ts"]), "Still waiting")
 
         await stack.actor("U0ANA").click(CHANNEL, str(old[0]["ts"]), Action.APPROVE)
 

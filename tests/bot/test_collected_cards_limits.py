@@ -135,16 +135,16 @@ async def test_a_call_that_was_given_more_time_is_reminded_of_again(
         verdicts, ts = await three(stack)
         for verdict in verdicts:
             await ring(stack, (await stack.approval(verdict)).id, TimerKind.REMIND)
-        await notes(stack, ts, "still waits")
+        await notes(stack, ts, "Still waiting")
         ana = stack.actor("U0ANA")
         await ana.click(CHANNEL, ts, Action.VIEW_ALL, chosen="#2")
         await ana.wait_for_view()
         await ana.act_in_view(Action.EXTEND)
-        await notes(stack, ts, "more time")
+        await notes(stack, ts, "extended the deadline")
 
         await ring(stack, (await stack.approval(verdicts[1])).id, TimerKind.REMIND)
 
         async def are_two() -> bool:
-            return len(await notes(stack, ts, "still waits")) == 2
+            return len(await notes(stack, ts, "Still waiting")) == 2
 
         await eventually(are_two)

@@ -81,11 +81,11 @@ async def test_a_shared_card_says_that_its_tool_is_frozen_until_the_freeze_ends(
         await three(stack)
 
         await stack.reviews.freezes.freeze(REFUNDS, "T0/U0BEN", "wrong amounts")
-        card = await shown(stack, "3 of these cannot be approved")
+        card = await shown(stack, "3 of the calls can be approved after")
         assert has_button(card, Action.APPROVE_ALL)
 
         await stack.reviews.freezes.unfreeze(REFUNDS, "T0/U0BEN")
-        await shown(stack, "Approve all 3", without="cannot be approved")
+        await shown(stack, "Approve all 3", without="can be approved after")
 
 
 async def test_a_freeze_redraws_no_flood_of_shared_cards(
@@ -99,16 +99,16 @@ async def test_a_freeze_redraws_no_flood_of_shared_cards(
         await nothing_is_left(stack)
 
         await stack.reviews.freezes.freeze(REFUNDS, "T0/U0BEN", "wrong amounts")
-        await shown(stack, "3 of these cannot be approved")
+        await shown(stack, "3 of the calls can be approved after")
         await nothing_is_left(stack)
 
         texts = [str(card["blocks"]) for card in await cards(stack)]
-        assert ["cannot be approved" in text for text in texts] == [True, False]
+        assert ["can be approved after" in text for text in texts] == [True, False]
         await stack.reviews.freezes.unfreeze(REFUNDS, "T0/U0BEN")
-        await shown(stack, "Approve all 3", without="cannot be approved")
+        await shown(stack, "Approve all 3", without="can be approved after")
         await nothing_is_left(stack)
         drawn = [str(one["blocks"]) for one in calls(stack, UPDATE)]
-        assert sum("cannot be approved" in text for text in drawn) == 1
+        assert sum("can be approved after" in text for text in drawn) == 1
 
 
 async def test_calls_that_all_expire_at_once_take_the_buttons_along(

@@ -59,7 +59,7 @@ def test_failures_that_wait_to_be_told_share_one_reply(*, asks: bool) -> None:
         add(entry, replies, approval, event_of(approval, index, asks=asks))
 
     (text,) = texts(entry)
-    assert "m:*Calls 1-3, 8:* ❌ These failed." in text
+    assert "m:*Calls 1-3, 8:* ❌ Failed." in text
     assert ("Should they run again" in text) is asks
     assert [f"| {n}: no funds" in text for n in (1, 2, 3, 4, 8)] == [
         True,
@@ -156,7 +156,7 @@ def test_many_long_errors_fit_into_one_reply() -> None:
     note = failures_note([event_of(approval, n) for n in range(99)], approval)
 
     assert validate_message([*note.blocks], note.text) == []
-    assert "*Calls 1-99:* ❌ These failed." in readable(note.blocks)
+    assert "*Calls 1-99:* ❌ Failed." in readable(note.blocks)
     assert "… and 89 more" in readable(note.blocks)
     assert note.text == "99 calls failed."
 
@@ -169,6 +169,6 @@ def test_calls_that_may_have_run_are_told_apart_from_failed_ones() -> None:
     note = failures_note(events, approval.replacing(doubt))
 
     text = readable(note.blocks)
-    assert "*Calls 1:* ❌ These failed. Should they run again?" in text
+    assert "*Calls 1:* ❌ Failed. Should they run again?" in text
     told = "❓ We don't know whether these ran: the worker stopped. Please check."
     assert f"*Calls 2:* {told}" in text

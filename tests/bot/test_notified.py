@@ -38,7 +38,7 @@ WINDOWS = """
 windows:
   refunds: {tools: [process_refund], by: args.order_id, sum: args.amount, within: 24h}
 """
-LINE = "This now needs your decision, too"
+LINE = "Your decision is needed too"
 
 
 def raising(stack: Stack) -> Stack:
@@ -127,7 +127,7 @@ async def test_an_edit_that_raises_a_call_notifies_those_who_decide_it_then(
         await eventually(is_told(stack, "U0CHLOE", "Edited by"))
         await nothing_is_left(stack)
         assert len(await notified(stack, "U0CHLOE")) == 1
-        assert len(await notified(stack, "U0BEN", "🔔 This needs your")) == 1
+        assert len(await notified(stack, "U0BEN", "🔔 Your decision is needed.")) == 1
 
 
 async def test_a_card_that_is_drawn_before_the_event_of_an_edit_notifies_nobody_twice(

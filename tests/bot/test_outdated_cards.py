@@ -136,7 +136,7 @@ async def test_who_approved_while_two_were_needed_settles_it_when_one_is_enough(
         await stack.card(first, says("1 of 2 approvals"))
 
         await rejected(stack, second)
-        card = await stack.card(first, says("Nobody else is needed now"))
+        card = await stack.card(first, says("Enough people approved"))
 
         assert await state(stack, first) is ItemState.PENDING
         await approve(stack, "U0ANA", card)
@@ -157,7 +157,7 @@ async def test_a_card_says_when_the_policy_allows_its_call_no_longer(
         )
         await stack.refund(thread="t3", order_id="elsewhere-1", amount=1)
 
-        card = await stack.card(first, says("no longer allows this"))
+        card = await stack.card(first, says("No longer allowed by the policy"))
         await approve(stack, "U0ANA", card)
 
         await stack.told("U0ANA", "no longer allows")
@@ -249,7 +249,7 @@ async def test_a_card_that_is_gone_is_redrawn_once_for_each_evaluation(
 
 
 REFUNDS = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
-FROZEN = says("cannot be approved until the freeze ends")
+FROZEN = says("approve after the freeze ends")
 
 
 @pytest.mark.slow

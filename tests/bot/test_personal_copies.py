@@ -242,7 +242,9 @@ async def test_somebody_without_direct_messages_is_mentioned_and_it_is_said(
 
         await eventually(is_told)
         await nothing_is_left(direct)
-        notes = [n for n in await direct.notes(card) if says("needs your decision")(n)]
+        notes = [
+            n for n in await direct.notes(card) if says("Your decision is needed")(n)
+        ]
         assert len(notes) == 1
         assert all(f"<@{user}>" in str(notes[0]) for user in ("U0ANA", "U0BEN"))
         place = await direct.drawn(verdict)
@@ -330,7 +332,7 @@ async def test_a_new_copy_is_not_announced_under_itself(direct: Stack) -> None:
 
         chloes = await copy_of(direct, verdict, "U0CHLOE")
         note = await direct.actor("U0BEN").message_with(
-            DM["U0BEN"], says("needs your decision now")
+            DM["U0BEN"], says("Your decision is needed.")
         )
 
         assert has_button(chloes, Action.APPROVE)
@@ -412,7 +414,7 @@ async def test_a_reminder_reaches_people_where_they_were_asked_and_nobody_twice(
             found = list[JsonObject]()
             for channel in (CHANNEL, DM.get(user, CHANNEL)):
                 messages = await direct.actor(user).messages(channel)
-                found += [m for m in messages if "still waits" in str(m["blocks"])]
+                found += [m for m in messages if "Still waiting" in str(m["blocks"])]
             return [m for m in found if m["mentions_me"]]
 
         async def is_reminded() -> bool:

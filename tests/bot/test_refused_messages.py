@@ -68,7 +68,7 @@ async def test_a_question_that_slack_does_not_show_is_told_of(stack: Stack) -> N
         await put(stack, EventName.RUN_ASKED, text="Which account?", **place)
 
         dan = stack.actor("U0DAN")
-        await dan.message_with("#general", says("does not take the rest"))
+        await dan.message_with("#general", says("refuses the rest"))
 
 
 async def test_a_note_under_a_card_that_slack_does_not_show_is_told_of(
@@ -84,7 +84,7 @@ async def test_a_note_under_a_card_that_slack_does_not_show_is_told_of(
         await nothing_is_left(stack)
 
         [note] = await stack.notes(card)
-        assert says("does not take the rest")(note)
+        assert says("refuses the rest")(note)
         # The card itself is shown whole.
         await stack.card(verdict, says("process_refund"))
 

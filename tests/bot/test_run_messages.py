@@ -138,11 +138,11 @@ async def test_an_outage_is_one_message_that_is_edited_to_its_end(run: Run) -> N
     async with run.stack.running():
         await run.asked()
         await run.fails(ConnectionError(CANARY))
-        waiting = await run.message("This run waits", "retried by itself until")
+        waiting = await run.message("The run waits", "retried by itself until")
         await run.fails(TimeoutError(CANARY))
         await run.message("did not answer in time")
         await run.goes_on()
-        ended = await run.message("This run went on")
+        ended = await run.message("The run continued")
         await nothing_is_left(run.stack)
 
     assert ended["ts"] == waiting["ts"]
@@ -154,11 +154,11 @@ async def test_an_outage_is_edited_by_another_bot_after_a_restart(run: Run) -> N
     async with run.stack.running():
         await run.asked()
         await run.fails(ConnectionError())
-        first = await run.message("This run waits")
+        first = await run.message("The run waits")
         await nothing_is_left(run.stack)
     async with run.stack.running():
         await run.fails(KeyError(CANARY))
-        parked = await run.message("This run has stopped", "KeyError")
+        parked = await run.message("The run has stopped", "KeyError")
         await nothing_is_left(run.stack)
 
     assert parked["ts"] == first["ts"]
@@ -181,9 +181,9 @@ async def test_an_outage_stays_one_message_when_its_place_cannot_be_kept_at_once
     async with run.stack.running():
         await run.asked()
         await run.fails(ConnectionError())
-        waiting = await run.message("This run waits")
+        waiting = await run.message("The run waits")
         await run.goes_on()
-        ended = await run.message("This run went on")
+        ended = await run.message("The run continued")
         await nothing_is_left(run.stack)
 
     assert ended["ts"] == waiting["ts"]
@@ -198,9 +198,9 @@ async def test_a_copy_whose_answer_was_lost_says_only_what_stays_true(
     async with run.stack.running():
         await run.asked()
         await run.fails(ConnectionError())
-        await run.message("This run waits")
+        await run.message("The run waits")
         await run.goes_on()
-        await run.message("This run went on")
+        await run.message("The run continued")
         await nothing_is_left(run.stack)
 
     lost, shown = await run.messages()
@@ -226,7 +226,7 @@ async def test_the_requester_tries_again_and_the_message_says_so(run: Run) -> No
     async with run.stack.running():
         await run.asked()
         await run.fails(KeyError())
-        parked = await run.message("This run has stopped")
+        parked = await run.message("The run has stopped")
         await run.click("U0DAN", parked)
 
         tried = await run.message("Tried again")
@@ -234,7 +234,7 @@ async def test_the_requester_tries_again_and_the_message_says_so(run: Run) -> No
         assert await run.jobs() == 1
         assert not has_button(tried, Action.TRY_AGAIN)
         await run.fails(KeyError())
-        again = await run.message("This run has stopped")
+        again = await run.message("The run has stopped")
         await nothing_is_left(run.stack)
 
     assert tried["ts"] == parked["ts"] == again["ts"]
@@ -269,7 +269,7 @@ async def test_a_reviewer_tries_again_and_nobody_else_does(run: Run) -> None:
     async with run.stack.running():
         await run.asked()
         await run.fails(KeyError())
-        parked = await run.message("This run has stopped")
+        parked = await run.message("The run has stopped")
 
         await run.click("U0EVE", parked)
         assert await run.tries() == []
@@ -285,7 +285,7 @@ async def test_of_many_clicks_one_tries_again_and_late_ones_are_told_so(
     async with run.stack.running():
         await run.asked()
         await run.fails(KeyError())
-        parked = await run.message("This run has stopped")
+        parked = await run.message("The run has stopped")
         dan = run.stack.actor("U0DAN")
         value = button_value(parked)
         await dan.click("#general", str(parked["ts"]), Action.TRY_AGAIN)
@@ -295,7 +295,7 @@ async def test_of_many_clicks_one_tries_again_and_late_ones_are_told_so(
         await run.click_with(parked, value)
         await run.stack.told("U0ANA", "being tried again already", "#general")
         await run.goes_on()
-        await run.message("This run went on")
+        await run.message("The run continued")
         await nothing_is_left(run.stack)
         await run.click_with(parked, value)
         await run.stack.told("U0ANA", "not stopped any more", "#general")
@@ -308,7 +308,7 @@ async def test_names_of_an_agent_are_no_markup_in_the_message(run: Run) -> None:
     async with run.stack.running():
         await run.asked()
         await run.fails(GraphError(f"The graph calls itself {CANARY!r}."))
-        await run.message("This run has stopped")
+        await run.message("The run has stopped")
         await nothing_is_left(run.stack)
 
     [call] = [one for one in calls(run.stack, UPDATE) if "stopped" in str(one)]
@@ -320,7 +320,7 @@ async def test_a_seal_of_another_outage_or_team_tries_nothing(run: Run) -> None:
     async with run.stack.running():
         await run.asked()
         await run.fails(KeyError())
-        parked = await run.message("This run has stopped")
+        parked = await run.message("The run has stopped")
         kept = await run.stack.store.stalled.find(run.stack.keys, run.at.run)
         assert kept
         foreign = seal_outage(

@@ -57,4 +57,4 @@ async def test_the_form_does_not_say_that_people_see_a_repetition(store: Store) 
     # test_calls_that_are_to_be_the_same_may_be_the_same.
     form = json.dumps(allow_similar.view(Frame(approval, KEY, "T0", NOW), 0, offer))
 
-    assert "repeats what was done" not in form
+    assert "repeats one already done" not in form

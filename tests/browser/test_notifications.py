@@ -52,7 +52,7 @@ def plays(screen: Screen, gallery: Path) -> None:
     words_on(screen, "Reported by", "Nobody asked for this.")
     screen.click('[data-action-id="freeze_tool"]')
     words = screen.text(".dialog")
-    assert "Freeze this tool?" in words
+    assert "Freeze the tool?" in words
     screen.save(gallery / "freeze.png")
     screen.click(".confirm-agree")
     words_on(screen, "The tool send_email", "Frozen by", "The tool is frozen")

@@ -65,7 +65,7 @@ def test_a_refund_over_1000_takes_two_people_and_calls_the_senior(
     ask_for_two(screen)
     words_on(screen, "Escalated")
     screen.wait(
-        lambda: "This still waits for a decision" in last_thread(screen), "the reminder"
+        lambda: "Still waiting for a decision" in last_thread(screen), "the reminder"
     )
     screen.wait(
         lambda: "so others are asked too" in last_thread(screen), "the escalation"
@@ -95,7 +95,7 @@ def test_who_is_on_it_is_seen_by_everybody_and_more_time_is_given(
     words_on(screen, "Ben Boer is on it until")
     choose_last(screen, "extend")
 
-    screen.wait(lambda: "gave this more time" in last_thread(screen), "the news")
+    screen.wait(lambda: "extended the deadline" in last_thread(screen), "the news")
     assert not demo.effects()
 
 

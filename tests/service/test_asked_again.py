@@ -110,7 +110,7 @@ async def test_a_double_click_is_one_click(harness: ServiceHarness) -> None:
     again = await harness.reviews.decide(click, Approve(), BEN)
 
     assert isinstance(again, Forbidden)
-    assert "a moment ago" in again.reason
+    assert "sooner than the policy accepts" in again.reason
     assert len((await harness.item(f"{click.approval}.0")).too_soon) == 1
 
 

@@ -64,7 +64,7 @@ async def test_cards_of_another_policy_are_redrawn_once_and_say_it(
     said = status_sentence(
         loaded.approval, loaded.approval.items[0], now_ms=loaded.now_ms
     )
-    assert "Nobody can approve this" in said.text
+    assert "Cannot be approved" in said.text
     assert "It can be rejected." in said.text
     assert await harness.reviews.reevaluated() == []
 

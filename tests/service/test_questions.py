@@ -97,7 +97,7 @@ async def test_a_policy_without_people_leaves_the_answer_to_the_requester(
     answered = await service.reviews.decide(click, Respond(message="this"), dan)
 
     assert isinstance(refused, Forbidden)
-    assert "Only the person who asked" in refused.reason
+    assert "Only the requester can answer" in refused.reason
     assert isinstance(answered, Decided)
 
 

@@ -58,7 +58,9 @@ async def test_a_call_older_than_the_policy_lets_it_be_is_approved_by_nobody(
     rejected = await harness.reviews.decide(click, Reject(reason="late"), ANA)
 
     assert isinstance(approved, Forbidden)
-    assert approved.reason.startswith("The policy now gives such a call less time")
+    assert approved.reason.startswith(
+        "Too late to approve: the policy now gives less time"
+    )
     assert isinstance(edited, Forbidden)
     assert rejected.kind == "decided"
     item = (await harness.approval(claim.item_id)).items[0]

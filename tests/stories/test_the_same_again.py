@@ -66,7 +66,7 @@ async def test_a_click_on_a_card_that_does_not_say_it_yet_approves_nothing(
         await ben.click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
         told = await stack.told("U0BEN", "Not approved: the same call ran")
-        assert "To run it as well, approve again." in told
+        assert "To run both, approve again." in told
         card = await stack.card(mine, says(RAN))
         assert (await stack.approval(mine)).items[0].state is ItemState.PENDING
         await ben.click(CHANNEL, str(card["ts"]), Action.APPROVE)

@@ -81,7 +81,7 @@ def test_who_cannot_get_a_copy_is_mentioned_once_and_it_is_said_why() -> None:
     assert copies_for(approval) == ("U0BEN", "U0LEAD")
     assert unreachable(approval) == {"U0EVE": "user_disabled"}
     text = readable(message.blocks)
-    assert "<@U0EVE> 🔔 This now needs your decision" in text
+    assert "<@U0EVE> 🔔 Your decision is needed too" in text
     assert "No direct message to <@U0EVE>:" in text
     assert "user_disabled" in text
     assert mentions_for(approval, but={"@U0EVE"}).roles == ()
@@ -183,7 +183,7 @@ def test_who_has_a_copy_is_told_there_that_they_are_called() -> None:
     told, _ = messages_of(event, approval, ("C0", "1.0"), copies)
 
     assert (told.channel, told.thread_ts) == ("DU0EVE", "2.0")
-    assert "so you are called" in readable(told.message.blocks)
+    assert "so please decide now" in readable(told.message.blocks)
     assert told.seq == ""
 
 

@@ -122,5 +122,5 @@ def test_more_time_for_the_others_is_not_told_of_the_first_call() -> None:
     note = thread_note(change.events[0], change.approval)
     assert note is not None
     assert "it expires" not in drawn(note)
-    assert f"The first of its calls expires {at(SOON)}" in drawn(note)
-    assert note.text.endswith("The first call expires 2026-11-21 10:10 UTC.")
+    assert f"The first call expires {at(SOON)}" in drawn(note)
+    assert note.text.endswith("the first call expires 2026-11-21 10:10 UTC.")

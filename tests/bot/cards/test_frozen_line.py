@@ -10,7 +10,7 @@ from keyturn.gateway.protocol.records import ItemState
 from tests.bot.readable import readable
 from tests.bot.samples import an_approval, an_item, frame, in_state
 
-ONE = "Frozen: it cannot be approved until the freeze ends."
+ONE = "Frozen: approve after the freeze ends."
 FROZEN = an_item(is_frozen=True)
 FREE = an_item(index=1)
 
@@ -25,7 +25,7 @@ def said(*items: Item) -> str:
     [
         ((FROZEN,), ONE),
         ((an_item(),), ""),
-        ((FROZEN, FREE), "Frozen: 1 of these cannot be approved"),
+        ((FROZEN, FREE), "Frozen: 1 of the calls can be approved after"),
         ((in_state(FROZEN, ItemState.REJECTED), FREE), ""),
     ],
 )

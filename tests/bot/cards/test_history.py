@@ -94,12 +94,12 @@ NOTES: list[tuple[EventName, Item, str]] = [
     (
         N.ITEM_EXECUTED,
         in_state(a_refund(), ItemState.EXECUTED, result=Result(ok=True, summary="R-1")),
-        "m:✅ It ran.\n+--\n| R-1\n+--\n",
+        "m:✅ Done.\n+--\n| R-1\n+--\n",
     ),
     (
         N.ITEM_FAILED,
         in_state(a_refund(), ItemState.FAILED, result=Result(ok=False)),
-        "m:❌ It failed.\n",
+        "m:❌ Failed.\n",
     ),
 ]
 
@@ -119,7 +119,7 @@ def test_each_event_has_its_line(name: EventName, item: Item, text: str) -> None
     ("reason", "text"),
     [
         ("executed", "m:🔎 <@U0BEN> checked: it took effect.\n"),
-        ("rerun", "m:🔎 <@U0BEN> says: it runs again.\n"),
+        ("rerun", "m:🔎 <@U0BEN> checked: it runs again.\n"),
         ("skip", "m:🔎 <@U0BEN> left it as it is.\n"),
         ("else", None),
     ],
@@ -198,7 +198,7 @@ def test_what_the_first_of_several_people_approved_is_not_called_approved(
     assert readable(note.blocks) == (
         f"m:☑️ *Decided together:* 1 approved · 2 approved, {said} · 1 edited, {said}\n"
     )
-    assert note.text == (f"Somebody decided on 4 calls together. For 3 of 4 {said}.")
+    assert note.text == (f"Decided together: 4 calls. For 3 of 4 {said}.")
 
 
 def test_one_call_of_a_batch_is_decided_in_the_singular() -> None:
@@ -213,9 +213,7 @@ def test_one_call_of_a_batch_is_decided_in_the_singular() -> None:
     note = thread_note(event, approval)
 
     assert note is not None
-    assert note.text == (
-        "Somebody decided on 1 call. For 1 of 1 more people are needed."
-    )
+    assert note.text == ("Decided: 1 call. For 1 of 1 more people are needed.")
     assert readable(note.blocks) == (
         "m:☑️ *Decided together:* 1 approved, more people are needed · "
         "1 need another look\n"

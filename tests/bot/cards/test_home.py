@@ -222,7 +222,8 @@ def test_a_queue_that_was_not_looked_at_whole_says_so() -> None:
 
     assert shown == (
         f"# Waiting for you: 0 or more\n{AS_OF}"
-        "m:There may be more for you: only the 2000 that end soonest were looked at.\n"
+        "m:This list may be incomplete: only the 2000 approvals that expire first "
+        "were checked.\n"
         f"{PAST}"
     )
 
@@ -238,10 +239,7 @@ def test_own_calls_are_counted_apart_from_the_queue() -> None:
         for each in objects(view)
         if each.get("action_id") == Action.VIEW_ALL
     ]
-    assert labels == [
-        "View approval 1 of those that wait for others",
-        "View approval 2 of those that wait for others",
-    ]
+    assert labels == ["Full details: Refund 899.00 for order 78291"] * 2
 
 
 def test_a_call_that_a_line_shows_whole_is_not_said_twice_without_a_description() -> (

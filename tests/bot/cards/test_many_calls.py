@@ -267,8 +267,8 @@ def test_what_does_not_fit_above_a_full_table_is_said() -> None:
     assert cut_table == table, "the table is never cut"
     assert text_length([*cut, table]) <= room
     assert "*20 of 20 failed:*" in readable(cut)
-    assert "more to say than fits here" in readable(cut)
-    assert "more to say" not in readable(whole)
+    assert "Not all notes fit here" in readable(cut)
+    assert "Not all notes" not in readable(whole)
 
 
 @settings(max_examples=examples(30), deadline=None)

@@ -177,7 +177,7 @@ def test_a_line_for_others_names_only_those_who_were_not_mentioned() -> None:
 
     assert "m:<@U0BEN> 🔔" in readable(note.blocks)
     assert "S0SUPPORT" not in readable(note.blocks)
-    assert note.text.startswith("This now needs more people. 2 approvals needed")
+    assert note.text.startswith("More people are needed. 2 approvals needed")
 
 
 def test_an_edit_mentions_those_who_decide_the_edited_call_alone() -> None:
@@ -218,10 +218,10 @@ def test_who_is_reminded_of_a_doubt_is_who_can_settle_it_and_nobody_once_it_is()
     assert note is not None
     assert roles == {"four"}
     assert "<@U0LEAD>" in readable(note.blocks)
-    assert "Nobody has said whether a call on this card took effect" in readable(
+    assert "Please check whether a call on this card took effect" in readable(
         note.blocks
     )
-    assert "still unknown" in note.text
+    assert "Please check whether" in note.text
 
     executed = item.with_(state=ItemState.EXECUTED)
     assert still_in_doubt(an_approval(executed)) == (None, frozenset())

@@ -189,7 +189,7 @@ def test_a_click_that_does_not_count_yet_is_answered_with_what_ran(
     text = outcome_text(outcome, now_ms=NOW).text
 
     assert text.startswith(f"Not approved: the same call ran {AT}.")
-    assert text.endswith("To run it as well, approve again.")
+    assert text.endswith("To run both, approve again.")
 
 
 def test_a_card_is_drawn_again_when_the_same_was_done_elsewhere() -> None:

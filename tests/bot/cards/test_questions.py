@@ -37,12 +37,12 @@ def test_the_question_is_shown_and_never_read_as_markup() -> None:
 
 
 def test_how_it_ends_is_what_will_happen() -> None:
-    assert "the agent is told so and goes on" in asked("Run it?", ends="answered")
+    assert "the agent continues" in asked("Run it?", ends="answered")
 
     end = readable(said(EventName.RUN_UNANSWERED, ends="ended").blocks)
-    assert "the run ended there" in end
+    assert "The run ended" in end
     goes_on = readable(said(EventName.RUN_UNANSWERED, ends="answered").blocks)
-    assert "the run ended" not in goes_on
+    assert "The run ended" not in goes_on
 
 
 def test_a_long_question_is_cut_and_nothing_hidden_stays_hidden() -> None:

@@ -35,7 +35,7 @@ def test_a_reminder_names_neither_who_asked_nor_who_has_voted() -> None:
     note = reminder(an_approval(item, principals=(KIM,)))
 
     assert readable(note.blocks) == (
-        f"m:<@U0BEN> ⏰ This still waits for a decision. It expires {UNTIL}, and then "
+        f"m:<@U0BEN> ⏰ Still waiting for a decision. It expires {UNTIL}, and then "
         "nothing runs.\n"
     )
 
@@ -53,7 +53,7 @@ def test_a_call_for_others_names_them_and_the_channels_that_were_told() -> None:
     note = escalation(an_approval(waiting=CALLED), {"#leads": ""})
 
     shown = readable(note.blocks)
-    assert "<@U0BEN> 📣 This is not decided yet" in shown
+    assert "<@U0BEN> 📣 Not decided yet" in shown
     assert "Notified in #leads" in shown
 
 

@@ -56,13 +56,13 @@ SENTENCES: list[tuple[Outcome, tuple[str, ...]]] = [
     ),
     (
         Voted(approval=an_approval(), index=0, have=0, need=2),
-        ("Somebody else has to approve",),
+        ("Someone else has to approve",),
     ),
     (
         Stale(state=ItemState.EXECUTED, decision=BY_ANA, at_ms=NOW),
         (
-            "already approved by <@U0ANA> <!date^1795255200^",
-            "This changed nothing",
+            "Already approved by <@U0ANA> <!date^1795255200^",
+            "Nothing changed",
         ),
     ),
     (
@@ -71,7 +71,7 @@ SENTENCES: list[tuple[Outcome, tuple[str, ...]]] = [
             decision=BY_ANA.with_(verb=Verb.REJECT),
             at_ms=NOW,
         ),
-        ("already rejected by <@U0ANA>",),
+        ("Already rejected by <@U0ANA>",),
     ),
     (
         Stale(
@@ -79,15 +79,15 @@ SENTENCES: list[tuple[Outcome, tuple[str, ...]]] = [
             decision=BY_ANA.with_(verb=Verb.REJECT),
             at_ms=NOW,
         ),
-        ("already withdrawn by <@U0ANA>",),
+        ("Already withdrawn by <@U0ANA>",),
     ),
     (
         Stale(state=ItemState.SUPERSEDED, at_ms=NOW),
-        ("A newer message", "<!date^1795255200^"),
+        ("Cancelled by a newer message", "<!date^1795255200^"),
     ),
-    (Stale(state=ItemState.WITHDRAWN), ("was withdrawn", "Nothing ran.")),
-    (Changed(seen_version=1, version=2), ("saw version 1", "version 2 now")),
-    (Expired(expires_at_ms=LATER), ("expired", "12 seconds", "nothing was recorded")),
+    (Stale(state=ItemState.WITHDRAWN), ("Already withdrawn", "Nothing ran.")),
+    (Changed(seen_version=1, version=2), ("saw version 1", "it is version 2")),
+    (Expired(expires_at_ms=LATER), ("Expired", "12 seconds", "nothing was recorded")),
     (Forbidden(reason="You asked for this."), ("You asked for this",)),
     (Invalid(errors={"": CANARY, "/a": CANARY}), ("nothing was recorded",)),
     (Unknown(), ("not known any more",)),
@@ -108,7 +108,7 @@ def test_each_outcome_has_its_sentence(
 def test_every_state_that_came_first_is_told(state: ItemState) -> None:
     sentence = to_mrkdwn(outcome_text(Stale(state=state), now_ms=NOW))
 
-    assert sentence.endswith("This changed nothing.")
+    assert sentence.endswith("Nothing changed.")
 
 
 def test_a_reason_of_the_gateway_is_shown_as_plain_text_or_escaped() -> None:
@@ -187,7 +187,7 @@ def test_the_call_that_stopped_a_batch_decision_is_named() -> None:
     invalid = Invalid(errors={"/amount": "-1 is too small"})
     assert "-1" not in said(GestureRefused(refusals={0: invalid}))
     stale = said(GestureRefused(refusals={0: Stale(state=ItemState.REJECTED)}))
-    assert stale.startswith("Nothing was recorded, because of call 1. This is already")
+    assert stale.startswith("Nothing was recorded, because of call 1. Already")
     assert said(forbidden) == "The policy does not allow that."
 
 

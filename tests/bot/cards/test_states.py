@@ -40,7 +40,7 @@ def test_the_sign_of_a_state_stands_once_beside_the_act(state: ItemState) -> Non
     [
         (a_refund(), NOW, "⏳", "Approval needed"),
         (a_refund(requirement=TWO), NOW, "⏳", "Needs 2 approvals"),
-        (a_refund(tier=Tier.DENY), NOW, "⛔", "The policy no longer allows this."),
+        (a_refund(tier=Tier.DENY), NOW, "⛔", "No longer allowed by the policy."),
         (a_refund(), LATER, "⌛", "The time to decide ended"),
     ],
 )

@@ -98,5 +98,5 @@ def test_a_row_with_approve_has_nothing_to_explain() -> None:
 def test_what_others_decide_is_explained_once_above_the_rows() -> None:
     text = _row(an_approval(a_refund(tier=Tier.ESCALATE)), is_own=True)
 
-    assert "You asked for these or changed them, so others approve them." in text
+    assert "Others approve these, because you requested or edited them." in text
     assert "Open to decide" not in text

@@ -58,9 +58,11 @@ async def test_the_requester_is_asked_in_the_thread_and_replies_there(
         assert "has not replied yet" in str(card["blocks"])
         assert has_button(card, Action.APPROVE)
         await eventually(
-            lambda: has_note(stack, card, "<@U0DAN>, a reviewer asks you", "broken?")
+            lambda: has_note(
+                stack, card, "<@U0DAN>, a reviewer has a question", "broken?"
+            )
         )
-        (note,) = [n for n in await stack.notes(card) if says("asks you")(n)]
+        (note,) = [n for n in await stack.notes(card) if says("has a question")(n)]
         assert "<@U0ANA>" not in str(note["blocks"])
 
         told = await replied(stack, verdict, "U0DAN", "It was <!here>, see photo.")
@@ -180,7 +182,7 @@ async def test_a_form_that_comes_after_the_decision_says_who_was_faster(
         await ana.submit({Input.QUESTION: WHY})
 
         view = await ana.wait_for_view()
-        assert "already approved by <@U0BEN>" in str(view["blocks"])
+        assert "Already approved by <@U0BEN>" in str(view["blocks"])
         assert await said(stack, verdict) == []
 
 
@@ -193,7 +195,7 @@ async def test_a_reply_after_the_decision_is_told_so(stack: Stack) -> None:
 
         told = await replied(stack, verdict, "U0DAN", "It was.")
 
-        assert "already approved by <@U0BEN>" in told
+        assert "Already approved by <@U0BEN>" in told
         assert await said(stack, verdict) == [("U0ANA", WHY)]
         assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
 

@@ -88,7 +88,7 @@ async def test_approve_all_never_covers_a_call_that_was_escalated_later(
 
         await click_with(stack, after, Action.APPROVE_ALL, value, user="U0CHLOE")
 
-        await stack.told("U0CHLOE", "needs a decision of its own")
+        await stack.told("U0CHLOE", "need their own review")
         items = (await stack.approval(second)).items
         assert [len(item.votes) for item in items] == [0, 1]
 

@@ -183,7 +183,7 @@ async def test_deleting_what_was_asked_stops_nothing_and_says_so(
 
         await dan.delete(DIRECT, ts)
 
-        told = await dan.message_with(DIRECT, says("That stops nothing"))
+        told = await dan.message_with(DIRECT, says("stops nothing"))
         assert told["thread_ts"] == (ts if has_replies else None)
         assert await depth(stack) == 1 + has_replies
     assert stack.sandbox.problems == []

@@ -22,7 +22,7 @@ from tests.bot.listeners.test_large_batches import (
 from tests.bot.listeners.test_review_together import home, waiting
 
 REFUNDS = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
-ONE = "*Frozen*: it cannot be approved until the freeze ends."
+ONE = "*Frozen*: approve after the freeze ends."
 STRICTER = load_policy(
     POLICY.replace("    tier: approve\n", "    tier: escalate\n"), "policy.yml"
 )
@@ -87,7 +87,7 @@ async def test_a_form_for_many_calls_says_that_they_are_frozen(stack: Stack) -> 
         await ana.act_in_home(Action.REVIEW)
         form = await ana.wait_for_view(lambda view: view["callback_id"] == View.REVIEW)
 
-        assert "*Frozen*: 3 of these cannot be approved" in said(form)
+        assert "*Frozen*: 3 of the calls can be approved" in said(form)
 
 
 async def test_the_form_with_a_box_for_each_call_says_that_they_are_frozen(
@@ -105,7 +105,7 @@ async def test_the_form_with_a_box_for_each_call_says_that_they_are_frozen(
             lambda view: view["callback_id"] == View.CHOOSE_CONFIRM
         )
 
-        many = "*Frozen*: {} of these cannot be approved until the freeze ends."
+        many = "*Frozen*: {} of the calls can be approved after the freeze ends."
         assert "Frozen" not in before
         assert many.format(56) in said(form)
         assert many.format(55) in said(last)
@@ -122,4 +122,4 @@ async def test_the_form_with_boxes_says_it_again_once_a_call_in_it_was_edited(
         await edit_call(ana, 3, "1", "too much")
 
         form = await ana.wait_for_view(lambda view: "Call 3, edited" in said(view))
-        assert "*Frozen*: 56 of these cannot be approved" in said(form)
+        assert "*Frozen*: 56 of the calls can be approved" in said(form)

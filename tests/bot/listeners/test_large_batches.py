@@ -135,7 +135,7 @@ async def test_54_are_approved_1_is_edited_and_1_rejected_in_one_form(
         again = await ana.wait_for_view(
             lambda view: view["callback_id"] == View.CHOOSE_EDIT
         )
-        assert "replaces that edit" in str(again["blocks"])
+        assert "replaces the earlier one" in str(again["blocks"])
         await ana.close_view()
 
         assert await ana.submit({**without(56), Input.OTHERS: "reject"}) == {}
@@ -205,7 +205,7 @@ async def test_an_edit_that_needs_more_people_is_not_kept_for_the_batch(
 
         await edit_call(ana, 3, "501", "more")
 
-        await ana.wait_for_view(lambda view: "decision of its own" in str(view))
+        await ana.wait_for_view(lambda view: "needs its own review" in str(view))
         await ana.close_view()
         await ana.wait_for_view(lambda view: view["callback_id"] == View.CHOOSE_EDIT)
         await ana.close_view()

@@ -112,7 +112,7 @@ async def test_a_menu_of_an_older_card_says_what_changed(stack: Stack) -> None:
             chosen={"type": "overflow", "selected_option": {"value": offered[0]}},
         )
 
-        assert "already approved" in await stack.told("U0BEN", "changed nothing")
+        assert "Already approved" in await stack.told("U0BEN", "Nothing changed")
 
 
 def test_one_rare_act_alone_is_a_button() -> None:

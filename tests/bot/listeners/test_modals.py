@@ -85,7 +85,7 @@ async def test_an_edit_without_a_change_is_none_where_approve_is_not_allowed(
 
         await ana.submit()
 
-        await ana.wait_for_view(says("Nothing was changed"))
+        await ana.wait_for_view(says("you changed nothing"))
         assert (await stack.approval(verdict)).rev == 1
 
 

@@ -50,7 +50,7 @@ async def test_history_names_who_decided_what_and_is_searched(stack: Stack) -> N
     assert everything.index("78201") < everything.index("78200"), "newest first"
     assert "78201" in one
     assert "78200" not in one
-    assert "No decision that you may read fits these words" in none
+    assert "No decision matches your search" in none
 
 
 async def test_the_search_finds_what_the_card_shows_and_who_asked(

@@ -131,8 +131,8 @@ async def test_who_replies_second_is_told_who_was_first(stack: Stack) -> None:
 
         told = await replied(stack, verdict, "U0DAN", "Bob")
 
-        assert "already answered by <@U0ANA>" in told
-        assert told.endswith("This changed nothing.")
+        assert "Already answered by <@U0ANA>" in told
+        assert told.endswith("Nothing changed.")
         said = await answered(stack, verdict)
         assert said.answers == ("Ada",)
 

@@ -167,10 +167,10 @@ async def test_who_answers_second_is_told_that_it_is_answered(stack: Stack) -> N
         await dan.submit({"question.0": "Bob"})
 
         view = await dan.wait_for_view()
-        assert "already answered by <@U0ANA>" in str(view["blocks"])
+        assert "Already answered by <@U0ANA>" in str(view["blocks"])
         assert "ran" not in str(view["blocks"])
         told = await replied(stack, verdict, "U0DAN", "Bob")
-        assert "already answered by <@U0ANA>" in told
+        assert "Already answered by <@U0ANA>" in told
         assert (await decision(stack, verdict)).answers == ("Ada",)
 
 
@@ -187,12 +187,12 @@ async def test_after_its_time_a_question_takes_no_answer(stack: Stack) -> None:
         await dan.submit({"question.0": ["0"]})
 
         view = await dan.wait_for_view()
-        assert "expired" in str(view["blocks"])
+        assert "Expired" in str(view["blocks"])
         item = (await stack.approval(verdict)).items[0]
         assert item.state is ItemState.EXPIRED
         await stack.card(verdict, says("Nobody answered in time"))
         told = await replied(stack, verdict, "U0DAN", "logs")
-        assert "expired" in told
+        assert "Expired" in told
 
 
 async def test_a_skipped_question_says_so(stack: Stack) -> None:

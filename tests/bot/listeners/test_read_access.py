@@ -69,7 +69,7 @@ async def test_a_member_learns_nothing_of_a_private_channel(stack: Stack) -> Non
         shown = await answer(stack, "U0EVE", f"show {approval}")
         unknown = await answer(stack, "U0EVE", f"show ap_default_{'0' * 32}")
 
-        assert listed.startswith("Nothing is waiting: no approval that you can decide")
+        assert listed.startswith("Nothing is waiting: no approval to decide")
         assert shown == unknown
         assert "no such approval" in shown
 

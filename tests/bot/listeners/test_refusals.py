@@ -168,7 +168,7 @@ async def test_who_comes_second_reads_who_was_first(stack: Stack) -> None:
         loser = "U0BEN" if winner == "U0ANA" else "U0ANA"
         refusals = [each for each in answers if isinstance(each, UserActionFailed)]
         if not refusals:
-            told = await stack.told(loser, "already approved")
+            told = await stack.told(loser, "Already approved")
             assert f"<@{winner}>" in told
         assert len(item.votes) == 1
 

@@ -28,11 +28,11 @@ async def test_the_card_says_that_nobody_can_approve_it_and_either_rejects_it(
         stack.policy = reviewed_by("U0BEN")
         # Whatever happens has the cards looked at again.
         await stack.refund(thread="t2")
-        card = await stack.card(verdict, says("Nobody can approve this"))
+        card = await stack.card(verdict, says("Cannot be approved"))
         person = stack.actor(user)
 
         await person.click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        await stack.told(user, "too few people are allowed to approve it")
+        await stack.told(user, "too few people may approve")
         await stack.told(user, "You can still reject it.")
         await person.click(CHANNEL, str(card["ts"]), Action.REJECT)
         await person.wait_for_view()

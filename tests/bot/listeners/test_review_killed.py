@@ -67,7 +67,7 @@ async def test_a_killed_bot_loses_and_doubles_nothing_and_the_same_form_goes_on(
         told = await results(ana)
 
     assert f"*{COUNT - written} approved* · *{written} not done*" in told
-    assert told.count("already approved by <@U0ANA>") == written
+    assert told.count("Already approved by <@U0ANA>") == written
     assert await states(stack, verdicts) == [ItemState.AUTHORIZED] * COUNT
     entries = await audit_entries(stack.store.conn, stack.keys)
     decided = [one.item for one in entries if one.name is EventName.ITEM_AUTHORIZED]

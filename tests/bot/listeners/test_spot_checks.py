@@ -60,7 +60,7 @@ async def test_a_colleague_answers_on_the_card_and_who_approved_it_cannot(
 
         await eventually(is_asked)
         await stack.actor("U0ANA").click(CHANNEL, ts, Action.CHECK_RIGHT)
-        await stack.told("U0ANA", "somebody else checks it")
+        await stack.told("U0ANA", "Someone else has to check")
         await stack.actor("U0BEN").click(CHANNEL, ts, Action.CHECK_WRONG)
 
         await stack.told("U0BEN", "Recorded, thank you.")

@@ -37,8 +37,8 @@ async def test_people_who_may_decide_are_reminded_under_the_card(stack: Stack) -
 
         await ring(stack, (await stack.approval(verdict)).id, TimerKind.REMIND)
 
-        await eventually(lambda: has_note(stack, card, "still waits"))
-        (note,) = [n for n in await stack.notes(card) if says("still waits")(n)]
+        await eventually(lambda: has_note(stack, card, "Still waiting"))
+        (note,) = [n for n in await stack.notes(card) if says("Still waiting")(n)]
         assert "<!subteam^S0SUPPORT>" in str(note["blocks"])
         assert "U0DAN" not in str(note["blocks"]), "Dan asked for it himself"
         assert len(await stack.cards(verdict)) == 1
@@ -106,7 +106,9 @@ async def test_more_time_is_on_the_card_once_people_were_reminded(stack: Stack) 
 
         await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.EXTEND)
 
-        await eventually(lambda: has_note(stack, card, "<@U0ANA> gave this more time"))
+        await eventually(
+            lambda: has_note(stack, card, "<@U0ANA> extended the deadline")
+        )
         after = await stack.approval(verdict)
         assert after.expires_at_ms == before.expires_at_ms + before.ttl_ms // 2
 

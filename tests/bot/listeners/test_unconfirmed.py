@@ -42,7 +42,7 @@ def unconfirmed(patch: pytest.MonkeyPatch, *, times: int, is_kept: bool) -> list
 
 
 @pytest.mark.parametrize(
-    ("is_kept", "last"), [(True, "already approved"), (False, "confirmed now")]
+    ("is_kept", "last"), [(True, "Already approved"), (False, "confirmed now")]
 )
 async def test_an_unconfirmed_click_is_repeated_and_its_end_is_told(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, *, is_kept: bool, last: str

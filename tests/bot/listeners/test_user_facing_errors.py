@@ -342,7 +342,7 @@ async def test_a_batch_that_changed_is_not_approved_as_it_was(stack: Stack) -> N
 
         await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
 
-        await stack.told("U0ANA", "This changed after you opened it")
+        await stack.told("U0ANA", "The card changed after you opened it")
         assert (await stack.approval(first)).rev == 1
 
 
@@ -361,7 +361,7 @@ async def test_a_batch_that_is_not_shown_whole_is_not_approved_whole(
 
         await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
 
-        await stack.told("U0ANA", "needs a decision of its own")
+        await stack.told("U0ANA", "need their own review")
 
 
 async def home_works(stack: Stack, value: str, action: Action) -> None:

@@ -330,7 +330,7 @@ def test_a_call_without_arguments_says_that_nothing_can_be_edited() -> None:
     made = build_form(an_item({}))
 
     assert made.fields == ()
-    assert "Nothing of this call can be edited" in str(made.blocks)
+    assert "Nothing can be edited here" in str(made.blocks)
 
 
 def _errors(item: Item, args: Any) -> dict[str, str]:

@@ -33,7 +33,7 @@ class Ledger(Protocol):
 
         Args:
             attempts: attempts to record; one without an owner may exist already.
-            unspent: attempts that must not be recorded, now or later.
+            unspent: attempts that must still be unused; they stay unused.
             now_ms: the store's clock.
             again: the same owner may have recorded the attempt already.
 

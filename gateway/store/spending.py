@@ -27,7 +27,7 @@ async def after_spending(
     Args:
         ledger: the ledger.
         attempts: attempts to record.
-        unspent: attempts that must not be recorded.
+        unspent: attempts that must still be unused.
         now_ms: the store's clock.
         write: returns a false value if it wrote nothing.
     """

@@ -1,9 +1,9 @@
-"""HTTP connection to a gateway: how a question travels and what an error means.
+"""HTTP connection to a gateway: sending requests, and the meaning of errors.
 
-Every question may be asked again: the gateway answers the same write in the same way.
-So a connection that broke, after which nobody knows whether the gateway has acted, and
-a gateway that asks for a pause are tried again here for as long as one question may
-take; what lasts longer is an outage, which the caller retries.
+Every request may be repeated: the gateway answers equal writes equally. After a broken
+connection it is unknown whether the gateway has acted. Broken connections and requested
+pauses are retried here, within the time for one request. Longer failures are an outage,
+which the caller retries.
 """
 
 from __future__ import annotations
@@ -42,11 +42,14 @@ from keyturn.gateway.protocol.http_api import Operation, Scope
 from keyturn.gateway.protocol.http_problems import Problem, error_of
 
 MOST_CONNECTIONS = 1000
-"""How many connections one event loop has at once."""
+"""Most connections of one event loop."""
 
 KEPT_S = 30.0
-"""How long an idle connection is kept: less than usual proxies keep one, and longer
-than a long poll lasts, so that what is asked after it needs no new connection."""
+"""How long an idle connection is kept, in seconds.
+
+This is shorter than usual proxies keep one. It is longer than a long poll, so that the
+next request needs no new connection.
+"""
 
 
 class _Opened(NamedTuple):
@@ -58,16 +61,16 @@ _Loops = WeakKeyDictionary[asyncio.AbstractEventLoop, _Opened]
 
 
 class Sessions:
-    """Sessions with one server; a connection belongs to the loop that opened it."""
+    """Sessions with one server; each event loop has its connections."""
 
     def __init__(self) -> None:
         self._by_loop: _Loops = WeakKeyDictionary()
         self._lock = threading.Lock()
-        # Also where the process ends: a program need not close what its agents use.
+        # Also at exit: programs need not close the connections of their agents.
         weakref.finalize(self, _leave, self._by_loop)
 
     def __len__(self) -> int:
-        """Return for how many event loops there is one."""
+        """Return the number of event loops with a session."""
         return len(self._by_loop)
 
     def here(self) -> aiohttp.ClientSession:
@@ -88,29 +91,29 @@ class Sessions:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Does not complain about connections that are open when it is collected.
+    """Does not warn about open connections when it is collected.
 
-    A loop that is not ended well closes nothing: its sockets are closed with their
+    A loop that ends abnormally closes nothing; its sockets are closed with their
     transports.
     """
 
     @override
     def __del__(self, _warnings: object = None) -> None:
-        """Say nothing."""
+        """Skip the warning."""
 
 
 def _opened() -> _Opened:
-    """Return a new session that is closed with the event loop in which this is called.
+    """Return a new session that is closed with the current event loop.
 
-    An agent asks from a loop that others begin and end, such as that of `asyncio.run`.
-    Who ends a loop well closes the generators that were begun in it.
+    An agent runs in a loop that others start and end, such as that of `asyncio.run`. A
+    loop that ends normally closes its async generators.
     """
     connector = _Connector(
         limit=MOST_CONNECTIONS, keepalive_timeout=KEPT_S, ssl=trusted()
     )
     session = outgoing(connector)
     ends = _closing(session)
-    # Up to its `yield`; nothing before that waits.
+    # Runs up to its `yield`; nothing before that waits.
     with suppress(StopIteration):
         anext(ends).send(None)
     return _Opened(session, ends)
@@ -132,22 +135,22 @@ def _forget_closed(sessions: _Loops) -> None:
 
 def _leave(sessions: _Loops) -> None:
     for session, _ in list(sessions.values()):
-        # Or it would complain that nobody has closed it.
+        # Otherwise it would warn that it was not closed.
         session.detach()
 
 
 logger = logging.getLogger(__name__)
 
 _HALF_SECOND = 0.5
-"""A date in a header has whole seconds."""
+"""The ``Date`` header has whole seconds."""
 
 
 class GatewayClock:
-    """How far the clock of this machine is from that of a gateway.
+    """Difference between the clocks of this machine and a gateway.
 
     Args:
-        url: of the gateway.
-        clock: that of the gateway, as far as it is known.
+        url: URL of the gateway.
+        clock: the gateway's clock; by default unknown.
     """
 
     def __init__(self, url: str, clock: ReferenceClock | None = None) -> None:
@@ -156,15 +159,15 @@ class GatewayClock:
         self._told_s = 0
 
     def asking(self) -> float:
-        """Return what `answered` needs to know of the moment before a question."""
+        """Return a time for `answered`, taken before a request."""
         return self._clock.asking()
 
     def answered(self, date: str, asked_s: float) -> None:
-        """Take note of the date of an answer; log when the clock gets wrong or right.
+        """Record the date of an answer; log when the clocks begin or cease to differ.
 
         Args:
-            date: the header ``Date``; what is none says nothing.
-            asked_s: what `asking` returned before.
+            date: the ``Date`` header; an invalid one is ignored.
+            asked_s: the earlier result of `asking`.
         """
         try:
             date_s = parsedate_to_datetime(date).timestamp()
@@ -182,12 +185,12 @@ class GatewayClock:
 
     @property
     def ahead_s(self) -> int:
-        """Return how far ahead of the gateway's clock ours is; 0 where they agree."""
+        """Return the seconds by which this clock is ahead of the gateway's."""
         return round(self._clock.offset_s)
 
     @property
     def problem(self) -> str:
-        """Return what is wrong, as a sentence; "" if the clocks agree."""
+        """Return the difference as a sentence; "" if the clocks agree."""
         of_gateway = f"that of the gateway {self._url!r}"
         return (
             offset_sentence("this machine", self.ahead_s, of_gateway)
@@ -197,19 +200,19 @@ class GatewayClock:
 
 
 TIMEOUT_S = 10.0
-"""How long the gateway may take to answer, beside what a long poll waits."""
+"""Time-out for an answer, in addition to the wait of a long poll."""
 
 LONGEST_PAUSE_S = 5.0
-"""The longest pause that a gateway may ask for and is granted within one question."""
+"""The longest requested pause that is waited for within one request."""
 
 TRIES = 4
-"""How often one question is sent at most."""
+"""Most attempts of one request."""
 
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _KEY = re.compile(r"tk_[!-~]+", re.ASCII)
 _OK = 200
 _RENEWED = {"heartbeat", "settle", "thread_lease"}
-"""Asked all the time, and anew each time: an answer of before is of no use."""
+"""Repeated regularly with new content: an earlier answer is useless."""
 _ASKS_FOR_PAUSE = {429, 503}
 _OUT_OF_TIME = {9, 10}
 """X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED of OpenSSL."""
@@ -218,10 +221,10 @@ _NOT_SENT = (
     *(aiohttp.ClientConnectorError, aiohttp.ClientHttpProxyError),
     aiohttp.ConnectionTimeoutError,
 )
-"""The gateway was not reached, so it did nothing."""
+"""Errors before the gateway was reached, so it did nothing."""
 
 _NOT_NOW = (*_NOT_SENT, aiohttp.ServerTimeoutError)
-"""It has lasted long already, or nobody listens: the caller tries again later."""
+"""Errors after a long wait, or without a listener: the caller retries later."""
 
 _REASONS = (
     (
@@ -237,8 +240,10 @@ _CUT_OFF = (
     *(aiohttp.ClientOSError, aiohttp.ServerDisconnectedError),
     *(aiohttp.ClientPayloadError, aiohttp.ClientResponseError),
 )
-"""As when the gateway closes a connection that was kept open: whether it has acted is
-not known, and the next attempt has the same key."""
+"""Errors such as a kept connection that the gateway closed.
+
+It is unknown whether the gateway has acted; the next attempt has the same key.
+"""
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -252,16 +257,16 @@ class _Reply(NamedTuple):
 
 
 class HttpConnection:
-    """Asks a gateway at a URL.
+    """Sends requests to a gateway at a URL.
 
     Args:
-        url: of the gateway, ``https://…``; plain ``http`` only for this machine.
-        api_key: as `keyturn api-keys create` prints it.
+        url: URL of the gateway, ``https://…``; plain ``http`` only for this machine.
+        api_key: the key printed by `keyturn api-keys create`.
 
     Attributes:
-        url: of the gateway.
-        sessions: by which it is asked.
-        clock: how far the clock of this machine is from the gateway's.
+        url: URL of the gateway.
+        sessions: sessions for its requests.
+        clock: difference between the clocks of this machine and the gateway.
 
     Raises:
         SettingsError: when the URL or the key cannot be used.
@@ -270,7 +275,7 @@ class HttpConnection:
     def __init__(self, url: str, api_key: str) -> None:
         _check_url(url)
         if not _KEY.fullmatch(api_key):
-            # Without the key: it may be the right one with a line break.
+            # Without the key: it may be valid except for a line break.
             what = "is no API key of Keyturn" if api_key else "is missing"
             raise SettingsError(
                 f"The API key for the gateway {url!r} {what}: pass api_key=, or set "
@@ -285,24 +290,24 @@ class HttpConnection:
         }
 
     def __repr__(self) -> str:
-        """Name the gateway without the key."""
+        """Show the URL without the key."""
         return f"HttpConnection({self.url!r})"
 
     async def ask(
         self, operation: Operation[Q, A], question: Q, *, wait_s: float = 0.0
     ) -> A:
-        """Ask a question and return the answer.
+        """Send a request and return the answer.
 
         Args:
-            operation: what is asked.
+            operation: the operation.
             question: its body.
-            wait_s: how long the question lets the gateway wait before it answers.
+            wait_s: how long the gateway may wait before it answers.
 
         Raises:
             StoreUnavailable: when there is no answer now.
-            Unanswered: the same, and what was to be kept may have been.
-            NotConfirmed: it was kept, and a failover of the store may lose it.
-            KeyRefused: when the key is not valid, or may not ask this.
+            Unanswered: the same, but a write may have been stored.
+            NotConfirmed: a write was stored, but a failover of the store may lose it.
+            KeyRefused: when the key is invalid, or does not permit this.
             NotAllowed: when the gateway refuses.
             LeaseLost: when another process runs the thread now.
         """
@@ -314,7 +319,7 @@ class HttpConnection:
         if lease := run_context.current_lease():
             headers[http_api.LEASE_HEADER] = lease
         if ahead_s := self.clock.ahead_s:
-            # The gateway tells its operators.
+            # The gateway warns its operators.
             headers[http_api.CLOCK_HEADER] = f"{ahead_s:+d}"
         reply = await self._send(
             operation.path, body, headers, wait_s, is_write=is_write
@@ -324,7 +329,7 @@ class HttpConnection:
                 return operation.answer.validate_json(reply.body)
             found = Problem.model_validate_json(reply.body)
         except ValidationError as error:
-            # Of a proxy between the two, or of another program at this address.
+            # From a proxy in between, or another program at this address.
             raise StoreUnavailable(
                 f"{self.url!r} answered {reply.status} with something that is "
                 "not of a Keyturn gateway; check the address, and any proxy before it."
@@ -401,18 +406,17 @@ class HttpConnection:
 
 
 def _body(question: object) -> bytes:
-    """Return a question as JSON.
+    """Return a request body as JSON.
 
     Raises:
-        NotAllowed: when it is none: another value in its place would be another
-            question.
+        NotAllowed: when it is not JSON; a replaced value would change the request.
     """
     try:
         return json.dumps(
             question, allow_nan=False, ensure_ascii=False, separators=(",", ":")
         ).encode()
     except (ValueError, RecursionError) as error:
-        why = _not_json(question) or "it is no JSON."
+        why = _not_json(question) or "it is not JSON."
         raise NotAllowed(f"{why} Nothing was sent to the gateway.") from error
 
 
@@ -429,12 +433,12 @@ def _check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
         is_local = parts.scheme == "http" and parts.hostname in _LOOPBACK
-        # Nothing but an address: paths are added to it, and the key is the login.
+        # Only an address: paths are appended to it, and the key is the login.
         is_more = "@" in parts.netloc or bool(parts.query or parts.fragment)
         is_more = is_more or any(map(str.isspace, url))
         is_address = bool(parts.hostname) and parts.port != 0 and not is_more
         is_usable = is_address and (parts.scheme == "https" or is_local)
-    except ValueError:  # such as a port that is no number
+    except ValueError:  # such as an invalid port
         is_usable = False
     if not is_usable:
         raise SettingsError(
@@ -445,7 +449,7 @@ def _check_url(url: str) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Return why there is no answer, in words where it may be the address."""
+    """Return why there is no answer; in words if the address may be wrong."""
     if _is_out_of_time(error):
         return "its certificate is not valid now, by the clock of this machine"
     for kind, why in _REASONS:
@@ -455,7 +459,7 @@ def _reason(error: Exception) -> str:
 
 
 def _is_out_of_time(error: Exception) -> bool:
-    """Return whether a certificate was refused because of the time."""
+    """Return whether a certificate was refused because of its dates."""
     if not isinstance(error, aiohttp.ClientConnectorCertificateError):
         return False
     why = error.certificate_error
@@ -466,9 +470,9 @@ def _is_out_of_time(error: Exception) -> bool:
 
 
 def _pause_s(reply: _Reply) -> float | None:
-    """Return the pause that a gateway asks for; None when it asks for none."""
+    """Return the pause that a gateway asks for; None without one."""
     asked = reply.retry_after
-    # A date, which the header may hold as well, is left to the caller's own pauses.
+    # A date in this header is ignored; the caller has its pauses.
     if reply.status in _ASKS_FOR_PAUSE and asked.isascii() and asked.isdigit():
         return float(asked)
     return None

@@ -1,8 +1,7 @@
-"""Ask a gateway in another process, over HTTP.
+"""Gateway client over HTTP, for a gateway in another process.
 
-It is the port `Gateway` like the one in this process: the rest of the agent's side does
-not know which one it asks. The agent's process holds an API key, and nothing that
-could approve a call.
+It implements the port `Gateway` like the in-process gateway, so agents use both alike.
+The agent's process has an API key, but nothing that could approve a call.
 """
 
 from __future__ import annotations
@@ -68,19 +67,19 @@ OUT_OF_TIME = (
 
 
 def parse_keys(texts: Iterable[str]) -> tuple[PublicKey, ...]:
-    """Return the gateway's public keys, as `keyturn keys list` prints them.
+    """Parse the gateway's public keys, as printed by `keyturn keys list`.
 
     Raises:
-        SettingsError: when one of them is not a whole key.
+        SettingsError: when one of them is not a complete key.
     """
     return tuple(map(parse_public_key, key_lines(texts)))
 
 
 def key_lines(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return lines of public keys.
+    """Check lines of public keys and return them.
 
     Raises:
-        SettingsError: when it is one line, and no list of them.
+        SettingsError: when they are not a list of lines.
     """
     needed = "give lines of `keyturn keys list`, the gateway's public keys, as a list"
     is_one = isinstance(texts, str | bytes)
@@ -91,13 +90,13 @@ def key_lines(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 class ClaimReceipts:
-    """Verifies the claims that one process is granted.
+    """Verifies the claims granted to one process.
 
     Args:
         keys: the gateway's public keys; without any, nothing is verified.
 
     Raises:
-        SettingsError: when one of them is not a whole key.
+        SettingsError: when one of them is not a complete key.
     """
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
@@ -109,14 +108,14 @@ class ClaimReceipts:
     def verified(
         self, reply: ClaimReply, request: ClaimRequest, now_s: float
     ) -> ClaimReply:
-        """Return the answer to a claim, refused where its receipt does not prove it.
+        """Return the answer to a claim, or a refusal if its receipt does not prove it.
 
-        The audience is not compared: it names who runs the effect, which may be a
-        server behind the tool.
+        The audience is not compared: it names the service that runs the effect, which
+        may be a server behind the tool.
 
         Args:
-            reply: of whoever answered.
-            request: the claim that was asked for.
+            reply: the answer.
+            request: the claim.
             now_s: seconds since 1970.
         """
         if not self._keys or not isinstance(reply, Claimed):
@@ -143,15 +142,15 @@ class ClaimReceipts:
         return reply
 
     def _is_first_use(self, receipt: Receipt, attempt: str, now_s: float) -> bool:
-        """Return whether no other attempt has used a receipt; remember who does."""
+        """Record a use of a receipt; return whether no other attempt used it before."""
         with self._lock:
-            # In about the order of their ends, as a receipt lives for a fixed time.
+            # Roughly in the order of expiry, because receipts have a fixed lifetime.
             while self._used:
                 oldest, (_, ends_s) = next(iter(self._used.items()))
                 if now_s < ends_s:
                     break
                 del self._used[oldest]
-            # The same attempt may have lost the first answer. A claim that was given
+            # The same attempt may retry after a lost answer. A claim that was given
             # back has the same id at the next attempt.
             claim = (receipt.jti, receipt.attempt)
             user, _ = self._used.setdefault(claim, (attempt, receipt.exp + SKEW_S))
@@ -170,11 +169,11 @@ class HttpGateway:
     """A gateway at a URL.
 
     Args:
-        url: of the gateway, ``https://…``; plain ``http`` only for this machine.
-        api_key: as `keyturn api-keys create` prints it.
-        receipt_keys: public keys of the gateway, as `keyturn keys list` prints them. A
-            claim then counts only with a receipt that one of them signed, by a clock
-            that is right within half a minute. A call of tier ``auto`` has no claim.
+        url: URL of the gateway, ``https://…``; plain ``http`` only for this machine.
+        api_key: the key printed by `keyturn api-keys create`.
+        receipt_keys: public keys of the gateway, as printed by `keyturn keys list`. A
+            claim then needs a receipt signed by one of them, and a local clock that is
+            right within half a minute. Calls of tier ``auto`` have no claim.
 
     Raises:
         SettingsError: when the URL or a key cannot be used.
@@ -187,7 +186,7 @@ class HttpGateway:
         self._receipts = ClaimReceipts(receipt_keys)
 
     def __repr__(self) -> str:
-        """Name the gateway without the key."""
+        """Show the URL without the key."""
         return f"HttpGateway({self.connection.url!r})"
 
     async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
@@ -199,17 +198,18 @@ class HttpGateway:
         """Ask to run a call; see `Gateway.claim`.
 
         Raises:
-            ClockWrong: when it was granted, and its receipt is out of its time by the
-                clock of this machine, which is not the gateway's.
+            ClockWrong: when the claim was granted, but its receipt is not valid now by
+                this machine's clock, which differs from the gateway's.
         """
         try:
             reply = await self.connection.ask(http_api.CLAIM, request)
         except KeyRefused:
             raise
         except NotAllowed as error:
-            # Such as an item that is not there, which in one process is a reply too.
+            # Such as a missing item, which the in-process gateway also answers with a
+            # reply.
             return Refused(reason=str(error))
-        # A receipt has the time of the gateway's clock; there is no store here to ask.
+        # A receipt has a time of the gateway's clock; this process has no store.
         now_s = time.time()  # noqa: TID251 - the same
         verified = self._receipts.verified(reply, request, now_s)
         if isinstance(reply, Claimed) and verified == Refused(reason=OUT_OF_TIME):
@@ -217,16 +217,16 @@ class HttpGateway:
         return verified
 
     async def _wait_for_clock(self, item_id: str, fence: int) -> None:
-        """Give back what only a wrong clock keeps from running.
+        """Give back a claim if only a wrong clock stops the call.
 
         Raises:
-            ClockWrong: where the gateway's answers say so. Who else answers there can
-                let calls wait by this, and run none.
+            ClockWrong: when the gateway's answers show that the clock is wrong. A false
+                gateway could delay calls with this, but run none.
         """
         problem = self.connection.clock.problem
         if not problem:
             return
-        # Else it would end as a doubt that people have to clear up.
+        # Otherwise people would have to reconcile the call as in doubt.
         with suppress(KeyturnError), one_write():
             await self.release(item_id, fence, has_begun=False)
         raise ClockWrong(
@@ -242,8 +242,8 @@ class HttpGateway:
     async def finish(self, item_id: str, fence: int, result: Result) -> bool:
         """Record a result; see `Gateway.finish`.
 
-        Also when who asks is cancelled: the call has run, and without its end people
-        would be asked whether it did.
+        It continues after a cancellation: the call has run, and without its result
+        people would have to reconcile it.
         """
         question = http_api.Finish(item_id=item_id, fence=fence, result=result)
         return await waited_for(begun(self.connection.ask(http_api.FINISH, question)))
@@ -256,7 +256,7 @@ class HttpGateway:
         await self.connection.ask(http_api.RELEASE, question)
 
     def keeps_calls(self) -> bool:
-        """Return True: the gateway itself knows under which lease it is asked."""
+        """Return True: the gateway reads the lease from each request."""
         return True
 
     async def report_progress(self, progress: CallProgress) -> CallBegun:
@@ -268,11 +268,11 @@ class HttpGateway:
         await self.connection.ask(http_api.ENDED, end)
 
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
-        """Return what became of the calls of a message; see `Gateway.outcomes`."""
+        """Return the outcomes of the calls of a message; see `Gateway.outcomes`."""
         return await self.connection.ask(http_api.OUTCOMES, ref)
 
     async def supersede(self, ref: TurnRef) -> None:
-        """End what still waits of a turn; see `Gateway.supersede`."""
+        """Supersede waiting calls of a turn; see `Gateway.supersede`."""
         await self.connection.ask(http_api.SUPERSEDE, ref)
 
     async def history(self, run: RunRef, within: str = "") -> tuple[EditRecord, ...]:
@@ -281,19 +281,19 @@ class HttpGateway:
         return await self.connection.ask(http_api.HISTORY, question)
 
     async def edits_known(self, ref: TurnRef, edits: Mapping[str, str]) -> EditsKnown:
-        """Return which edits were made; see `Gateway.edits_known`."""
+        """Return the edits that were really made; see `Gateway.edits_known`."""
         question = http_api.EditsQuestion(ref=ref, edits=dict(edits))
         return await self.connection.ask(http_api.EDITS_KNOWN, question)
 
     async def late_reports(
         self, ref: TurnRef, item_ids: Collection[str]
     ) -> tuple[LateReport, ...]:
-        """Return what was reported late; see `Gateway.late_reports`."""
+        """Return the late reports of executors; see `Gateway.late_reports`."""
         question = http_api.LateReportsQuestion(ref=ref, item_ids=tuple(item_ids))
         return await self.connection.ask(http_api.LATE_REPORTS, question)
 
     async def note(self, agent: str) -> AgentNote:
-        """Return what the system prompt should say; see `Gateway.note`."""
+        """Return the tools for the system prompt; see `Gateway.note`."""
         return await self.connection.ask(
             http_api.NOTE, http_api.NoteQuestion(agent=agent)
         )
@@ -304,9 +304,9 @@ class HttpGateway:
 
 
 def _with_schemas_of_json(turn: Turn) -> Turn:
-    """Return a turn with a schema that nobody can use in place of one that is no JSON.
+    """Replace schemas that are not JSON with an unusable schema.
 
-    The gateway then takes edits away, as it does in its own process.
+    The gateway then disables edits, as it does in its process.
     """
     schemas = {tool: _of_json(schema) for tool, schema in turn.schemas.items()}
     return turn if schemas == turn.schemas else turn.with_(schemas=schemas)
@@ -325,11 +325,11 @@ KEY_VARIABLE = "KEYTURN_API_KEY"
 
 
 def agent_name(name: str) -> str:
-    """Return the name of an agent.
+    """Check the name of an agent and return it.
 
     Raises:
-        SettingsError: when it is empty, or has blanks around it or characters that
-            nobody sees: no policy and no API key could name it.
+        SettingsError: when it is empty, or has surrounding blanks or invisible
+        characters: no policy and no API key could name it.
     """
     require(
         is_a(name, str) and is_name(name),
@@ -346,10 +346,10 @@ def given_gateway(
     api_key: str | None = None,
     receipt_keys: Iterable[str] = (),
 ) -> Gateway | None:
-    """Return the gateway that a program names; None when it names none.
+    """Return the gateway of a program's arguments; None if they name none.
 
-    A URL takes its key from ``api_key``, else from the environment. With
-    ``receipt_keys`` and without a URL it is the gateway of the environment.
+    A URL uses the key in ``api_key``, or else in the environment. ``receipt_keys``
+    without a URL is for the gateway of the environment.
 
     Raises:
         SettingsError: when the URL or a key cannot be used.
@@ -375,7 +375,7 @@ def given_gateway(
 
 
 def current_gateway() -> Gateway:
-    """Return the gateway of this context, else the one that the environment names.
+    """Return the gateway of this context, or else the one named by the environment.
 
     Raises:
         NotAllowed: when there is none; gated tools then do not run.
@@ -397,7 +397,7 @@ def current_gateway() -> Gateway:
 def gateway_at(
     url: str | None, api_key: str | None, receipt_keys: Iterable[str] = ()
 ) -> HttpGateway:
-    """Return the gateway at a URL; URL and API key may be the environment's.
+    """Return the gateway at a URL; the environment may set URL and API key.
 
     Raises:
         SettingsError: when the URL or the key is missing or cannot be used.
@@ -411,10 +411,10 @@ def gateway_at(
 
 
 def key_or_environment(api_key: str | None) -> str:
-    """Return an API key that was given, else the one of the environment.
+    """Return the given API key, or else the one of the environment.
 
     Raises:
-        SettingsError: when it is no text.
+        SettingsError: when it is not text.
     """
     require_secret(
         api_key is None or is_a(api_key, str),

@@ -1,4 +1,4 @@
-"""Make the HTTP clients of this process: which proxy they use, and whom they trust.
+"""Make the HTTP clients of this process: their proxies and trusted certificates.
 
 ``HTTPS_PROXY``, ``HTTP_PROXY``, ``ALL_PROXY`` and ``NO_PROXY`` apply to each request by
 its URL. A request to this machine never goes through a proxy. Webhooks use no proxy,
@@ -30,7 +30,7 @@ def outgoing(
 
     Args:
         connector: in place of a default one.
-        timeout_s: how long one request may take, unless it has a limit of its own.
+        timeout_s: time-out of a request without a separate limit.
     """
     # The environment of a process does not change, and a lookup takes some time.
     proxy_of = cache(proxy_for)
@@ -38,7 +38,7 @@ def outgoing(
     async def use_proxy(
         request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        # Also replaces a proxy that a library has read from the environment.
+        # Also replaces a proxy that the library has read from the environment.
         proxy = proxy_of(request.url.scheme, request.url.host or "")
         request.update_proxy(proxy, None, None)
         return await handler(request)
@@ -52,7 +52,7 @@ def outgoing(
 
 
 def proxy_for(scheme: str, host: str) -> URL | None:
-    """Return the proxy that the environment names for a host; None without one.
+    """Return the proxy of the environment for a host; None without one.
 
     Raises:
         SettingsError: the proxy does not speak HTTP.
@@ -75,9 +75,9 @@ def proxy_for(scheme: str, host: str) -> URL | None:
 
 @cache
 def trusted() -> ssl.SSLContext:
-    """Return whom a client trusts: the system's certificates, and Mozilla's.
+    """Return the certificates that a client trusts: the system's and Mozilla's.
 
-    ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` name others in place of both.
+    ``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` replace both.
     """
     context = ssl.create_default_context()
     if not any(map(os.environ.get, _CERTIFICATES)):
@@ -88,7 +88,7 @@ def trusted() -> ssl.SSLContext:
 def _is_this_machine(host: str) -> bool:
     try:
         address = ip_address(host)
-        # Python before 3.13 does not look into ::ffff:127.0.0.1.
+        # Python before 3.13 does not unwrap ::ffff:127.0.0.1.
         return (getattr(address, "ipv4_mapped", None) or address).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")

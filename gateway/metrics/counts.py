@@ -10,9 +10,9 @@ from keyturn.gateway.metrics.duration_histogram import DurationHistogram
 
 
 class Outcome(StrEnum):
-    """How a call got its answer; each call has one each time that it is asked for.
+    """The answer of a call; each call has one each time it is asked for.
 
-    A call that people decided and that went back to people is asked for again.
+    A call that goes back to people after a decision is asked for again.
     """
 
     AUTO = "auto"
@@ -28,13 +28,13 @@ class Outcome(StrEnum):
 
 
 DECIDED = (Outcome.APPROVED, Outcome.EDITED, Outcome.REJECTED, Outcome.ANSWERED)
-"""A reviewer decided it."""
+"""Outcomes of a reviewer's decision."""
 
 CORRECTED = (Outcome.EDITED, Outcome.REJECTED)
-"""A reviewer wanted something else than the agent."""
+"""Outcomes in which a reviewer corrected the agent."""
 
 UNDECIDED = (Outcome.EXPIRED, Outcome.SUPERSEDED, Outcome.WITHDRAWN)
-"""It waited for people, and ended without the word of a reviewer."""
+"""Outcomes of calls that waited for people but got no decision."""
 
 
 @dataclass(frozen=True)
@@ -46,28 +46,28 @@ class Share:
 
     @property
     def rate(self) -> float | None:
-        """Return it as a fraction; None of nothing."""
+        """Return it as a fraction; None if the whole is empty."""
         return self.part / self.whole if self.whole else None
 
 
 @dataclass
 class Counts:
-    """What happened to calls of one kind.
+    """Counts for calls of one kind.
 
     Attributes:
-        calls: how many got which answer.
+        calls: number of calls by outcome.
         failed: executions that failed.
-        failed_auto: those of them that ran without a decision.
-        unused_auto: calls that the policy let run, and that did not: another policy
-            came first, or their agent came too late.
-        too_soon: approvals that came too soon and were asked for once more.
+        failed_auto: failed executions that ran without a decision.
+        unused_auto: calls that the policy allowed but that did not run: another policy
+            came first, or the agent was too late.
+        too_soon: approvals that came too soon and had to be given again.
         checks: spot checks, by ``asked``, ``right`` and ``wrong``.
         seeded: seeded defects, by ``shown``, ``approved``, ``noticed`` and ``expired``.
         waits: from the card, or from going back to people, to a reviewer's decision.
         runs: finished runs.
-        unasked_runs: those of them in which no call waited for people.
-        unknown_runs: further runs that finished; their beginning was not read, so
-            nobody knows whether they asked.
+        unasked_runs: finished runs without a call that waited for people.
+        unknown_runs: more finished runs. Their beginning was not read, so it is unknown
+            whether they asked people.
     """
 
     calls: Counter[Outcome] = field(default_factory=Counter[Outcome])
@@ -83,55 +83,56 @@ class Counts:
     unknown_runs: int = 0
 
     def among(self, *outcomes: Outcome) -> int:
-        """Return how many calls had one of these answers."""
+        """Return how many calls had one of these outcomes."""
         return sum(self.calls[one] for one in outcomes)
 
     @property
     def evaluated(self) -> int:
-        """Return how many calls there were; not those that the agent got back.
+        """Return the number of evaluated calls.
 
-        These did not fit their schema, or named no tool: nobody evaluated them. One
-        that was let run and did not is not counted either: its agent asks again.
+        Two kinds are excluded. Returned calls did not fit their schema or named no
+        tool, so they were not evaluated. Calls that were allowed but did not run are
+        asked for again.
         """
         left_out = self.calls[Outcome.RETURNED] + self.unused_auto
-        # What was let run in one period may lapse in the next.
+        # A call allowed in one period may lapse in the next.
         return max(0, sum(self.calls.values()) - left_out)
 
     @property
     def autonomous(self) -> Share:
-        """Return the calls that ran without a decision by a person, and did not fail.
+        """Return the calls that ran without a person's decision and did not fail.
 
-        Of all calls; those that the policy denied count among all.
+        The whole is all evaluated calls, including denied ones.
         """
-        # A call may fail in another period than it was let run in.
+        # A call may be allowed in one period and fail in the next.
         let_run = self.calls[Outcome.AUTO] - self.unused_auto
         completed = max(0, let_run - self.failed_auto)
         return Share(completed, self.evaluated)
 
     @property
     def autonomous_runs(self) -> Share:
-        """Return the runs in which nobody was asked, of those that finished."""
+        """Return the runs without a question to people, of the finished ones."""
         return Share(self.unasked_runs, self.runs)
 
     @property
     def corrected(self) -> Share:
-        """Return the decisions by which people edited or rejected a call."""
+        """Return the decisions in which people edited or rejected a call."""
         return Share(self.among(*CORRECTED), self.among(*DECIDED))
 
     @property
     def audit_yield(self) -> Share:
-        """Return the calls that were wrong, of those that people checked afterwards."""
+        """Return the calls found wrong, of those that people checked afterwards."""
         wrong = self.checks["wrong"]
         return Share(wrong, wrong + self.checks["right"])
 
     @property
     def rubber_stamped(self) -> Share:
-        """Return the seeded defects that reviewers approved, of those they answered."""
+        """Return the seeded defects that reviewers approved, of the answered ones."""
         approved = self.seeded["approved"]
         return Share(approved, approved + self.seeded["noticed"])
 
     @property
     def is_empty(self) -> bool:
-        """Return whether nothing happened that has a line of its own."""
+        """Return whether all counts that have a line in the report are 0."""
         beside = self.checks.total() + self.seeded.total()
         return not (self.evaluated or self.runs or self.unknown_runs or beside)

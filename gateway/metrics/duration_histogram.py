@@ -16,7 +16,7 @@ EXPORTED_S = (
 
 _FIRST_MS = 1000
 _LAST_MS = 30 * 86_400_000
-"""The longest time that a policy lets a call wait."""
+"""The longest wait that a policy allows."""
 
 _STEP = 1.05
 
@@ -24,19 +24,19 @@ _STEP = 1.05
 def _bounds() -> tuple[int, ...]:
     steps = math.ceil(math.log(_LAST_MS / _FIRST_MS, _STEP))
     grid = {round(_FIRST_MS * _STEP**step) for step in range(steps + 1)}
-    # The exported bounds are among ours, so exported counts are exact, too.
+    # The exported bounds are bucket bounds, so exported counts are exact, too.
     return tuple(sorted(grid | {1000 * bound for bound in EXPORTED_S}))
 
 
 _BOUNDS_MS = _bounds()
-"""Upper ends of the buckets, each at most 5 % above the one before."""
+"""Upper bounds of the buckets, each at most 5 % above the previous one."""
 
 
 @dataclass
 class DurationHistogram:
-    """How long things took, counted in some 300 buckets however many there are.
+    """A histogram of durations with about 300 buckets, independent of their number.
 
-    A quantile is at most 3 % away from the exact one, or a second where that is more.
+    A quantile is within 3 % of the exact one, or within a second if that is more.
     """
 
     count: int = 0
@@ -46,7 +46,7 @@ class DurationHistogram:
     buckets: Counter[int] = field(default_factory=Counter[int])
 
     def add(self, duration_ms: int) -> None:
-        """Count one; below zero, which a clock that went back may give, is zero."""
+        """Count a duration; a negative one, after a clock change, counts as zero."""
         took_ms = max(0, duration_ms)
         first = self.count == 0
         self._shortest_ms = took_ms if first else min(self._shortest_ms, took_ms)
@@ -56,7 +56,7 @@ class DurationHistogram:
         self.buckets[bisect_left(_BOUNDS_MS, took_ms)] += 1
 
     def quantile_ms(self, share: float) -> int | None:
-        """Return how long at most this share of them took; None when there is none."""
+        """Return the duration at a quantile, from 0 to 1; None if there is none."""
         if not self.count:
             return None
         rank, seen = max(1, math.ceil(share * self.count)), 0
@@ -67,7 +67,7 @@ class DurationHistogram:
         return self.longest_ms
 
     def up_to(self) -> list[int]:
-        """Return how many took at most each time of `EXPORTED_S`."""
+        """Return the number of durations up to each bound in `EXPORTED_S`."""
         below = [*accumulate(self.buckets[i] for i in range(len(_BOUNDS_MS)))]
         return [below[bisect_left(_BOUNDS_MS, 1000 * bound)] for bound in EXPORTED_S]
 

@@ -12,17 +12,17 @@ from keyturn.gateway.protocol.strict_json import parse_object
 from keyturn.gateway.validation_errors import sentence
 
 _LAST_MS = 253_402_000_000_000
-"""Near the end of the year 9999: within what can be shown in any zone."""
+"""Near the end of the year 9999, so that it can be shown in any time zone."""
 
 
 def events_of(lines: Iterable[str], source: str) -> Iterator[Event]:
     """Yield the event of each line; empty lines are skipped.
 
-    A file of any size is read a line at a time.
+    Lines are read one at a time, so a file may have any size.
 
     Args:
         lines: of `keyturn audit export`.
-        source: the name of the file, for errors.
+        source: name of the file, for errors.
 
     Raises:
         SettingsError: names the line that is not a row of an export.
@@ -44,5 +44,5 @@ def _event(line: str, place: str) -> Event:
         problem = sentence(error.errors()[0], Event)
         raise SettingsError(f"{place}: {problem}") from error
     if not 0 < event.at_ms <= _LAST_MS:
-        raise SettingsError(f"{place}: 'at_ms' is missing, or is no time.")
+        raise SettingsError(f"{place}: 'at_ms' is missing, or is not a time.")
     return event

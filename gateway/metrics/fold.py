@@ -1,12 +1,11 @@
 """Fold events into metrics: per tool, per tier, per day and per hour of the day.
 
-There is one fold and there are two sources: the audit log, also as `keyturn audit
-export` wrote it, and what is announced from now on. Both give the same numbers.
+One fold has two sources: the audit log, also as exported by `keyturn audit export`, and
+live events. Both give the same numbers.
 
 Counts are exact. Waiting times are counted in buckets, see `DurationHistogram`. Memory
-does not grow with the number of events: an agent may call its tools what it likes, and
-an export may hold any time, so each table has at most `MAX_ROWS` rows and one for the
-others.
+does not grow with the number of events. Names of tools, and times in an export, are
+arbitrary, so each table has at most `MAX_ROWS` rows and one more for all others.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from keyturn.gateway.metrics.counts import DECIDED, Counts, Outcome
 from keyturn.gateway.protocol.records import RunRef, Tier
 
 MAX_ROWS = 1000
-"""Tools, and days, that have a row of their own."""
+"""Most tools, and most days, with a separate row."""
 
 MAX_RUNS = 10_000
-"""Unfinished runs that are remembered; beyond it, the oldest is not counted."""
+"""Most unfinished runs in memory; above it, the oldest is dropped uncounted."""
 
 OTHERS = "(others)"
-"""The row of everything that has none of its own."""
+"""The row for everything without a separate row."""
 
 _OUTCOMES = {
     EventName.CALL_RAN: Outcome.AUTO,
@@ -63,15 +62,15 @@ _COUNTED = _FAILED | {
     EventName.SEEDED_ANSWERED,
     EventName.SEEDED_EXPIRED,
 }
-"""Events that count and are no answer to a call."""
+"""Counted events that are not an answer to a call."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which events count. Empty text selects everything.
+    """Filter for counted events. Empty text selects everything.
 
-    ``since_ms`` is the earliest time and ``until_ms`` the one before which it happened,
-    both in Unix milliseconds.
+    Events from ``since_ms`` (inclusive) to ``until_ms`` (exclusive) count, both in Unix
+    milliseconds.
     """
 
     since_ms: int = 0
@@ -81,12 +80,12 @@ class Selection:
     agent: str = ""
 
     def is_in_time(self, event: Event) -> bool:
-        """Return whether an event is of the period."""
+        """Return whether an event is in the period."""
         is_before = self.until_ms is None or event.at_ms < self.until_ms
         return is_before and event.at_ms >= self.since_ms
 
     def has_call(self, event: Event) -> bool:
-        """Return whether the call of an event is one of these."""
+        """Return whether the call of an event is selected."""
         return (
             self.tool in {"", event.tool}
             and self.tier in {"", tier_of(event)}
@@ -94,7 +93,7 @@ class Selection:
         )
 
     def has_run(self, run: RunRef) -> bool:
-        """Return whether a run is one of these; it has neither tool nor tier."""
+        """Return whether a run is selected; runs have neither tool nor tier."""
         return not self.tool and not self.tier and self.agent in {"", run.agent}
 
 
@@ -102,23 +101,22 @@ EVERYTHING = Selection()
 
 
 class Metrics:
-    """What happened in a period.
+    """The counts of a period.
 
     Args:
-        selected: which events count.
-        zone: whose days and hours the tables have.
+        selected: filter for counted events.
+        zone: time zone of days and hours in the tables.
 
     Attributes:
-        total: of all that is selected.
-        tools: by name; ``OTHERS`` is the row of those for which there is no room.
+        total: counts of all selected events.
+        tools: by name; ``OTHERS`` is the row for tools above the limit.
         tiers: by name.
-        days: by date, such as ``2026-11-23``, in the order in which they were first
-            seen.
-        hours: by the hour of the day, 0 to 23. Waits count in the hour in which they
-            began, and everything else when it happened.
+        days: by date, such as ``2026-11-23``, in the order of first events.
+        hours: by hour of the day, 0 to 23. Waits count in the hour of their start, all
+            other events in the hour of the event.
         cells: by tool and tier.
-        open_runs: runs that have not finished, and whether one of them asked people.
-            What comes before the period is followed too: a run counts when it ends.
+        open_runs: unfinished runs, and whether one of their calls asked people. Events
+            before the period are read, too: a run counts when it ends.
         security: security events by kind.
     """
 
@@ -135,12 +133,12 @@ class Metrics:
         self.security: Counter[str] = Counter()
 
     def add(self, event: Event) -> None:
-        """Count one event; they come in the order of the log."""
+        """Count one event; events have to come in the order of the log."""
         self._add_run(event)
         if event.name is EventName.SECURITY_DETECTED:
             self._add_security(event)
             return
-        # An answer of a person is no review of a call, nor is a standing approval.
+        # Answers of people and standing approvals are not reviews of a call.
         if event.concerns_no_call:
             return
         is_selected = self.selected.is_in_time(event) and self.selected.has_call(event)
@@ -151,8 +149,8 @@ class Metrics:
         for counts in (*self._rows_of_call(event), self._hour(event.at_ms)):
             _count(counts, event, outcome)
         if waited_ms is not None:
-            # People are slow in the hour in which they are asked, not in the one in
-            # which they come back.
+            # Waits show when people are slow to react: in the hour of the request, not
+            # in that of the decision.
             opened = self._hour(max(0, event.at_ms - waited_ms))
             for counts in (*self._rows_of_call(event), opened):
                 counts.waits.add(waited_ms)
@@ -191,14 +189,14 @@ class Metrics:
             case EventName.RUN_STARTED:
                 self._begin(run)
             case EventName.APPROVAL_OPENED if run in self.open_runs:
-                # One that the policy decided as it opened asks nobody.
+                # An approval that the policy decides at once asks no people.
                 self.open_runs[run] = self.open_runs[run] or not event.is_auto_approved
             case EventName.RUN_FINISHED if run in self.open_runs:
                 was_asked = self.open_runs.pop(run)
                 if self.selected.is_in_time(event):
                     self._end(event.at_ms, was_asked=was_asked)
             case EventName.RUN_FINISHED if self.selected.is_in_time(event):
-                # It began before what was read, so nobody knows whether it asked.
+                # Its start was not read, so it is unknown whether it asked people.
                 self.total.unknown_runs += 1
             case _:
                 pass
@@ -216,7 +214,7 @@ class Metrics:
             counts.unasked_runs += not was_asked
 
     def _begin(self, run: RunRef) -> None:
-        # A second message goes into a run that asks already: it is still one run.
+        # A second message to a waiting run does not start another run.
         self.open_runs.setdefault(run, False)
         if len(self.open_runs) > MAX_RUNS:
             del self.open_runs[next(iter(self.open_runs))]
@@ -250,22 +248,22 @@ def _count(counts: Counts, event: Event, outcome: Outcome | None) -> None:
 
 
 def outcome_of(event: Event) -> Outcome | None:
-    """Return the answer that a call got by this event; None when it got none."""
+    """Return the outcome of a call by this event; None if it has none."""
     if UNUSED in event.data:
         return None  # counted when it was authorized
     if event.name is not EventName.ITEM_AUTHORIZED:
         return _OUTCOMES.get(event.name)
-    # A claim that is given back leaves its item authorized as well; nobody acted.
+    # A released claim also leaves its item authorized, without a person's action.
     if event.actor in {"", BY_GATEWAY}:
         return None
-    # Nobody was asked about what a standing approval covers.
+    # Calls covered by a standing approval ask no people.
     if event.actor == BY_POLICY or event.is_covered:
         return Outcome.AUTO
     return Outcome.EDITED if EDITED in event.data else Outcome.APPROVED
 
 
 def tier_of(event: Event) -> str:
-    """Return the tier of the call of an event; ``OTHERS`` for none that is known."""
+    """Return the tier of the call of an event; ``OTHERS`` if it is unknown."""
     # Only calls of tier auto fail without an approval; that event has no tier.
     if event.name is EventName.CALL_FAILED and not event.tier:
         return Tier.AUTO.value
@@ -273,6 +271,6 @@ def tier_of(event: Event) -> str:
 
 
 def _waited_ms(event: Event) -> int | None:
-    """Return how long it waited; None where the entry does not say."""
+    """Return the waiting time of an event; None if it has none."""
     text = event.data.get(WAITED_MS, "")
     return int(text) if _MILLISECONDS.fullmatch(text) else None

@@ -14,9 +14,9 @@ QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
 def as_json(metrics: Metrics) -> JsonObject:
-    """Return everything that was counted; times are in seconds, rates from 0 to 1.
+    """Return all counts; times are in seconds, rates from 0 to 1.
 
-    A rate of nothing, and a waiting time when nothing waited, is null.
+    A rate of an empty whole, and a waiting time without waits, is null.
     """
     selected = metrics.selected
     days, hours = sorted(metrics.days.items()), sorted(metrics.hours.items())

@@ -11,14 +11,14 @@ from keyturn.gateway.metrics.fold import Metrics
 from keyturn.gateway.metrics.report import QUANTILES
 
 HEADINGS = ("Calls", "Auto", "Decided", "Corrected", *QUANTILES)
-"""Of the cells of a row; the first column names the row."""
+"""Headings of the cells of a row, without the first column."""
 
 NONE = "-"
 _UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 
 
 class Fact(NamedTuple):
-    """One line: what it is about, a rate in percent or "", and what it is made of."""
+    """One line: its subject, a rate in percent or "", and the counts behind it."""
 
     name: str
     rate: str
@@ -26,7 +26,7 @@ class Fact(NamedTuple):
 
 
 def facts(metrics: Metrics) -> Iterator[Fact]:
-    """Yield the lines on everything that is selected."""
+    """Yield the lines about all selected events."""
     total = metrics.total
     runs = total.autonomous_runs
     auto, corrected = total.autonomous, total.corrected
@@ -54,7 +54,7 @@ def facts(metrics: Metrics) -> Iterator[Fact]:
 
 
 def _rest(total: Counts) -> Iterator[Fact]:
-    """Yield what is worth a line only when it happened."""
+    """Yield the lines that are shown only if their count is not 0."""
     if undecided := total.among(*UNDECIDED):
         parts = [f"{total.calls[one]} {one}" for one in UNDECIDED if total.calls[one]]
         calls = _count(undecided, "call")
@@ -102,7 +102,7 @@ def cells(counts: Counts) -> list[str]:
 
 
 def rate(share: Share) -> str:
-    """Return a share in percent; only all of them are 100 %, and none 0 %."""
+    """Return a share in percent; 0 % and 100 % are always exact."""
     if not share.whole:
         return NONE
     if 0 < share.part * 100 < share.whole:
@@ -118,7 +118,7 @@ def short_duration(value_ms: int) -> str:
     seconds = round(value_ms / 1000)
     for (unit, size), (smaller, part) in pairwise(_UNITS):
         if seconds >= size:
-            # Of ten and more, the smaller unit would be more exact than the count is.
+            # From ten on, the smaller unit would suggest too much precision.
             rest = seconds % size // part if seconds < 10 * size else 0
             return f"{seconds // size}{unit}" + f"{rest:02}{smaller}" * bool(rest)
     return f"{seconds}s"

@@ -81,7 +81,7 @@ class EffectiveRules:
         requested_tier: the tier that this run of the agent asks for.
 
     Attributes:
-            first: the tool's rule, overridden by the values set for this agent.
+        first: the tool's rule, overridden by the values set for this agent.
     """
 
     def __init__(

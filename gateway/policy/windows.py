@@ -53,8 +53,8 @@ def window_key(
         path: path of the value below the arguments.
 
     Raises:
-            ValueError: when the value is empty or a truth value, or its schema is too
-            long to search (`TooMuchWork`).
+        ValueError: when the value is empty or a truth value, or its schema is too long
+            to search (`TooMuchWork`).
     """
     # An empty key would be one total for everyone; the call is raised instead.
     if value is None or isinstance(value, bool) or value in ("", [], {}):

@@ -1,4 +1,4 @@
-"""Parse a triage model's reply, and let it only raise the tier."""
+"""Parse a triage model's reply, which can only raise the tier."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from pydantic import BaseModel, Field
 from keyturn.gateway.protocol.records import Record, Tier, join
 
 MAX_SCORE = 100
-"""The score of what people should look at first."""
+"""The score of the most urgent calls."""
 
 MAX_RATIONALE = 300
-"""Longest rationale that is kept, in characters."""
+"""Longest stored rationale, in characters."""
 
 MAX_TEXT = 20_000
-"""How much of the end of a string is searched for an assessment, in characters."""
+"""Only this many characters at the end of a string are searched."""
 
 
 class Assessment(Record):
-    """What triage says of one call.
+    """Triage's opinion of one call.
 
     Attributes:
         raise_to: the tier that it asks for; None asks for nothing.
-        score: how soon people should look, 0 to 100; orders queues only.
-        rationale: why, in one line without hidden characters. Untrusted: the
+        score: urgency for people, 0 to 100; it only orders queues.
+        rationale: the reason, in one line without hidden characters. Untrusted: the
             author of the arguments can influence it.
     """
 
@@ -37,41 +37,42 @@ class Assessment(Record):
 
 
 def parse_assessment(raw: object) -> Assessment | None:
-    """Return the assessment in what triage returned; None when there is none.
+    """Return the assessment in the result of triage; None if there is none.
 
-    Never raises, whatever it is given. A tier that does not exist and a score that is
-    no number count as not said. Of several assessments in one text the most
-    cautious counts, so that quoting the arguments first hides nothing.
+    Never raises. An unknown tier and an invalid score are ignored. Of several
+    assessments in one text the most cautious counts, so that quoting the arguments
+    first hides nothing.
 
     Args:
         raw: an `Assessment`, a mapping or model with its names, or text with JSON.
     """
     try:
         return most_cautious(_read(found) for found in _objects(raw))
-    except Exception:  # noqa: BLE001 - foreign objects may raise whatever they like
+    except Exception:  # noqa: BLE001 - foreign objects may raise anything
         return None
 
 
 def most_cautious(assessments: Iterable[Assessment | None]) -> Assessment | None:
-    """Return the assessment that asks for most; None when there is none."""
-    # The most cautious: text of the call that a model quotes may hold one as well.
+    """Return the assessment that asks for most; None if there is none."""
+    # The most cautious: text of the call, quoted by the model, may contain one as well.
     return max((one for one in assessments if one), key=_caution, default=None)
 
 
 def apply_assessment(
     tier: Tier, assessment: Assessment | None, *, may_deny: bool
 ) -> Tier:
-    """Return the tier of a call after its assessment: never below what it was.
+    """Return the tier of a call after its assessment; it is never lower than before.
 
     Args:
-        tier: what the call needs without it.
+        tier: the tier without triage.
         assessment: None changes nothing.
-        may_deny: the policy lets triage refuse; else ``deny`` counts as ``escalate``.
+        may_deny: the policy allows triage to refuse; otherwise ``deny`` counts as
+            ``escalate``.
     """
     if assessment is None or assessment.raise_to is None:
         return tier
     asked = assessment.raise_to
-    # Not ignored: a model that would refuse the call has people look at it.
+    # Not ignored: if the model would refuse the call, people look at it.
     if asked is Tier.DENY and not may_deny:
         asked = Tier.ESCALATE
     return join(tier, asked)
@@ -88,7 +89,7 @@ def _objects(raw: object) -> Iterator[Mapping[object, object]]:
     elif isinstance(raw, Mapping):
         yield cast("Mapping[object, object]", raw)
     elif isinstance(raw, str):
-        # The end and not the beginning: a model reasons first and answers last.
+        # The end, not the beginning: a model reasons first and answers last.
         yield from _in_text(raw[-MAX_TEXT:])
 
 
@@ -123,7 +124,7 @@ def _tier(value: object) -> Tier | None:
     if not isinstance(value, str):
         return None
     word = value.strip().lower()
-    # An unknown word asks for nothing: triage can only raise, and nobody relies on it.
+    # An unknown word asks for nothing; no protection relies on triage.
     return Tier(word) if word in set(Tier) else None
 
 
@@ -140,7 +141,7 @@ def _score(value: object) -> int | None:
 def _rationale(value: object) -> str:
     if not isinstance(value, str):
         return ""
-    # What does not print could hide or turn around what follows it.
+    # Unprintable characters could hide or reverse the text after them.
     plain = "".join(one if one.isprintable() else " " for one in value[:MAX_TEXT])
     line = " ".join(plain.split())
     return line if len(line) <= MAX_RATIONALE else f"{line[: MAX_RATIONALE - 1]}…"

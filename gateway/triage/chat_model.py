@@ -38,7 +38,7 @@ score: 0 to 100, how soon people should look: 0 can wait, 100 is urgent and harm
 
 If you cannot give those fields by a tool, answer with one JSON object that has them.\
 """
-"""What the model is told; no request is ever a part of it."""
+"""The system prompt; it contains no part of a request."""
 
 
 class AssessmentForm(BaseModel):
@@ -52,17 +52,17 @@ class AssessmentForm(BaseModel):
 
 
 class ChatModelTriage:
-    """Ask a chat model, with structured output where it has that.
+    """Ask a chat model, with structured output if it supports that.
 
     Args:
-        model: any LangChain chat model; set its own time-out near that of the policy.
+        model: any LangChain chat model; set its time-out near that of the policy.
     """
 
     def __init__(self, model: BaseChatModel) -> None:
         self._ask = _structured(model) or model
 
     async def assess(self, request: TriageRequest) -> Assessment | None:
-        """See `Triage.assess`; None when the model gives none."""
+        """See `Triage.assess`; None when the model returns no assessment."""
         answer: object = await self._ask.ainvoke(
             [SystemMessage(PROMPT), HumanMessage(as_message(request))]
         )
@@ -70,7 +70,7 @@ class ChatModelTriage:
 
 
 def as_message(request: TriageRequest) -> str:
-    """Return the request as the model reads it: JSON that cannot end its own frame."""
+    """Return the request as a message: JSON that cannot end its frame."""
     # The same JSON, without a "<" that could write the closing tag.
     body = request.model_dump_json(indent=1).replace("<", "\\u003c")
     return f"<packet>\n{body}\n</packet>"
@@ -85,9 +85,10 @@ def _structured(model: BaseChatModel) -> Runnable[Any, Any] | None:
 
 
 def _assessment_in(answer: object) -> Assessment | None:
-    """Return the most cautious assessment that is anywhere in an answer.
+    """Return the most cautious assessment anywhere in an answer.
 
-    A model may fill the form, fill it wrongly, call the form's tool twice, or write.
+    A model may fill the form, fill it wrongly, call the form's tool twice, or write
+    text.
     """
     message, found = answer, list[object]()
     if isinstance(answer, Mapping):
@@ -96,8 +97,8 @@ def _assessment_in(answer: object) -> Assessment | None:
         message = parts.get("raw")
     if isinstance(message, AIMessage):
         found += [call["args"] for call in message.tool_calls]
-        # Also what the provider could not parse: a call for more care must not get lost
-        # by a typo.
+        # Including calls that the provider could not parse: a typo must not lose a
+        # warning.
         found += [call["args"] for call in message.invalid_tool_calls]
         found.append(str(message.text))
     return most_cautious(parse_assessment(one) for one in found)

@@ -8,7 +8,7 @@ from keyturn.gateway.protocol.records import Effect, Record, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
 
 MAX_ARGUMENTS = 30
-"""Arguments that are shown at most, in the order of their names."""
+"""Most arguments in a request, in the order of their names."""
 
 MAX_VALUE = 500
 """Longest text of one value, in characters."""
@@ -20,19 +20,19 @@ _HOUR_MS = 3_600_000
 
 
 class TriageRequest(Record):
-    """What triage is shown of a call: no more than a reviewer's card shows.
+    """The input of triage about a call: no more than a reviewer's card shows.
 
     Attributes:
         agent: name of the agent that asks.
         tool: name of the tool; written by a model, so untrusted.
-        tier: what the call needs without triage.
-        reasons: why, as sentences of ours.
-        effect: what the tool does to the world.
-        description: the policy's line for the card; holds untrusted values.
-        arguments: what would run, redacted by the policy; untrusted. A value is as
-            it would run, or text when it is shortened.
-        left_out: arguments that are not listed, because there are too many.
-        is_cut: something is left out or shortened; a shortened text says by how much.
+        tier: the tier without triage.
+        reasons: the reasons for the tier, as fixed text.
+        effect: the effect of the tool.
+        description: the policy's line for the card; contains untrusted values.
+        arguments: the arguments, redacted by the policy; untrusted. A value is as it
+            would run, or text if it is shortened.
+        left_out: number of arguments above the limit.
+        is_cut: a part is omitted or shortened; a shortened text shows by how much.
         hour_utc: hour of the day by the store's clock, 0 to 23.
     """
 
@@ -51,17 +51,16 @@ class TriageRequest(Record):
 def request_of(
     decision: PolicyDecision, *, agent: str, tool: str, args: JsonObject, now_ms: int
 ) -> TriageRequest:
-    """Return the request of a call that was evaluated.
+    """Return the request about an evaluated call.
 
     Args:
-        decision: what policy says of it; names the paths that are hidden.
+        decision: the policy's decision, with the hidden paths.
         agent: name of the agent.
         tool: name of the tool.
         args: strict JSON.
         now_ms: the store's clock.
     """
-    # Redacted before it is shortened: a cut could leave the beginning of what is
-    # hidden.
+    # Redact before shortening: a cut could reveal the beginning of a hidden value.
     every = arguments(args, decision.redact)
     shown = tuple(_bounded(argument) for argument in every[:MAX_ARGUMENTS])
     return TriageRequest(
@@ -79,7 +78,7 @@ def request_of(
 
 
 def _bounded(argument: Argument) -> Argument:
-    """Return an argument as it is, or what is too long of it as text that is cut."""
+    """Return an argument, with a long name or value shortened to text."""
     name, text = argument.name, argument.text
     if len(name) <= MAX_NAME and len(text) <= MAX_VALUE:
         return argument

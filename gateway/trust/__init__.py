@@ -1,1 +1,1 @@
-"""Keys, signatures and sealed texts: what of the store and the agent is believed."""
+"""Keys, signatures and sealed texts: the basis of trust in the store and in agents."""

@@ -1,9 +1,9 @@
-"""API keys of agents: what a key may do, and how what is kept of it is sealed.
+"""API keys of agents: their permissions, and their sealed records.
 
-A key is ``tk_<id>_<secret>``. What is kept of it is its id, a keyed hash of the secret
-(so that a copy of the list is of no use), what it may do, and until when. All of it is
-sealed for its tenant and id: who writes the store can neither make a key nor widen
-one. No key can decide about a call.
+A key is ``tk_<id>_<secret>``. Its record has the id, the permissions, the expiry and a
+keyed hash of the secret, so that a copy of the list is useless. The record is sealed
+for its tenant and id: write access to the store is not enough to make a key or widen
+one. No key can decide on a call.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _NOBODY = bytes(SEAL_BYTES)
 
 
 class ApiKey(Record):
-    """What is kept of a key; empty ``agents`` or ``tools`` are none, "*" is all.
+    """The record of a key; empty ``agents`` or ``tools`` are none, "*" is all.
 
     Attributes:
-        hash: of its secret, in hex; ``seals`` names the key that made it.
-        created_by: who made it, for people.
-        revoked_at: when it was revoked; None: it was not.
+        hash: hash of its secret, in hex; ``seals`` is the id of the hashing key.
+        created_by: name of the creator, for people.
+        revoked_at: when it was revoked; None if it was not.
     """
 
     id: str
@@ -52,7 +52,7 @@ class ApiKey(Record):
     seals: str = ""
 
     def may_be(self, agent: str) -> bool:
-        """Return whether the key speaks for an agent."""
+        """Return whether the key covers an agent."""
         return bool(self.agents & {agent, "*"})
 
     def may_use(self, tool: str) -> bool:
@@ -66,14 +66,14 @@ class ApiKey(Record):
 
 
 class NewKey(NamedTuple):
-    """A new key: what is kept, and the text that is shown once."""
+    """A new key: its record, and the text that is shown once."""
 
     kept: ApiKey
     text: str
 
 
 class PresentedKey(NamedTuple):
-    """A key as a request presents it."""
+    """A key as presented in a request."""
 
     id: str
     secret: str
@@ -96,13 +96,13 @@ def new_api_key(  # noqa: PLR0913 - what a key may do, by name
     Args:
         seals: the gateway's keys for API keys.
         name: for people who read the list.
-        tenant: whose agents it speaks for.
-        agents: their names, "*" for all.
+        tenant: the tenant of its agents.
+        agents: names of the agents, "*" for all.
         now: the time.
-        expires_at: when it ends.
-        tools: names of those whose calls it may propose and run, "*" for all.
-        scopes: what it may do.
-        created_by: who makes it.
+        expires_at: when it expires.
+        tools: names of the tools whose calls it may propose and run, "*" for all.
+        scopes: its permissions.
+        created_by: name of the creator.
     """
     id_ = secrets.token_hex(_ID_BYTES)
     secret = secrets.token_hex(_SECRET_BYTES)
@@ -116,7 +116,7 @@ def new_api_key(  # noqa: PLR0913 - what a key may do, by name
         created_at=now,
         expires_at=expires_at,
         created_by=created_by,
-        # Keyed and fast: the secret has 256 random bits, so nothing can be guessed.
+        # Keyed and fast: the secret has 256 random bits, so it cannot be guessed.
         hash=seals.make(_HASH, [id_], secret.encode()).hex(),
         seals=seals.id,
     )
@@ -124,32 +124,32 @@ def new_api_key(  # noqa: PLR0913 - what a key may do, by name
 
 
 def presented(text: str) -> PresentedKey | None:
-    """Read a key's text; None for any other text."""
+    """Parse a key's text; None for any other text."""
     found = _TEXT.fullmatch(text)
     return None if found is None else PresentedKey(*found.groups())
 
 
 def is_right(seals: SealKeys, key: PresentedKey, kept: ApiKey | None) -> bool:
-    """Return whether a presented key has the secret of what is kept of it."""
-    # Compared also where there is none: the time must not tell which ids exist.
+    """Return whether a presented key has the secret of its record."""
+    # Compared even without a record, so that timing does not reveal which ids exist.
     expected = _NOBODY if kept is None else bytes.fromhex(kept.hash)
     is_same = seals.is_valid(expected, _HASH, [key.id], key.secret.encode())
     return is_same and kept is not None and kept.id == key.id
 
 
 def sealed(seals: SealKeys, key: ApiKey) -> bytes:
-    """Return what is stored of a key: a seal, and JSON."""
+    """Return the stored form of a record: a seal, and JSON."""
     content = key.model_dump_json(exclude_defaults=True).encode()
     seal = seals.make(_RECORD, [key.tenant, key.id], content)
     return b"%b %b" % (base64.b64encode(seal), content)
 
 
 def unsealed(seals: SealKeys, tenant: str, key_id: str, stored: bytes) -> ApiKey:
-    """Return a key from what is stored of it.
+    """Return a record from its stored form.
 
     Raises:
-        NotVerified: ``seal_wrong``: it was not made by the gateway for this tenant and
-            id; ``malformed``: a version that is not known wrote it.
+        NotVerified: ``seal_wrong``: the gateway did not make it for this tenant and id;
+            ``malformed``: an unknown version wrote it.
     """
     seal, _, content = stored.partition(b" ")
     try:

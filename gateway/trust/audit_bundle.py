@@ -1,10 +1,10 @@
 """Bundles of audit entries that prove themselves, without a store or settings.
 
-A bundle is JSON Lines. The first line names the log, with a signed checkpoint. A line
-for each entry has its leaf, the salted values that the leaf hides, and the proof
-that the checkpoint's tree has it at its index. Then come the calls that are still kept,
-by whose hashes entries name them. The last line has the SHA-256 of all lines before it,
-signed: what was left out or put in is noticed, whatever else still fits.
+A bundle is JSON Lines. The first line names the log, with a signed checkpoint. Each
+entry's line has its leaf, the salted values hidden by the leaf, and the proof that the
+checkpoint's tree has it at its index. Then come the stored calls, which entries name by
+hash. The last line has the signed SHA-256 of all previous lines, so removed or added
+lines are detected even if the rest is valid.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _EVERY = 2000
 
 @dataclass
 class BundleLog:
-    """The log that a bundle has entries of.
+    """The log whose entries a bundle has.
 
     Attributes:
-        origin: its name.
-        checkpoint: that its proofs end at.
-        start: index of its first entry in the bundle.
-        end: index behind the last one.
-        is_whole: whether each entry in between is in the bundle.
-        entries: how many were verified.
+        origin: name of the log.
+        checkpoint: checkpoint for all proofs.
+        start: index of the first entry in the bundle.
+        end: index after the last entry.
+        is_whole: whether the bundle has every entry in between.
+        entries: number of verified entries.
     """
 
     origin: str
@@ -62,15 +62,15 @@ class BundleLog:
 
 @dataclass
 class BundleReport:
-    """What was found of a bundle.
+    """Result of verifying a bundle.
 
     Attributes:
-        log: that it has entries of; None where it names none.
-        stories: what it tells of each approval, as far as it verifies.
-        problem: what is wrong first; "" where all of it verifies.
-        bad_index: index of the first entry that cannot be relied on.
+        log: the log of its entries; None if it names none.
+        stories: the history of each approval, from verified entries.
+        problem: the first problem; "" if everything is valid.
+        bad_index: index of the first untrusted entry.
         header: the first line.
-        calls: how many calls came with their arguments.
+        calls: number of calls with their arguments.
     """
 
     log: BundleLog | None = None
@@ -82,7 +82,7 @@ class BundleReport:
 
     @property
     def is_verified(self) -> bool:
-        """Return whether all of it verifies."""
+        """Return whether the whole bundle is valid."""
         return not self.problem
 
 
@@ -93,7 +93,7 @@ def header_line(
     sample: int,
     log: JsonObject,
 ) -> JsonObject:
-    """Return the first line of a bundle; ``sample`` is 0 where all entries are in."""
+    """Return the first line of a bundle; ``sample`` is 0 if it has all entries."""
     return {
         "format": FORMAT,
         "tenant": tenant,
@@ -146,7 +146,7 @@ def verify_bundle(
     *,
     progress: Callable[[int], None] = lambda _lines: None,
 ) -> BundleReport:
-    """Verify a bundle by public keys alone; see `BundleReport`."""
+    """Verify a bundle with public keys only; see `BundleReport`."""
     report = BundleReport()
     check = _Check(report, keys)
     try:
@@ -167,7 +167,7 @@ class _Refused(Exception):
 
 
 class _Check:
-    """Verifies one line after the other."""
+    """Verifies line after line."""
 
     def __init__(self, report: BundleReport, keys: Sequence[PublicKey]) -> None:
         self._report = report
@@ -179,13 +179,13 @@ class _Check:
 
     def line(self, data: bytes) -> None:
         if self._is_ended:
-            raise self._here("it goes on behind its end")
+            raise self._here("it continues after its end")
         try:
             found: object = json.loads(data)
         except (ValueError, RecursionError):
-            raise self._here("a line is no JSON") from None
+            raise self._here("a line is not JSON") from None
         if not isinstance(found, dict):
-            raise self._here("a line is no object")
+            raise self._here("a line is not an object")
         line = cast("JsonObject", found)
         if "end" in line:
             self._ends(line)
@@ -200,12 +200,12 @@ class _Check:
             self._call(line)
 
     def end(self) -> None:
-        """Refuse a bundle that was cut off."""
+        """Refuse a truncated bundle."""
         if not self._is_ended:
             raise self._here("it ends too early")
 
     def _here(self, text: str) -> _Refused:
-        """Return a refusal that names the entry that would come next."""
+        """Return a refusal at the index of the next expected entry."""
         log = self._report.log
         return _Refused(text, log.last + 1 if log else None)
 
@@ -238,7 +238,7 @@ class _Check:
     def _entry(self, line: JsonObject) -> None:
         index, log = line.get("index"), self._report.log
         if log is None or type(index) is not int or index <= log.last:
-            raise self._here("an entry stands where it does not belong")
+            raise self._here("an entry is out of order")
         if log.is_whole and index != log.last + 1:
             raise _Refused(f"entry {log.last + 1} is missing", log.last + 1)
         if not log.is_whole and line.get("after") != log.last:
@@ -289,7 +289,7 @@ class _Check:
         except NotVerified as error:
             raise self._here(f"its end is refused: {error.problem}") from None
         if text != _whole(self._lines, self._sum.digest()) or log is None:
-            raise self._here("something was put in, left out or changed in it")
+            raise self._here("lines were added, removed or changed")
         self._is_ended = True
 
 
@@ -301,14 +301,14 @@ def _texts(line: JsonObject) -> Iterator[str]:
     proof = line.get("proof")
     for one in proof if isinstance(proof, list) else []:
         if not isinstance(one, str):
-            raise TypeError("a hash of a proof is no text")
+            raise TypeError("a hash of a proof is not text")
         yield one
 
 
 def _openings(line: JsonObject) -> Iterator[tuple[str, Hidden]]:
     found = line.get("open")
     if not isinstance(found, dict):
-        raise NotVerified("leaf_wrong", "it does not say what it hides")
+        raise NotVerified("leaf_wrong", "it does not open its hidden values")
     for name, one in found.items():
         match one:
             case [str(salt), str(value)]:

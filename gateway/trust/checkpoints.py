@@ -1,8 +1,8 @@
 """Signed heads of a log and proofs of its entries, readable without it.
 
-A checkpoint (c2sp.org/tlog-checkpoint) says how many entries a log has and the root of
-its tree. A proof (c2sp.org/tlog-proof) shows one entry in the tree of a checkpoint. A
-checkpoint is a text that is signed and stays readable (c2sp.org/signed-note).
+A checkpoint (c2sp.org/tlog-checkpoint) contains the number of entries of a log and the
+root of its tree. It is a signed text that people can read (c2sp.org/signed-note). A
+proof (c2sp.org/tlog-proof) proves one entry in the tree of a checkpoint.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LINE = re.compile(rf"{_DASH} (\S+) (\S+)")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The head of a log: its name, the number of its entries and the root over them."""
+    """The head of a log: its name, its number of entries and its root."""
 
     origin: str
     size: int
@@ -57,7 +57,7 @@ def verified_checkpoint(
     Raises:
         NotVerified: ``malformed``, ``signature_wrong`` or ``origin_wrong``.
     """
-    # Lines after the third are not forbidden, and no auditor would compare them.
+    # The format allows more lines, but auditors would not compare them.
     found = _HEAD.fullmatch(verified_note(note, keys))
     if found is None:
         raise NotVerified("malformed", "it is not a checkpoint of three lines")
@@ -68,7 +68,7 @@ def verified_checkpoint(
 
 
 def proof_text(index: int, proof: Sequence[bytes], note: str) -> str:
-    """Return the proof of the entry at a place in the tree of a signed checkpoint."""
+    """Return the proof of an entry at its index in the tree of a signed checkpoint."""
     hashes = "".join(f"{_encoded(one)}\n" for one in proof)
     return f"{_PROOF}\nindex {index}\n{hashes}\n{note}"
 
@@ -91,8 +91,8 @@ def signed_note(text: str, *keys: SigningKey) -> str:
     """Return a note: the text, an empty line, and a line for each signature.
 
     Raises:
-        ValueError: when the text does not end with a newline, or holds another control
-            character.
+        ValueError: when the text does not end with a newline, or contains another
+            control character.
     """
     if not text.endswith("\n") or not _is_plain(text):
         raise ValueError("A note ends with a newline and has no control characters.")
@@ -103,20 +103,20 @@ def signed_note(text: str, *keys: SigningKey) -> str:
 def verified_note(note: str, keys: Sequence[PublicKey]) -> str:
     """Return the text of a note that one of the keys has signed.
 
-    Signatures of unknown keys are left alone; a wrong one of a known key refuses the
-    whole note.
+    Signatures of unknown keys are ignored; one wrong signature of a known key refuses
+    the whole note.
 
     Raises:
         NotVerified: ``malformed`` or ``signature_wrong``.
     """
     if len(note) > MAX_NOTE_BYTES or not _is_plain(note):
         raise NotVerified("malformed", "it is not a signed note")
-    # By the last empty line: the text may have some of its own.
+    # At the last empty line: the text may contain empty lines.
     text, gap, signatures = note.rpartition("\n\n")
     if not gap or not signatures.endswith("\n"):
         raise NotVerified("malformed", "it has no signatures")
     text += "\n"
-    # Only by this newline: `splitlines` also splits at others.
+    # Only at this newline: `splitlines` also splits at others.
     lines = signatures[:-1].split("\n")
     if len(lines) > MAX_SIGNATURES:
         raise NotVerified("malformed", f"it has more than {MAX_SIGNATURES} signatures")
@@ -142,7 +142,7 @@ def _parsed(line: str) -> tuple[str, bytes, bytes]:
     """Return the name, the id and the signature of a line."""
     found = _LINE.fullmatch(line)
     if found is None:
-        raise NotVerified("malformed", "a line below the text is no signature")
+        raise NotVerified("malformed", "a line below the text is not a signature")
     name, encoded = found.groups()
     try:
         raw = base64.b64decode(encoded, validate=True)

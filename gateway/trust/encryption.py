@@ -1,9 +1,9 @@
-"""Encrypt what is stored: one data key for each approval, wrapped by another key.
+"""Encrypt stored texts: one data key per approval, wrapped by another key.
 
 AES-256-GCM with a random nonce of 12 bytes (NIST SP 800-38D). The associated data names
 the place of a text, so that it decrypts nowhere else. A data key encrypts the texts of
-one approval, far below the 2^32 that one key may (section 8.3). Whoever deletes the
-wrapped data key has erased what it encrypted.
+one approval, far below the limit of 2^32 for one key (section 8.3). Deleting the
+wrapped data key erases the texts that it encrypted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KEY_ID_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an encrypted text belongs: it decrypts for this place only."""
+    """The place of an encrypted text; it decrypts only for this place."""
 
     tenant: str
     approval: str
@@ -35,17 +35,17 @@ class Place:
 
     @property
     def associated(self) -> bytes:
-        """Return the place as bytes in which no two places are equal."""
+        """Return the place as bytes, different for any two places."""
         parts = (self.tenant, self.approval, self.field, str(self.rev))
         encoded = [part.encode() for part in parts]
-        # With its length before each: a separator alone could stand in a name.
+        # With the length before each part: a name may contain any separator.
         joined = b"".join(b"%d:%b" % (len(part), part) for part in encoded)
         return b"keyturn/v1/text\x00" + joined
 
 
 @dataclass(frozen=True, slots=True)
 class WrappingKeys:
-    """Keys that wrap data keys, by their ids: the one in use, then older ones."""
+    """Keys that wrap data keys, by id: the current one, then older ones."""
 
     current: str
     _keys: Mapping[str, bytes] = field(repr=False)
@@ -61,12 +61,12 @@ class WrappingKeys:
         return self._keys[id_]
 
     def new_data_key(self, tenant: str, approval: str) -> tuple[bytes, bytes]:
-        """Return a new data key, and the same wrapped, for the store."""
+        """Return a new data key, and its wrapped form for the store."""
         key = os.urandom(KEY_BYTES)
         return key, self.wrap(key, tenant, approval)
 
     def wrap(self, data_key: bytes, tenant: str, approval: str) -> bytes:
-        """Return a data key, encrypted with the key in use, and that key's id."""
+        """Return the current key's id, and the data key encrypted with that key."""
         id_ = bytes.fromhex(self.current)
         place = Place(tenant, approval, "data key")
         return id_ + encrypt(self._keys[self.current], data_key, place)
@@ -75,21 +75,21 @@ class WrappingKeys:
         """Return a data key.
 
         Raises:
-            NotVerified: ``key_unknown`` when its key is gone, ``changed`` when it is
-                not the one that was wrapped for this approval.
+            NotVerified: ``key_unknown`` when its key is gone, ``changed`` when it was
+                modified or wrapped for another approval.
         """
         place = Place(tenant, approval, "data key")
         return decrypt(self.key(wrapped_by(wrapped)), wrapped[_KEY_ID_BYTES:], place)
 
 
 def wrapped_by(wrapped: bytes) -> str:
-    """Return the id of the key that a data key is wrapped with."""
+    """Return the id of the key that wraps a data key."""
     return wrapped[:_KEY_ID_BYTES].hex()
 
 
 @lru_cache(maxsize=16)
 def wrapping_keys(secrets: tuple[bytes, ...]) -> WrappingKeys:
-    """Return the keys that are derived from these secrets; the first one is in use."""
+    """Return the keys derived from these secrets; the first one is current."""
     ids = [key_id_of(one, Purpose.DATA_KEYS) for one in secrets]
     keys = [derived_key(one, Purpose.DATA_KEYS) for one in secrets]
     return WrappingKeys(ids[0], dict(zip(ids, keys, strict=True)))
@@ -97,14 +97,14 @@ def wrapping_keys(secrets: tuple[bytes, ...]) -> WrappingKeys:
 
 @lru_cache(maxsize=16)
 def text_keys(secrets: tuple[bytes, ...]) -> WrappingKeys:
-    """Return the keys of texts that belong to no approval; the first one is in use."""
+    """Return the keys for texts outside approvals; the first one is current."""
     ids = [key_id_of(one, Purpose.TEXTS) for one in secrets]
     keys = [derived_key(one, Purpose.TEXTS) for one in secrets]
     return WrappingKeys(ids[0], dict(zip(ids, keys, strict=True)))
 
 
 def encrypt_here(keys: WrappingKeys, text: bytes, place: Sequence[str]) -> bytes:
-    """Return the id of the key in use, and a text encrypted with it for a place."""
+    """Return the current key's id, and a text encrypted with it for a place."""
     encrypted = encrypt(keys.key(keys.current), text, _place_of(place))
     return bytes.fromhex(keys.current) + encrypted
 
@@ -120,7 +120,7 @@ def decrypt_here(keys: WrappingKeys, stored: bytes, place: Sequence[str]) -> byt
 
 
 def _place_of(place: Sequence[str]) -> Place:
-    # With its length before each part: no two places give the same text.
+    # With the length before each part, so that different places give different texts.
     return Place("", "", "".join(f"{len(one)}:{one}" for one in place))
 
 

@@ -1,11 +1,11 @@
-"""The signing keys of one role, each in a file of its own.
+"""The signing keys of one role, each in a separate file.
 
-A role signs with its newest key. Older ones verify until they are retired; then their
-secret is removed, and what they signed verifies only where old signatures count (the
-audit log). So a key is replaced without a moment in which what waits is refused:
-`rotate`, let everybody have the new public key, `retire` the old one.
+A role signs with its newest key. Older keys verify until they are retired. Retiring
+removes the secret; its signatures then verify only where old signatures count (the
+audit log). To replace a key without refusing waiting calls, `rotate`, distribute the
+new public key, and `retire` the old key.
 
-A file appears whole or not at all, and only its owner can read it.
+Files are written atomically, and only their owner can read them.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ _SEED_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """An Ed25519 key and the name that its signatures carry."""
+    """An Ed25519 key, and the name in its signatures."""
 
     public: PublicKey
     _private: Ed25519PrivateKey = field(repr=False)
 
     @classmethod
     def from_seed(cls, name: str, seed: bytes) -> SigningKey:
-        """Return the key of 32 secret bytes (RFC 8032 section 5.1.5)."""
+        """Return the key from 32 secret bytes (RFC 8032 section 5.1.5)."""
         private = Ed25519PrivateKey.from_private_bytes(seed)
         raw = private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
         return cls(PublicKey(name, raw), private)
 
     def sign(self, message: bytes) -> bytes:
-        """Return the 64 bytes of a signature."""
+        """Return the 64-byte signature of a message."""
         return self._private.sign(message)
 
     def envelope(self, payload_type: str, payload: bytes) -> str:
@@ -62,9 +62,9 @@ class SigningKey:
 
 
 class Role(StrEnum):
-    """Who signs what, each in a process of its own.
+    """The signing roles, each in a separate process.
 
-    ``bot`` signs what people decide, ``gateway`` receipts, ``audit`` the heads of the
+    ``bot`` signs people's decisions, ``gateway`` receipts, ``audit`` the heads of the
     audit log.
     """
 
@@ -74,7 +74,7 @@ class Role(StrEnum):
 
 
 class KeyState(StrEnum):
-    """What a key is used for."""
+    """The current use of a key."""
 
     SIGNS = "signs"
     VERIFIES = "verifies"
@@ -82,7 +82,7 @@ class KeyState(StrEnum):
 
 
 class _File(Record):
-    """What a key file holds; the seed of a retired key is gone."""
+    """The content of a key file; a retired key has no seed."""
 
     v: int = 1
     public: str
@@ -93,7 +93,7 @@ class _File(Record):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key as a list shows it."""
+    """A key as shown in lists."""
 
     public: PublicKey
     state: KeyState
@@ -105,8 +105,8 @@ class KeyFolder:
     """The keys of a role.
 
     Args:
-        folder: of all keys; those of the role are in a folder in it.
-        role: whose they are.
+        folder: folder of all keys; each role has a folder inside it.
+        role: the role.
     """
 
     def __init__(self, folder: Path, role: Role) -> None:
@@ -148,7 +148,7 @@ class KeyFolder:
         )
 
     def verifying(self) -> tuple[PublicKey, ...]:
-        """Return the public keys whose new signatures count, the signing one first."""
+        """Return the keys that verify new signatures, the signing key first."""
         return tuple(
             key.public for key in self.listed() if key.state is not KeyState.RETIRED
         )
@@ -167,21 +167,21 @@ class KeyFolder:
         return self._new(now)
 
     def create_first(self, now: datetime) -> PublicKey | None:
-        """Make the first key of the role; None when there is one already.
+        """Make the first key of the role; return None if it has one.
 
-        Of several processes that start at once, one makes it.
+        Of several processes that start concurrently, only one makes it.
 
         Raises:
             SettingsError: when the folder cannot be read or written.
         """
-        # Without the lock where there is one: every start after the first.
+        # Without the lock if a key exists, as on every start after the first.
         if self.listed():
             return None
         with self._locked():
             return None if self.listed() else self._new(now)
 
     def rotate(self, now: datetime) -> PublicKey:
-        """Make a new key that signs from now on; older ones go on to verify.
+        """Make a new signing key; older keys still verify.
 
         Raises:
             SettingsError: when there is none yet.
@@ -190,7 +190,7 @@ class KeyFolder:
         return self._new(now)
 
     def retire(self, label: str, now: datetime) -> PublicKey:
-        """Remove the secret of a key that no longer signs; raises as `older` does."""
+        """Remove the secret of a key that no longer signs; raises like `older`."""
         key = self.older(label)
         path = self._path(key.public)
         file = self._read(path).with_(seed="", retired_at=key.retired_at or now)
@@ -201,7 +201,7 @@ class KeyFolder:
         """Return a key that no longer signs.
 
         Args:
-            label: its name and id, or its id, as `keyturn keys list` shows them.
+            label: its name and id, or its id, as shown by `keyturn keys list`.
 
         Raises:
             SettingsError: when there is no such key, or it signs.
@@ -226,7 +226,7 @@ class KeyFolder:
     def _new(self, now: datetime) -> PublicKey:
         seed = secrets.token_bytes(_SEED_BYTES)
         public = SigningKey.from_seed(f"keyturn/{self._role}", seed).public
-        # Never before an older key, whatever the clock says: the newest signs.
+        # Always later than older keys, even if the clock is wrong: the newest signs.
         step = timedelta(microseconds=1)
         times = [key.created_at + step for key in self.listed()]
         file = _File(
@@ -239,7 +239,7 @@ class KeyFolder:
 
     def _files(self) -> Iterator[_File]:
         try:
-            # Not by glob, to which a folder that it may not read is an empty one.
+            # Not by glob, which treats an unreadable folder as empty.
             paths = sorted(self._folder.iterdir())
             mode = self._folder.stat().st_mode
         except FileNotFoundError:
@@ -249,7 +249,7 @@ class KeyFolder:
                 f"The keys in {str(self._folder)!r} cannot be read: {error.strerror}. "
                 "Name with 'keys: {folder: …}' a folder that this user can read."
             ) from error
-        # A public key that somebody put there would be believed.
+        # Other users could add a public key, which would be trusted.
         if mode & _OTHERS_WRITE and not _is_read_only(self._folder):
             raise _changeable(self._folder)
         for path in paths:
@@ -263,7 +263,7 @@ class KeyFolder:
         try:
             descriptor = os.open(path, os.O_RDONLY)
             with os.fdopen(descriptor, "rb") as file:
-                # Of the open file: another process may replace what the path names.
+                # Of the open file: another process may replace the file of this name.
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
                 data = file.read()
         except OSError as error:
@@ -286,9 +286,9 @@ class KeyFolder:
         return found
 
     def _parsed(self, data: bytes) -> _File | None:
-        """Return what a file says; None when it is damaged.
+        """Return the content of a key file; None if it is damaged.
 
-        Without an error, which could show a part of the secret.
+        The error is dropped, because it could show a part of the secret.
         """
         try:
             found = _File.model_validate_json(data)
@@ -306,7 +306,7 @@ class KeyFolder:
         try:
             make_private(self._folder)
             draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-            # With its mode from the first moment on.
+            # With its final mode from the start.
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             try:
                 with os.fdopen(descriptor, "wb") as opened:
@@ -315,12 +315,12 @@ class KeyFolder:
                     os.fsync(opened.fileno())
                 if replaces:
                     draft.replace(path)
-                    # A process that was killed may have left the secret in one.
+                    # A killed process may have left the secret in a draft.
                     for left in self._folder.glob(f".{path.name}.*"):
                         left.unlink(missing_ok=True)
                 else:
                     os.link(draft, path)
-                # Before it signs: a power cut must not take the key of what is stored.
+                # Sync before the key signs: a power cut must not lose a key in use.
                 sync_folder(self._folder)
             finally:
                 draft.unlink(missing_ok=True)
@@ -349,9 +349,9 @@ class KeyFolder:
 
 
 def _is_read_only(folder: Path) -> bool:
-    """Return whether nobody can write there, such as to a mounted Kubernetes Secret.
+    """Return whether a folder is read-only, such as a mounted Kubernetes Secret.
 
-    Its folder says that everybody may.
+    The mode of such a folder allows writing.
     """
     return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
 
@@ -359,5 +359,5 @@ def _is_read_only(folder: Path) -> bool:
 def _changeable(path: Path) -> SettingsError:
     return SettingsError(
         f"The signing keys in {str(path)!r} can be changed by other users of this "
-        f"machine; see who did, and run: chmod go-w {path}"
+        f"machine; find out who changed them, and run: chmod go-w {path}"
     )

@@ -1,9 +1,8 @@
-"""The signing keys that a process uses, and the public keys that it believes.
+"""The signing keys of a process, and the public keys that it trusts.
 
-A process signs with the keys of its own roles. Whose signatures it accepts is written
-in its folder, where it shares one with the others, and in the settings, where it does
-not. A key that is made or rotated counts at once, and one that is retired no longer
-after a second, without a restart.
+A process signs with the keys of its roles. Trusted public keys come from the key
+folder, if processes share it, or else from the settings. New and rotated keys count at
+once, and retired keys stop counting after a second, without a restart.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from keyturn.gateway.trust.key_folder import KeyFolder, Role, SigningKey
 logger = logging.getLogger(__name__)
 
 FOLDER = "keys"
-"""Where in the data folder the keys are, if the settings say nothing else."""
+"""Default folder of the keys, inside the data folder."""
 
 _LOOK_S = 1.0
-"""How long a look at the folder counts."""
+"""How long the content of the folder is cached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +40,13 @@ class Keyring:
     """The keys of one process.
 
     Args:
-        folder: of the keys of all roles.
+        folder: folder of the keys of all roles.
         makes: roles whose first key this process makes, if there is none.
-        known: public keys of other processes, by role, beside those of the folder.
-        clock: seconds that only go forward.
+        known: more trusted public keys, of other processes, by role.
+        clock: seconds that only move forward.
 
     Raises:
-        SettingsError: when one of the known keys is not a whole public key.
+        SettingsError: when a known key is not a complete public key.
     """
 
     def __init__(
@@ -91,13 +90,13 @@ class Keyring:
         return tuple(key for key in made if key is not None)
 
     def signing(self, role: Role) -> SigningKey:
-        """Return the key with which this process signs for a role.
+        """Return the key that signs for a role in this process.
 
         Raises:
-            SettingsError: when it has none.
+            SettingsError: when there is none.
         """
         found = self._look(role)
-        # Asked again, so that the error names the folder and what to run.
+        # Read again for an error that names the folder and the command to run.
         return found.signing or self._folder_of(role).signing_key()
 
     def verifying(self, role: Role) -> tuple[PublicKey, ...]:
@@ -105,10 +104,10 @@ class Keyring:
         return (*self._look(role).verifying, *self.known(role))
 
     def verifying_now(self, role: Role) -> tuple[PublicKey, ...]:
-        """Return them as the folder is at this moment.
+        """Return the trusted keys after reading the folder again.
 
-        For a signature whose key is not known: a bot that has just made its first key
-        signs with it at once.
+        For a signature by an unknown key: a bot that has just made its first key signs
+        with it at once.
         """
         self._found[role] = self._read(role, self._clock(), self._found.get(role))
         return self.verifying(role)
@@ -132,8 +131,7 @@ class Keyring:
         except SettingsError as error:
             if before is None:
                 raise
-            # A process that runs goes on with what it has read; the next look tries
-            # again.
+            # A running process keeps the keys that it has read, and retries later.
             log_failure(logger, error, "keys.unreadable role=%s", role)
             return _Found(at_s, before.signing, before.verifying)
         return _Found(at_s, signing, verifying)

@@ -1,7 +1,7 @@
-"""The Merkle tree of a log that only grows (RFC 9162 section 2).
+"""The Merkle tree of an append-only log (RFC 9162 section 2).
 
-A leaf is hashed with the byte 0 before it and a node with the byte 1, so that no node
-passes for a leaf. Hashes are 32 bytes of SHA-256.
+A leaf is hashed after a byte 0 and a node after a byte 1, so that a node cannot pass
+for a leaf. Hashes are 32 bytes of SHA-256.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ EMPTY_ROOT = hashlib.sha256().digest()
 
 
 def leaf_hash(entry: bytes) -> bytes:
-    """Return the hash of an entry as the tree holds it."""
+    """Return the hash of an entry, as a leaf of the tree."""
     return hashlib.sha256(b"\x00" + entry).digest()
 
 
 def node_hash(left: bytes, right: bytes) -> bytes:
-    """Return the hash of two neighbours."""
+    """Return the hash of two adjacent nodes."""
     return hashlib.sha256(b"\x01" + left + right).digest()
 
 
 class MerkleTree:
-    """A tree of leaf hashes to which leaves are added at the end.
+    """A tree of leaf hashes that grows at the end.
 
-    It keeps the hash of every complete subtree, two for each leaf, so that a root and
-    a proof take as many steps as the logarithm of the size.
+    It keeps the hash of every complete subtree, two for each leaf, so that computing a
+    root or a proof takes a logarithmic number of steps.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class MerkleTree:
             self._levels[level].append(node_hash(left, right))
 
     def root(self, size: int | None = None) -> bytes:
-        """Return the root of the first leaves, of all when no number is given.
+        """Return the root of the first ``size`` leaves, or of all.
 
         Raises:
             ValueError: when there are fewer leaves.
@@ -58,7 +58,7 @@ class MerkleTree:
         return self._subtree(0, size) if size else EMPTY_ROOT
 
     def inclusion_proof(self, index: int, size: int | None = None) -> list[bytes]:
-        """Return the hashes that prove a leaf of the first ones (section 2.1.3).
+        """Return the inclusion proof of a leaf in the first ``size`` (section 2.1.3).
 
         Raises:
             ValueError: when there is no such leaf among them.
@@ -94,14 +94,14 @@ class MerkleTree:
 
 
 class TreeHead:
-    """The hashes that the next leaf and the root need, and no others.
+    """The hashes needed for the next leaf and the root, and no others.
 
-    As many as the logarithm of the size: who writes a log keeps no more of it.
+    Their number is logarithmic in the size, so the writer of a log stores only these.
     """
 
     def __init__(self) -> None:
         self.size = 0
-        # Of complete subtrees, the largest first: one for each 1 in the binary size.
+        # Complete subtrees, largest first: one for each 1 in the binary size.
         self._subtrees: list[bytes] = []
 
     def append(self, leaf: bytes) -> None:
@@ -133,7 +133,7 @@ def root_of(leaves: Sequence[bytes]) -> bytes:
 def is_included(
     leaf: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes
 ) -> bool:
-    """Return whether a proof shows this leaf at this place (section 2.1.3.2)."""
+    """Return whether a proof shows this leaf at this index (section 2.1.3.2)."""
     if not 0 <= index < size or len(leaf) != len(EMPTY_ROOT):
         return False
     place, last, found = index, size - 1, leaf

@@ -1,12 +1,12 @@
-"""Seals: short message authentication codes over a text and the place it belongs to.
+"""Seals: short message authentication codes over a text and its place.
 
-HMAC-SHA256, cut to 16 bytes (RFC 2104 section 5; NIST SP 800-107 section 5.3.3). What
-is authenticated begins with a label and names the place: a sealed text that is copied
-to another place, such as another tenant or field, does not verify there.
+HMAC-SHA256, cut to 16 bytes (RFC 2104 section 5; NIST SP 800-107 section 5.3.3). The
+authenticated message begins with a label and names the place: a sealed text that is
+copied to another place, such as another tenant or field, is invalid there.
 
-Each purpose has a key of its own, derived from one secret (HKDF, RFC 5869). A key of
-one purpose says nothing about those of others: what seals a button cannot authenticate
-a record.
+Each purpose has a separate key, derived from one secret (HKDF, RFC 5869). Keys of
+different purposes are independent: a key that seals buttons cannot authenticate a
+record.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from keyturn.gateway.errors import NotVerified
 KEY_BYTES = 32
 
 SEAL_BYTES = 16
-"""How long a seal is."""
+"""Length of a seal in bytes."""
 
 
 class SealKeys:
-    """The keys of one purpose: the one that seals, then older ones that verify.
+    """The keys of one purpose: the sealing key, then older ones that verify.
 
     Args:
-        secrets: what the keys are derived from; the first one is in use.
-        purpose: what they are for.
+        secrets: secrets for the derivation of keys; the first one is current.
+        purpose: purpose of the keys.
 
     Attributes:
-        id: of the key that seals, for people: it says nothing about the key.
+        id: id of the sealing key, for people; it reveals nothing about the key.
     """
 
     def __init__(self, secrets: Sequence[bytes], purpose: Purpose) -> None:
@@ -45,27 +45,27 @@ class SealKeys:
         self.id = key_id_of(secrets[0], purpose)
 
     def make(self, label: str, place: Sequence[str | bytes], content: bytes) -> bytes:
-        """Return the seal of a content in a place, by the key in use.
+        """Return the seal of a content at a place, with the current key.
 
         Args:
-            label: what kind of thing is sealed.
-            place: names where it belongs, such as tenant and field; as many parts, and
-                in the same order, for all of a label.
-            content: what is sealed.
+            label: kind of the sealed content.
+            place: names of the place, such as tenant and field; the same number of
+                parts, in the same order, for all contents of a label.
+            content: the sealed content.
         """
         return _mac(self._keys[0], _message(label, place, content))
 
     def is_valid(
         self, seal: bytes, label: str, place: Sequence[str | bytes], content: bytes
     ) -> bool:
-        """Return whether a seal is of this content in this place, by any key."""
+        """Return whether a seal is valid for this content at this place, by any key."""
         message = _message(label, place, content)
         return any(hmac.compare_digest(_mac(key, message), seal) for key in self._keys)
 
     def check(
         self, seal: bytes, label: str, place: Sequence[str | bytes], content: bytes
     ) -> None:
-        """Accept only what was sealed in this place with one of the keys.
+        """Accept only a content that was sealed for this place with one of the keys.
 
         Raises:
             NotVerified: ``seal_wrong``.
@@ -81,8 +81,8 @@ def seal_keys(secrets: tuple[bytes, ...], purpose: Purpose) -> SealKeys:
 
 
 def _message(label: str, place: Sequence[str | bytes], content: bytes) -> bytes:
-    # With its length before each part, the number of parts before all of them: no two
-    # places and contents give the same bytes.
+    # With the number of parts first and a length before each part, so that different
+    # places and contents give different bytes.
     part = label.encode()
     message = b"keyturn/v1/seal\x00%d:%d:%b" % (1 + len(place), len(part), part)
     for one in place:
@@ -96,7 +96,7 @@ def _mac(key: KeyedHash, message: bytes) -> bytes:
 
 
 class Purpose(StrEnum):
-    """What a derived key is for; the text is part of its derivation."""
+    """The use of a derived key; the text is part of its derivation."""
 
     RECORDS = "keyturn/v1/records"
     AUDIT_ENTRIES = "keyturn/v1/audit-entries"
@@ -109,21 +109,21 @@ class Purpose(StrEnum):
 
 @lru_cache(maxsize=64)
 def derived_key(secret: bytes, purpose: Purpose) -> bytes:
-    """Return the 32 bytes of a purpose; the same for the same secret."""
-    # Without a salt: the secret is 32 random bytes already (RFC 5869 section 3.1).
+    """Return the 32-byte key of a purpose; equal secrets give equal keys."""
+    # No salt: the secret is already 32 random bytes (RFC 5869 section 3.1).
     hkdf = HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=purpose.encode())
     return hkdf.derive(secret)
 
 
 def key_id_of(secret: bytes, purpose: Purpose) -> str:
-    """Return 8 hex digits that name a derived key; they say nothing about it."""
+    """Return the derived key's id: 8 hex digits that reveal nothing about the key."""
     info = f"{purpose}/id".encode()
     hkdf = HKDF(algorithm=SHA256(), length=4, salt=None, info=info)
     return hkdf.derive(secret).hex()
 
 
 class KeyedHash:
-    """HMAC-SHA256 by one key (RFC 2104); equal to ``hmac.digest(key, …, "sha256")``.
+    """HMAC-SHA256 with one key (RFC 2104); equal to ``hmac.digest(key, …, "sha256")``.
 
     `hmac.digest` hashes the key anew for each message, which takes longer than to hash
     a short message. Here the standard library's hash is copied after it has taken the
@@ -139,7 +139,7 @@ class KeyedHash:
         self._begun = hmac.new(key, digestmod="sha256")
 
     def __call__(self, message: bytes) -> bytes:
-        """Return the 32 bytes of a message. Compare them in constant time."""
+        """Return the 32-byte MAC of a message. Compare it in constant time."""
         found = self._begun.copy()
         found.update(message)
         return found.digest()
@@ -147,5 +147,5 @@ class KeyedHash:
 
 @lru_cache(maxsize=64)
 def keyed_hash(key: bytes) -> KeyedHash:
-    """Return the hash by a key, prepared once."""
+    """Return the prepared hash for a key."""
     return KeyedHash(key)

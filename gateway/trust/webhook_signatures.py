@@ -1,8 +1,8 @@
-"""Sign and verify webhooks as the Standard Webhooks specification 1.0.0 says.
+"""Sign and verify webhooks according to Standard Webhooks 1.0.0.
 
 A signature (``v1``, HMAC-SHA256) covers the id of the message, its time and its body. A
-header may hold several, one for each secret, so that a secret can be replaced without a
-gap. Secrets are derived, one for each program that is told, and stored nowhere.
+header may contain several, one for each secret, so that a secret can be replaced
+without interruption. Secrets are derived, one for each receiver, and never stored.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _MAX_SIGNATURES = 16
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A webhook: its id, the second when it is sent, and its body."""
+    """A webhook: its id, its time in seconds, and its body."""
 
     id: str
     at_s: int
     body: bytes
 
     def signature(self, secret: bytes) -> str:
-        """Return the signature by a secret."""
+        """Return the signature with a secret."""
         signed = b"%b.%d.%b" % (self.id.encode(), self.at_s, self.body)
         raw = hmac.digest(secret, signed, "sha256")
         return f"v1,{base64.b64encode(raw).decode()}"
 
 
 def headers(message: Message, secrets: Iterable[bytes]) -> dict[str, str]:
-    """Return the three headers of a message that is signed with these secrets."""
+    """Return the three headers of a message, signed with these secrets."""
     return {
         ID: message.id,
         TIMESTAMP: str(message.at_s),
@@ -52,17 +52,17 @@ def headers(message: Message, secrets: Iterable[bytes]) -> dict[str, str]:
 def verify_webhook(
     received: Mapping[str, str], body: bytes, *, keys: Sequence[bytes], now_s: float
 ) -> Message:
-    """Return a message that one of the secrets has signed within five minutes.
+    """Return a message that one of the secrets signed within the last five minutes.
 
-    The receiver keeps its id for as long, and refuses a second message with it.
+    The receiver stores its id for that long, and refuses a second message with it.
 
     Raises:
         NotVerified: ``malformed``, ``expired``, ``not_yet`` or ``signature_wrong``.
     """
     lower = {name.lower(): value for name, value in received.items()}
     id_, at, signatures = (lower.get(name, "") for name in (ID, TIMESTAMP, SIGNATURE))
-    # A dot in the id would move the border between what is signed as id and as time.
-    # What servers decode of bytes that are no text cannot be encoded again.
+    # A dot in the id would blur the border between signed id and signed time.
+    # Undecodable bytes in a header cannot be encoded again.
     is_id = id_ and id_.isascii() and id_.isprintable() and "." not in id_
     if not is_id or not _SECONDS.fullmatch(at):
         raise NotVerified("malformed", "its id or its time is missing or wrong")
@@ -85,10 +85,10 @@ def verify_webhook(
 
 
 def parse_webhook_secret(text: str) -> bytes:
-    """Return the bytes of a secret as it is written: ``whsec_`` and base64.
+    """Return the bytes of a secret in its text form: ``whsec_`` and base64.
 
     Raises:
-        NotVerified: ``malformed``; does not show it.
+        NotVerified: ``malformed``; the error does not show the secret.
     """
     try:
         raw = base64.b64decode(text.removeprefix(_PREFIX), validate=True)
@@ -100,17 +100,17 @@ def parse_webhook_secret(text: str) -> bytes:
 
 
 def webhook_secret(secret: bytes, tenant: str, target: str, number: int) -> bytes:
-    """Return the 32 bytes that a message to a target is signed with.
+    """Return the 32-byte secret for messages to a target.
 
     Args:
-        secret: of the installation.
-        tenant: whose threads.
+        secret: secret of the installation.
+        tenant: tenant of the threads.
         target: name of the receiver.
-        number: which of its secrets.
+        number: number of the target's secret.
     """
     key = derived_key(secret, Purpose.WEBHOOKS)
     parts = [one.encode() for one in (tenant, target, str(number))]
-    # With its length before each part, so that no two names give the same bytes.
+    # With the length before each part, so that different names give different bytes.
     named = b"".join(b"%d:%b" % (len(part), part) for part in parts)
     return hmac.digest(key, named, "sha256")
 
@@ -118,10 +118,10 @@ def webhook_secret(secret: bytes, tenant: str, target: str, number: int) -> byte
 def webhook_secrets(
     secrets: Sequence[bytes], tenant: str, target: str, numbers: Sequence[int]
 ) -> list[bytes]:
-    """Return everything that a message is signed with, the secret in use first.
+    """Return all secrets that sign a message, the current one first.
 
-    A message carries a signature by each number, and by each secret that the
-    installation still knows: whichever of them is replaced, receivers can follow later.
+    A message has a signature for each number and each secret of the installation, so
+    receivers can follow a replacement of either later.
     """
     return [
         webhook_secret(secret, tenant, target, number)
@@ -131,5 +131,5 @@ def webhook_secrets(
 
 
 def shown(secret: bytes) -> str:
-    """Return a secret as it is written: ``whsec_`` and base64."""
+    """Return a secret in its text form: ``whsec_`` and base64."""
     return _PREFIX + base64.b64encode(secret).decode()

@@ -1,1 +1,1 @@
-"""Tell programs elsewhere, by signed webhooks, that their threads have decisions."""
+"""Send signed webhooks about decisions to programs that run threads elsewhere."""

@@ -1,12 +1,12 @@
-"""Send one message over HTTPS to a receiver that may do anything.
+"""Send one message over HTTPS to an untrusted receiver.
 
-No redirect is followed, no proxy of the environment is used, nothing is looked up
-twice, the whole attempt has one deadline, and of the answer only its status is read and
-how long to wait.
+Redirects are not followed, no proxy of the environment is used, and nothing is looked
+up twice. The whole attempt has one deadline. Of the answer, only the status and the
+requested pause are read.
 
-An operator chooses the name in a URL, but whoever answers for the name decides what it
-resolves to, and may change that at any time (server-side request forgery). So the
-addresses are checked each time, and the connection goes to the ones that were checked.
+An operator chooses the host name in a URL, but the owner of the name controls its
+addresses and can change them at any time (server-side request forgery). So the
+addresses are checked each time, and the connection uses exactly the checked ones.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from keyturn.gateway.errors import KeyturnError, SettingsError
 from keyturn.gateway.webhook_settings import WebhookSettings
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
-"""Returns the addresses of a host, as texts."""
+"""Returns the addresses of a host as text."""
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# Some versions of Python take some of these for global, and each reaches something that
-# is not: IPv4 addresses inside those of IPv6, relays, services of a cloud's host.
+# Some versions of Python treat some of these as global, although each can reach a
+# non-global address: IPv4 addresses embedded in IPv6, relays, services of a cloud host.
 _NEVER = [
     ipaddress.ip_network(text)
     for text in (
@@ -69,8 +69,8 @@ _PRIVATE = [
     )
 ]
 
-# Where clouds keep credentials of a machine, at addresses that look like private ones:
-# of Alibaba, of Amazon (all of its services), of Google, and of Oracle.
+# Where clouds offer credentials of a machine, at addresses that look private: Alibaba,
+# Amazon (all of its services), Google and Oracle.
 _SERVICES = [
     ipaddress.ip_network(text)
     for text in (
@@ -81,12 +81,12 @@ _SERVICES = [
     )
 ]
 
-# Not the threads that others share: a name server that is away keeps these busy.
+# Not the shared threads: an unreachable name server keeps these busy.
 _LOOK_UPS = ThreadPoolExecutor(4, thread_name_prefix="webhook-names")
 
 
 class AddressRefused(KeyturnError, OSError):
-    """A host has an address to which no webhook is sent."""
+    """A host has an address that webhooks must not use."""
 
 
 def is_allowed(text: str, *, may_be_private: bool = False) -> bool:
@@ -94,8 +94,8 @@ def is_allowed(text: str, *, may_be_private: bool = False) -> bool:
 
     Args:
         text: the address; one with a zone is refused.
-        may_be_private: it may be of this machine or of a private network. Link-local
-            addresses, where clouds keep credentials, are refused all the same.
+        may_be_private: it may be this machine or in a private network. Link-local
+            addresses, where clouds offer credentials, are always refused.
     """
     try:
         address = ipaddress.ip_address(text)
@@ -128,7 +128,7 @@ def _in(
 
 
 async def system_resolve(host: str, port: int) -> list[str]:
-    """Return the addresses of a host, by the resolver of this machine."""
+    """Return the addresses of a host from this machine's resolver."""
 
     def look_up() -> list[str]:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -138,7 +138,7 @@ async def system_resolve(host: str, port: int) -> list[str]:
 
 
 class CheckedResolver(AbstractResolver):
-    """Resolves a host for one connection, and refuses addresses that are not allowed.
+    """Resolves a host for one connection, and refuses forbidden addresses.
 
     Args:
         private_hosts: names of hosts that may have a private address.
@@ -161,9 +161,9 @@ class CheckedResolver(AbstractResolver):
         """Return the addresses of a host.
 
         Raises:
-            AddressRefused: when one of them is not allowed: a name that is half ours is
-                no more to be trusted than one that is wholly ours.
-            OSError: when the host is not known.
+            AddressRefused: when one of them is forbidden: a name that mixes public and
+                internal addresses is as suspicious as an internal one.
+            OSError: when the host is unknown.
         """
         may_be_private = host.lower().rstrip(".") in self._private_hosts
         found = await self._resolve(host, port)
@@ -190,18 +190,18 @@ class CheckedResolver(AbstractResolver):
             port=port,
             family=family,
             proto=0,
-            # So that nothing behind this looks the address up again.
+            # So that no later layer looks the address up again.
             flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
         )
 
 
 GONE = 410
-"""The receiver wants no such messages any more (Standard Webhooks)."""
+"""The receiver does not want such messages any more (Standard Webhooks)."""
 
 _LONGEST_PAUSE_S = 3600.0
 _LONGEST_ERROR = 200
 
-# Each before those that it is a kind of.
+# Subclasses before their base classes.
 _REASONS: dict[type[Exception], str] = {
     aiohttp.ClientConnectorCertificateError: "its certificate is not trusted",
     aiohttp.ClientConnectorDNSError: "the name of its host cannot be looked up",
@@ -213,12 +213,12 @@ _REASONS: dict[type[Exception], str] = {
 
 @dataclass(frozen=True)
 class Answer:
-    """What a receiver answered.
+    """The answer of a receiver.
 
     Attributes:
-        status: of HTTP; 0 where there was no answer.
-        error: why it does not count as received; "" where it does.
-        pause_s: how long the receiver asks to wait.
+        status: HTTP status; 0 without an answer.
+        error: why the message was not received; "" if it was.
+        pause_s: the pause that the receiver asks for.
     """
 
     status: int = 0
@@ -227,10 +227,10 @@ class Answer:
 
 
 class Poster:
-    """Sends messages; to be closed.
+    """Sends messages; the caller closes it.
 
     Args:
-        settings: which hosts may be private, whom to trust, how long to wait.
+        settings: private hosts, certificates and time-out.
         resolve: returns the addresses of a host.
 
     Raises:
@@ -244,7 +244,7 @@ class Poster:
         connector = aiohttp.TCPConnector(
             resolver=CheckedResolver(settings.private_hosts, resolve),
             use_dns_cache=False,
-            # So that each message goes to an address that was checked for it.
+            # So that each message uses an address that was checked for it.
             force_close=True,
             ssl=trust(settings.certificates),
             limit=0,
@@ -262,7 +262,7 @@ class Poster:
         await self._session.close()
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Answer:
-        """Send a message and return what came of it; never fails."""
+        """Send a message and return the answer; never fails."""
         given = {
             **headers,
             "Content-Type": "application/json",
@@ -270,7 +270,7 @@ class Poster:
             "Accept-Encoding": "identity",
         }
         try:
-            # The body of the answer is not read: leaving the block ends the connection.
+            # The body is not read: leaving the block closes the connection.
             async with (
                 asyncio.timeout(self._timeout_s),
                 self._session.post(
@@ -294,24 +294,24 @@ def _answer(status: int, retry_after: str) -> Answer:
 
 
 def _pause_s(text: str) -> float:
-    """Return how long to wait, in seconds; 0 for what says nothing."""
+    """Return the requested pause in seconds; 0 if the text is invalid."""
     if text.isascii() and text.isdigit():
         return min(float(text[:9]), _LONGEST_PAUSE_S)
     try:
         at = parsedate_to_datetime(text)
     except (ValueError, OverflowError):
-        # The latter for a day or year of many digits.
+        # OverflowError comes from a day or year of many digits.
         return 0.0
     if at.tzinfo is None:
         return 0.0
-    # The receiver's clock said when; how far ours is from it does not matter much here.
+    # The time is the receiver's; a difference of the clocks matters little here.
     left_s = (at - datetime.now(UTC)).total_seconds()  # noqa: TID251 - as above
     return min(max(left_s, 0.0), _LONGEST_PAUSE_S)
 
 
 def _why(error: Exception) -> str:
-    """Return why there was no answer, in a few words of ours."""
-    # An error of a connection holds the one behind it, with the sentence that helps.
+    """Return why there was no answer, in a few fixed words."""
+    # The useful sentence may be in the cause of a connection error.
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, AddressRefused):
@@ -320,12 +320,12 @@ def _why(error: Exception) -> str:
     for kind, why in _REASONS.items():
         if isinstance(error, kind):
             return why
-    # Not its text, which may quote what the receiver sent.
+    # Without its text, which may quote the receiver's data.
     return f"no answer that can be read ({type(error).__name__})"
 
 
 def trust(certificates: Path | None) -> ssl.SSLContext:
-    """Return whom messages are sent to, by their certificates.
+    """Return the TLS settings, with the trusted certificates.
 
     Raises:
         SettingsError: when the file of certificates cannot be used.

@@ -1,10 +1,10 @@
 """Send webhooks of a tenant in the background of a gateway.
 
-Each target is a reader of the outbox, so a receiver that is slow or away
-delays no other. One gateway reads for a target at a time, under a lease, and
-acknowledges events when their message was taken or given up. Whatever dies, the events
-stay in the outbox, and the next holder of the lease sends their messages again, with
-the same id.
+Each target is a separate reader of the outbox, so a slow or unreachable receiver delays
+no other. One gateway at a time reads for a target, under a lease. It acknowledges
+events after their message was accepted or given up. After a crash the events are still
+in the outbox, and the next holder of the lease sends their messages again, with the
+same id.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from keyturn.gateway.webhooks.posting import (
 logger = logging.getLogger(__name__)
 
 FIRST_S = 2.0
-"""The pause after the first attempt; each one after it is twice as long."""
+"""The pause after the first attempt; each further pause is twice as long."""
 
 LONGEST_S = 60 * 60.0
 """The longest pause."""
 
 GONE_MS = 60 * 60 * 1000
-"""How long nobody reads for a target before its reader is dropped: it was taken out of
-the settings, and would keep the outbox from being trimmed."""
+"""When an unused reader is dropped: its target is no longer in the settings, and it
+would keep the outbox from being trimmed."""
 
 AT_ONCE = 4
-"""How many messages are sent to one target at the same time."""
+"""Most concurrent messages to one target."""
 
 MOST_WAITING = 1_000
-"""How many messages for one target are in memory; later events wait in the outbox."""
+"""Most messages for one target in memory; later events stay in the outbox."""
 
 _CONSUMER = "sender"
 _EVENTS = 200
@@ -74,8 +74,8 @@ _NEWS = frozenset(
         ItemState.LAPSED,
     }
 )
-"""States that give a waiting thread an answer. The others are of what the program does
-itself: it runs calls, and moves on."""
+"""States that give a waiting thread an answer. The program causes the others itself:
+it runs calls, and moves on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +84,10 @@ class Delivery:
 
     Attributes:
         id: the same in every attempt.
-        kind: what it tells.
-        news: of which thread.
-        at_ms: when that happened.
-        seqs: the events that it tells of.
+        kind: type of the message.
+        news: the thread and its approval.
+        at_ms: time of the first event.
+        seqs: the events behind the message.
     """
 
     id: str
@@ -98,10 +98,10 @@ class Delivery:
 
 
 def is_news(event: Event) -> bool:
-    """Return whether a thread may go on because of an event."""
+    """Return whether a thread may continue because of an event."""
     if event.name in {EventName.RECORD_QUARANTINED, EventName.ITEM_RECONCILED}:
         return bool(event.approval)
-    # Nobody waits for a call that opened authorized.
+    # A call that was authorized at its opening has no waiting thread.
     if event.is_auto_approved or not event.item:
         return False
     return state_after(event.name, event.reason) in _NEWS
@@ -110,12 +110,12 @@ def is_news(event: Event) -> bool:
 def messages(
     events: Iterable[Event], target: WebhookTarget, *, tenant: str, to: str
 ) -> list[Delivery]:
-    """Return what a target is to be told: one message for each approval.
+    """Return the messages for a target: one for each approval.
 
     Args:
-        events: in their order; a message is named after its first event.
-        target: who is told.
-        tenant: whose threads they are told of.
+        events: in their order; a message id is derived from its first event.
+        target: the receiver.
+        tenant: tenant of the threads.
         to: the target's name.
     """
     about: dict[News, list[Event]] = {}
@@ -134,14 +134,14 @@ def messages(
 
 
 def pause_after(attempts: int, answer: Answer, left_s: float, spread: float) -> float:
-    """Return how long to wait before a message is sent again, in seconds.
+    """Return the pause before the next attempt, in seconds.
 
     Args:
-        attempts: how often it was sent.
-        answer: what came of it.
-        left_s: how long until its end, at which it is tried once more.
-        spread: from 0 to 1, at random: pauses are 50 to 100 % of their length, so that
-            messages that failed together are not all sent again together.
+        attempts: number of attempts so far.
+        answer: the last answer.
+        left_s: time until the end of retries, when it is tried once more.
+        spread: random, from 0 to 1: pauses are 50 to 100 % of their length, so that
+            messages that failed together are not all retried together.
     """
     grown_s = min(FIRST_S * (1 << min(attempts - 1, 20)), LONGEST_S) * (
         0.5 + spread / 2
@@ -150,7 +150,7 @@ def pause_after(attempts: int, answer: Answer, left_s: float, spread: float) -> 
 
 
 class _Target:
-    """Sends what one target of a tenant is told."""
+    """Sends the messages of one target of a tenant."""
 
     def __init__(
         self, settings: Settings, store: Store, poster: Poster, name: str
@@ -165,9 +165,9 @@ class _Target:
         self._at_once = asyncio.Semaphore(AT_ONCE)
 
     async def tell(self) -> None:
-        """Read events and send messages while this process holds the lease."""
+        """Read events and send messages while this process has the lease."""
         place = (self._keys, "", f"webhook {self._name}")
-        # A task that is cancelled before it begins gives nothing back.
+        # A task cancelled before its start releases nothing.
         self._room = asyncio.Semaphore(MOST_WAITING)
         try:
             async with (
@@ -194,7 +194,7 @@ class _Target:
     async def _of(
         self, events: Sequence[Event], lease: Lease, tasks: asyncio.TaskGroup
     ) -> None:
-        """Send messages about events, in the background; acknowledge the others."""
+        """Send messages about events in the background; acknowledge other events."""
         lease.check()
         tenant = self._settings.tenant
         found = messages(events, self._target, tenant=tenant, to=self._name)
@@ -205,10 +205,10 @@ class _Target:
             tasks.create_task(self._deliver(message, lease))
 
     async def _deliver(self, message: Delivery, lease: Lease) -> None:
-        """Send a message until it is taken, or its time is over."""
+        """Send a message until it is accepted or its time is over."""
         attempts = 0
         try:
-            # A process that lost the lease leaves the events to the next holder.
+            # After the lease is lost, the events are left to the next holder.
             while lease.left_s:
                 answer, is_over, left_s = Answer(), False, LONGEST_S
                 try:
@@ -225,7 +225,7 @@ class _Target:
             self._room.release()
 
     async def _attempt(self, message: Delivery) -> tuple[Answer, bool]:
-        """Send a message once; return the answer, and whether that was its end."""
+        """Send a message once; return the answer, and whether retries are over."""
         settings, name = self._settings, self._name
         is_last = self._now_ms() >= self._ends_ms(message)
         async with self._at_once:
@@ -279,7 +279,7 @@ async def send(
 
 
 def _readers(tenant: str) -> str:
-    """Return how the names of all readers of a tenant's webhooks begin."""
+    """Return the common prefix of all webhook readers of a tenant."""
     return f"webhooks:{json.dumps(tenant)}:"
 
 
@@ -290,7 +290,7 @@ async def _forever(step: Callable[[], Awaitable[None]]) -> NoReturn:
             continue
         except StoreUnavailable as error:
             logger.warning("webhooks.unavailable error=%s", error)
-        except any_failure() as error:  # later messages must be sent
+        except any_failure() as error:  # later messages must still be sent
             log_failure(logger, error, "webhooks.failed")
         await asyncio.sleep(_PAUSE_S)
 
@@ -310,13 +310,13 @@ async def sending_webhooks(
     ]
 
     async def drop_readers() -> None:
-        """Drop readers of targets that are in the settings of no gateway any more."""
+        """Drop readers whose target is no longer in any gateway's settings."""
         await drop_idle_readers(
             store.conn,
             store.keys_of_tenant(settings.tenant),
             prefix=_readers(settings.tenant),
             idle_ms=GONE_MS,
-            # A target that takes nothing has its reader wait, for hours if need be.
+            # The reader of an unreachable target may be idle for hours.
             kept={one.outbox.reader for one in targets},
         )
         await asyncio.sleep(_DROP_S)
@@ -328,6 +328,6 @@ async def sending_webhooks(
     finally:
         for task in tasks:
             task.cancel()
-        # Not `await task`: the caller's own cancellation would look like its.
+        # Not `await task`: its cancellation could not be told from the caller's.
         await asyncio.wait(tasks)
         await poster.close()

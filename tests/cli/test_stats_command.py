@@ -179,7 +179,7 @@ def test_a_mistake_is_named(said: Any, words: tuple[str, ...], problem: str) -> 
         ("{", "audit.jsonl:2: This is not a row of JSON"),
         ('{"name": "moon.rose", "tenant": "t", "at_ms": 1}', "audit.jsonl:2: "),
         ('{"name": "call.ran", "tenant": "t"}', "audit.jsonl:2: 'at_ms' is missing"),
-        (row("call.ran", at_ms=10**15), "'at_ms' is missing, or is no time"),
+        (row("call.ran", at_ms=10**15), "'at_ms' is missing, or is not a time"),
     ],
 )
 def test_a_line_that_is_no_row_is_named(

@@ -1,4 +1,4 @@
-"""Check the API keys that requests present."""
+"""Check the API keys in requests."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from keyturn.gateway.trust.api_keys import ApiKey, PresentedKey, is_right, prese
 from keyturn.gateway.trust.seals import SealKeys
 
 FRESH_S = 1.0
-"""For how long a key that was read counts as it was: a revoked key ends within that."""
+"""How long the record of a key is cached; a revoked key ends within that time."""
 
 MOST_KNOWN = 10_000
-"""How many keys are remembered."""
+"""Most keys in the cache."""
 
 Find = Callable[[str], Awaitable[FoundKey | None]]
 Report = Callable[[SecurityKind, str], Awaitable[None]]
 
 
-async def say_nothing(_: SecurityKind, __: str) -> None:
-    """Report to nobody."""
+async def no_report(_: SecurityKind, __: str) -> None:
+    """Report nothing."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class ApiKeys:
 
     Args:
         seals: the gateway's keys for API keys.
-        find: returns what is kept of a key by its id, None for one that is not.
-        report: is told what is noticed of a key, by its id; who refuses the request
-            reports that.
+        find: returns the record of a key by its id; None if there is none.
+        report: receives security events about a key, by its id. Refused keys are
+            reported by the caller.
         clock_s: a clock of this process that never goes back.
     """
 
@@ -47,7 +47,7 @@ class ApiKeys:
         seals: SealKeys,
         find: Find,
         *,
-        report: Report = say_nothing,
+        report: Report = no_report,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._seals = seals
@@ -58,7 +58,7 @@ class ApiKeys:
         self._revoked: set[str] = set()
 
     def knows(self, text: str) -> bool:
-        """Return whether a presented key was valid when it was last read here."""
+        """Return whether a presented key was valid when its record was last read."""
         key = presented(text)
         known = None if key is None else self._known.get(key.id)
         if key is None or known is None:
@@ -66,7 +66,7 @@ class ApiKeys:
         return is_right(self._seals, key, known.found.key)
 
     async def check(self, text: str) -> ApiKey | None:
-        """Return what a presented key may do; None when it is not valid now.
+        """Return the record of a presented key; None if the key is not valid now.
 
         Raises:
             StoreUnavailable: when the store does not answer.
@@ -77,11 +77,11 @@ class ApiKeys:
         known = await self._kept(key)
         kept = None if known is None else known.found.key
         if known is None or kept is None or not is_right(self._seals, key, kept):
-            # The same work as for a key that is known.
+            # The same work as for a known key, against timing attacks.
             if kept is None:
                 is_right(self._seals, key, None)
             return None
-        # By the clock of the store: that of this machine may be wrong.
+        # By the clock of the store: this machine's may be wrong.
         passed_s = self._clock_s() - known.read_s
         left_s = (kept.expires_at - known.found.now).total_seconds()
         return kept if passed_s < left_s else None
@@ -94,7 +94,7 @@ class ApiKeys:
             found = await self._find(key.id)
             if found is None or await self._is_revoked(found.key):
                 return None
-            # Before the reading, so that what is remembered is never older.
+            # The time before reading, so that the cached record is never older.
             known = _Known(found, now_s)
             if len(self._known) >= MOST_KNOWN:
                 del self._known[next(iter(self._known))]
@@ -102,7 +102,7 @@ class ApiKeys:
         return known
 
     async def _is_revoked(self, key: ApiKey) -> bool:
-        """Return whether a key was revoked, also when it is said that it was not."""
+        """Return whether a key was revoked, even if the record is an older copy."""
         if key.revoked_at is not None:
             if len(self._revoked) < MOST_KNOWN:
                 self._revoked.add(key.id)

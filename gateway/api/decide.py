@@ -1,4 +1,4 @@
-"""Let people decide over HTTP, by the same way as a click in Slack."""
+"""Decisions of people over HTTP, processed like a click in Slack."""
 
 from __future__ import annotations
 
@@ -51,28 +51,28 @@ from keyturn.gateway.service.reviews import ReviewService
 from keyturn.gateway.trust.api_keys import presented
 
 _IN_SLACK = (
-    "No API key decides: people do, in Slack. Over HTTP they need a token of their own "
+    "API keys cannot decide: people do, in Slack. Over HTTP they need a personal token "
     "('api.people' in the settings)."
 )
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """What people may decide over HTTP.
+    """The services behind decisions over HTTP.
 
     Attributes:
-        tokens: verifies who they are.
-        reviews: what decides, as for a click.
+        tokens: verifies people's tokens.
+        reviews: records decisions, as for a click.
     """
 
     tokens: PersonTokens
     reviews: ReviewService
 
     async def reviewer(self, request: web.BaseRequest) -> tuple[Reviewer, str]:
-        """Return who asks, and a hash of their token.
+        """Return the reviewer of a request, and a hash of their token.
 
         Raises:
-            Refusal: it is nobody who decides.
+            Refusal: when the token belongs to no reviewer.
         """
         token = bearer_of(request)
         reviewer = await self.tokens.reviewer(token)
@@ -84,8 +84,8 @@ class Decisions:
         """Decide or vote on one call.
 
         Raises:
-            Refusal: nothing was decided; says why.
-            StoreUnavailable: when it is not known to be written.
+            Refusal: when nothing was decided, with the reason.
+            StoreUnavailable: when it is unknown whether the decision was written.
         """
         loaded = await self.reviews.read(approval_id)
         if loaded is None or loaded.approval.id != approval_id:
@@ -114,7 +114,7 @@ def bearer_of(request: web.BaseRequest) -> str:
     """Return the token of a person in a request.
 
     Raises:
-        Refusal: it is an API key, or there is none.
+        Refusal: when there is none, or it is an API key.
     """
     kind, _, text = request.headers.get("Authorization", "").partition(" ")
     if kind.lower() != "bearer" or not text or text.startswith("tk_"):
@@ -125,12 +125,12 @@ def bearer_of(request: web.BaseRequest) -> str:
 
 
 def people_decide() -> Refusal:
-    """Return the refusal of whoever is no person."""
+    """Return the refusal for requests without a person's token."""
     return Refusal(PEOPLE_DECIDE, _IN_SLACK)
 
 
 def decision_of(asked: DecideQuestion) -> Decision:
-    """Return what a person said.
+    """Return the decision in a request.
 
     Raises:
         Refusal: when its parts contradict each other.
@@ -160,7 +160,7 @@ def _as_written(item: Item, decision: Decision) -> Decision:
 
 
 def _item(approval: Approval, call: str) -> Item:
-    # First: its one item is no call. It is given in Slack alone.
+    # Its one item is not a call. Standing approvals are given only in Slack.
     if approval.is_standing:
         raise Refusal(NOT_FOUND, "There is no such call in this approval.")
     if not call and len(approval.items) == 1:

@@ -1,8 +1,7 @@
-"""Answer a repeated write as the first time (Idempotency-Key).
+"""Answer a repeated write like the first one (Idempotency-Key).
 
-Every write of the API is safe to repeat as it is. With a key, an attempt whose answer
-was lost gets the first one's answer, and a key that is used for something else is
-noticed.
+Every write of the API is safe to repeat. With a key, a retry after a lost answer gets
+the first answer, and the reuse of a key for another request is detected.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from keyturn.gateway.store.kept_answers import KeptAnswer, KeptAnswers
 logger = logging.getLogger(__name__)
 
 REPLAYED = "Idempotent-Replayed"
-"""Header of an answer that was given before."""
+"""Header of an answer from an earlier attempt."""
 
 _KEY = re.compile(r"[\x21-\x7e]{1,200}", re.ASCII)
 _WAIT_S = 5.0
@@ -34,10 +33,10 @@ Work = Callable[[], Awaitable[bytes]]
 
 
 class Idempotency:
-    """The writes of one tenant that this process answers.
+    """The writes of one tenant in this process.
 
     Args:
-        answers: keeps what was answered.
+        answers: store of earlier answers.
     """
 
     def __init__(self, answers: KeptAnswers) -> None:
@@ -55,19 +54,19 @@ class Idempotency:
         *,
         replays: bool = True,
     ) -> tuple[bytes, bool]:
-        """Return the answer to a write, and whether it was given before.
+        """Return the answer to a write, and whether it is from an earlier attempt.
 
         Args:
-            api_key: id of the key that asks.
-            request: has the header, or has it not.
-            what: is asked.
-            body: of the request.
-            work: asks; done once for a key, unless it fails.
-            replays: whether a repeated write gets the first answer; else it is asked
-                again each time.
+            api_key: id of the API key.
+            request: the request, with or without the header.
+            what: name of the operation.
+            body: body of the request.
+            work: computes the answer; called once for a key, unless it fails.
+            replays: whether a repeated write gets the first answer; otherwise `work` is
+                called each time.
 
         Raises:
-            Refusal: the key is of another request, or cannot be one.
+            Refusal: when the key was used for another request, or is invalid.
         """
         given = request.headers.get(HEADER)
         if given is None:
@@ -89,8 +88,8 @@ class Idempotency:
                 return answer, False
             text = answer.decode() if replays else ""
             kept = KeptAnswer(request=asked, body=text)
-            # Not waited for by who asked: what they wrote is written, and repeating it
-            # is safe without this.
+            # In the background: the write is done, and repeating it is safe without the
+            # stored answer.
             keeping = asyncio.create_task(self._keep(api_key, given, kept, mine))
             self._keeping.add(keeping)
             keeping.add_done_callback(self._keeping.discard)
@@ -110,7 +109,7 @@ class Idempotency:
         return found
 
     async def close(self) -> None:
-        """Keep what is being kept."""
+        """Wait until all answers are stored."""
         if self._keeping:
             await asyncio.wait(self._keeping)
 
@@ -125,7 +124,7 @@ class Idempotency:
             self._end((api_key, key), mine)
 
     async def _wait_for(self, place: tuple[str, str]) -> None:
-        """Wait for an attempt of the same key that this process is answering."""
+        """Wait for an earlier attempt with the same key in this process."""
         clock = asyncio.get_running_loop().time
         ends = clock() + _WAIT_S
         while (others := self._under_way.get(place)) is not None:

@@ -43,22 +43,21 @@ _JSON = "application/json"
 _REF = "#/components/schemas/{model}"
 _ABOUT = """\
 Agents in other processes propose calls, wait until people have decided in Slack, and
-run what they approved. An API key speaks for its agents alone; no key can approve
-anything.
+run approved calls. An API key covers only its agents; no key can approve anything.
 
-Every refusal is a problem (RFC 9457) whose `type` is for programs. Its last part is
-named with each status below. What is marked *ask again* may be answered otherwise
-later; 429 and 503 say with `Retry-After` when. Every other refusal stays the same:
-clients do not repeat the request.
+Every refusal is a problem (RFC 9457) whose `type` is for programs. The last part of the
+type is listed with each status below. Refusals marked *ask again* may pass; with 429
+and 503, `Retry-After` contains the pause. All other refusals are final: clients do not
+repeat the request.
 """
 _DECIDED = (
-    "What is decided is named by `expected_version` and `action_hash`, as they were "
-    "read. It goes the same way as a click in Slack: roles, several people, the policy "
-    "of now."
+    "`expected_version` and `action_hash`, as they were read, identify the decided "
+    "call. The decision is processed like a click in Slack, with the same roles and "
+    "quorum, under the current policy."
 )
 _STREAMED = (
-    "`event` is the name and `data` an EventView without `id`. `event: missed` says "
-    "that some events are not kept any more."
+    "`event` is the name and `data` an EventView without `id`. `event: missed` means "
+    "that some events were dropped."
 )
 
 _EVERYWHERE = (
@@ -83,27 +82,27 @@ _OF_DECISIONS = (
 )
 _SUMMARIES = {
     "thread_lease": "Take, keep or give back the right to run a thread.",
-    "settle": "Say what a resting thread asks; the rest of what waits in it is ended.",
+    "settle": "Report the open questions of a paused thread; end its other calls.",
     "submit": "Evaluate the calls of a turn, and ask people about those that wait.",
     "claim": "Ask for the right to run an approved call once.",
-    "heartbeat": "Keep a claim; false when it is no longer yours.",
-    "finish": "Record what an execution came to; false when the claim is not yours.",
+    "heartbeat": "Keep a claim; false when it is lost.",
+    "finish": "Record the result of an execution; false when the claim is lost.",
     "release": "Give a claim back unused.",
-    "report_progress": "Ask to run a call that needs nobody, or report on one.",
-    "ended": "Report how a call that needed nobody ended.",
-    "outcomes": "Return what became of the calls of a message.",
-    "supersede": "End what still waits of a turn: its thread moved on.",
-    "history": "Return what people changed in the calls of a run that ran.",
-    "edits_known": "Return which edits people really made.",
-    "late_reports": "Return what executors reported after people had found out.",
-    "note": "Return which tools of an agent need a person.",
-    "remember": "Say who asked for a run; they cannot approve what comes of it.",
+    "report_progress": "Ask to run a call that needs no approval, or report on one.",
+    "ended": "Report the end of a call that needed no approval.",
+    "outcomes": "Return the outcomes of the calls of a message.",
+    "supersede": "Supersede waiting calls of a turn: its thread moved on.",
+    "history": "Return the edits of calls of a run that ran.",
+    "edits_known": "Return the edits that people really made.",
+    "late_reports": "Return reports of executors that came after a reconciliation.",
+    "note": "Return the tools of an agent that need a person.",
+    "remember": "Set the requester of a run, who cannot approve its calls.",
     "pending": "Return the calls of a run that wait for people.",
     "answers": "Return the answers to a thread's open questions; waits for one.",
-    "withdraw": "End calls that wait; return the ids of those that were ended now.",
-    "supersede_run": "End everything that waits in a run: its thread is deleted.",
+    "withdraw": "Withdraw waiting calls; return the ids of the withdrawn ones.",
+    "supersede_run": "Supersede all waiting calls of a run: its thread is deleted.",
 }
-"""A line on each operation."""
+"""Summary of each operation."""
 _ID = {
     "name": "id",
     "in": "path",
@@ -117,11 +116,11 @@ class _Route:
     """One operation of the API.
 
     Attributes:
-        answer: of its answer with status 200.
-        kinds: of the problems that it answers with.
-        scope: that an API key needs; None: it asks for no key, or ``security`` says.
-        body: of the request.
-        security: in place of an API key.
+        answer: body of the answer with status 200.
+        kinds: kinds of problems in its other answers.
+        scope: required scope of the API key; None if ``security`` sets another rule.
+        body: body of the request.
+        security: replaces the API key.
     """
 
     method: str
@@ -180,7 +179,7 @@ def _document() -> Json:
     events = paths[f"{BASE}/events"]["get"]["responses"]
     events["200"]["content"][EVENT_STREAM] = stream
     ready = paths["/readyz"]["get"]["responses"]
-    ready["503"] = {**ready["200"], "description": "`problems` names what is missing."}
+    ready["503"] = {**ready["200"], "description": "`problems` lists the problems."}
     health = paths["/healthz"]["get"]["responses"]["200"]
     health["content"] = {"text/plain": health["content"][_JSON]}
     return {
@@ -201,13 +200,13 @@ def _document() -> Json:
                 "api_key": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "tk_…, as `keyturn api-keys create` prints it.",
+                    "description": "tk_…, printed by `keyturn api-keys create`.",
                 },
                 "person": {
                     "type": "http",
                     "scheme": "bearer",
                     "bearerFormat": "JWT",
-                    "description": "Of the OpenID Connect issuer in `api.people`.",
+                    "description": "From the OpenID Connect issuer in `api.people`.",
                 },
             },
         },
@@ -222,8 +221,8 @@ def _of_operation(one: Operation[Any, Any]) -> _Route:
         words = "A repeated request gets the first one's answer for 24 hours"
         if one.name in ASKED_AGAIN:
             words = (
-                "A repeated request is answered by what holds now, since a call may "
-                "run by it"
+                "A repeated request is evaluated again, because its answer may allow a "
+                "call to run"
             )
         headers.append(_header(HEADER, f"{words}; with another body it is refused."))
     kinds = [*_EVERYWHERE, *_OF_KEYS, *_OF_BODIES, *writes]
@@ -239,25 +238,25 @@ def _readings() -> list[_Route]:
     return [
         _Route(
             "get", f"{BASE}/approvals", "list_approvals",
-            "Return what is open of your agents, the soonest due first, by pages.",
+            "Return open approvals of your agents, the soonest due first, by pages.",
             TypeAdapter(ApprovalPage), _OF_READINGS, read,
             parameters=_query(QueueQuery),
         ),
         _Route(
             "get", f"{BASE}/approvals/{{id}}", "get_approval",
-            "Return one approval: what became of its calls.",
+            "Return one approval with the state of its calls.",
             TypeAdapter(ApprovalView), [*_OF_READINGS, problems.NOT_FOUND], read,
             parameters=[_ID],
         ),
         _Route(
             "post", f"{BASE}/approvals/{{id}}/decide", "decide",
-            "Decide about a call, as a person: by a token of your own, by no API key.",
+            "Decide on a call as a person, with a personal token, not an API key.",
             TypeAdapter(DecideReply), _OF_DECISIONS, read, _DECIDED,
             [_ID], TypeAdapter(DecideQuestion), security=[{"person": []}],
         ),
         _Route(
             "get", f"{BASE}/events", "events",
-            "Return what happened to your calls since a place; or follow it.",
+            "Return events of your calls since a cursor, or follow them.",
             TypeAdapter(EventPage), _OF_READINGS, read,
             parameters=[*_query(EventsQuery), last_id],
         ),
@@ -270,7 +269,7 @@ def _readings() -> list[_Route]:
             TypeAdapter(str), failed, security=[],
         ),
         _Route(
-            "get", "/readyz", "readyz", "Say whether the gateway works.",
+            "get", "/readyz", "readyz", "Return whether the gateway works.",
             TypeAdapter(ReadinessView), failed, security=[],
         ),
     ]  # fmt: skip

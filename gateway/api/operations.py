@@ -1,4 +1,4 @@
-"""Ask a tenant's services what a request asks, once it may."""
+"""Call a tenant's services for a request, after checking its permissions."""
 
 from __future__ import annotations
 
@@ -60,51 +60,51 @@ Q = TypeVar("Q")
 BY_PATH = {operation.path: operation for operation in OPERATIONS}
 
 _MANY = 1000
-"""At how many places a body does not fit, at most, for one of them to be named."""
+"""Most misfits of a body for which the first is named."""
 
 MAX_NAME = 2000
-"""How many characters a name may have, such as of a thread: names are kept."""
+"""Longest name, such as of a thread, in characters: names are stored."""
 
 MAX_CALLS = 1000
-"""How many calls a turn may have: all of them are evaluated at one go."""
+"""Most calls of a turn: all are evaluated together."""
 
 MAX_SCHEMA_PARTS = 10_000
-"""How many schemas those of the tools of a turn may consist of, all in all."""
+"""Most schemas, with their parts, for all tools of a turn."""
 
 _CALLS_OF_ONE = 10
-"""How many calls of a turn count as one request."""
+"""Number of calls in a turn that count as one request."""
 
 _BYTES_OF_A_WRITE = 1024
 _BYTES_OF_A_CALL = 4096
-"""What is stored of a write, and of a call with its audit entries, beside the body."""
+"""Stored for a write, and for a call with its audit entries, besides the body."""
 
 RENEWED = {"heartbeat", "settle", "thread_lease"}
-"""Operations that leave nothing in the store."""
+"""Operations that store nothing."""
 
 ENDS_WORK = {"finish", "release", "ended"}
-"""Operations that report what an allowed call came to."""
+"""Operations that report the result of an allowed call."""
 
 REPLAYED = {
     *("finish", "release", "ended", "supersede", "settle"),
     *("remember", "withdraw", "supersede_run"),
 }
-"""Operations of which the answer to a repeated write is that of the first time."""
+"""Operations whose repeated writes get the first answer."""
 
 ASKED_AGAIN = {"submit", "claim", "report_progress"}
-"""Those by which a call may run: what was allowed then may not be allowed any more, so
-a repeated one is asked anew. Each is the same question by its own names."""
+"""Operations that may allow a call to run. The permission may be gone by now, so a
+repeated write is evaluated again. Each is idempotent by its own names."""
 
 
 @dataclass(frozen=True)
 class Tenant:
-    """What agents of one tenant may ask.
+    """The services for the agents of one tenant.
 
     Attributes:
-        port: as it is for agents in the gateway's own process.
-        runs: for those that bring their threads forward themselves.
+        port: the port, as for agents in the gateway's process.
+        runs: for programs that run threads themselves.
         readings: approvals, for their owners.
-        events: what happens to them.
-        writes: knows repeated writes.
+        events: events of approvals.
+        writes: earlier writes.
     """
 
     port: AgentService
@@ -117,7 +117,7 @@ class Tenant:
 Ask = Callable[[Tenant, ApiKey, Any], Awaitable[Any]]
 
 ASK: dict[str, Ask] = {
-    # Whatever the agent says of itself: no job of the gateway reaches its process.
+    # Always, regardless of the request: jobs of the gateway cannot reach its process.
     "submit": lambda of, _, it: of.port.submit(it.with_(resumes_itself=True)),
     "claim": lambda of, _, it: of.port.claim(it),
     "heartbeat": lambda of, _, it: of.port.heartbeat(it.item_id, it.fence),
@@ -143,19 +143,19 @@ ASK: dict[str, Ask] = {
         it.run, it.asked, is_finished=it.is_finished
     ),
 }
-"""How each operation is asked."""
+"""The call for each operation."""
 
 
 def question_of(operation: Operation[Any, Any], body: bytes) -> object:
-    """Read the body of a request, strictly; raises as `read`."""
+    """Parse the body of a request, strictly; raises like `read`."""
     return read(operation.question, body)
 
 
 def read(adapter: TypeAdapter[Q], body: bytes) -> Q:
-    """Read a body, strictly.
+    """Parse a body, strictly.
 
     Raises:
-        Refusal: when it cannot be read.
+        Refusal: when it is invalid.
     """
     try:
         return adapter.validate_python(parse(body))
@@ -167,24 +167,24 @@ def read(adapter: TypeAdapter[Q], body: bytes) -> Q:
 
 def misfit(error: ValidationError) -> Refusal:
     """Return the refusal of a body that does not fit."""
-    # pydantic describes all places or none: half a second for a body of megabytes,
-    # while nobody else is answered.
+    # pydantic describes all places or none. For a body of megabytes this takes half a
+    # second, which blocks other requests.
     if (places := error.error_count()) > _MANY:
         return Refusal(MALFORMED, f"The body does not fit at {places} places.")
-    # Without what it holds: that may be an argument.
+    # Without the value, which may be an argument.
     first = error.errors(include_input=False, include_url=False)[0]
     place = ".".join(map(str, first["loc"])) or "the whole"
     return Refusal(MALFORMED, f"The body does not fit at {place}: {first['msg']}.")
 
 
 def counts_more(question: object) -> int:
-    """Return as how many more requests a question counts, by what it costs."""
+    """Return how many more requests a question counts as, by its cost."""
     calls = len(question.calls) if isinstance(question, Turn) else 0
     return calls // _CALLS_OF_ONE
 
 
 def stored_bytes(operation: Operation[Any, Any], question: object, body: bytes) -> int:
-    """Return about how much a request has the gateway store; 0 for a reading."""
+    """Return roughly how many bytes a request stores; 0 for a reading."""
     if operation.scope is Scope.READ or operation.name in RENEWED:
         return 0
     calls = len(question.calls) if isinstance(question, Turn) else 0
@@ -192,10 +192,10 @@ def stored_bytes(operation: Operation[Any, Any], question: object, body: bytes) 
 
 
 async def check(key: ApiKey, tenant: Tenant, question: object) -> None:
-    """Refuse a question about another's calls.
+    """Refuse a question about other agents' calls.
 
     Raises:
-        Refusal: when the key does not speak for them, or it is too large to answer.
+        Refusal: when the key does not cover them, or the question is too large.
     """
     _check_size(question)
     check_agents(key, _agents(question))
@@ -204,17 +204,16 @@ async def check(key: ApiKey, tenant: Tenant, question: object) -> None:
             raise Refusal(
                 FORBIDDEN, f"The key {key.name!r} may not use the tool {tool!r}."
             )
-    # One answer for what does not exist and what is another's: ids of others are not
-    # told apart.
+    # One answer for missing ids and ids of others, so that they cannot be told apart.
     if not await _is_known(key, tenant, question):
         raise Refusal(NOT_FOUND, "There is no such call for this key.")
 
 
 def _check_size(question: object) -> None:
-    """Refuse a question that would hold up the others.
+    """Refuse a question that would block others.
 
     Raises:
-        Refusal: when it has too many calls, too much of schemas, or too long a name.
+        Refusal: when it has too many calls, too large schemas, or too long a name.
     """
     if isinstance(question, Turn) and len(question.calls) > MAX_CALLS:
         raise Refusal(MALFORMED, f"A turn may have {MAX_CALLS} calls.")
@@ -233,9 +232,9 @@ def _check_size(question: object) -> None:
 
 
 def _names(record: Record) -> Iterator[str]:
-    """Yield the texts of a question and of the turn or run that it is about.
+    """Yield the texts of a question, and of its turn or run.
 
-    Not those of calls: a call with a long name is denied, and the others are not.
+    Names in calls are excluded: only the call with a long name is denied.
     """
     for field, value in record:
         if isinstance(value, str) and field != "says":
@@ -245,9 +244,9 @@ def _names(record: Record) -> Iterator[str]:
 
 
 async def _is_known(key: ApiKey, tenant: Tenant, question: object) -> bool:
-    """Return whether the call of a question, if it names one, is one of the key's.
+    """Return whether a call named by a question belongs to the key's agents.
 
-    By our record of it: who asks may name another tool than the call's.
+    The gateway's record decides, because a request may name another tool.
     """
     match question:
         case ClaimRequest() | Heartbeat() | Finish() | Release():
@@ -264,10 +263,10 @@ async def _is_known(key: ApiKey, tenant: Tenant, question: object) -> bool:
 
 
 def check_agents(key: ApiKey, agents: Iterable[str]) -> None:
-    """Refuse agents for which a key does not speak.
+    """Refuse agents that a key does not cover.
 
     Raises:
-        Refusal: when there is one among them.
+        Refusal: when one of them is not covered.
     """
     for agent in agents:
         if not key.may_be(agent):
@@ -281,15 +280,15 @@ def check_agents(key: ApiKey, agents: Iterable[str]) -> None:
 def under_lease(
     key: ApiKey, tenant: Tenant, text: str | None, question: object
 ) -> Generator[None]:
-    """Let what is written for a request be fenced by the lease that it names.
+    """Fence the writes of a request with the lease in its header.
 
-    Who says where a thread rests has its lease: a process that was replaced, or never
-    had one, would end what the thread has asked since. Others need none, since a
-    program may run its threads without; but what they propose, run or end in a thread
-    is refused while somebody else holds the lease on it.
+    Settling a thread needs its lease: a replaced process, or one without a lease, would
+    end calls that the thread has proposed since. Other requests need none, because a
+    program may run its threads without leases. Proposing, running or superseding calls
+    in a thread is refused while another process has its lease.
 
     Raises:
-        Refusal: when that is no lease, or another's, or one is needed.
+        Refusal: when the lease is invalid, missing, or for another agent or thread.
     """
     ref = None if text is None else read_lease(text)
     if ref is None and text is not None:
@@ -305,18 +304,17 @@ def under_lease(
         if ref is not None:
             fences.enter_context(holding(tenant.runs.held(ref)))
         run = _run_of(question)
-        # An agent inside a tool has a thread of its own, and works under the lease on
-        # that of its caller.
+        # An agent inside a tool has a separate thread, and works under its caller's
+        # lease.
         if run is not None and (ref is None or ref.run != run):
             fences.enter_context(while_unheld(tenant.runs.lease_key(run)))
         yield
 
 
 def _run_of(question: object) -> RunRef | None:
-    """Return the run that a question acts for; None: a lease says nothing about it.
+    """Return the run that a question acts for; None if leases do not matter.
 
-    A claim that was granted has a fence of its own, and what people ask of a thread
-    from outside needs no lease.
+    A granted claim has a separate fence. Questions from outside a thread need no lease.
     """
     match question:
         case Turn() | ClaimRequest() | CallProgress():
@@ -330,7 +328,8 @@ def _run_of(question: object) -> RunRef | None:
 def _agents(question: object) -> Iterable[str]:
     match question:
         case Turn(enclosing_run=RunRef() as outer):
-            # Its people are shown with the calls, so they are not told to anybody.
+            # The principals of the enclosing run are shown with the calls, so the key
+            # must cover its agent, too.
             return (question.ref.agent, question.ref.run_ref.agent, outer.agent)
         case Turn() | CallProgress() | CallEnd() | ClaimRequest():
             ref = question.ref
@@ -346,7 +345,7 @@ def _agents(question: object) -> Iterable[str]:
             return (question.agent,)
         case _:
             return ()
-    # Of the run around it, too: what waits there can be ended by its name.
+    # With the enclosing run, because its name is enough to end waiting calls there.
     return (ref.agent, ref.run_ref.agent)
 
 

@@ -1,8 +1,8 @@
-"""Verify tokens of people (OpenID Connect), and find out who they are in Slack.
+"""Verify people's tokens (OpenID Connect), and map them to people in Slack.
 
-A token counts when the configured issuer signed it for this gateway, it has not ended,
-and one of its claims names somebody whom the settings list. Only signatures by key
-pairs count: what anybody who can verify could also make proves nothing.
+A token counts if the configured issuer signed it for this gateway, it has not expired,
+and one of its claims names a person in the settings. Only signatures by key pairs
+count: with a shared key, every verifier could also make tokens.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ ALGORITHMS = [
     *("ES256", "ES384", "ES512", "EdDSA"),
 ]
 LEEWAY_S = 30.0
-"""How far two clocks may be apart."""
+"""Tolerated difference between two clocks."""
 
 MOST_AGE_S = 12 * 3600.0
-"""How old a token may be, whatever it says of its end."""
+"""Longest age of a token, whatever its expiry."""
 
 FRESH_S = 600.0
-"""How long the issuer's keys count as they were read."""
+"""How long the issuer's keys are cached."""
 
 AGAIN_S = 15.0
-"""How soon they are read again at most, because of a key that is not known."""
+"""Shortest time between two readings because of an unknown key."""
 
 _FETCH_S = 5.0
 _MOST_BYTES = 256 * 1024
@@ -53,10 +53,10 @@ Fetch = Callable[[str], Awaitable[bytes]]
 
 
 async def fetch(url: str) -> bytes:
-    """Return what stands at a URL; raises OSError, ValueError or a client's error."""
+    """Return the body at a URL; raises OSError, ValueError or a client's error."""
     async with (
         outgoing(timeout_s=_FETCH_S) as session,
-        # A redirect would let another server say which keys count.
+        # A redirect would let another server choose the trusted keys.
         session.get(url, allow_redirects=False) as response,
     ):
         if response.status != 200:  # noqa: PLR2004 - OK
@@ -71,9 +71,9 @@ class PersonTokens:
     """Verifies tokens of people.
 
     Args:
-        settings: whose tokens count, and who people are.
-        now_s: Unix seconds by the store, which decides time: by a wrong clock of this
-            machine, a token that has ended would count again.
+        settings: the issuer, the audience, and the reviewers.
+        now_s: Unix seconds by the store: with a wrong clock of this machine, an expired
+            token could count again.
         fetch: reads the issuer's documents.
         clock_s: a clock that never goes back.
     """
@@ -95,10 +95,10 @@ class PersonTokens:
         self._lock = asyncio.Lock()
 
     async def reviewer(self, token: str) -> Reviewer:
-        """Return who a token is of.
+        """Return the reviewer of a token.
 
         Raises:
-            Refusal: it proves nobody, or somebody who decides nothing here.
+            Refusal: when the token is invalid, or its person is not a reviewer here.
         """
         claims = await self._claims(token)
         named = claims.get(self._settings.claim)
@@ -108,7 +108,7 @@ class PersonTokens:
         if not is_named:
             raise Refusal(
                 NO_TOKEN,
-                f"The token does not say who you are: its claim "
+                "The token does not identify you: its claim "
                 f"{self._settings.claim!r} is missing, or not verified.",
             )
         person = self._settings.reviewers.get(cast("str", named))
@@ -116,12 +116,12 @@ class PersonTokens:
             raise Refusal(
                 NOT_ALLOWED,
                 "This person may not decide here; 'api.people.reviewers' in the "
-                "settings lists who may.",
+                "settings lists the reviewers.",
             )
         return self.known(person.user)
 
     def known(self, user: str) -> Reviewer:
-        """Return a person by their Slack user id, as the settings have them now."""
+        """Return a person by Slack user id, from the current settings."""
         team = self._settings.team
         for person in self._settings.reviewers.values():
             if person.user == user:
@@ -133,7 +133,7 @@ class PersonTokens:
                     account=AccountKind.MEMBER,
                     gesture=Gesture.API,
                 )
-        # Who is not listed may be anybody by now.
+        # A person who is no longer listed may have left or changed.
         return Reviewer(team=team, user=user, account=AccountKind.UNKNOWN)
 
     async def _claims(self, token: str) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class PersonTokens:
                 issuer=self._settings.issuer,
                 options={
                     "require": ["exp", "iat", "iss", "aud", "sub"],
-                    # These would be by the clock of this machine.
+                    # These would use the clock of this machine.
                     "verify_exp": False,
                     "verify_iat": False,
                     "verify_nbf": False,
@@ -164,7 +164,7 @@ class PersonTokens:
                 NO_TOKEN,
                 "This token was refused "
                 f"({type(error).__name__}); send one of {self._settings.issuer} for "
-                f"{self._settings.audience!r} that has not ended."
+                f"{self._settings.audience!r} that has not expired."
                 f"{clocks if is_late else ''}",
                 {"WWW-Authenticate": "Bearer"},
             ) from error
@@ -172,7 +172,7 @@ class PersonTokens:
 
     def _check_times(self, claims: dict[str, Any]) -> None:
         now_s = self._now_s()
-        # A number may stand there as a text; what is none is refused (ValueError).
+        # Numbers may be written as text; other values are refused (ValueError).
         begins = [int(claims[name]) for name in ("iat", "nbf") if name in claims]
         if max(begins) > now_s + LEEWAY_S:
             raise jwt.ImmatureSignatureError("not yet valid")
@@ -181,21 +181,21 @@ class PersonTokens:
             raise jwt.ExpiredSignatureError("ended, or too old")
 
     async def _key(self, kid: str) -> jwt.PyJWK:
-        # Before the lock: nobody waits while the issuer is asked for the key that
-        # somebody else named.
+        # Before the lock: a request with a known key must not wait while another
+        # request makes this process ask the issuer.
         if kid in self._keys and self._clock_s() - self._read_s < FRESH_S:
             return self._keys[kid]
         async with self._lock:
             now_s = self._clock_s()
             is_fresh = now_s - self._read_s < FRESH_S
-            # Anybody can name a key that is not known: the issuer is not asked for
-            # each of them.
+            # Any client can name an unknown key, so the issuer is not asked for each of
+            # them.
             may_ask = now_s - self._asked_s >= AGAIN_S
             if may_ask and not (is_fresh and kid in self._keys):
                 self._asked_s = now_s
                 await self._read()
                 is_fresh = now_s - self._read_s < FRESH_S
-            # Not decided by keys that may have been withdrawn since.
+            # Stale keys may have been withdrawn since.
             if not is_fresh:
                 raise Refusal(
                     UNAVAILABLE,
@@ -208,7 +208,7 @@ class PersonTokens:
         return key
 
     async def _read(self) -> None:
-        """Read the issuer's keys; what cannot be read leaves those of before."""
+        """Read the issuer's keys; after an error the earlier keys stay."""
         try:
             found = json.loads(await self._fetch(await self._keys_url()))
             self._keys = dict(_usable(list(found["keys"])))
@@ -241,7 +241,7 @@ _UNREAD = (
     KeyError,
     jwt.PyJWTError,
 )
-"""What reading an issuer's documents may raise."""
+"""Errors when reading an issuer's documents."""
 
 
 def _usable(keys: list[dict[str, Any]]) -> Iterator[tuple[str, jwt.PyJWK]]:
@@ -250,8 +250,8 @@ def _usable(keys: list[dict[str, Any]]) -> Iterator[tuple[str, jwt.PyJWK]]:
         try:
             if _signs(key):
                 yield str(key["kid"]), jwt.PyJWK(key)
-        except Exception as error:  # noqa: BLE001 - whatever the two libraries raise
-            # Without texts, which are the issuer's.
+        except Exception as error:  # noqa: BLE001 - the two libraries may raise anything
+            # Without texts, which come from the issuer.
             logger.warning(
                 "api.issuer_key_skipped index=%d error=%s", index, type(error).__name__
             )

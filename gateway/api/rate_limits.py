@@ -1,4 +1,4 @@
-"""Rate limits of API keys: token buckets, and how many requests may wait."""
+"""Rate limits of API keys: token buckets, and limits for waiting requests."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from keyturn.gateway.api.refusals import Refusal
 from keyturn.gateway.protocol.http_problems import TOO_MANY, UNAVAILABLE
 
 MOST_WAITS = 200
-"""How many requests of one key may wait for an event at once."""
+"""Most requests of one key that wait for an event at the same time."""
 
 MOST_WAITS_OF_ALL = 500
-"""How many requests of all keys may wait where nobody says otherwise."""
+"""Default limit of waiting requests of all keys."""
 
 _MOST_KNOWN = 10_000
 _LEAST_BURST = 20
 
 
 MEGABYTES_PER_DAY = 1024
-"""What one key may store in a day where nobody says otherwise."""
+"""Default limit of the storage that one key may use in a day."""
 
 _MEGABYTE = 1_000_000
 _DAY_S = 86_400
 
 FAILED_PER_MINUTE = 60
 MOST_FAILED = 100
-"""How many wrong keys one address may try: in the long run, and at once."""
+"""Wrong keys that one address may try: per minute in the long run, and at once."""
 
 
 @dataclass
@@ -39,11 +39,11 @@ class _Bucket:
 
 
 class _Buckets:
-    """Token buckets by name; those that were idle longest are forgotten.
+    """Token buckets by name; the ones idle longest are dropped.
 
     Args:
-        per_s: tokens that each gets back.
-        burst: tokens that each has at most.
+        per_s: tokens returned per second.
+        burst: most tokens of a bucket.
         clock_s: a clock that never goes back.
     """
 
@@ -56,25 +56,25 @@ class _Buckets:
         self._all: dict[str, _Bucket] = {}
 
     def missing_s(self, name: str, least: float = 1.0) -> int:
-        """Return in how many whole seconds there are so many tokens; 0: now."""
+        """Return the whole seconds until there are so many tokens; 0 for now."""
         tokens = self._filled(name).tokens
         return 0 if tokens >= least else math.ceil((least - tokens) / self._per_s)
 
     def take(self, name: str) -> None:
-        """Take a token; there may be less than one left."""
+        """Take a token; less than one may be left."""
         bucket = self._filled(name)
         bucket.tokens = max(min(bucket.tokens, 0.0), bucket.tokens - 1)
         self._keep(name, bucket)
 
     def _keep(self, name: str, bucket: _Bucket) -> None:
-        # The one that asked last stands last, so that the idle ones are forgotten.
+        # Last in the order of use, so that idle buckets are dropped first.
         self._all.pop(name, None)
         self._all[name] = bucket
         if len(self._all) > _MOST_KNOWN:
             del self._all[next(iter(self._all))]
 
     def owe(self, name: str, tokens: int) -> None:
-        """Take more tokens than there may be: what lacks has to come back first."""
+        """Take more tokens than there may be; the debt has to be refilled first."""
         bucket = self._filled(name)
         bucket.tokens -= tokens
         self._keep(name, bucket)
@@ -89,10 +89,10 @@ class _Buckets:
 
 
 class FailedKeys:
-    """How many keys that are not valid each address may still try.
+    """Limits how many invalid keys each address may try.
 
-    A key that this process knows to be valid is not kept out by what others try from
-    the same address, which may be that of a proxy.
+    A key that this process has recently found valid is not affected by other keys from
+    the same address, which may be a proxy's.
 
     Args:
         clock_s: a clock that never goes back.
@@ -102,10 +102,10 @@ class FailedKeys:
         self._buckets = _Buckets(FAILED_PER_MINUTE / 60, MOST_FAILED, clock_s)
 
     def check(self, address: str) -> None:
-        """Refuse to look a key up for an address that tried too many wrong ones.
+        """Refuse to look up a key for an address with too many wrong ones.
 
         Raises:
-            Refusal: it did; says when it may try again.
+            Refusal: with the time until the next attempt.
         """
         if wait_s := self._buckets.missing_s(address):
             raise Refusal(
@@ -116,19 +116,20 @@ class FailedKeys:
             )
 
     def count(self, address: str) -> None:
-        """Count a key that was not valid."""
+        """Count an invalid key."""
         self._buckets.take(address)
 
 
 class RateLimits:
-    """What each key may still ask of this process.
+    """Limits the requests and storage of each key in this process.
 
     Args:
-        per_minute: requests of a key, in the long run; a third of it at once.
-        megabytes_per_day: what a key may store in a day: half of it at once.
-        most_waits: requests of a key that wait at once.
-        most_of_all: requests of all keys that wait at once. Each key gets at most as
-            many as are left: many keys of one owner leave room for those of others.
+        per_minute: requests of a key in the long run; a third of it at once.
+        megabytes_per_day: storage of a key in a day; half of it at once.
+        most_waits: requests of a key that wait at the same time.
+        most_of_all: requests of all keys that wait at the same time. Each key gets at
+            most as many as are left, so that many keys of one owner leave room for
+            others.
         clock_s: a clock that never goes back.
     """
 
@@ -156,7 +157,8 @@ class RateLimits:
         """Count one request.
 
         Raises:
-            Refusal: the key asks too much; says when it may ask again.
+            Refusal: when the key sends too many requests, with the pause until the
+                next.
         """
         if wait_s := self._buckets.missing_s(key_id):
             raise Refusal(
@@ -168,20 +170,22 @@ class RateLimits:
         self._buckets.take(key_id)
 
     def count_more(self, key_id: str, requests: int) -> None:
-        """Count a request that was taken as so many more: it is a large one."""
+        """Count a large request, already taken as one, as more requests."""
         self._buckets.owe(key_id, requests)
 
     def store(self, key_id: str, size: int, *, ends_work: bool = False) -> None:
-        """Count bytes that a key has the gateway store.
+        """Count bytes that the gateway stores for a key.
 
         Args:
-            key_id: of the key.
-            size: how many.
-            ends_work: reports the result of an allowed call, and may owe half a day's
-                bytes: a refused report becomes a doubt for people.
+            key_id: id of the key.
+            size: number of bytes.
+            ends_work: the request reports the result of an allowed call. It may exceed
+                the limit by half a day's bytes, because a refused report leaves the
+                call in doubt.
 
         Raises:
-            Refusal: the key stored too much today; says when it may store more.
+            Refusal: when the key stored too much today, with the time until it may
+                store more.
         """
         least = 1.0 - self._half_day if ends_work else 1.0
         if wait_s := self._stored.missing_s(key_id, least):
@@ -196,10 +200,10 @@ class RateLimits:
 
     @contextmanager
     def waiting(self, key_id: str) -> Generator[None]:
-        """Count a request that waits while the block runs.
+        """Count a waiting request while the block runs.
 
         Raises:
-            Refusal: as many of this key, or of all keys, wait already.
+            Refusal: when too many requests of this key, or of all keys, wait already.
         """
         waits = self._waits.get(key_id, 0)
         left = self._most_of_all - self._all_waits
@@ -214,7 +218,7 @@ class RateLimits:
             raise Refusal(
                 TOO_MANY,
                 f"{waits} requests of this key wait already; follow GET /v1/events "
-                "instead, which tells of all threads of an agent.",
+                "instead, which covers all threads of an agent.",
                 {"Retry-After": "5"},
             )
         self._waits[key_id] = waits + 1

@@ -1,4 +1,4 @@
-"""Answer GET requests: approvals, the queue, events, and whether the gateway works."""
+"""Routes for reading: approvals, the queue, events, and the gateway's readiness."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from keyturn.gateway.validation_errors import sentence
 EVENT_STREAM = "text/event-stream"
 LAST_EVENT_ID = "Last-Event-ID"
 KEEPALIVE_S = 15.0
-"""How often a stream without events shows that it lives: proxies close idle ones."""
+"""Pause between comments in an idle stream: proxies close idle connections."""
 
 NextPage = Callable[[float], Awaitable[EventPage]]
 
@@ -43,7 +43,7 @@ _STATES = {
     "executing": frozenset({ItemState.EXECUTING}),
     "open": frozenset({ItemState.PENDING, ItemState.AUTHORIZED, ItemState.EXECUTING}),
 }
-"""Name of a queue to the states of the calls in it."""
+"""The states of the calls in each queue."""
 
 
 def _whole(value: object) -> object:
@@ -58,11 +58,11 @@ Whole = Annotated[int, BeforeValidator(_whole)]
 
 
 class QueueQuery(Record):
-    """Which approvals are asked for."""
+    """Query of the queue of approvals."""
 
     agent: str = Field("", description="Only of this agent.")
     state: Literal["pending", "authorized", "executing", "open"] = Field(
-        "pending", description="Where a call of it stands."
+        "pending", description="State of one of its calls."
     )
     cursor: str = Field("", description="`next` of the page before.")
     limit: Whole = Field(
@@ -71,9 +71,9 @@ class QueueQuery(Record):
 
 
 class EventsQuery(Record):
-    """Which events are asked for."""
+    """Query of events."""
 
-    agent: str = Field("", description="Only what concerns this agent.")
+    agent: str = Field("", description="Only events of this agent.")
     after: str = Field(
         "", description="`next` of the page before, or the id of an event."
     )
@@ -81,7 +81,7 @@ class EventsQuery(Record):
         0,
         ge=0,
         le=int(LONGEST_WAIT_S),
-        description="For how many seconds to wait for the first event.",
+        description="Seconds to wait for the first event.",
     )
 
 
@@ -92,7 +92,7 @@ async def approval(key: ApiKey, tenant: Tenant, approval_id: str) -> ApprovalVie
     """Return one approval.
 
     Raises:
-        Refusal: there is none for this key.
+        Refusal: when there is none for this key.
     """
     found = await tenant.readings.one(approval_id, key.may_be)
     if found is None:
@@ -101,10 +101,10 @@ async def approval(key: ApiKey, tenant: Tenant, approval_id: str) -> ApprovalVie
 
 
 async def queue(key: ApiKey, tenant: Tenant, query: Mapping[str, str]) -> ApprovalPage:
-    """Return a page of what is open.
+    """Return a page of open approvals.
 
     Raises:
-        Refusal: when the question cannot be read.
+        Refusal: when the query is invalid.
     """
     asked = _read(QueueQuery, query, key)
     try:
@@ -127,12 +127,12 @@ async def events(
     *,
     is_valid: Callable[[], Awaitable[bool]],
 ) -> web.StreamResponse:
-    """Return what happened since a place: as a page, or as a stream of events.
+    """Return events since a cursor, as a page or as a stream.
 
-    A stream ends with its key: ``is_valid`` says whether that still counts.
+    A stream ends when ``is_valid`` returns False: its key is not valid any more.
 
     Raises:
-        Refusal: when the question cannot be read, or too many of this key wait.
+        Refusal: when the query is invalid, or too many requests of this key wait.
     """
     asked = _read(EventsQuery, request.query, key)
     after = request.headers.get(LAST_EVENT_ID) or asked.after
@@ -148,8 +148,8 @@ async def events(
     except BadPlace as error:
         raise Refusal(
             MALFORMED,
-            "'Last-Event-ID' or 'after' is no id of an event of this gateway; leave it "
-            "out to begin with what happens from now on.",
+            "'Last-Event-ID' or 'after' is not an id of an event of this gateway; omit "
+            "it to begin with new events.",
         ) from error
     return web.Response(text=page.model_dump_json(), content_type="application/json")
 
@@ -164,12 +164,12 @@ async def _stream(
         headers={
             "Content-Type": EVENT_STREAM,
             "Cache-Control": "no-store",
-            # nginx would hold events back until its buffer is full.
+            # nginx would buffer events until its buffer is full.
             "X-Accel-Buffering": "no",
         }
     )
     await response.prepare(request)
-    # The place goes first: who is cut off before anything happens goes on from there.
+    # The cursor goes first: a client that is cut off early continues from there.
     first = True
     while not tenant.events.is_closing:
         page = await next_page(0.0 if first else KEEPALIVE_S)
@@ -179,8 +179,8 @@ async def _stream(
             async with asyncio.timeout(KEEPALIVE_S):
                 await response.write(_lines(page, is_first=first))
         except (TimeoutError, ConnectionError, StoreUnavailable):
-            # Who does not read is cut off, and so is everybody while nobody knows which
-            # keys count; they go on from the last event that came.
+            # Cut off clients that do not read, and all clients while keys cannot be
+            # checked. They continue from their last event.
             request.protocol.force_close()
             break
         first = False
@@ -188,7 +188,7 @@ async def _stream(
 
 
 def _lines(page: EventPage, *, is_first: bool) -> bytes:
-    """Return a page as server-sent events; a comment where there is none."""
+    """Return a page as server-sent events; a comment if it is empty."""
     lines: list[str] = []
     if page.missed:
         lines.append("event: missed\ndata: {}\n\n")
@@ -204,7 +204,7 @@ def _lines(page: EventPage, *, is_first: bool) -> bytes:
 
 
 def _read(model: type[Query], query: Mapping[str, str], key: ApiKey) -> Query:
-    """Return what a request asks for, of agents that its key may read of."""
+    """Parse a query, and check that the key covers its agent."""
     try:
         asked = model.model_validate(dict(query))
     except ValidationError as error:
@@ -215,11 +215,11 @@ def _read(model: type[Query], query: Mapping[str, str], key: ApiKey) -> Query:
 
 
 Readiness = Callable[[], Awaitable[tuple[list[str], dict[str, object]]]]
-"""Returns what keeps the gateway from working, and what else is worth knowing."""
+"""Returns the problems that stop the gateway from working, and other facts."""
 
 
 class ReadinessView(BaseModel, extra="allow"):
-    """The answer of `/readyz`: whether the gateway works, and what is missing."""
+    """The answer of `/readyz`: whether the gateway works, and its problems."""
 
     ready: bool
     problems: list[str] = []
@@ -233,9 +233,9 @@ async def readiness(
     """Return the problems of a gateway, empty when it is ready, and other facts.
 
     Args:
-        store: it works on.
-        tenant: whose agents it serves.
-        registration: of this process among the others; it says what does not fit.
+        store: the store of the gateway.
+        tenant: the tenant of the gateway.
+        registration: registration of this process, with its conflicts with others.
     """
     keys, clock = store.keys_of_tenant(tenant), store.conn.clock
     asked_s = clock.asking()

@@ -1,4 +1,4 @@
-"""Refusals of requests, as answers."""
+"""Refusals of requests, as HTTP answers."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Refusal(Exception):
     """A request is answered with a problem.
 
     Attributes:
-        kind: of the problem.
-        detail: a sentence that says what to do.
-        headers: of the answer.
-        approval: what it is about, where programs need to know.
+        kind: kind of the problem.
+        detail: a sentence with the next step.
+        headers: headers of the answer.
+        approval: id of the approval concerned, if programs need it.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Refusal(Exception):
 
 
 def refused(refusal: Refusal) -> web.Response:
-    """Return a refusal as an answer (RFC 9457)."""
+    """Return a refusal as an HTTP answer (RFC 9457)."""
     kind = refusal.kind
     found = problem(kind, refusal.detail, refusal.approval)
     return web.Response(
@@ -58,6 +58,6 @@ def refused(refusal: Refusal) -> web.Response:
 
 
 def unreadable(status: int, words: str) -> web.Response:
-    """Return the answer to what is no request, or none that is read to its end."""
+    """Return the answer to an invalid or incomplete request."""
     kind = _OF_STATUS.get(status, FAILED if status >= _SERVER_ERROR else MALFORMED)
     return refused(Refusal(kind, f"This request cannot be answered: {words}."))

@@ -1,9 +1,9 @@
 """Answer requests of agents in other processes over HTTP.
 
-A request goes through the same steps: its key, how much that key asks, what it may do,
-a strict reading of the body, whose calls it is about, and the service. Who has no key
-is refused by the header (`Api.admit`), before any body is read. Every refusal is a
-problem (RFC 9457) with a sentence that says what to do.
+Each request is checked in the same order: its key, the key's limits and permissions,
+the strict form of the body, and the owner of its calls. Then the service runs. Requests
+without a key are refused by their header (`Api.admit`), before the body is read. Every
+refusal is a problem (RFC 9457) whose sentence names the next step.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _DECIDE = re.compile(rf"{_APPROVAL.pattern}/decide", re.ASCII)
 _AHEAD = re.compile(r"[+-][0-9]{1,9}", re.ASCII)
 _JSON = "application/json"
 _BYTES_OF_ONE = 64 * 1024
-"""How large a body counts as one more request."""
+"""Size of a body that counts as one more request."""
 _MAX_QUOTED = 80  # characters
 
 DECIDE: TypeAdapter[DecideQuestion] = TypeAdapter(DecideQuestion)
@@ -73,16 +73,16 @@ DECIDE: TypeAdapter[DecideQuestion] = TypeAdapter(DecideQuestion)
 T = TypeVar("T")
 
 FOR_THE_OPERATOR = (
-    "The gateway cannot answer: its log says what its operator has to set right."
+    "The gateway cannot answer; its log names the cause, which its operator can fix."
 )
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class _Route(NamedTuple):
-    """What a path is for: its method, and what answers it.
+    """The method and the handler of a path.
 
-    ``admit`` checks who asks, where the request has a body.
+    ``admit`` checks the permissions of requests with a body, before the body is read.
     """
 
     method: str
@@ -92,11 +92,11 @@ class _Route(NamedTuple):
 
 _COUNTED = web.RequestKey("keyturn_counted", bool)
 _PERSON = web.RequestKey("keyturn_person", tuple[Reviewer, str])
-"""What is kept at a request of who asks it: that it was counted, and which person."""
+"""Stored at a request: that it was counted, and the person who sent it."""
 
 
 async def always_ready() -> tuple[list[str], dict[str, object]]:
-    """Return that nothing is missing."""
+    """Return no problems."""
     return [], {}
 
 
@@ -106,15 +106,16 @@ class Api:
 
     Attributes:
         keys: checks API keys.
-        tenant_of: returns what a tenant's agents may ask.
-        limits: how much each key may ask.
-        failed: how many keys that are not valid each address may try.
-        ready: says what keeps the gateway from working.
-        decisions: what people may decide; None: they decide in Slack alone.
-        is_stopping: new work is refused, since the process stops.
-        key_refused: told of each key that is not valid, as it was presented.
-        clock_wrong: told of who asks with a clock that is so many seconds ahead.
-        clock_s: Unix seconds by the store, which answers are dated by.
+        tenant_of: returns the services of a tenant.
+        limits: limits of each key.
+        failed: limits of invalid keys per address.
+        ready: returns the problems that stop the gateway from working.
+        decisions: decisions of people over HTTP; None if they decide only in Slack.
+        is_stopping: the process stops, so new work is refused.
+        key_refused: receives each invalid key, as presented.
+        clock_wrong: receives keys of clients whose clock is wrong, and the seconds it
+        is ahead.
+        clock_s: Unix seconds by the store, for the date of answers.
     """
 
     keys: ApiKeys
@@ -136,14 +137,14 @@ class Api:
         )
 
     async def admit(self, request: web.BaseRequest) -> web.StreamResponse | int:
-        """Return how many bytes the body of a request may have, or what refuses it."""
+        """Return the largest size of a request's body in bytes, or a refusal."""
         return await self._or_problem(partial(self._admit, request))
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request; whatever goes wrong is a problem."""
+        """Answer one request; every error becomes a problem."""
         reply = await self._or_problem(lambda: self._route(request).handle(request))
         if self.clock_s is not None and not reply.prepared:
-            # Programs compare their clocks with it.
+            # Clients compare their clocks with it.
             reply.headers["Date"] = formatdate(self.clock_s(), usegmt=True)
         return reply
 
@@ -165,9 +166,9 @@ class Api:
             return refused(_refusal(error))
         except (ConnectionError, web.HTTPException):
             raise
-        except any_failure() as error:  # one request fails, and not the server
+        except any_failure() as error:  # only this request fails, not the server
             log_failure(logger, error, "api.failed")
-            return refused(Refusal(FAILED, "The gateway failed; its log says why."))
+            return refused(Refusal(FAILED, "The gateway failed; see its log."))
 
     def _route(self, request: web.BaseRequest) -> _Route:
         path = request.path
@@ -293,7 +294,7 @@ class Api:
     async def _person(
         self, request: web.BaseRequest
     ) -> tuple[Decisions, Reviewer, str]:
-        """Return what decides, which person asks, and a hash of their token."""
+        """Return the decisions, the person of a request, and a hash of their token."""
         if self.decisions is None:
             raise people_decide()
         if _PERSON in request:
@@ -305,7 +306,7 @@ class Api:
         return self.decisions, by, token_hash
 
     async def _key(self, request: web.BaseRequest, scope: Scope) -> ApiKey:
-        """Return the key of a request, if it is valid and may ask this now."""
+        """Return the key of a request, if it is valid and has the scope."""
         self._refuse_while_stopping()
         found = await self._presented(request)
         if found is None:
@@ -317,8 +318,8 @@ class Api:
                 "`keyturn api-keys create` makes one.",
                 {"WWW-Authenticate": "Bearer"},
             )
-        # Checked again after its body came, since it may have been revoked meanwhile,
-        # and counted once.
+        # The key is checked again after the body has arrived, since it may have been
+        # revoked by then, but the request is counted only once.
         if _COUNTED not in request:
             self.limits.take(found.id)
             self.limits.count_more(found.id, _counts_more(request))
@@ -347,10 +348,10 @@ class Api:
 
 
 def _counts_more(request: web.BaseRequest) -> int:
-    """Return as how many more requests one counts, by the size of its body."""
+    """Return how many more requests a request counts as, by its size."""
     if not request.body_exists:
         return 0
-    # By its header: it is not read yet. Without a length it may be as long as any.
+    # From its header, before it is read. Without a length it may have the largest size.
     length = request.content_length
     most = MAX_BODY_BYTES if length is None else min(length, MAX_BODY_BYTES)
     return most // _BYTES_OF_ONE
@@ -362,7 +363,7 @@ def _bearer(request: web.BaseRequest) -> str:
 
 
 def _refusal(error: KeyturnError) -> Refusal:
-    """Return how an error of the services is told."""
+    """Return an error of the services as a refusal."""
     kind, text = kind_of(error), str(error)
     if kind.can_pass:
         log_failure(logger, error, "api.unavailable")

@@ -40,7 +40,7 @@ from keyturn.gateway.trust.seals import Purpose, SealKeys
 logger = logging.getLogger(__name__)
 
 DRAIN_S = 10.0
-"""How long requests that are being answered may take when the process stops."""
+"""How long open requests may take when the process stops."""
 
 
 def api_key_store(settings: Settings, store: Store) -> ApiKeyStore:
@@ -56,17 +56,17 @@ async def serving_api(
     reviews: ReviewService,
     registration: Registration | None,
 ) -> AsyncGenerator[str]:
-    """Serve the HTTP API while the block runs, where the settings have it.
+    """Serve the HTTP API while the block runs, if the settings have an address.
 
     Args:
-        settings: of the process.
-        store: what it works on.
-        service: what agents of this process ask.
-        reviews: what decides, for people with a token.
-        registration: of this process among the others, which `/readyz` tells of.
+        settings: settings of the process.
+        store: the store of the gateway.
+        service: the service for agents.
+        reviews: records decisions of people with a token.
+        registration: registration of this process, for `/readyz`.
 
     Yields:
-        Its URL; "" where there is none.
+        Its URL; "" without an address.
 
     Raises:
         SettingsError: when the address or the certificate cannot be used.
@@ -88,7 +88,7 @@ async def serving_api(
         return tenant
 
     async def key_refused(text: str) -> None:
-        # Its id alone: it may be a key of somebody else, or nearly one.
+        # Only its id: the text may be another program's key, or nearly one.
         key = presented(text)
         event = SecurityEvent(
             kind=SecurityKind.KEY_REFUSED,
@@ -129,8 +129,8 @@ async def serving_api(
     try:
         yield await _listen(runner, address, settings.api)
     finally:
-        # Before the server waits for what it answers: those who wait for people are
-        # answered now, and ask again elsewhere.
+        # Before the server drains: waiting requests are answered now, and clients ask
+        # another process.
         api.is_stopping = True
         feed.end_waits()
         await runner.cleanup()
@@ -154,7 +154,7 @@ def tenant_services(
     *,
     tenant: str,
 ) -> Tenant:
-    """Return what agents of one tenant may ask over HTTP."""
+    """Return the services for the agents of one tenant over HTTP."""
     return Tenant(
         port=service,
         runs=RemoteRunService(store, service, feed, tenant=tenant),
@@ -181,7 +181,7 @@ async def _listen(
 
 
 def api_key_seals(settings: Settings) -> SealKeys:
-    """Return what seals API keys, derived from the secret of the settings."""
+    """Return the seal keys for API keys, derived from the settings' secret."""
     return SealKeys(settings.secret_keys(), Purpose.API_KEYS)
 
 
@@ -203,7 +203,7 @@ def _tls(settings: ApiSettings) -> ssl.SSLContext | None:
 
 def _cannot_listen(address: Address, error: OSError) -> SettingsError:
     if error.errno == errno.EADDRINUSE:
-        why = "is in use; stop what listens there, or"
+        why = "is in use; stop the program that listens there, or"
     else:
         why = f"cannot be used ({error.strerror});"
     return SettingsError(

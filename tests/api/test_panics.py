@@ -18,4 +18,4 @@ async def test_a_request_that_panics_is_answered(
         reply = await client.get("/healthz")
 
     assert reply.status_code == 500
-    assert reply.json()["detail"] == "The gateway failed; its log says why."
+    assert reply.json()["detail"] == "The gateway failed; see its log."

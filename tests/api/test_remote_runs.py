@@ -247,7 +247,7 @@ async def test_nobody_who_asked_is_forgotten(stack: ApiStack) -> None:
         with pytest.raises(NotAllowed, match="both 'channel'"):
             await ask(http_api.REMEMBER, RunFacts(run=RUN, channel="C0"))
         ana = DAN.with_(user="ana@example.com")
-        with pytest.raises(NotAllowed, match="no id of a Slack user"):
+        with pytest.raises(NotAllowed, match="not an id of a Slack user"):
             await ask(http_api.REMEMBER, RunFacts(run=RUN, requester=ana))
 
     assert approval.requester == ben

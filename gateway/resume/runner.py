@@ -1,9 +1,9 @@
-"""Agent runtime interface that the resume worker needs, and who runs which thread.
+"""Agent runtime interface for the resume worker, and the runner of each thread.
 
-A settings file names one graph for all threads of an agent. A program gives its graph
-with each run, and two runs of one agent may be given different graphs: tools that hold
-one user's credentials, another model, another checkpointer. Such a graph serves only
-the thread it was given for, so that no thread is ever run with another user's graph.
+A settings file names one graph for all threads of an agent. A program passes its graph
+to each run, and two runs of one agent may use different graphs: tools with one user's
+credentials, another model, another checkpointer. Such a graph serves only its own
+thread, so no thread ever runs with another user's graph.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 
 
 class AnswerRefused(KeyturnError):
-    """The runtime did not take an answer; nothing was saved of the refused one.
+    """The runtime refused an answer and saved nothing of it.
 
     Attributes:
-        is_stale: the question is no longer open: read the thread again. False means
-            that the answer itself does not fit its question.
+        is_stale: True if the question is no longer open: read the thread again. False
+            if the answer does not fit its question.
     """
 
     def __init__(self, problem: str, *, is_stale: bool) -> None:
@@ -35,7 +35,7 @@ class AnswerRefused(KeyturnError):
 class PendingInterrupt:
     """One open question of a thread.
 
-    ``schema`` is the JSON Schema that an answer has to fit, when the agent gave one.
+    ``schema`` is the JSON Schema for the answer, if the agent provided one.
     """
 
     id: str
@@ -45,17 +45,17 @@ class PendingInterrupt:
 
 @dataclass(frozen=True)
 class ThreadState:
-    """Where a thread stands, read from its checkpoint.
+    """State of a thread, read from its checkpoint.
 
     Attributes:
-        exists: a thread without any checkpoint must never be resumed.
+        exists: False for a thread without any checkpoint; never resume such a thread.
         pending: its open questions.
-        has_tasks: work is left, whatever it waits for.
+        has_tasks: work is left, with or without a question.
         is_cut_off: some of that work waits for no answer: its process died, it raised,
-            or it stands at a breakpoint. Other work may ask questions beside it.
+            or it stopped at a breakpoint. Other tasks may have open questions.
         checkpoint: id of the checkpoint that was read.
-        taken: key of the last input that the thread was started with.
-        final_message: what the agent said last in this turn, as text.
+        taken: key of the last input that started the thread.
+        final_message: text of the agent's last message in this turn.
     """
 
     exists: bool
@@ -68,7 +68,7 @@ class ThreadState:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether nothing is left to do; the runtime's own ``next`` lies."""
+        """Return True if no work and no question is left; ``next`` is unreliable."""
         return self.exists and not self.has_tasks and not self.pending
 
 
@@ -76,21 +76,21 @@ class Runner(Protocol):
     """One agent in one runtime. The caller holds the thread's lease throughout."""
 
     async def probe(self, thread: str) -> ThreadState:
-        """Read where a thread stands."""
+        """Read the state of a thread."""
         ...
 
     async def has_taken(self, thread: str, key: str) -> bool:
-        """Return True if a thread was started with this key, now or ever before.
+        """Return True if this key ever started the thread.
 
-        A message may be delivered again after the thread was given others.
+        A message may be delivered again after later messages.
         """
         ...
 
     async def start(self, thread: str, text: str, *, key: str) -> None:
         """Give a thread a person's message and run until it rests.
 
-        ``key`` is kept with the thread, see `has_taken`, so that a message that is
-        delivered twice is given once.
+        ``key`` is saved with the thread, see `has_taken`, so that a repeated delivery
+        does not repeat the message.
         """
         ...
 
@@ -99,32 +99,33 @@ class Runner(Protocol):
     ) -> None:
         """Answer open questions by interrupt id and run until the thread rests.
 
-        ``key`` is what `ThreadState.taken` was, and is kept.
+        ``key`` is the thread's `ThreadState.taken`, which is kept.
 
         Raises:
-            AnswerRefused: when one of them is not open or the answer does not fit.
+            AnswerRefused: a question is not open, or an answer does not fit.
         """
         ...
 
     async def nudge(self, thread: str, *, key: str) -> None:
-        """Go on with a thread that was cut off; open questions are asked again.
+        """Continue an interrupted thread; open questions are asked again.
 
-        ``key`` is what `ThreadState.taken` was, and is kept.
+        ``key`` is the thread's `ThreadState.taken`, which is kept.
         """
         ...
 
 
 MAX_LEFT = 100_000
-"""Threads that are remembered as ended, or as resumed by the program; the oldest are
-forgotten, and jobs about them are then put back instead of acknowledged."""
+"""Number of threads remembered as ended or as resumed by the program. The oldest are
+forgotten; jobs for them are then put back instead of acknowledged.
+"""
 
 
 class Runners:
-    """The runners of agents, and those of single threads, which come first.
+    """The runners of agents and of single threads; a thread's runner takes precedence.
 
     Args:
         agents: agent name to the runner of all its threads; may change later.
-        saver: the checkpoints of those agents; None when nobody knows.
+        saver: the checkpoints of those agents; None if unknown.
     """
 
     def __init__(
@@ -135,18 +136,18 @@ class Runners:
         self.saver = saver
         self._agents: Mapping[str, Runner] = {} if agents is None else agents
         self._threads: dict[tuple[str, str], Runner] = {}
-        # Whether it ended; else the program resumes it by itself.
+        # True: the thread has ended. False: the program resumes it itself.
         self._left: dict[tuple[str, str], bool] = {}
 
     def serve(self, agents: Mapping[str, Runner]) -> None:
-        """Run every thread of these agents, unless it has a runner of its own."""
+        """Run every thread of these agents, except threads with a separate runner."""
         self._agents = {**self._agents, **agents}
 
     def keep(self, agent: str, thread: str, runner: Runner) -> None:
-        """Run this thread with this runner from now on; the last one given counts.
+        """Run this thread with this runner from now on; the last runner counts.
 
-        The caller holds the thread's lease, here and in `release`: otherwise the end
-        of one turn could release the runner that the next turn was given.
+        The caller has the thread's lease, here and in `release`: otherwise the end of
+        one turn could release the runner of the next turn.
         """
         self._threads[agent, thread] = runner
 
@@ -156,17 +157,17 @@ class Runners:
         self._remember(agent, thread, has_ended=True)
 
     def leave(self, agent: str, thread: str) -> None:
-        """Leave a thread to the program that resumes it by itself."""
+        """Leave a thread to the program, which resumes it itself."""
         self._remember(agent, thread, has_ended=False)
 
     def is_left(self, agent: str, thread: str) -> bool:
-        """Return True if the program resumes this thread by itself."""
+        """Return True if the program resumes this thread itself."""
         return self._how(agent, thread) is False
 
     def has_ended(self, agent: str, thread: str) -> bool:
-        """Return True if this process saw the thread end, and runs it no more.
+        """Return True if the thread ended in this process, which no longer runs it.
 
-        Another process may have begun another turn of it since.
+        Another process may have begun another turn since then.
         """
         return self._how(agent, thread) is True
 
@@ -183,20 +184,20 @@ class Runners:
             del self._left[next(iter(self._left))]
 
     def of(self, agent: str, thread: str) -> Runner | None:
-        """Return what runs a thread; None when this process does not run it."""
+        """Return the runner of a thread; None if this process does not run it."""
         return self._threads.get((agent, thread)) or self._agents.get(agent)
 
     def is_of_a_program(self, agent: str, thread: str) -> bool:
-        """Return True if a program of this process runs this thread by itself."""
+        """Return True if a program in this process runs this thread itself."""
         return (agent, thread) in self._threads
 
     def names(self) -> frozenset[str]:
-        """Return the agents of which this process runs any thread."""
+        """Return the agents with at least one thread in this process."""
         return frozenset({*self._agents, *(agent for agent, _ in self._threads)})
 
     @property
     def agents(self) -> tuple[str, ...]:
-        """Return the names of the agents whose threads are all run here."""
+        """Return the names of the agents whose threads all run here."""
         return tuple(self._agents)
 
     def serves(self, agent: str) -> bool:

@@ -1,16 +1,15 @@
 """Execution state changes of an authorized call: claim, release, finish.
 
 An execution is one attempt of one owner. ``fence`` is its fencing token, a number that
-rises with each attempt: a report of an older attempt is refused, but for the one that
-people reconciled. The owner holds its claim by a lease that it renews. When the lease
-ends without a report, nobody knows whether the tool had its effect: the item is in
-doubt, unless the tool is idempotent.
+rises with each attempt. A report of an older attempt is refused, unless people
+reconciled that attempt. The owner renews the lease of its claim. If the lease ends
+without a report, the tool's effect is unknown: the item is in doubt, unless the tool is
+idempotent.
 
 An attempt is the right to run a call once, and each is spent once. A claim spends it,
-and so does whatever ends an authorization: a lapse, a withdrawal, a return to people.
-Its number follows from the sealed record, and rises with each claim and each return. A
-record that is put back as it was before therefore names an attempt that is spent
-already.
+and so does each end of an authorization: a lapse, a withdrawal, a return to people. The
+attempt's number is computed from the sealed record, and rises with each claim and each
+return. An old record that is put back therefore names a spent attempt.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _MOVES = {
 }
 
 NEVER_AGAIN = 2**31
-"""Number of an attempt above those of any record: all attempts are spent by it."""
+"""Number above the attempts of any record: it spends all of them."""
 
 _ENDED = FINAL | {ItemState.FAILED}
 
@@ -48,35 +47,34 @@ def claim(
     """Give one attempt the right to run an item.
 
     Args:
-        approval: the record as it stands.
+        approval: the current record.
         item: authorized, or executing by an owner whose lease has ended.
         owner: the attempt, unique.
-        lease_ms: how long the claim stands without a heartbeat.
+        lease_ms: length of the claim without a heartbeat.
         now_ms: the store's clock.
     """
     started = item.moved(
         Transition.CLAIM,
         now_ms,
-        # Rises with each start, also of the same owner: a report names the start that
-        # it is about.
+        # Rises with each start, even of the same owner: a report names its start.
         fence=item.fence + 1,
         owner=owner,
         claimed_until_ms=now_ms + lease_ms,
     )
     event = approval_event(approval, EventName.ITEM_EXECUTING, started)
-    # An authorization that lapses between this reading and the write is not used.
+    # The write fails if the authorization lapses after this read.
     is_first = item.state is ItemState.AUTHORIZED
     until_ms = item.lapses_at_ms if is_first else 0
     return Change(following(approval, started), (event,), before_ms=until_ms)
 
 
 def as_in_doubt(item: Item, now_ms: int) -> Item:
-    """Return an execution in doubt: its owner fell silent."""
+    """Return an execution in doubt: its owner stopped renewing the claim."""
     return item.moved(Transition.DOUBT, now_ms, claimed_until_ms=0)
 
 
 def put_in_doubt(approval: Approval, item: Item, *, now_ms: int) -> Change:
-    """Put an execution in doubt: its owner fell silent, and it must not be repeated."""
+    """Put an execution in doubt: its owner is silent, and it must not be repeated."""
     event = approval_event(approval, EventName.ITEM_IN_DOUBT, item)
     return Change(following(approval, as_in_doubt(item, now_ms)), (event,))
 
@@ -86,10 +84,10 @@ def shorten_claim(
 ) -> Change | None:
     """Cut a claim to the length of a lease; None when it is not longer.
 
-    It is longer when the server's clock went back. A dead owner then has the claim no
-    longer than a live one.
+    A claim is longer when the server's clock went back. The cut gives a dead owner the
+    claim no longer than a live one.
     """
-    # `<=`: a claim that was written this millisecond is exactly as long as a lease.
+    # `<=`: a claim written in this millisecond is exactly as long as a lease.
     if item.claimed_until_ms - now_ms <= lease_ms:
         return None
     cut = item.with_(claimed_until_ms=now_ms + lease_ms)
@@ -105,37 +103,36 @@ def finish(
     now_ms: int,
     has_begun: bool = True,
 ) -> Change | bool:
-    """Record what an execution came to, or give its claim back.
+    """Record the result of an execution, or give its claim back.
 
     Args:
-        approval: the record as it stands.
-        item: of it.
+        approval: the current record.
+        item: the item of ``approval`` that ran.
         fence: of the attempt that reports.
-        result: what it came to; None gives the claim back unused.
+        result: of the tool; None gives the claim back unused.
         now_ms: the store's clock.
-        has_begun: False where the tool was not begun, so that nothing inside it asks:
-            the authorization then lapses when it would have without this attempt.
+        has_begun: False if the tool was not begun. The authorization then keeps its
+            time of lapse.
 
     Returns:
-        The change, or without one whether the report was recorded before. A report
-        that comes after people reconciled the doubt is kept beside what they said, see
-        `is_late`.
+        The change. Without a change: True if the report was recorded before, False if
+        it is refused. A report after people reconciled the attempt is kept next to
+        their finding, see `is_late`.
     """
     after = state_after(item, result)
     is_owned = item.fence == fence
-    # Before everything else: what people said of this start stands, whatever state
-    # followed.
+    # First check: a finding about this start counts in every later state.
     if result is not None and fence and item.reconciled_fence == fence:
         return _reported_late(approval, item, result, is_owned=is_owned, now_ms=now_ms)
     is_known = item.state is after and (
         after is not ItemState.IN_DOUBT or item.result is not None
     )
-    # A report that is sent again, because its answer got lost, gets the first answer.
-    # Another result of the same attempt is not kept, and not acknowledged.
+    # A repeated report, after its answer got lost, gets the first answer. Another
+    # result of the same attempt is neither kept nor acknowledged.
     if is_owned and is_known:
         kept = item.result
         return not (kept and result) or kept.payload == result.payload
-    # An owner that was thought dead and comes back with the truth ends the doubt.
+    # A late report of the owner ends the doubt.
     is_open = item.state is ItemState.EXECUTING or (
         item.state is ItemState.IN_DOUBT and result is not None
     )
@@ -145,12 +142,12 @@ def finish(
 
 
 def is_late(change: Change) -> bool:
-    """Return whether a change by `finish` came after people had reconciled it."""
+    """Return True if `finish` recorded this change after people had reconciled it."""
     return change.events[0].name is EventName.ITEM_REPORTED
 
 
 def state_after(item: Item, result: Result | None) -> ItemState:
-    """Return where a claim leaves its item; without a result it was not used."""
+    """Return the state after a claim ends; None as the result means unused."""
     if result is None:
         return ItemState.AUTHORIZED
     if result.ok:
@@ -165,10 +162,10 @@ def _reported_late(
         return False  # the first report counts
     reason = "executed" if result.ok else "failed"
     event = approval_event(approval, EventName.ITEM_REPORTED, item, reason=reason)
-    # Never dropped, even if it changes nothing: it may contradict what people found.
+    # Keep the report even if it changes nothing: it may contradict the finding.
     noted = item.with_(late_result=result)
-    # What was to run again, and has not begun to, has ended by this; what was left
-    # alone did run.
+    # The report ends a call that was to run again and has not started. It also corrects
+    # a call that people skipped although it ran.
     corrects = item.state is ItemState.AUTHORIZED or (
         item.state is ItemState.FAILED and result.ok
     )
@@ -193,11 +190,11 @@ def _ended(
         changed_at_ms=now_ms,
         claimed_until_ms=0,
         owner="",
-        # A claim that is given back keeps what an earlier attempt came to.
+        # A claim that is given back keeps the result of an earlier attempt.
         result=result or item.result,
     )
     if result is None and has_begun:
-        # Something inside it asks, which may take longer than an unused authorization.
+        # A nested call waits for people, longer than an unused authorization lasts.
         ended = ended.with_(lapses_at_ms=now_ms + timing.PAUSE_MS)
     event = approval_event(approval, named_after(after), item)
     return Change(following(approval, ended), (*events, event))
@@ -207,10 +204,10 @@ class Attempt(NamedTuple):
     """One right to run a call, or to be covered by a standing approval.
 
     Attributes:
-        approval, item: which call, by id and index; or which use of a standing
-            approval, from 1.
+        approval, item: the call, by id and index; or the use of a standing approval,
+            from 1.
         number: rises with each attempt, from 1.
-        owner: who claims it; "" where it ends unused.
+        owner: of the claim; "" if the attempt ends unused.
     """
 
     approval: str
@@ -220,12 +217,12 @@ class Attempt(NamedTuple):
 
 
 def begun_attempt(approval: Approval, item: Item) -> Attempt:
-    """Return the attempt that was claimed last."""
+    """Return the latest claimed attempt."""
     return Attempt(approval.id, item.index, item.fence + _returns(item), item.owner)
 
 
 def next_attempt(approval: Approval, item: Item) -> Attempt:
-    """Return the attempt that is spent next, without an owner."""
+    """Return the next attempt to be spent, without an owner."""
     number = item.fence + _returns(item) + 1
     return Attempt(approval.id, item.index, number)
 
@@ -236,7 +233,7 @@ def knowing(item: Item, spent: int) -> Item:
 
 
 def is_asked_again_since(item: Item, at_ms: int) -> bool:
-    """Return whether people let a call run again after a moment."""
+    """Return True if people allowed another run of a call after ``at_ms``."""
     is_again = item.finding is Finding.RERUN and item.reconciled_fence == item.fence
     return (
         item.state is ItemState.AUTHORIZED and is_again and item.changed_at_ms > at_ms
@@ -246,9 +243,10 @@ def is_asked_again_since(item: Item, at_ms: int) -> bool:
 def begun_attempts(
     approval: Approval, item: Item, standing: Approval | None
 ) -> tuple[Attempt, ...]:
-    """Return what the latest claim spent: also the use of a standing approval.
+    """Return the attempts that the latest claim spent.
 
-    An older record of that has fewer uses, and would cover other calls in their place.
+    The use of a standing approval is one of them: an older record of the standing
+    approval has fewer uses, and would cover other calls instead.
     """
     begun = begun_attempt(approval, item)
     used_for = [use.item for use in standing.uses] if standing else []
@@ -263,7 +261,7 @@ def spent_by(
 ) -> tuple[Attempt, ...]:
     """Return the attempts that a change of an approval spends.
 
-    ``standing`` is the standing approval that covers a call which the change claims.
+    ``standing`` is the standing approval that covers the claimed call.
     """
     found: list[Attempt] = []
     for was, now in zip(before.items, after.items, strict=True):

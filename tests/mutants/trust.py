@@ -276,8 +276,8 @@ TRUST_TABLE = (
     Mutant(
         "an authorization that was begun waits for what is inside",
         "gateway/approvals/executing.py",
-        "    if result is None and has_begun:\n        # Something",
-        "    if False:\n        # Something",
+        "    if result is None and has_begun:\n        # A nested",
+        "    if False:\n        # A nested",
         "tests/service/test_executions.py",
     ),
     Mutant(

@@ -1,4 +1,4 @@
-"""Answer an agent's open questions from the records of what people decided."""
+"""Answer an agent's open questions from the recorded decisions."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from keyturn.gateway.store.store import Store
 
 
 def reconcile_answer(item: Item, word: FindingWord) -> ReconcileAnswer:
-    """Return what people found out about an execution in doubt, with their notes."""
-    # Not `observations_now`: after "run it again" the fence rises with the next start,
-    # and what people found is about the start before.
+    """Return the finding about an execution in doubt, with the reviewers' notes."""
+    # Not `observations_now`: the fence rises with the next start, and the observations
+    # are about the start before.
     latest = max((one.fence for one in item.observations), default=0)
     seen = [one for one in item.observations if one.fence == latest]
     return ReconcileAnswer(
@@ -49,7 +49,7 @@ def reconcile_answer(item: Item, word: FindingWord) -> ReconcileAnswer:
 
 
 def found_by_people(item: Item) -> ReconcileAnswer | None:
-    """Return what people found out, unless the executor's own result is to be read."""
+    """Return the finding, unless the executor's result replaces it."""
     result = item.result
     if item.finding is Finding.EXECUTED and not (result and result.ok):
         return reconcile_answer(item, "executed")
@@ -59,14 +59,14 @@ def found_by_people(item: Item) -> ReconcileAnswer | None:
 
 
 def last_finding(item: Item) -> ReconcileAnswer | None:
-    """Return what people found at the last reconciliation; None without one."""
+    """Return the finding of the last reconciliation; None without one."""
     if item.finding is None:
         return None
     return reconcile_answer(item, item.finding.value)
 
 
 def late_report(item: Item) -> LateReport | None:
-    """Return what was reported after people had reconciled the call, or None."""
+    """Return the result that arrived after a reconciliation of the call, or None."""
     if item.late_result is None or item.finding is None:
         return None
     began_again = item.finding is Finding.RERUN and not item.observations_now
@@ -80,7 +80,7 @@ def late_report(item: Item) -> LateReport | None:
 
 
 def told_edit(item: Item) -> EditRecord | None:
-    """Return the edit of a call as its agent is told: with what became of the call."""
+    """Return the edit of a call for its agent, with the outcome of the call."""
     if item.edit is None:
         return None
     outcome = EditOutcome.UNKNOWN
@@ -94,7 +94,7 @@ def told_edit(item: Item) -> EditRecord | None:
 
 
 def outcome_of(item: Item) -> CallOutcome:
-    """Return the outcome of a held call, for repairing a turn that was cut off."""
+    """Return the outcome of a recorded call, to repair an interrupted turn."""
     return CallOutcome(
         item_id=item.id,
         tool_call_id=item.ctx.tool_call_id,
@@ -109,7 +109,7 @@ def outcome_of(item: Item) -> CallOutcome:
 
 
 def unproven_outcome(item: Item) -> CallOutcome:
-    """Return the outcome of a call of which the record says what nobody has proven."""
+    """Return the outcome of a call whose record could not be verified."""
     return CallOutcome(
         item_id=item.id,
         tool_call_id=item.ctx.tool_call_id,
@@ -131,15 +131,15 @@ _CORRUPT = "The gateway's record of this call is corrupt."
 _LOST = "The gateway has no record of this call, or has it no longer."
 
 Concerns = Callable[[Approval], bool]
-"""Returns whether who asks may hear of an approval at all."""
+"""Returns whether an approval may be revealed to the caller."""
 
 
 @dataclass(frozen=True)
 class Found:
     """An answer to a question; ``is_lost`` where the store has no record of its call.
 
-    ``times`` counts how often an authorization of the call was taken back: the same
-    answer after that is a new one.
+    ``times`` counts how often the call's authorization was revoked: an equal answer
+    with a higher count is a new answer.
     """
 
     answer: JsonObject
@@ -148,7 +148,7 @@ class Found:
 
 
 def everybody(_: Approval) -> bool:
-    """Let who asks hear of every approval: they run in the gateway's process."""
+    """Return True: a caller in the gateway's process may read every approval."""
     return True
 
 
@@ -158,14 +158,14 @@ async def find_answers(
     questions: Iterable[OpenQuestion],
     concerns: Concerns = everybody,
 ) -> dict[OpenQuestion, Found]:
-    """Return the answers to those questions of a run that have one; see `find_answer`.
+    """Return the answers to a run's questions that have one; see `find_answer`.
 
     Raises:
-        GraphError: when the agent gives itself another name than in its record.
+        GraphError: when the agent's name differs from the one in its record.
         StoreUnavailable: when the store does not answer.
     """
     found: dict[OpenQuestion, Found] = {}
-    # The calls of a turn share a card: it is read once, not once for each of them.
+    # The calls of a turn share a card; read it once.
     cards: dict[str, Approval | None] = {}
     for asked in questions:
         answer = await find_answer(store, run, asked, cards, concerns)
@@ -183,18 +183,18 @@ async def find_answer(
 ) -> Found | None:
     """Return the answer to a question of a run; None while there is none.
 
-    A question counts only when our own record says that its item belongs to this run
-    and to this hash: the question itself is the agent's word.
+    The question comes from the agent and is not trusted. It is answered only if the
+    gateway's record has the item for this run and this hash.
 
     Args:
         store: where the records are.
-        run: asks.
+        run: the run that asks.
         asked: the question.
-        cards: approvals by id that were just read; what is read is added.
-        concerns: says of which approvals the run may hear.
+        cards: cache of approvals by id; approvals that are read are added.
+        concerns: returns whether an approval may be revealed to the run.
 
     Raises:
-        GraphError: when the agent gives itself another name than in its record.
+        GraphError: when the agent's name differs from the one in its record.
         StoreUnavailable: when the store does not answer.
     """
     try:
@@ -203,8 +203,8 @@ async def find_answer(
         log_failure(logger, error, "record.corrupt")
         return Found(_unknown(asked, _CORRUPT))
     if found is None:
-        # A record is kept while its item is open: this one ended long ago, the store
-        # lost it, or it never was. Nobody can decide it, so nobody waits.
+        # A record is kept while its item is open. This item ended long ago, was lost by
+        # the store, or never existed. It cannot be decided, so the thread goes on.
         logger.warning("record.unknown item=%.100r", asked.item_id)
         return Found(_unknown(asked, _LOST), is_lost=True)
     approval, item = found
@@ -217,7 +217,7 @@ async def find_answer(
             f"The graph of the agent {run.agent!r} calls itself {run_ref.agent!r}; "
             f"write ApprovalMiddleware({run.agent!r}), or use agent={run_ref.agent!r}."
         )
-    # With what was requested: the question stays as it was when people edit the call.
+    # Compared with the request: an edit of the call does not change the question.
     if asked.action_hash != digest.action_hash(item.requested):
         return None
     answer = _answer(asked, proven_words(store, approval, item))
@@ -238,7 +238,7 @@ def _answer(asked: OpenQuestion, item: Item) -> JsonObject | None:
 
 
 def _unknown(asked: OpenQuestion, why: str) -> JsonObject:
-    """Return the answer that lets a thread go on without what nobody knows."""
+    """Return an answer without a decision, so that the thread can continue."""
     about = (asked.item_id, asked.action_hash)
     if asked.kind == APPROVAL_INTERRUPT:
         return unknown_answer(*about, why).model_dump(mode="json")
@@ -250,18 +250,18 @@ def _unknown(asked: OpenQuestion, why: str) -> JsonObject:
 
 
 def _reconciled(item: Item) -> ReconcileAnswer | None:
-    """Say what a person found out, from where the item stands now.
+    """Return the answer to a reconciliation, from the item's current state.
 
-    A stored result (the owner that seemed dead came back) is fetched by asking for
-    the claim again: it is given back, and nothing runs.
+    "rerun" makes the agent claim again. If the owner that seemed dead has stored a
+    result by then, that claim returns the result and nothing runs.
     """
     words: dict[ItemState, FindingWord] = {
-        # What people confirmed outweighs a failure that the tool had reported.
+        # A confirmation by people outweighs a failure that the tool reported.
         ItemState.EXECUTED: "rerun" if item.result and item.result.ok else "executed",
         ItemState.FAILED: "rerun" if item.result else "skip",
         ItemState.AUTHORIZED: "rerun",
         ItemState.EXECUTING: "rerun",
-        # Only an older copy of the store has others than that.
+        # These states occur only after a restore of an older copy of the store.
         **dict.fromkeys(UNEXECUTED, "skip"),
     }
     word = words.get(item.state)
@@ -273,7 +273,7 @@ def _reconciled(item: Item) -> ReconcileAnswer | None:
 async def _item(
     store: Store, item_id: str, cards: dict[str, Approval | None], concerns: Concerns
 ) -> tuple[Approval, Item] | None:
-    """Return an item and its record; ``cards`` keeps the approvals that were read."""
+    """Return an item and its record; approvals that are read are added to ``cards``."""
     try:
         approval_id, index = approval_of(item_id)
     except ValueError:

@@ -27,11 +27,11 @@ NAMELESS = (
 MISFIT = (
     "The arguments do not fit the tool or may be cut off, or there is no such tool."
 )
-"""Said on a card and in the audit; what exactly is wrong is told to the model."""
+"""Text for cards and the audit log; only the model gets the exact problem."""
 
 
 def refusal(load: AgentLoad, policy: Policy, ref: TurnRef, call: ProposedCall) -> str:
-    """Return why a call is not put to policy at all, for the model; "" when it is."""
+    """Return why a call is refused before any policy, for the model; else ""."""
     if not call.tool:
         return NAMELESS
     if call.is_question and ref.nested_in is not None:
@@ -44,12 +44,12 @@ def refusal(load: AgentLoad, policy: Policy, ref: TurnRef, call: ProposedCall) -
 
 
 def wanted_of(calls: Iterable[ProposedCall], effects: Iterable[str]) -> Wanted:
-    """Return what has to be read to evaluate these calls, with these effects."""
+    """Return the facts to read for an evaluation of calls with these effects."""
     tools: list[str] = []
     known: list[str] = []
     for call in calls:
         tools.append(call.tool)
-        # What is no strict JSON is refused in any case.
+        # Arguments that are not strict JSON are refused anyway.
         with suppress(BadJson):
             known.append(fingerprint(call.tool, call.args))
     return Wanted(effects=[*effects], tools=tools, calls=known)
@@ -58,16 +58,16 @@ def wanted_of(calls: Iterable[ProposedCall], effects: Iterable[str]) -> Wanted:
 def denial(
     load: AgentLoad, protect: Protection, agent: str, tool: str, args: JsonObject
 ) -> str:
-    """Return why a call is refused whatever the policy says of it; "" when it is not.
+    """Return why a call is refused under any rule of the policy; "" if it is not.
 
     Args:
-        load: of the agent.
-        protect: how much it may ask of people.
+        load: state of the agent.
+        protect: limits on the agent's requests.
         agent: its name.
         tool: the tool's name.
         args: strict JSON.
     """
-    # A freeze first: its sentence says more than that of a pause.
+    # A freeze first: its sentence has more details than that of a pause.
     freeze = freeze_of(load, agent, tool) or load.frozen.get(paused(agent))
     if freeze is not None:
         return freeze_message(freeze)
@@ -79,7 +79,7 @@ def denial(
 
 
 def freeze_of(load: AgentLoad, agent: str, tool: str) -> Freeze | None:
-    """Return what keeps this tool of an agent from starting; a pause does not."""
+    """Return the freeze that stops this tool of an agent; a pause is not a freeze."""
     found = (load.frozen.get(name) for name in names_of(agent, tool))
     return next((freeze for freeze in found if freeze is not None), None)
 
@@ -88,11 +88,11 @@ def over_limit(load: AgentLoad, protect: Protection, held: int) -> str:
     """Return why an agent may not ask people for one call more; "" when it may.
 
     Args:
-        load: of the agent.
-        protect: how much it may ask of people.
-        held: calls of this turn that wait already.
+        load: state of the agent.
+        protect: limits on the agent's requests.
+        held: number of calls of this turn that wait already.
     """
-    # `>=`, because the call that is evaluated would be one more.
+    # `>=`, because the evaluated call would be one more.
     if load.waiting + held >= protect.pending_per_agent:
         return (
             f"{load.waiting + held} of your calls wait for a person already, which "
@@ -122,13 +122,13 @@ def freeze_message(freeze: Freeze) -> str:
 
 @lru_cache(maxsize=256)
 def freeze_names(agent: str, tools: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names under which nothing may be frozen while these calls open."""
-    # A turn in which nothing may run has nothing that a freeze could stop.
+    """Return the names of the freezes that must be absent while these calls open."""
+    # A turn without calls that may run cannot be stopped by a freeze.
     return (*names_of(agent, *tools), paused(agent)) if tools else ()
 
 
 def cannot_start_message(freeze: Freeze) -> str:
-    """Return the sentence about a freeze, for a person who would approve its calls."""
+    """Return the sentence about a freeze, for a reviewer who wants to approve."""
     return (
         f"{_named(freeze)} is frozen, so this could not start, and nothing was "
         "recorded. Try again once it is unfrozen."

@@ -1,4 +1,4 @@
-"""Serve the runs that programs bring forward themselves, in any process."""
+"""Serve runs that are driven by programs, in the gateway's process or another."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ from keyturn.gateway.store.threads import ThreadFacts, Why
 logger = logging.getLogger(__name__)
 
 LOOK_S = 15.0
-"""After how long without an event the records are read all the same: what ends a wait
-need not be announced, as when a store was restored."""
+"""Seconds without an event after which the records are read anyway. A wait may end
+without an event, for example after a restore of the store."""
 
 _LONGEST = 200
-"""How many characters what names a person or a place in Slack may have: it is read, and
-kept, with each call of the thread."""
+"""Most characters of an id or name from Slack: it is read and stored with each call of
+the thread."""
 
 _REQUEST_S = 3600.0
-"""How long a lease counts within one request at most; the store knows its real end."""
+"""Most seconds that one request may rely on a lease; its real end is in the store."""
 
 _UNSTARTED = {ItemState.PENDING, ItemState.AUTHORIZED}
 
 MayBe = Callable[[str], bool]
-"""Returns whether who asks speaks for an agent."""
+"""Returns whether the caller may act for an agent."""
 
 
 class RunCalls(TenantService):
@@ -71,12 +71,12 @@ class RunCalls(TenantService):
         self._agents = agents
 
     async def remember(self, facts: RunFacts) -> None:
-        """Keep who asked for a run and where; nobody known before is forgotten.
+        """Record the requester of a run and its place; earlier people stay recorded.
 
         Raises:
-            NotAllowed: when a place in Slack is given by half, who asked has no id of
-                a Slack user, or a name is too long.
-            TooManySpeakers: when nobody could say later who asked.
+            NotAllowed: when only half of a Slack place is given, the requester has no
+                Slack user id, or a name is too long.
+            TooManySpeakers: when the thread has more people than the store can record.
         """
         if bool(facts.channel) is not bool(facts.thread_ts):
             raise NotAllowed("Give both 'channel' and 'thread_ts', or neither.")
@@ -109,8 +109,7 @@ class RunCalls(TenantService):
             _shown(loaded.approval, item)
             for loaded in await self._unfinished(run)
             for item in loaded.approval.items
-            # What is overdue cannot be decided any more, even if no sweep has ended it
-            # yet.
+            # An overdue call cannot be decided, even before a sweep has ended it.
             if item.is_pending and not is_late(loaded.approval, item, loaded.now_ms)
         )
 
@@ -121,18 +120,18 @@ class RunCalls(TenantService):
         *,
         resumes: bool = True,
     ) -> tuple[str, ...]:
-        """End calls of a run that wait or were not started.
+        """End calls of a run that wait or have not started.
 
-        The agent is told that they were withdrawn and did not run.
+        The agent's result is that they were withdrawn and did not run.
 
         Args:
-            run: whose calls.
-            item_ids: which; None means all that people decide or approved. An id of no
-                such call of the run is left alone.
-            resumes: bring the agent back by a job.
+            run: the run.
+            item_ids: the calls to end; None ends all that wait for people or that
+                people approved. Ids of other calls are ignored.
+            resumes: queue a job that resumes the agent.
 
         Returns:
-            The ids of those that were ended now.
+            The ids of the calls that were withdrawn.
         """
         chosen = [
             item.id
@@ -147,8 +146,8 @@ class RunCalls(TenantService):
         await self._agents.withdraw(frozenset(chosen))
         if resumes:
             job = Job.to_resume(self._tenant, run.agent, run.thread)
-            # After the calls have ended: a job before that could bring the agent back
-            # too early. It may be queued twice, which does no harm.
+            # Queued after the calls have ended, so that the agent is not resumed too
+            # early. A second job for the same thread is harmless.
             await self._store.queue(self._keys).put(job)
         return await self._ended_of(chosen)
 
@@ -194,11 +193,11 @@ class RunCalls(TenantService):
         return await approvals.load_each(ids)
 
     async def _ended_of(self, chosen: Sequence[str]) -> tuple[str, ...]:
-        """Return those of these calls that were taken back, and so do not run.
+        """Return the chosen calls that are withdrawn.
 
-        One that people decided and its agent began meanwhile is none of them.
+        A call that was approved and started concurrently is not among them.
         """
-        # By their records: what does not wait may have been approved, and may run.
+        # Read from the records: a call that no longer waits may have been approved.
         ids = dict.fromkeys(approval_of(item_id)[0] for item_id in chosen)
         ended = {
             item.id
@@ -231,18 +230,18 @@ def _shown(approval: Approval, item: Item) -> PendingCall:
 class RemoteRunService(RunCalls):
     """The runs of agents in other processes: their calls, leases and answers.
 
-    A process is told nothing about runs that are not named in its question; whether it
-    speaks for that run's agent is checked before.
+    A reply covers only the run that the question names. The caller checks before that
+    the process may act for that run's agent.
 
     Args:
-        store: where everything is kept.
-        agents: the gateway's side of them.
-        feed: tells what happens.
-        tenant: whose agents these are.
+        store: the store.
+        agents: the service that ends calls.
+        feed: the tenant's events.
+        tenant: the tenant of the agents.
     """
 
-    # The gateway is not told when a run in another process ends: so nothing of it lives
-    # for ever, and what is open keeps who asked.
+    # The gateway gets no notice when a run in another process ends, so its data
+    # expires. Open approvals keep their requester.
     _why = "aside"
 
     def __init__(
@@ -258,11 +257,11 @@ class RemoteRunService(RunCalls):
 
         Args:
             asked: which run and questions, and how long to wait.
-            may_be: says for which agents who asks speaks. Of calls of others there is
-                no record for them.
+            may_be: returns whether the caller may act for an agent. Calls of other
+                agents are answered as if they had no record.
 
         Raises:
-            NotAllowed: when the agent gives itself another name than in the record.
+            NotAllowed: when the agent's name differs from the one in the record.
             StoreUnavailable: when the store does not answer.
         """
         if not asked.wait_s:
@@ -286,7 +285,7 @@ class RemoteRunService(RunCalls):
         self, asked: AnswersQuestion, may_be: MayBe
     ) -> tuple[Answered, ...]:
         def concerns(approval: Approval) -> bool:
-            # One answer for what does not exist and what is another's.
+            # A missing call and a call of another agent get the same answer.
             is_ours = approval.tenant == self._tenant
             return is_ours and may_be(approval.run_ref.agent)
 
@@ -314,7 +313,7 @@ class RemoteRunService(RunCalls):
     def held(self, ref: LeaseRef) -> Lease:
         """Return the lease that a request is made under, for its fenced writes.
 
-        Whether it still stands is not asked: each write compares its fence.
+        The lease is not checked here: each write compares its fence.
         """
         return Lease(
             self.lease_key(ref.run),
@@ -325,10 +324,10 @@ class RemoteRunService(RunCalls):
         )
 
     def lease_key(self, run: RunRef) -> str:
-        """Return where the store keeps who holds the lease on a thread."""
+        """Return the key of the lease on a thread."""
         return self._keys.lease(run.agent, run.thread)
 
 
 async def _cannot_renumber(_lease: Lease, _above: int) -> int:
-    # Only its holder, which has the checkpoint database, asks for another fence.
+    # Only the process with the checkpoint database requests another fence.
     raise LeaseLost

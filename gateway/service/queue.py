@@ -1,4 +1,4 @@
-"""List what waits for a tenant's reviewers, and delegate a queue to a colleague."""
+"""List the approvals that wait for a tenant's reviewers, and delegate queues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from keyturn.gateway.store.delegations import MOST_DELEGATIONS, Delegation
 from keyturn.gateway.store.person_queues import FIRST, Place
 
 MAX_ENTRIES = 2000
-"""How many audit entries one look goes back at most."""
+"""Most audit entries that one reading goes back."""
 
 DECIDED = frozenset(
     {
@@ -31,21 +31,21 @@ DECIDED = frozenset(
         EventName.ITEM_RECONCILED,
     }
 )
-"""Events that end a person's part in a call, or its waiting."""
+"""Events that end a reviewer's part in a call, or its waiting."""
 
 
 class PastDecisions(TenantService):
-    """What people of one tenant decided, and what nobody decided in time."""
+    """The decided calls of one tenant, and the calls that expired undecided."""
 
     async def newest(
         self, limit: int = MAX_ENTRIES
     ) -> AsyncGenerator[tuple[Event, Approval]]:
         """Yield decisions on calls that are still kept, each with its approval.
 
-        Calls that the policy let run are left out: nobody decided them.
+        Calls that the policy cleared are skipped: no person decided them.
 
         Args:
-            limit: how many entries are looked at.
+            limit: how many entries are read.
 
         Raises:
             StoreUnavailable: when the store does not answer.
@@ -65,33 +65,33 @@ class PastDecisions(TenantService):
 
 def _is_decision(event: Event) -> bool:
     if event.name is EventName.ITEM_AUTHORIZED and event.actor in {"", BY_GATEWAY}:
-        return False  # a claim was given back; nobody decided
+        return False  # a claim was released; this is no decision
     return event.name in DECIDED and not event.is_auto_approved
 
 
 MAX_QUEUE = 2000
-"""How many waiting approvals one look at the queue reads at most."""
+"""Most waiting approvals that are read from the queue at once."""
 
 MAX_OF_PERSON = 5000
-"""How many approvals one look at what waits for one person reads at most."""
+"""Most approvals that are read from one person's queue at once."""
 
 LONGEST = timedelta(days=30)
-"""How long a queue can be delegated without being delegated again."""
+"""Longest time for which a queue can be delegated at once."""
 
 _PAGE = 100
 
 
 class ReviewQueue(TenantService):
-    """What waits for people of one tenant."""
+    """The approvals of one tenant that wait for people."""
 
     async def waiting(self, limit: int = MAX_QUEUE) -> AsyncGenerator[Loaded]:
         """Yield approvals with an item that waits for a person, the soonest due first.
 
-        They are read as they are asked for, in pages: a caller that stops early has
-        read at most a page too much.
+        They are read lazily, in pages: a caller that stops early has read at most one
+        page too much.
 
         Args:
-            limit: how many are looked at.
+            limit: how many are read.
 
         Raises:
             StoreUnavailable: when the store does not answer.
@@ -104,7 +104,7 @@ class ReviewQueue(TenantService):
                     yield loaded
 
     async def groups(self) -> frozenset[str]:
-        """Return the user groups that something waits for.
+        """Return the user groups that waiting approvals name.
 
         Raises:
             StoreUnavailable: when the store does not answer.
@@ -116,17 +116,17 @@ class ReviewQueue(TenantService):
         people: Iterable[Reviewer],
         read: dict[str, Loaded] | None = None,
     ) -> AsyncGenerator[Loaded]:
-        """Yield what waits and what one of these may decide, or asked for.
+        """Yield waiting approvals that these people may decide or requested.
 
-        The soonest due comes first. Some of it may be none of theirs, such as what they
-        have voted on: the caller compares each. It is read by pages, so that a caller
-        that stops early costs little, and others' approvals cost nothing. It ends at
-        the end, and not after a number: the caller counts. One whose time is changed
-        meanwhile comes once.
+        The soonest due comes first. Some approvals may not need these people any more,
+        for example after their vote: the caller has to check each. Approvals are read
+        in pages, so a caller that stops early costs little, and the approvals of others
+        cost nothing. There is no limit: the caller counts. An approval whose deadline
+        changes during the reading is yielded once.
 
         Args:
-            people: as resolved now; those whom they stand in for have to be among them.
-            read: what was read a moment ago, by id; what is read is added.
+            people: as resolved now, together with those who delegated to them.
+            read: cache of approvals by id; approvals that are read are added.
 
         Raises:
             StoreUnavailable: when the store does not answer.
@@ -148,7 +148,7 @@ class ReviewQueue(TenantService):
                 known[loaded.approval.id] = loaded
             for one in page.approvals:
                 found = known.get(one)
-                # More time moves it behind the place that the reading has come to.
+                # An extension moves an approval behind the current place.
                 if one in given or found is None or not self._waits(found):
                     continue
                 given.add(one)
@@ -165,7 +165,7 @@ class ReviewQueue(TenantService):
         return await self.read_each(await approvals.with_short_id(self._keys, short))
 
     async def read_each(self, approval_ids: Iterable[str]) -> list[Loaded]:
-        """Return those of these approvals that are there and can be read."""
+        """Return the tenant's approvals among these that exist and can be read."""
         loaded = await self._store.approvals.load_each(approval_ids)
         return [one for one in loaded if one.approval.tenant == self._tenant]
 
@@ -179,11 +179,11 @@ class ReviewQueue(TenantService):
 
 
 class DelegationService(TenantService):
-    """Who stands in for whom in one tenant.
+    """The delegations of one tenant.
 
-    Who stands in has the roles of the other, not their person: they vote once, as
-    themselves, and the other one's word is used up by it. What somebody holds only for
-    another cannot be handed on.
+    A delegate has the roles of the owner, not their identity. They vote once, as
+    themselves, and this vote uses up the owner's. A delegate cannot delegate the queue
+    further.
     """
 
     async def delegate(
@@ -194,20 +194,20 @@ class DelegationService(TenantService):
         *,
         gesture: Gesture = Gesture.API,
     ) -> int:
-        """Hand a queue over; return until when, in Unix milliseconds.
+        """Delegate a queue; return the end of the delegation in Unix milliseconds.
 
         Args:
-            owner: whose queue it is; the front end knows them from a signed request.
+            owner: owner of the queue; the front end has verified them.
             to: Slack user id of a member whom the front end has looked up.
             lasting: at most `LONGEST`.
-            gesture: how they said it; for the audit log.
+            gesture: the owner's gesture, for the audit log.
 
         Raises:
-            ValueError: for oneself, for a time that is none or too long, and when too
-                many people have done so.
+            ValueError: when the owner names themselves, when the time is not positive
+                or too long, and when the tenant has too many delegations.
             StoreUnavailable: when it is not known to be written.
         """
-        # It would do no harm, but look like a delegation that is in force.
+        # Harmless, but it would look like a delegation in force.
         if to == owner.user:
             raise ValueError("you cannot delegate to yourself; name a colleague.")
         if not timedelta(0) < lasting <= LONGEST:
@@ -228,14 +228,14 @@ class DelegationService(TenantService):
         return until_ms
 
     async def take_back(self, owner: Person, *, gesture: Gesture = Gesture.API) -> bool:
-        """Take one's queue back; False when nobody had it."""
+        """Take one's queue back; False when it was not delegated."""
         event = self._event(EventName.DELEGATION_LIFTED, owner, gesture)
         return await self._store.delegations.lift(self._keys, owner.user, event)
 
     async def given_to(self, user: str) -> tuple[Delegation, ...]:
-        """Return whose queues somebody has now."""
+        """Return the delegations in force to a user."""
         found = await self._store.delegations.all(self._keys)
-        # One step only: what somebody holds for another is not handed on.
+        # One step only: a delegate cannot delegate the queue further.
         return tuple(one for one in found if one.to == user)
 
     def _event(self, name: EventName, owner: Person, gesture: Gesture) -> Event:

@@ -45,9 +45,9 @@ class Sweeper(TenantService):
 
     async def sweep(self) -> int:
         """End everything that is overdue; return how many items ended."""
-        # Replicas need no lock between them: every change is a compare and set, and who
-        # comes second finds nothing left to do.
-        # First, because a thread waits for it; trimming can wait for the next sweep.
+        # Replicas need no lock: every change is a compare and set, and the second
+        # replica finds nothing to do.
+        # Jobs first, because threads wait for them; trimming can wait.
         await self._store.queue(self._keys).requeue_due()
         due = partial(self._store.timers.due, self._keys)
         await _until_none_is_left(due, self.fire)
@@ -64,7 +64,7 @@ class Sweeper(TenantService):
             await self._store.audit(self._keys).trim(self._store.audit_kept)
 
     async def _trim_outbox(self) -> None:
-        """Drop what every reader has read; say who keeps too much from being so."""
+        """Drop the events that every reader has read; log a reader that lags."""
         conn, keys = self._store.conn, self._keys
         found = await trim_outbox(conn, keys)
         if found.problem and self._is_alarm_due():
@@ -76,13 +76,13 @@ class Sweeper(TenantService):
                 MANY,
                 RETENTION.days,
             )
-            # Readers are named after what they are and their tenant.
+            # A reader's name is its kind, a colon and its tenant.
             tenant = found.reader.partition(":")[2]
             stalled = SecurityEvent(
                 kind=SecurityKind.STALLED, tenant=tenant, about="outbox"
             )
             await self._store.security.report(keys, stalled)
-            # What they have not read is about nothing that is still there.
+            # Their unread events are about records that have expired.
             for reader in await drop_idle_readers(conn, keys, idle_ms=KEEP_MS):
                 logger.warning("outbox.reader_forgotten reader=%s", reader)
 
@@ -97,7 +97,7 @@ class Sweeper(TenantService):
         """Fire one timer of an approval, once on all replicas.
 
         Returns:
-            False when another replica was faster, or nobody is waited for any more.
+            False when another replica was faster, or the approval waits no longer.
         """
         is_known = False
 
@@ -105,7 +105,7 @@ class Sweeper(TenantService):
             nonlocal is_known
             is_known = True
             # Another replica may have fired it since the list was read. The script
-            # compares it again in the step that writes.
+            # repeats the check in the step that writes.
             if not await self._store.timers.is_due(self._keys, timer):
                 return None
             change = deadline_changes.fire(loaded.approval, timer.kind, loaded.now_ms)
@@ -124,15 +124,15 @@ class Sweeper(TenantService):
         return found is not None
 
     async def expire(self, approval_id: str) -> int:
-        """End what is overdue in one approval by the store's clock."""
+        """End the overdue items of one approval, by the store's clock."""
         count = 0
 
         async def compute(loaded: Loaded) -> Write:
             nonlocal count
             change = ending.end_overdue(loaded.approval, loaded.now_ms)
             count = len(change.events) if change else 0
-            # Nothing ends where an idempotent call was abandoned, which is run again.
-            # Writing the record again takes that deadline out of the index.
+            # An abandoned idempotent call runs again, so nothing ends. Writing the
+            # record removes its deadline from the index.
             return Write(change or Change(following(loaded.approval)))
 
         try:
@@ -148,7 +148,7 @@ class Sweeper(TenantService):
         return count
 
     async def _quarantine(self, error: CorruptRecord) -> None:
-        """Keep a corrupt record from stopping the clock of all others."""
+        """Set a corrupt record aside, so that it does not block the sweep."""
         log_failure(logger, error, "record.quarantined")
         await quarantine(self._store.conn, self._keys, error.approval)
 
@@ -156,12 +156,13 @@ class Sweeper(TenantService):
 async def _until_none_is_left(
     listed: Callable[..., Awaitable[list[Due]]], work: Callable[[Due], Awaitable[int]]
 ) -> int:
-    """Work on what is listed, in batches while that gets further; return how much."""
+    """Work through the listed entries in batches; return how much was done."""
     done = 0
     while True:
         batch, before = await listed(_BATCH), done
         for one in batch:
             done += await work(one)
-        # A full batch that changed nothing would come again: the next sweep tries.
+        # A full batch that changed nothing would be listed again: leave it to the next
+        # sweep.
         if len(batch) < _BATCH or done == before:
             return done

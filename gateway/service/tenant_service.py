@@ -20,8 +20,8 @@ class TenantService:
     """One tenant's part of the store.
 
     Args:
-        store: where everything is kept.
-        tenant: whose records the service reads and changes.
+        store: the store.
+        tenant: the tenant whose records the service reads and changes.
     """
 
     def __init__(self, store: Store, *, tenant: str = "default") -> None:
@@ -31,10 +31,10 @@ class TenantService:
 
     @property
     def _decision_key(self) -> SigningKey | None:
-        """Return what signs the decisions of people; None: nothing does.
+        """Return the key that signs people's decisions; None for a store without keys.
 
         Raises:
-            SettingsError: when this process is not one in which people decide.
+            SettingsError: when this process has no key to sign decisions with.
         """
         keyring = self._store.keyring
         return keyring.signing(Role.BOT) if keyring else None
@@ -42,15 +42,17 @@ class TenantService:
     async def _change_own(
         self, approval_id: str, change: Callable[[Approval, int], Change | Other]
     ) -> Change | Other | Unknown:
-        """Write what ``change`` makes of an approval at the store's time, if anything.
+        """Write the change that ``change`` returns for an approval, if any.
+
+        ``change`` gets the approval and the store's time. Any other value that it
+        returns is returned, and nothing is written.
 
         Raises:
             StoreUnavailable: when it is not known to be written.
         """
 
         async def compute(loaded: Loaded) -> Write | Other | Unknown:
-            # As for an id that does not exist: another tenant's is not to be told apart
-            # from it.
+            # The same as for an unknown id: the ids of other tenants stay hidden.
             if loaded.approval.tenant != self._tenant:
                 return Unknown()
             found = change(loaded.approval, loaded.now_ms)
@@ -63,12 +65,12 @@ class TenantService:
 
 
 class PolicyService(TenantService):
-    """A tenant's part of the store, and the policy by which calls are evaluated.
+    """A tenant's part of the store, and the policy that evaluates its calls.
 
     Args:
-        store: where everything is kept.
+        store: the store.
         policy: returns the policy in force now.
-        tenant: whose records the service reads and changes.
+        tenant: the tenant whose records the service reads and changes.
     """
 
     def __init__(

@@ -57,12 +57,13 @@ from keyturn.gateway.protocol import edits, questions
 from keyturn.gateway.protocol.records import ItemState, Person, Tier, Verb
 
 MAX_TEXT = 3000
-"""Longest reason or response: what one Slack text input can hold."""
+"""Longest reason or response: the limit of one Slack text input."""
 
 REASON_POINTER = "/reason"
-"""Where `Invalid` names the reason of an approval.
+"""Pointer of the reason of an approval in `Invalid`.
 
-Not of an edit: pointers lead into its arguments, and one may be called ``reason``.
+An edit does not use it: its pointers lead into the arguments, and an argument may be
+called ``reason``.
 """
 
 NEEDS_OWN_DECISION = Forbidden(
@@ -86,7 +87,7 @@ _UNREAD = (
 )
 
 SECOND_CLICK_MS = 2_000
-"""Two clicks nearer to each other are one: a double click, or one sent twice."""
+"""Two clicks nearer to each other count as one: a double click, or a resent one."""
 
 _SAME_CLICK = Forbidden(
     reason=(
@@ -96,7 +97,7 @@ _SAME_CLICK = Forbidden(
 )
 
 
-def decide(  # noqa: PLR0913 - what a decision is made over, by name
+def decide(  # noqa: PLR0913 - all inputs of a decision, by name
     approval: Approval,
     click: Click,
     decision: Decision,
@@ -108,27 +109,26 @@ def decide(  # noqa: PLR0913 - what a decision is made over, by name
     voters: Sequence[Reviewer] = (),
     key: DecisionKey | None = None,
 ) -> Change | Refusal:
-    """Apply a decision to an approval, or say why it does not count.
+    """Apply a decision to an approval, or return why it does not count.
 
-    The checks have a fixed order, and the first that fails is the answer: the item is
-    open, in time, and still what the reviewer saw; the reviewer may decide it; the
-    decision is well formed.
+    The checks have a fixed order, and the first failure is the answer: the item is
+    open, in time and unchanged; the reviewer may decide it; the decision is well
+    formed.
 
     Args:
-        approval: the record as it stands.
-        click: what the reviewer saw.
-        decision: what they said.
-        reviewer: who they are, resolved now.
+        approval: the current record.
+        click: the version and hash that the reviewer saw.
+        decision: of the reviewer.
+        reviewer: resolved now.
         now_ms: the store's clock.
-        policy_now: what the current policy says of the arguments that would run; None
-            keeps what is pinned in the item.
-        waiting_now: for an edit, what the current policy says of the call without it.
-            Whoever may decide that call may change it, and may leave the decision on
-            the changed call to others.
-        voters: those who voted for this item before, resolved now. They are asked
-            again when a vote would be the last one needed; a person missing here is
-            unknown, and an unknown vote completes nothing.
-        key: signs what they say, for the bot.
+        policy_now: the current policy's decision on the arguments that would run; None
+            uses the decision pinned in the item.
+        waiting_now: for an edit, the current policy's decision on the unedited call.
+            Its reviewers may edit the call and leave the approval to others.
+        voters: earlier voters for this item, resolved now. Their roles are checked
+            again when a vote would complete the quorum; a missing voter is unknown, and
+            the vote of an unknown person completes nothing.
+        key: the bot's key, which signs the decision.
     """
     if refusal := _no_such_item(approval, click):
         return refusal
@@ -150,11 +150,11 @@ def decide(  # noqa: PLR0913 - what a decision is made over, by name
     if reviewer.stands_in_for:
         context = replace(context, reviewer=_actor(context))
     if isinstance(decision, Reconcile):
-        # Its item is in doubt, not open: `reconcile` has its own checks of the state,
-        # the version and the person.
+        # Its item is in doubt, not open: `reconcile` checks the state, the version and
+        # the person itself.
         return reconcile(context, decision)
-    # The order is a promise of the docstring: who is late is told so, and not that they
-    # may not decide.
+    # The docstring promises this order: a late reviewer gets "too late", not "you may
+    # not decide".
     return (
         not_as_seen(approval, click, now_ms)
         or _not_permitted(context, decision)
@@ -163,15 +163,15 @@ def decide(  # noqa: PLR0913 - what a decision is made over, by name
 
 
 def _actor(context: DecisionContext) -> Reviewer:
-    """Return the reviewer with those in whose place they decide.
+    """Return the reviewer with the people they stand in for.
 
-    Withdrawing is never done in somebody else's place: it is the requester's own right.
+    A withdrawal is only for the requester: nobody can withdraw as a stand-in.
     """
     item, reviewer = context.item, context.reviewer
     if context.withdraws:
         return reviewer.with_(stands_in_for=())
-    # By the current requirement as well: an editor must not approve the call through
-    # somebody who stands in for them.
+    # Use the current requirement too: an editor must not approve the call through a
+    # stand-in.
     barred = permission.editors(item, context.requirement)
     if item.state is ItemState.IN_DOUBT:
         barred = item.principals
@@ -203,7 +203,7 @@ def _apply(
 
 
 def not_as_seen(approval: Approval, click: Click, now_ms: int) -> Refusal | None:
-    """Return why a click does not count: its item is not open as it was seen."""
+    """Return why a click does not count: its item has ended, is late or has changed."""
     if refusal := _no_such_item(approval, click):
         return refusal
     item = approval.items[click.index]
@@ -239,11 +239,11 @@ def _not_permitted(
     )
     if reason is not None and not _may_change(context, verb):
         return Forbidden(reason=reason)
-    # Both: a tool's `allow` may have been narrowed, or widened, since the card was
+    # Check both: `allow` of the tool may be narrower or wider than when the card
     # opened.
     if verb not in item.allow or (policy_now and verb not in policy_now.allow):
         return Invalid(errors={"": f"{decision.kind} is not allowed for this tool."})
-    # A frozen call can be rejected: that starts nothing.
+    # A frozen call can be rejected: a rejection starts nothing.
     if policy_now and policy_now.stopped and verb in {Verb.APPROVE, Verb.EDIT}:
         can_reject = Verb.REJECT in item.allow and Verb.REJECT in policy_now.allow
         more = " You can reject it now." if can_reject else ""
@@ -252,13 +252,13 @@ def _not_permitted(
 
 
 def _may_change(context: DecisionContext, verb: Verb) -> bool:
-    """Return True if this person may edit a call that, edited, is for others."""
+    """Return True if this person may edit a call that, once edited, needs others."""
     if verb is not Verb.EDIT or context.waiting_now is None:
         return False
     item = context.item
     needed = quorum.stricter(item.requirement, context.waiting_now.requirement)
-    # By everybody they stand in for: `context.reviewer` is narrowed to the roles that
-    # the changed call needs.
+    # Check all the people they stand in for: `context.reviewer` is narrowed to the
+    # roles that the changed call needs.
     why = permission.denial_reason(
         context.approval, item, context.resolved, verb, requirement=needed
     )
@@ -271,7 +271,7 @@ def _approve(
     item = raised_item(context.item, context.policy_now)
     if item.tier is Tier.DENY:
         return Forbidden(reason="The policy no longer allows this call.")
-    # "Approve all" was clicked on a card on which this call was not escalated yet.
+    # "Approve all" was clicked on a card that did not show this call as escalated.
     if item.tier is Tier.ESCALATE and context.click.is_shared:
         return NEEDS_OWN_DECISION
     if is_counted(context, item):
@@ -292,8 +292,8 @@ def _edit(context: DecisionContext, edit: Edit) -> Change | Refusal:
     schema = context.policy_now.args_schema if context.policy_now else None
     errors = (
         _too_long(edit.reason, "")
-        # Both schemas: the tool that runs was submitted with the first, and the policy
-        # in force asks for the second.
+        # Check both schemas: the tool was submitted with the first, and the current
+        # policy asks for the second.
         or edits.edit_errors(context.item.args_schema, context.item.args, edit.args)
         or edits.edit_errors(schema, context.item.args, edit.args)
     )
@@ -304,10 +304,10 @@ def _edit(context: DecisionContext, edit: Edit) -> Change | Refusal:
     except BadJson as error:
         pointer = error.pointer.removeprefix("/args")
         return Invalid(errors={pointer: f"{error.problem}."})
-    # Compared as canonical bytes, so another order of keys or 1.0 for 1 is no change.
+    # Compare canonical bytes: another order of keys, or 1.0 for 1, is no change.
     if document == context.item.action:
         return _unchanged(context, edit.reason)
-    # An edit approves what it makes of the call.
+    # An edit also approves the edited call.
     if context.needs_reason(Verb.EDIT, Verb.APPROVE) and not edit.reason.strip():
         return Invalid(errors={"": "Please give a reason for the edit."})
     return _changed(context, document, edit.reason)
@@ -345,9 +345,9 @@ def _changed(context: DecisionContext, document: str, reason: str) -> Change | R
     edited = context.item.with_(
         action=document,
         edit=record,
-        # Votes are for one action hash: none given before counts for this one.
+        # Votes are for one action hash: no earlier vote counts for the edited call.
         votes=(),
-        # What was said of the call as it was asked for would be untrue of this one.
+        # The old texts describe the requested call, not this one.
         description=policy_now.description if policy_now else "",
         agent_description="",
         link=policy_now.link if policy_now else "",
@@ -372,7 +372,7 @@ def _changed(context: DecisionContext, document: str, reason: str) -> Change | R
 
 
 def _unchanged(context: DecisionContext, reason: str) -> Change | Refusal:
-    # An edit that changes nothing is an approval, and only where that is allowed: else
+    # An edit without a change is an approval, and needs `approve` in `allow`: otherwise
     # "edit" would be a way around a forbidden "approve".
     if _not_permitted(context, Approve()) is None:
         return _approve(context, reason, pointer="")
@@ -403,7 +403,8 @@ def _close(
 def _closed(
     context: DecisionContext, transition: Transition, decision: DecisionRecord
 ) -> Change:
-    # As its card shows it: who ends a call lowers nothing that it needed until then.
+    # Keep the requirement shown on the card: ending a call lowers nothing that it
+    # needed.
     item = shown_item(context.item, context.policy_now).moved(
         transition, context.now_ms, floor=None, decision=decision
     )
@@ -418,28 +419,28 @@ def _too_long(text: str, pointer: str) -> dict[str, str]:
     return {pointer: f"This is {len(text)} characters, {MAX_TEXT} are allowed."}
 
 
-# Require a second click where an escalated call is approved within seconds.
+# Require a second click if an escalated call is approved within seconds.
 #
-# The policy sets the time (``tiers.escalate.ask_again_within``). An approval that comes
-# sooner after the call was shown is noted in the audit log and does not count; the next
-# one by the same person does, soon or late. So a click out of habit costs a second
-# look, and nobody has to wait. A rejection is never asked again: it starts nothing.
+# The policy sets the time (``tiers.escalate.ask_again_within``). An approval sooner
+# after the call was shown is noted in the audit log and does not count. The next one by
+# the same person counts, at any later time. A click out of habit thus costs a second
+# look but no wait. A rejection is never asked again: it starts nothing.
 
 
 def asked_again(context: DecisionContext, item: Item) -> Change | Forbidden | None:
-    """Return what comes of an approval that is too soon; None when it counts.
+    """Return the result of an approval that is too soon; None if it counts.
 
     Args:
         context: of the decision.
-        item: as it would run.
+        item: the call as it would run.
     """
     within_ms = context.policy_now.ask_again_ms if context.policy_now else 0
     since_ms = shown_ms(context.approval, item)
     after_ms = max(0, context.now_ms - since_ms)
     if item.tier is not Tier.ESCALATE or after_ms >= within_ms:
         return None
-    # The store's clock went back. No approval counts as a second one until it has come
-    # to where it was, so nothing could be approved: nobody is asked again meanwhile.
+    # The store's clock went back. No approval would count as a second one until the
+    # clock has caught up, so require none.
     if context.now_ms < since_ms:
         return None
     first_ms = min(
@@ -448,7 +449,8 @@ def asked_again(context: DecisionContext, item: Item) -> Change | Forbidden | No
             for one in item.too_soon
             if one.by.is_same(context.reviewer.person)
             and one.action_hash == item.action_hash
-            # Of before it came back to people: they see something else now.
+            # Skip approvals from before the call went back to people: it looked
+            # different.
             and one.at_ms >= since_ms
         ),
         default=None,
@@ -460,7 +462,8 @@ def asked_again(context: DecisionContext, item: Item) -> Change | Forbidden | No
 
 
 def _noted(context: DecisionContext, item: Item, after_ms: int) -> Change:
-    # The item as it was: what the policy of now asks for is not decided by this click.
+    # Keep the item unchanged: this click does not apply the current policy's
+    # requirement.
     before = context.approval.items[item.index]
     vote = context.vote(item, item.requirement.roles)
     noted = before.with_(too_soon=(*before.too_soon, vote))
@@ -475,23 +478,23 @@ def _noted(context: DecisionContext, item: Item, after_ms: int) -> Change:
 
 
 def shown_ms(approval: Approval, item: Item) -> int:
-    """Return since when a call can be seen as it would run now."""
+    """Return the time since when the call was visible in its current form."""
     edited_ms = item.edit.at_ms if item.edit else 0
     times = (item.changed_at_ms, item.repeats_seen_ms, edited_ms)
     return max(approval.created_at_ms, *times)
 
 
 def is_counted(context: DecisionContext, item: Item) -> bool:
-    """Return True if this person's vote stands and would count for no more now.
+    """Return True if this person's vote exists and a new one would add nothing.
 
-    Who was given another role since, or whose role Slack did not know at the time, may
-    vote again: the new vote takes the place of the old one.
+    A person may vote again after they got another role, or if Slack could not confirm a
+    role at the first vote. The new vote replaces the old one.
     """
     person, action_hash = context.reviewer.person, item.action_hash
     if not quorum.has_voted(item.votes, person, action_hash):
         return False
     if quorum.tally(item.requirement, item.votes, action_hash).is_met:
-        return False  # more were needed when they voted; nobody else is now
+        return False  # the requirement has shrunk since: a new vote completes it
     if quorum.has_voted(votes_of_others(item, person), person, action_hash):
         return True
     counted = {
@@ -504,18 +507,18 @@ def is_counted(context: DecisionContext, item: Item) -> bool:
 
 
 def votes_of_others(item: Item, person: Person) -> tuple[Vote, ...]:
-    """Return the votes for an item that somebody else gave."""
+    """Return the votes of other people for an item."""
     return tuple(vote for vote in item.votes if not vote.by.is_same(person))
 
 
 def vote(
     context: DecisionContext, item: Item, verb: Verb, text: str
 ) -> Change | Refusal:
-    """Count an approval; authorize the item when nobody else is needed.
+    """Count an approval; authorize the item when the quorum is complete.
 
     Args:
-        context: what the decision is made over.
-        item: as it would run now, with what the policy of now asks for.
+        context: of the decision.
+        item: the call as it would run, with the current policy's requirement.
         verb: APPROVE, or EDIT when the reviewer changed the arguments.
         text: the reviewer's reason.
     """
@@ -523,30 +526,30 @@ def vote(
     if why_not:
         return Forbidden(reason=why_not)
     roles = item.requirement.roles
-    # Asked of everybody who handed their queue over, not of those alone whose roles
-    # count: one of the others may hold a role that Slack left open.
+    # Check everybody who delegated their queue, also those whose roles do not count:
+    # one of them may have a role that Slack could not confirm.
     if unresolved := quorum.unresolved_roles(context.resolved, roles):
         return Forbidden(
             reason=quorum.unresolved_reason(unresolved, [context.resolved])
         )
     is_edited = item.action != context.item.action
-    # Buttons carry the version: with a new one every click on the old card is refused.
+    # Buttons carry the version: a new one invalidates every click on the old card.
     version = context.approval.version + (1 if is_edited else 0)
     vote = context.vote(item, roles, text if verb is Verb.APPROVE else "", verb=verb)
     barred = permission.editors(context.item, item.requirement)
-    # A second vote of a person takes the place of their first; it never adds one.
+    # A second vote of a person replaces their first; it never adds one.
     others = votes_of_others(item, vote.by)
-    # Somebody may have voted before they changed the call, or before the policy barred
+    # Drop votes of people who edited the call later, or whom the policy now bars as
     # editors.
     before = tuple(one for one in others if not quorum.is_among(one.by, barred))
     earlier = before
     count = quorum.tally(item.requirement, (*earlier, vote), item.action_hash)
-    # Earlier voters are asked again only when this vote would be the last: that takes
-    # answers of Slack's, which limits how often it is asked.
+    # Check earlier voters again only if this vote would be the last: each check needs
+    # calls to Slack, which are rate-limited.
     if count.is_met and before:
         doubtful = quorum.doubtful_roles(before, context.voters, roles)
-        # Unknown is not lost: the vote stays, nothing is recorded, and the person
-        # clicks again.
+        # An unknown role is not a lost one: keep the vote and record nothing. The
+        # person clicks again.
         if doubtful:
             return Forbidden(reason=quorum.unresolved_reason(doubtful, context.voters))
         earlier = quorum.asked_again(before, context.voters, roles)
@@ -556,8 +559,7 @@ def vote(
         for one in before
         if not quorum.has_voted(earlier, one.by, one.action_hash)
     ]
-    # Votes that count no more leave the record here, so a claim does not count them
-    # either.
+    # Remove votes that no longer count from the record, so a claim ignores them too.
     item = item.with_(votes=(*earlier, vote))
     events = list[Event]()
     if is_edited:
@@ -586,12 +588,13 @@ def vote(
 
 
 def _outlived(context: DecisionContext) -> str:
-    """Return why a call cannot be approved that waited longer than its tier may now.
+    """Return why a call is too old to approve; "" if it is not.
 
-    What was raised waits from then on as the stricter tier lets it; see `reopened`.
+    The current policy may give the call's tier less time than the card had. A call that
+    was raised to a stricter tier has its deadline shortened instead, see `reopened`.
     """
     approval, item, policy_now = context.approval, context.item, context.policy_now
-    # With a `latest_at_ms` the deadline was shortened already when the call was raised.
+    # `latest_at_ms` is set: the raise has shortened the deadline already.
     if policy_now is None or not policy_now.ttl_ms or item.latest_at_ms:
         return ""
     is_same = policy_now.tier is item.tier and policy_now.ttl_ms < approval.ttl_ms
@@ -605,7 +608,7 @@ def pending_change(
     events: tuple[Event, ...],
     voted: Voted | None = None,
 ) -> Change:
-    """Return a decision on a waiting call; it counts only in time."""
+    """Return a decision on a waiting call, valid only before the call's deadline."""
     return Change(
         approval,
         events,

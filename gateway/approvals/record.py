@@ -1,7 +1,7 @@
 """Immutable records of an approval and its items.
 
-Everything a card shows, a decision changes and an execution needs is here. A change
-returns a new record; only the store writes one.
+They contain all data that cards, decisions and executions need. A change returns a new
+record; only the store writes one.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from keyturn.gateway.protocol.records import (
 from keyturn.gateway.protocol.strict_json import JsonObject
 
 SHORT_CHARS = 8
-"""How many characters it has."""
+"""Length of a short id."""
 
 
 def short_id(approval_id: str) -> str:
     """Return the first characters of the random part of an approval's id.
 
-    Two approvals may have one, so it finds approvals and never names one in a record.
+    Two approvals may share one: use it to find approvals, never as a key in a record.
     """
-    # As in lifetimes.lua, by which the store finds the approvals.
+    # lifetimes.lua computes the same to find approvals in the store.
     return approval_id.rpartition("_")[2][:SHORT_CHARS]
 
 
@@ -60,17 +60,17 @@ NOT_KNOWN = (
 
 
 class Origin(Record):
-    """Where in Slack the agent was asked; its last words go back there."""
+    """The Slack thread of the request; the agent's final answer is posted there."""
 
     channel: str
     thread_ts: str
 
 
 class Context(Record):
-    """Where a call comes from; part of what is hashed.
+    """Origin of a call; part of the hashed action.
 
     ``ns`` is the agent's checkpoint namespace: two subagents may use one
-    ``tool_call_id`` and one ``message_id``, and only ``ns`` tells them apart.
+    ``tool_call_id`` and one ``message_id``, and only ``ns`` differs.
     """
 
     tenant: str
@@ -81,15 +81,15 @@ class Context(Record):
     tool_call_id: str
 
     def as_dict(self) -> dict[str, str]:
-        """Return the plain object that goes into the action document."""
-        return dict[str, str](self.__dict__)  # its fields are texts
+        """Return the plain object for the action document."""
+        return dict[str, str](self.__dict__)  # all fields are texts
 
 
 class DecisionRecord(Record):
-    """The word that ended an item's waiting: whose, when, and with which text.
+    """The decision that ended an item's wait: verb, person, time and text.
 
-    ``answers`` are those to the questions of a call, in order; ``text`` holds them
-    beside the questions.
+    ``answers`` are the answers to the questions of a call, in order; ``text`` contains
+    them together with the questions.
     """
 
     verb: Verb
@@ -102,11 +102,11 @@ class DecisionRecord(Record):
 
 
 class TriageResult(Record):
-    """What triage, a model, thought of a call; it orders queues and decides nothing.
+    """Result of triage by a model; it orders queues and decides nothing.
 
     Attributes:
-        raised_to: the tier that it brought the call to; None when it raised nothing.
-        score: how soon people should look, 0 to 100.
+        raised_to: the tier that triage raised the call to; None if it raised nothing.
+        score: urgency for reviewers, 0 to 100.
         rationale: the model's words, unverified; empty unless it raised.
     """
 
@@ -119,33 +119,34 @@ class Item(PolicyDecisionFields):
     """One call inside an approval.
 
     Attributes:
-        floor: what it needs at least, while ``tier``, ``reasons`` and ``requirement``
-            are stricter by a later evaluation; None when they are what was opened.
-        revoked: why an authorization was taken back; kept when it was given again.
+        floor: minimum need, while a later evaluation makes ``tier``, ``reasons`` and
+            ``requirement`` stricter; None while they are those of the opening.
+        revoked: why an authorization was taken back; kept after a new authorization.
         lapses_at_ms: when the authorization ends by itself, by the store's clock.
         fence: fencing token of the newest attempt, from 1; 0 before the first.
-        owner: the attempt that runs it; empty when none does.
-        reconciled_fence: fence of the attempt that people reconciled last; 0: none.
-        observations: what people found out about executions in doubt.
-        finding: what people found at the last reconciliation.
-        spot_check: whether it was right, asked after it ran; None: nobody was.
-        late_result: what an executor reported after people had reconciled it.
-        requests_before: what each window that counts requests held before this call, in
-            millionths by its key: a request keeps its place in the row.
-        effect: the same for calls with the same effect, by the last evaluation, or "".
-        repeats_seen_ms: precedents up to then were shown before a decision on this
-            version; 0: those of before the approval was opened.
-        too_soon: approvals that came sooner than the policy accepts at once; they count
-            for nothing, and the next one of their person is not asked again.
+        owner: the attempt that runs it; empty if none does.
+        reconciled_fence: fence of the last reconciled attempt; 0: none.
+        observations: findings of people about executions in doubt.
+        finding: result of the last reconciliation.
+        spot_check: the question, after the run, whether the call was right; None: not
+            asked.
+        late_result: an executor's report after people had reconciled the call.
+        requests_before: total of each window that counts requests before this call, in
+            millionths by its key: a request keeps its position.
+        effect: equal for calls with the same effect, by the last evaluation, or "".
+        repeats_seen_ms: a decision on this version has seen the precedents up to this
+            time; 0: those from before the approval was opened.
+        too_soon: approvals that came sooner than the policy accepts. They do not count;
+            the next approval by the same person does.
         past, is_frozen: earlier calls, and whether a freeze stops it; never stored.
-        original_args: what the model wrote, where its tool reads something else.
-        spelled: the requested arguments in the order and number types of the agent;
-            None where they are those of the canonical document.
+        original_args: the model's arguments, if its tool reads them differently.
+        spelled: the requested arguments in the agent's order and number types; None if
+            these match the canonical document.
         edit_signed: the bot's signature of the edit.
-        cover: the standing approval that authorized the call as it opened, if any.
-        expires_at_ms: when its wait ends, where that is not when its approval says: it
-            was raised, or went back to people. 0: as the approval says.
-        latest_at_ms: the latest end that it can be given, since then; 0: before.
+        cover: the standing approval that authorized the call at its opening, if any.
+        expires_at_ms: end of its wait, if that differs from the approval's: the call
+            was raised, or went back to people. 0: the approval's end.
+        latest_at_ms: the latest possible end since then; 0: not set.
     """
 
     id: str
@@ -193,44 +194,44 @@ class Item(PolicyDecisionFields):
 
     @property
     def questions(self) -> tuple[Question, ...]:
-        """Return what the agent asks people; nothing for any other call."""
+        """Return the agent's questions to people; empty for any other call."""
         return questions_in(self.args) if self.is_question else ()
 
     @property
     def bounds(self) -> Bounds | None:
-        """Return what a standing approval allows; None for any other item."""
+        """Return the bounds of a standing approval; None for any other item."""
         return Bounds.model_validate(self.args) if self.is_standing else None
 
     @property
     def requested_args(self) -> JsonObject:
-        """Return the arguments that the agent asked for."""
+        """Return the arguments that the agent requested."""
         return digest.action_args(self.requested)
 
     @property
     def action_hash(self) -> str:
-        """Return the hash of what would run now."""
+        """Return the hash of the action that would run now."""
         return digest.action_hash(self.action)
 
     @property
     def votes_now(self) -> tuple[Vote, ...]:
-        """Return the votes for what would run now."""
+        """Return the votes for the action that would run now."""
         now = self.action_hash
         return tuple(vote for vote in self.votes if vote.action_hash == now)
 
     @property
     def has_failed(self) -> bool:
-        """Return whether its doubt is about a failure that the tool itself reported."""
+        """Return True if it is in doubt because the tool itself reported a failure."""
         is_doubt = self.state is ItemState.IN_DOUBT
         return is_doubt and self.result is not None and not self.result.ok
 
     @property
     def observations_now(self) -> tuple[Observation, ...]:
-        """Return what people found out about the latest attempt."""
+        """Return the observations about the latest attempt."""
         return tuple(one for one in self.observations if one.fence == self.fence)
 
     @property
     def is_contradicted(self) -> bool:
-        """Return whether the executor reported something else than people had found."""
+        """Return True if the executor's late report contradicts the finding."""
         if self.late_result is None or self.finding is None:
             return False
         is_as_found = self.late_result.ok is (self.finding is Finding.EXECUTED)
@@ -238,37 +239,37 @@ class Item(PolicyDecisionFields):
 
     @property
     def is_restored(self) -> bool:
-        """Return whether more may have happened to it than this record says."""
+        """Return True if the record comes from an older copy and may miss events."""
         return self.revoked is not None and self.revoked.is_restored
 
     @property
     def has_started(self) -> bool:
-        """Return whether its tool may have acted: it was claimed and perhaps used."""
+        """Return True if its tool may have acted: it was claimed and perhaps used."""
         return self.fence > (self.revoked.unused_fence if self.revoked else 0)
 
     @property
     def is_pending(self) -> bool:
-        """Return whether a person still has to decide."""
+        """Return True if a person still has to decide."""
         return self.state is ItemState.PENDING
 
     @property
     def may_run(self) -> bool:
-        """Return whether it may start now, or once people have decided."""
+        """Return True if it may start now, or after a decision."""
         return self.state in {ItemState.PENDING, ItemState.AUTHORIZED}
 
     @property
     def is_to_be_checked(self) -> bool:
-        """Return whether a spot check of it waits for an answer."""
+        """Return True if its spot check waits for an answer."""
         check = self.spot_check
         return check is not None and bool(check.asked_at_ms) and check.by is None
 
     @property
     def is_auto_approved(self) -> bool:
-        """Return whether it opens authorized: by its tier, or a standing approval."""
+        """Return True if it opens authorized, by its tier or a standing approval."""
         return self.tier.is_auto_approved or self.cover is not None
 
     def moved(self, transition: Transition, now_ms: int, **changes: object) -> Item:
-        """Return the item after a transition at this time, with what else it changes.
+        """Return the item after a transition at this time, with further changes.
 
         Raises:
             IllegalTransition: when the table has no such row.
@@ -278,10 +279,10 @@ class Item(PolicyDecisionFields):
 
 
 class Waiting(Record):
-    """How an approval passes its time: when people are reminded, who is called later.
+    """Reminders and escalation of a waiting approval.
 
     Times are milliseconds from the opening, 0 for never. ``roles`` may vote from the
-    start; their holders are only asked later. ``channels`` are told.
+    start, but are notified only at the escalation. ``channels`` are notified with them.
     """
 
     remind_at_ms: int = 0
@@ -291,19 +292,19 @@ class Waiting(Record):
 
     @property
     def escalate_to(self) -> tuple[str, ...]:
-        """Return the names of everybody who is called later."""
+        """Return the names of all roles and channels of the escalation."""
         return (*(role.name for role in self.roles), *self.channels)
 
 
 class Acknowledgement(Record):
-    """Who said "I'm on it", and until when that stands; nobody else is kept out."""
+    """An "I'm on it" of a person, until a time; others may still decide."""
 
     by: Person
     until_ms: int
 
 
 class Remark(Record):
-    """What somebody reported of calls; ``text`` is theirs and may be empty."""
+    """A person's report about calls; ``text`` is theirs and may be empty."""
 
     by: Person
     text: str = ""
@@ -313,16 +314,16 @@ class Remark(Record):
 class Inquiry(Record):
     """One question of a reviewer, or one reply of the requester.
 
-    They are kept in the order in which they came: a reply is to all that was asked
-    before it. They are evidence for reviewers, and decide nothing.
+    Inquiries are kept in order of arrival: a reply answers all earlier questions. They
+    are evidence for reviewers, and decide nothing.
 
     Attributes:
-        by: who wrote it.
-        text: what they wrote.
+        by: the author.
+        text: the author's words.
         at_ms: when it was recorded, by the store's clock.
-        call: index of the call that a question is about; None: all of the card.
-        reply_ts: the Slack message in which a reply came, by which one that is
-            delivered again is known; "" for a question.
+        call: index of the call that a question is about; None: the whole card.
+        reply_ts: the Slack message of a reply, to detect a second delivery; "" for a
+            question.
     """
 
     by: Person
@@ -333,27 +334,28 @@ class Inquiry(Record):
 
     @property
     def is_reply(self) -> bool:
-        """Return whether the requester wrote it."""
+        """Return True if the requester wrote it."""
         return bool(self.reply_ts)
 
     def is_about(self, call: int) -> bool:
-        """Return whether it belongs to what is shown of one call."""
+        """Return True if it belongs to this call or to the whole card."""
         return self.call in {None, call}
 
 
 class Approval(Record):
     """One request on one card: items, their order, a version, an expiry.
 
-    ``version`` rises with every edit and is what buttons carry; ``rev`` rises with
-    every change and is what the store compares. ``recent_requests`` says how many calls
-    the agent had asked people for in the ten minutes before, this card's first
-    included; 0 when nobody counted. ``expires_at_ms`` is when the first of the calls
-    that wait expires; `timing.end_of` is the end of each. All times are Unix
-    milliseconds of the store's clock. ``nested_in`` is the run around an agent inside
-    another one's tool; ``answered``, what people answered that run before. ``uses`` and
-    ``checked_at_ms``, when Slack last confirmed its givers' roles, are of a standing
-    approval. ``task`` is what the agent says it is part of. An agent that
-    ``resumes_itself`` runs in a process of its own, and no job brings it back.
+    ``version`` rises with every edit and is carried by buttons; ``rev`` rises with
+    every change and is compared by the store. ``recent_requests`` is the number of
+    calls for which the agent asked people in the ten minutes before, including the
+    first of this card; 0 if they were not counted. ``expires_at_ms`` is the first
+    expiry among the waiting calls; `timing.end_of` is the end of each. All times are
+    Unix milliseconds of the store's clock. ``nested_in`` is the run around an agent
+    inside another agent's tool; ``answered`` are the earlier answers of people to that
+    run. ``uses`` and ``checked_at_ms`` (the last time that Slack confirmed the givers'
+    roles) are for a standing approval. ``task`` is the agent's name for the surrounding
+    task. An agent that ``resumes_itself`` runs in a separate process, and no job
+    resumes it.
     """
 
     id: str
@@ -390,7 +392,7 @@ class Approval(Record):
 
     @property
     def run_ref(self) -> RunRef:
-        """Return the run that this belongs to."""
+        """Return the run of this approval."""
         return self.nested_in or RunRef(agent=self.agent, thread=self.thread)
 
     @property
@@ -401,45 +403,44 @@ class Approval(Record):
     @property
     def digest(self) -> str:
         """Return the batch digest over the items as they would run now."""
-        # Of what would run now: an edit of one call makes an older "Approve all"
-        # another batch.
+        # Hash the current actions: after an edit of one call, an older "Approve all"
+        # refers to another batch.
         rows = [(item.id, item.action_hash) for item in self.items]
         return digest.batch_digest(self.id, rows)
 
     @property
     def is_auto_approved(self) -> bool:
-        """Return whether all calls are auto-approved: its card is a notification."""
+        """Return True if all calls are auto-approved: the card is a notification."""
         return all(item.is_auto_approved for item in self.items)
 
     @property
     def is_question(self) -> bool:
-        """Return whether it asks people for answers: its one item is no call to run."""
+        """Return True if it asks people for answers: its one item is no call to run."""
         return any(item.is_question for item in self.items)
 
     @property
     def is_standing(self) -> bool:
-        """Return whether it is a standing approval: its one item is no call to run."""
+        """Return True if it is a standing approval: its one item is no call to run."""
         return any(item.is_standing for item in self.items)
 
     @property
     def covers(self) -> tuple[Cover, ...]:
-        """Return which standing approval covered each of its calls."""
+        """Return the standing approvals that covered its calls."""
         return tuple(item.cover for item in self.items if item.cover is not None)
 
     @property
     def is_batch(self) -> bool:
-        """Return whether its card is for several calls, also if one is left of them."""
+        """Return True if its card is for several calls, even if only one is left."""
         first = next(iter(self.items))
         return len(self.items) > 1 or first.id.rpartition(".")[0] != self.id
 
     def with_roles(self, change: Callable[[Item, Role], Role]) -> Approval:
-        """Return a copy with changed roles, those that are called later included.
+        """Return a copy with changed roles, including those of the escalation.
 
-        These are changed as for the call of the highest tier that waits.
+        The roles of the escalation change as for the waiting call of the highest tier.
 
         Args:
-            change: returns a role, as it is asked about an item, with another
-                ``asking``.
+            change: returns the role of an item with another ``asking``.
         """
         items = tuple(
             item.with_(requirement=item.requirement.with_roles(partial(change, item)))
@@ -452,15 +453,15 @@ class Approval(Record):
         return self.with_(items=items, waiting=self.waiting.with_(roles=roles))
 
     def replacing(self, *items: Item, **changes: object) -> Approval:
-        """Return a copy in which these items stand at their own index."""
-        # By index and never by order: a caller may name two items in any order.
+        """Return a copy in which these items replace those with the same index."""
+        # By index, not by order: a caller may pass two items in any order.
         by_index = {item.index: item for item in items}
         rows = tuple(by_index.get(item.index, item) for item in self.items)
         return self.with_(items=rows, **changes)
 
 
 def item_id(approval_id: str, index: int) -> str:
-    """Return the id of an item; it carries the approval and so routes itself."""
+    """Return the id of an item; it contains the approval's id."""
     return f"{approval_id}.{index}"
 
 
@@ -471,7 +472,7 @@ def approval_of(item: str) -> tuple[str, int]:
         ValueError: when the text is not an item id.
     """
     approval, dot, index = item.rpartition(".")
-    # isascii, because isdigit is true of digits that int() reads and no id has: "٣".
+    # isascii, because isdigit accepts digits that int() reads and no id has: "٣".
     if not (dot and approval and index.isascii() and index.isdigit()):
         raise ValueError(f"{item[:80]!r} is not an item id")
     return approval, int(index)

@@ -133,8 +133,8 @@ TABLE = (
     Mutant(
         "an edit voids earlier votes",
         DECIDING,
-        "        votes=(),\n        # What was said",
-        "        # What was said",
+        "        votes=(),\n        # The old texts",
+        "        # The old texts",
     ),
     Mutant(
         "an edited call is described as it would run",

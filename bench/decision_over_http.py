@@ -46,8 +46,7 @@ from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.service.reviews import ReviewService
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.key_folder import Role
-from keyturn.gateway.trust.keyring import FOLDER, Keyring
+from keyturn.gateway.trust.key_folder import FOLDER, Keyring, Role
 
 TITLE = "Decision to tool start over HTTP"
 AGENT = "elsewhere"

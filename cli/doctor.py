@@ -49,7 +49,7 @@ from keyturn.gateway.store.durability import ensure_durable, ensure_writable
 from keyturn.gateway.store.readers import backlog
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.webhooks import receiver_state
-from keyturn.gateway.trust.keyring import Keyring
+from keyturn.gateway.trust.key_folder import Keyring
 from keyturn.gateway.webhooks.posting import trust
 
 EXAMPLES = examples(

@@ -17,8 +17,7 @@ from keyturn.cli.stop_signals import until_stopped
 from keyturn.gateway.api.serving import serving_api
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.garbage_collection import spare_what_is_there
-from keyturn.gateway.trust.key_folder import Role
-from keyturn.gateway.trust.keyring import Keyring
+from keyturn.gateway.trust.key_folder import Keyring, Role
 
 EXAMPLES = START_EXAMPLES
 

@@ -17,8 +17,7 @@ from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.public_keys import PublicKey
 from keyturn.gateway.service.proving import calls_under
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.key_folder import Key, KeyFolder, KeyState, Role
-from keyturn.gateway.trust.keyring import Keyring
+from keyturn.gateway.trust.key_folder import Key, KeyFolder, Keyring, KeyState, Role
 
 ABOUT = """Make, rotate, retire and list the keys that Keyturn signs with.
 

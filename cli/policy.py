@@ -20,14 +20,13 @@ from keyturn.gateway.approvals.requirement import Notify, Requirement, Role
 from keyturn.gateway.errors import BadJson, SettingsError
 from keyturn.gateway.policy import on_call
 from keyturn.gateway.policy.effective_rules import EffectiveRules
-from keyturn.gateway.policy.eligibility import reachable_requirements
+from keyturn.gateway.policy.eligibility import reachable_requirements, unused
 from keyturn.gateway.policy.evaluate import Evaluation, evaluate
 from keyturn.gateway.policy.hours import zone
 from keyturn.gateway.policy.load import BadPolicy
 from keyturn.gateway.policy.on_call import asked_from
 from keyturn.gateway.policy.raise_rules import FiredRule
 from keyturn.gateway.policy.replay import Replayed, read_rows, replay
-from keyturn.gateway.policy.requirement_checks import unused
 from keyturn.gateway.policy.rules import Policy, TriageRule
 from keyturn.gateway.policy.suggesting import LEAST, Suggestion, suggest
 from keyturn.gateway.policy.untyped import untyped_arguments

@@ -13,7 +13,7 @@ from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.store.open_store import ENGINE_FOLDER, open_store
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.keyring import Keyring
+from keyturn.gateway.trust.key_folder import Keyring
 
 T = TypeVar("T")
 

@@ -41,7 +41,7 @@ from keyturn.gateway.setting_forms import AUDIT_KEPT, TenantName
 from keyturn.gateway.store.open_store import open_store
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.triage.asking import Triage, require_triage
-from keyturn.gateway.trust.keyring import Keyring, own_keyring
+from keyturn.gateway.trust.key_folder import Keyring, own_keyring
 from keyturn.gateway.webhooks.sending import sending_webhooks
 
 

@@ -102,13 +102,7 @@ class ForgedRecord(CorruptRecord):
         is_replayed: it was like this before.
     """
 
-    def __init__(
-        self,
-        approval: str,
-        why: str,
-        *,
-        is_replayed: bool = False,
-    ) -> None:
+    def __init__(self, approval: str, why: str, *, is_replayed: bool = False) -> None:
         self.why, self.is_replayed = why, is_replayed
         older = (
             f"The record of {approval!r} is older than what is known of it, so nothing "

@@ -17,8 +17,7 @@ import pytest
 from keyturn.gateway.store.connection import Connection
 from keyturn.gateway.store.engine import EmbeddedEngine
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.key_folder import Role
-from keyturn.gateway.trust.keyring import Keyring
+from keyturn.gateway.trust.key_folder import Keyring, Role
 from tests.lifetimes import wrong_lifetimes
 from tests.patience import WAIT_S, be_patient
 from tests.resealing import reseal_writes

@@ -226,9 +226,7 @@ class ReadinessView(BaseModel, extra="allow"):
 
 
 async def readiness(
-    store: Store,
-    tenant: str,
-    registration: Registration | None,
+    store: Store, tenant: str, registration: Registration | None
 ) -> tuple[list[str], dict[str, object]]:
     """Return the problems of a gateway, empty when it is ready, and other facts.
 

@@ -148,11 +148,7 @@ def _decisions(
 
 
 def tenant_services(
-    store: Store,
-    service: AgentService,
-    feed: EventFeed,
-    *,
-    tenant: str,
+    store: Store, service: AgentService, feed: EventFeed, *, tenant: str
 ) -> Tenant:
     """Return the services for the agents of one tenant over HTTP."""
     return Tenant(

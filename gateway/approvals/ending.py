@@ -7,12 +7,7 @@ from typing import Literal
 
 from keyturn.gateway.approvals import standing
 from keyturn.gateway.approvals.changes import Change, by_gateway, following
-from keyturn.gateway.approvals.events import (
-    UNUSED,
-    Event,
-    approval_event,
-    named_after,
-)
+from keyturn.gateway.approvals.events import UNUSED, Event, approval_event, named_after
 from keyturn.gateway.approvals.executing import as_in_doubt
 from keyturn.gateway.approvals.lifecycle import Transition, advance
 from keyturn.gateway.approvals.record import Approval, Item

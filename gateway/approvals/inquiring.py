@@ -77,11 +77,7 @@ def answered_by(inquiries: Sequence[Inquiry], reply_ts: str) -> tuple[Inquiry, .
 
 
 def ask(
-    approval: Approval,
-    call: int | None,
-    reviewer: Reviewer,
-    text: str,
-    now_ms: int,
+    approval: Approval, call: int | None, reviewer: Reviewer, text: str, now_ms: int
 ) -> Change | Inquiry | Refusal:
     """Add a question to the requester.
 

@@ -75,14 +75,7 @@ FINAL: frozenset[ItemState] = frozenset(ItemState) - {state for state, _ in TRAN
 """The states that nothing follows."""
 
 UNEXECUTED: frozenset[ItemState] = frozenset(
-    {
-        _S.REJECTED,
-        _S.ANSWERED,
-        _S.EXPIRED,
-        _S.SUPERSEDED,
-        _S.WITHDRAWN,
-        _S.LAPSED,
-    }
+    {_S.REJECTED, _S.ANSWERED, _S.EXPIRED, _S.SUPERSEDED, _S.WITHDRAWN, _S.LAPSED}
 )
 """The final states without a result: the tool does not run, or not again.
 

@@ -250,10 +250,7 @@ def check_authorization(
     for vote in votes:
         check(word_of_vote(approval, item, vote), vote.signed, keys)
     check_edit(approval, item, keys)
-    barred = (
-        *approval.principals,
-        *permission.editors(item, item.requirement),
-    )
+    barred = (*approval.principals, *permission.editors(item, item.requirement))
     counted: list[Vote] = []
     for vote in votes:
         signature = vote.signed
@@ -323,10 +320,5 @@ def _found_votes(
 def word_of_observation(approval: Approval, item: Item, one: Observation) -> Word:
     """Return what somebody found out about an execution in doubt."""
     return word_of_vote(
-        approval,
-        item,
-        one.vote,
-        finding=one.finding,
-        note=one.note,
-        fence=one.fence,
+        approval, item, one.vote, finding=one.finding, note=one.note, fence=one.fence
     )

@@ -13,11 +13,7 @@ from dataclasses import dataclass
 from keyturn.gateway.approvals import quorum
 from keyturn.gateway.approvals.changes import Change, by_gateway
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
-from keyturn.gateway.approvals.events import (
-    Event,
-    EventName,
-    approval_event,
-)
+from keyturn.gateway.approvals.events import Event, EventName, approval_event
 from keyturn.gateway.approvals.lifecycle import Transition
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.record import Approval, Item

@@ -29,12 +29,7 @@ from keyturn.gateway.errors import (
 from keyturn.gateway.protocol import http_api, port, strict_json
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.public_keys import PublicKey, parse_public_key
-from keyturn.gateway.protocol.receipts import (
-    SKEW_S,
-    Receipt,
-    check_time,
-    read_receipt,
-)
+from keyturn.gateway.protocol.receipts import SKEW_S, Receipt, check_time, read_receipt
 from keyturn.gateway.protocol.records import EditRecord, Result, RunRef
 from keyturn.gateway.protocol.run_context import attempt_of, one_write
 from keyturn.gateway.protocol.strict_json import JsonObject

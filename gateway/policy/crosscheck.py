@@ -15,6 +15,11 @@ from keyturn.gateway.approvals.precedents import MOST_KEPT
 from keyturn.gateway.approvals.requirement import Notify
 from keyturn.gateway.policy.cel_tokens import operands, tokens, written
 from keyturn.gateway.policy.effective_rules import EffectiveRules
+from keyturn.gateway.policy.eligibility import (
+    requirement_problems,
+    requirement_roles,
+    too_few,
+)
 from keyturn.gateway.policy.expressions import (
     MAX_WORK,
     Expression,
@@ -22,20 +27,10 @@ from keyturn.gateway.policy.expressions import (
     scope,
     value_of,
 )
-from keyturn.gateway.policy.fields import (
-    host_of,
-    is_channel,
-    is_slack_id,
-    placeholders,
-)
+from keyturn.gateway.policy.fields import host_of, is_channel, is_slack_id, placeholders
 from keyturn.gateway.policy.formats import hides
 from keyturn.gateway.policy.hours import utc
 from keyturn.gateway.policy.name_check import RECENT, SAME
-from keyturn.gateway.policy.requirement_checks import (
-    requirement_problems,
-    requirement_roles,
-    too_few,
-)
 from keyturn.gateway.policy.rules import (
     DIRECT,
     EVERY_TOOL,
@@ -266,10 +261,7 @@ def schema_problems(policy: Policy) -> Iterator[ProblemAt]:
 
 
 def _lowered(
-    policy: Policy,
-    listed: ToolRule | None,
-    override: ToolRule,
-    path: Path,
+    policy: Policy, listed: ToolRule | None, override: ToolRule, path: Path
 ) -> Iterator[ProblemAt]:
     own = listed.tier if listed is not None else None
     floor = policy.defaults.tier if own is None else own

@@ -383,10 +383,7 @@ def compiled(source: str) -> Expression:
 
 
 def scope(
-    args: JsonObject,
-    values: Mapping[str, object],
-    *,
-    holidays: tuple[str, ...] = (),
+    args: JsonObject, values: Mapping[str, object], *, holidays: tuple[str, ...] = ()
 ) -> Scope:
     """Convert the values that expressions read.
 

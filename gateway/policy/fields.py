@@ -7,12 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Annotated, cast
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    PlainSerializer,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from keyturn.gateway.policy import formats, hours
 from keyturn.gateway.policy.expressions import compiled

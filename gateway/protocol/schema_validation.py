@@ -410,9 +410,7 @@ def subschemas(
         yield from subschemas(one, (*path, *below))
 
 
-def members(
-    schema: JsonObject,
-) -> Iterator[tuple[tuple[str | int, ...], JsonObject]]:
+def members(schema: JsonObject) -> Iterator[tuple[tuple[str | int, ...], JsonObject]]:
     """Yield the direct subschemas of a schema's keywords, with their paths."""
     for key, value in schema.items():
         found: Iterable[tuple[tuple[str | int, ...], JsonValue]] = ()

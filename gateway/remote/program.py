@@ -625,11 +625,7 @@ class RemoteKeyturn(Program[RemoteThreadRuns]):
         await self.gateway.aclose()
 
     async def handle_webhook(
-        self,
-        headers: Mapping[str, str],
-        body: bytes,
-        *,
-        graph: object = None,
+        self, headers: Mapping[str, str], body: bytes, *, graph: object = None
     ) -> WebhookNews:
         """Verify a webhook of the gateway, and let the thread that it names go on.
 

@@ -49,9 +49,7 @@ from keyturn.gateway.store.fences import Lease, current
 logger = logging.getLogger(__name__)
 
 
-def fenced_graph(
-    graph: Pregel[Any, Any, Any, Any],
-) -> Pregel[Any, Any, Any, Any]:
+def fenced_graph(graph: Pregel[Any, Any, Any, Any]) -> Pregel[Any, Any, Any, Any]:
     """Return a copy of a graph whose checkpoints only a lease's holder can write."""
     saver: object = cast("Any", graph).checkpointer
     # A clone of a clone would lose the atomic comparison: `fence_of` knows only the

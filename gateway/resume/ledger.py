@@ -267,10 +267,7 @@ def sqlite_ledger(path: str) -> DatabaseLedger:
 
     def connect() -> sqlite3.Connection:
         return sqlite3.connect(
-            path,
-            timeout=_LOCK_WAIT_S,
-            isolation_level=None,
-            check_same_thread=False,
+            path, timeout=_LOCK_WAIT_S, isolation_level=None, check_same_thread=False
         )
 
     # IMMEDIATE locks before the first look.

@@ -14,10 +14,7 @@ from referencing.exceptions import Unresolvable
 
 from keyturn.gateway.protocol.http_api import OpenQuestion
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.wire import (
-    APPROVAL_INTERRUPT,
-    RECONCILE_INTERRUPT,
-)
+from keyturn.gateway.protocol.wire import APPROVAL_INTERRUPT, RECONCILE_INTERRUPT
 from keyturn.gateway.resume.runner import PendingInterrupt
 
 _NO_SCHEMA = (

@@ -196,11 +196,7 @@ class RestoreDetector:
     """
 
     def __init__(
-        self,
-        store: Store,
-        saver: BaseCheckpointSaver[Any],
-        *,
-        tenant: str = "default",
+        self, store: Store, saver: BaseCheckpointSaver[Any], *, tenant: str = "default"
     ) -> None:
         self._counters = store.restore_counters
         self._saver = saver
@@ -356,11 +352,7 @@ class Recovery:
     """
 
     def __init__(
-        self,
-        store: Store,
-        runners: Runners,
-        *,
-        tenant: str = "default",
+        self, store: Store, runners: Runners, *, tenant: str = "default"
     ) -> None:
         self._store = store
         self._runners = runners
@@ -706,12 +698,7 @@ class RepairReport:
 
 
 async def repair_losses(
-    store: Store,
-    runners: Runners,
-    *,
-    tenant: str,
-    is_dry: bool,
-    is_restored: bool,
+    store: Store, runners: Runners, *, tenant: str, is_dry: bool, is_restored: bool
 ) -> RepairReport:
     """Doubt, end and queue what does not match, and return what it was.
 

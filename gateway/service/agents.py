@@ -53,11 +53,7 @@ from keyturn.gateway.service.answering import (
     unproven_outcome,
 )
 from keyturn.gateway.service.claiming import ClaimService
-from keyturn.gateway.service.proving import (
-    are_proven,
-    is_edit_proven,
-    proven_words,
-)
+from keyturn.gateway.service.proving import are_proven, is_edit_proven, proven_words
 from keyturn.gateway.service.stored_verdicts import StoredVerdicts
 from keyturn.gateway.service.submitting import Submitter
 from keyturn.gateway.store.atomic_write import Loaded, Write
@@ -256,9 +252,7 @@ class AgentService(ClaimService):
         if begun.word == "cut_off":
             logger.warning("call.cut_off agent=%s tool=%s", agent, tool)
         return CallBegun(
-            may_run=begun.word == "run",
-            result=begun.result,
-            keeps_result=begun.is_kept,
+            may_run=begun.word == "run", result=begun.result, keeps_result=begun.is_kept
         )
 
     async def ended(self, end: CallEnd) -> None:

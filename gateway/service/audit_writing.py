@@ -56,8 +56,7 @@ from keyturn.gateway.store.readers import EntryId, entry_id
 from keyturn.gateway.store.script import Script
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
-from keyturn.gateway.trust.key_folder import KeyFolder, Role
-from keyturn.gateway.trust.keyring import Keyring
+from keyturn.gateway.trust.key_folder import KeyFolder, Keyring, Role
 from keyturn.gateway.trust.merkle_tree import TreeHead, leaf_hash
 
 logger = logging.getLogger(__name__)
@@ -203,14 +202,14 @@ class AuditWriter:
             raise AuditUnreadable(
                 f"The audit tree in {str(self._files.folder)!r} has {found.signed} "
                 f"entries, and had {size}: it is an older copy. Bring the newest one "
-                "back; entries that it lacks may have left the store.",
+                "back; entries that it lacks may have left the store."
             )
         if noted != TreeNote() and not self._is_known(name, keys, noted):
             raise AuditUnreadable(
                 f"The audit tree in {str(self._files.folder)!r} has no checkpoint with "
                 f"{size} entries, the root {noted.root} and the last entry "
                 f"{noted.last}, which the store knows: one of both was changed. "
-                "'keyturn audit verify' says more.",
+                "'keyturn audit verify' says more."
             )
         self._notes.last = noted
         if found.signed:

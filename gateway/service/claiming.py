@@ -180,9 +180,7 @@ class ClaimService(PolicyService):
         return bool(found)
 
     async def _change(
-        self,
-        item_id: str,
-        compute: Callable[[Loaded, Item], Awaitable[Found]],
+        self, item_id: str, compute: Callable[[Loaded, Item], Awaitable[Found]]
     ) -> Found | None:
         """Change one of the tenant's items; None for an id of none of them."""
         try:

@@ -11,12 +11,7 @@ from keyturn.gateway.policy.rules import Policy, Protection
 from keyturn.gateway.protocol.questions import NOT_OUTERMOST, problem_of
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import ProposedCall, TurnRef
-from keyturn.gateway.store.agent_load import (
-    AgentLoad,
-    Rejection,
-    Wanted,
-    fingerprint,
-)
+from keyturn.gateway.store.agent_load import AgentLoad, Rejection, Wanted, fingerprint
 from keyturn.gateway.store.freezes import Freeze, names_of, paused
 
 NAMELESS = (

@@ -108,11 +108,7 @@ class Eraser(TenantService):
             self._store, self._keys, wanted, is_dry_run=is_dry_run
         )
         return Erasure(
-            approvals=erased,
-            gone=tuple(gone),
-            kept=kept,
-            entries=entries,
-            live=live,
+            approvals=erased, gone=tuple(gone), kept=kept, entries=entries, live=live
         )
 
     async def _erase(

@@ -54,8 +54,7 @@ from keyturn.gateway.protocol.wire import Refused
 from keyturn.gateway.store.atomic_write import Loaded
 from keyturn.gateway.store.quarantine import quarantine
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.key_folder import Role
-from keyturn.gateway.trust.keyring import Keyring
+from keyturn.gateway.trust.key_folder import Keyring, Role
 
 logger = logging.getLogger(__name__)
 

@@ -112,9 +112,7 @@ class ReviewQueue(TenantService):
         return await self._store.person_queues.groups(self._keys)
 
     async def concerning(
-        self,
-        people: Iterable[Reviewer],
-        read: dict[str, Loaded] | None = None,
+        self, people: Iterable[Reviewer], read: dict[str, Loaded] | None = None
     ) -> AsyncGenerator[Loaded]:
         """Yield waiting approvals that these people may decide or requested.
 

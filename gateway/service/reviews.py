@@ -376,9 +376,7 @@ class CollectedCardService(PolicyService):
         return any(rule.batch for _, rule in self._policy().tool_rules())
 
     async def read(
-        self,
-        card: str,
-        shown: Callable[[Loaded], Awaitable[Loaded]] | None = None,
+        self, card: str, shown: Callable[[Loaded], Awaitable[Loaded]] | None = None
     ) -> Loaded | None:
         """Return the record of a collected card; None when the id is of none.
 

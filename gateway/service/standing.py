@@ -342,10 +342,7 @@ class StandingService(PolicyService):
             source=item.id,
         )
         decision = evaluate_standing(
-            self._policy(),
-            bounds,
-            opened_by=self._policy().digest,
-            opened_ms=now_ms,
+            self._policy(), bounds, opened_by=self._policy().digest, opened_ms=now_ms
         )
         if decision.tier is Tier.DENY:
             return " ".join(decision.reasons)

@@ -23,12 +23,7 @@ from keyturn.gateway.protocol.wire import (
 from keyturn.gateway.service import denials
 from keyturn.gateway.service.precedents import CallUsage
 from keyturn.gateway.store.agent_load import AgentLoad
-from keyturn.gateway.store.encryption import (
-    decrypted,
-    encrypted,
-    packed,
-    unpacked,
-)
+from keyturn.gateway.store.encryption import decrypted, encrypted, packed, unpacked
 from keyturn.gateway.store.erasing import turn_key_of
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing import Sealed, Sealing

@@ -22,7 +22,7 @@ from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing import ensure_secret
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.usable import shown, until_loaded, until_usable
-from keyturn.gateway.trust.keyring import Keyring
+from keyturn.gateway.trust.key_folder import Keyring
 
 ENGINE_FOLDER = "valkey"
 """Folder of the embedded server's files, in the data folder."""

@@ -53,7 +53,7 @@ from keyturn.gateway.store.seeded import SeededStore, SpotCheckCounter
 from keyturn.gateway.store.stalled import StalledRuns
 from keyturn.gateway.store.threads import InterruptStore, ThreadStore
 from keyturn.gateway.store.windows import WindowStore
-from keyturn.gateway.trust.keyring import Keyring
+from keyturn.gateway.trust.key_folder import Keyring
 
 
 class Store:

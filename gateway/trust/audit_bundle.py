@@ -87,11 +87,7 @@ class BundleReport:
 
 
 def header_line(
-    *,
-    tenant: str,
-    times: tuple[int, int | None],
-    sample: int,
-    log: JsonObject,
+    *, tenant: str, times: tuple[int, int | None], sample: int, log: JsonObject
 ) -> JsonObject:
     """Return the first line of a bundle; ``sample`` is 0 if it has all entries."""
     return {
@@ -105,10 +101,7 @@ def header_line(
 
 
 def entry_line(
-    index: int,
-    leaf: bytes,
-    openings: dict[str, Hidden],
-    proof: Sequence[bytes],
+    index: int, leaf: bytes, openings: dict[str, Hidden], proof: Sequence[bytes]
 ) -> JsonObject:
     """Return the line of an entry."""
     return {

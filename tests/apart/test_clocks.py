@@ -18,8 +18,7 @@ from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from keyturn.gateway.service.audit_reading import security_events
 from keyturn.gateway.service.process_check import process_problems
-from keyturn.gateway.trust.key_folder import Role
-from keyturn.gateway.trust.keyring import Keyring
+from keyturn.gateway.trust.key_folder import Keyring, Role
 from tests.apart.agent_process import AGENT, RECEIPT_KEYS, TOOL
 from tests.apart.between import Act, Fate
 from tests.apart.house import LONG_S, POLICY, House, open_house

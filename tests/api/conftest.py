@@ -17,7 +17,7 @@ from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.wire import Claimed
 from keyturn.gateway.remote.program import RemoteThreads
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.keyring import Keyring
+from keyturn.gateway.trust.key_folder import Keyring
 from tests.api.api_stack import ApiStack, serving
 from tests.api.issuer import SETTINGS, Issuer
 from tests.service.harness import ANA, ServiceHarness, claim_of

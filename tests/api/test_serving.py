@@ -30,8 +30,7 @@ from keyturn.gateway.errors import (
 from keyturn.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef, Verdict
 from keyturn.gateway.service.audit_reading import security_events
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.key_folder import Role
-from keyturn.gateway.trust.keyring import FOLDER, Keyring
+from keyturn.gateway.trust.key_folder import FOLDER, Keyring, Role
 from tests.api.api_stack import ApiStack, serving
 from tests.api.gateway_process import SECRET, environment, gateway_process
 from tests.conftest import eventually

@@ -102,7 +102,7 @@ CURRENT_POLICY_TABLE = (
     ),
     Mutant(
         "silently: as many people are listed as have to agree",
-        "gateway/policy/requirement_checks.py",
+        "gateway/policy/eligibility.py",
         "if is_bounded and len(people) < needed:",
         "if False and len(people) < needed:",
         SILENCES,

@@ -113,14 +113,14 @@ RECEIPTS_TABLE = (
     ),
     Mutant(
         "keys that are asked for at this moment are read at this moment",
-        "gateway/trust/keyring.py",
+        "gateway/trust/key_folder.py",
         "self._read(role, self._clock(), self._found.get(role))",
         "self._found.get(role) or self._read(role, self._clock(), None)",
         KEYRING,
     ),
     Mutant(
         "a damaged folder of keys ends none that count",
-        "gateway/trust/keyring.py",
+        "gateway/trust/key_folder.py",
         "self._clock(), self._found.get(role))",
         "self._clock(), None)",
         KEYRING,

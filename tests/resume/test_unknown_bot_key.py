@@ -7,7 +7,7 @@ from pathlib import Path
 
 from keyturn.gateway.approvals.security import SecurityKind
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.trust.keyring import Keyring
+from keyturn.gateway.trust.key_folder import Keyring
 from tests.conftest import eventually
 from tests.resume.resume_stack import Stack
 

@@ -15,8 +15,7 @@ from keyturn.gateway.store.keys import LEASE_MS, Keys
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.threads import ThreadStore
 from keyturn.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
-from keyturn.gateway.trust.key_folder import Role
-from keyturn.gateway.trust.keyring import Keyring
+from keyturn.gateway.trust.key_folder import Keyring, Role
 
 ANA = "T1/U0ANA"
 

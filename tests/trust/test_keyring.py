@@ -10,8 +10,7 @@ import pytest
 
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.trust.key_folder import KeyFolder, Role
-from keyturn.gateway.trust.keyring import Keyring, own_keyring
+from keyturn.gateway.trust.key_folder import KeyFolder, Keyring, Role, own_keyring
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
 

@@ -72,7 +72,7 @@ def _named(what: str, text: str) -> str:
 
 
 AgentName = Annotated[str, AfterValidator(_agent_name)]
-"""The name of an agent, as its code says it; see `gateway.client.choice.agent_name`."""
+"""The name of an agent in its code; see `gateway.client.http_gateway.agent_name`."""
 
 GraphRef = Annotated[str, AfterValidator(partial(_named, "graph"))]
 """Where a graph is, as ``file.py:name``."""

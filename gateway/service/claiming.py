@@ -99,7 +99,7 @@ class ClaimService(PolicyService):
     async def claim(self, request: ClaimRequest) -> ClaimReply:
         """Grant one execution of an authorized call, checked against our record.
 
-        An attempt is an owner and one write (`idempotency.one_write`): asked again, it
+        An attempt is an owner and one write (`run_context.one_write`): asked again, it
         gets the same grant. Any other attempt waits until this one ends.
 
         Raises:

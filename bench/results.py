@@ -21,7 +21,7 @@ Written by `make bench`; do not edit.
 {machine}. Commit {commit}, {date}.{quick}
 
 A ratio compares two subjects that were measured in turns in one run. Its value is the
-median of the rounds; the smallest and the largest round are beside it. Times and sizes
+median of the rounds; the smallest and the largest round are next to it. Times and sizes
 depend on the machine.
 
 ## Figures with a target

@@ -1,27 +1,27 @@
 #!/bin/sh
-# Ask for one call, wait until people decided, claim it, run it, say how it ended.
+# Submit one call, wait for its decision, claim it, run it, report its result.
 #
 #   KEYTURN_GATEWAY=https://gateway.example.com KEYTURN_API_KEY=tk_… \
 #     ./pay.sh invoice-42 '{"to": "ada", "amount": 90}'
 #
-# It needs curl and jq. Run it again with the same invoice after a crash: the call is
-# known by its names, so people are not asked twice and nothing runs twice.
+# It needs curl and jq. After a crash, run it again with the same invoice: the call is
+# identified by its names, so there is no second request and no second run.
 set -eu
 
 thread=$1 args=$2
 agent=${AGENT:-billing} tool=wire_money call=c1
-# Names this attempt. With its key, a request that is sent again gets the same answer.
+# Names this attempt. With its key, a repeated request gets the same answer.
 owner=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
 ref=$(jq -nc --arg a "$agent" --arg t "$thread" '{agent: $a, thread: $t, message_id: "m1"}')
 run=$(jq -nc --argjson r "$ref" '$r | {agent, thread}')
 
-ask() { # question, body: prints the answer; waits and asks again while nobody is there
+ask() { # endpoint, body: prints the answer; retries while the gateway is unreachable
   curl --silent --show-error --fail-with-body --retry 8 --retry-all-errors \
     --header "Authorization: Bearer $KEYTURN_API_KEY" \
     --header "Idempotency-Key: $owner-$1" --json "$2" "$KEYTURN_GATEWAY/v1/$1"
 }
 
-wire_money() { # what is approved: the arguments, and a key that a bank can tell twice by
+wire_money() { # arguments, and the key with which a bank detects duplicates
   echo "sent $(echo "$1" | jq -r '"\(.amount) to \(.to)"') under ${2%%"${2#????????}"}"
 }
 
@@ -34,7 +34,7 @@ case $(echo "$verdict" | jq -r .kind) in
 esac
 item=$(echo "$verdict" | jq -r .item_id)
 
-# 2. Wait: each question waits for 25 seconds.
+# 2. Wait: each request waits for 25 seconds.
 questions=$(echo "$verdict" | jq -c '[{kind: "keyturn.approval", item_id, action_hash}]')
 while :; do
   answer=$(ask answers "$(jq -nc --argjson run "$run" --argjson questions "$questions" \
@@ -46,7 +46,7 @@ case $(echo "$answer" | jq -r .type) in
   *) echo "not approved: $(echo "$answer" | jq -r '.message // .type')"; exit 1 ;;
 esac
 
-# 3. Claim: the answer has the arguments that run, as people left them.
+# 3. Claim: the answer has the authorized arguments, including edits.
 claim() {
   ask claim "$(jq -nc --argjson ref "$ref" --arg item "$item" --arg tool "$tool" \
     --arg call "$call" --arg owner "$owner" \
@@ -63,7 +63,7 @@ case $(echo "$claim" | jq -r .kind) in
   *) echo "not run: $(echo "$claim" | jq -r '.reason // .kind')"; exit 1 ;;
 esac
 
-# 4. Run it, once. A tool that takes long sends `heartbeat` every third of lease_s.
+# 4. Run it, once. A slow tool sends `heartbeat` every third of lease_s.
 said=$(wire_money "$(echo "$claim" | jq -c '.action | fromjson | .args')" \
   "$(echo "$claim" | jq -r .idempotency_key)")
 

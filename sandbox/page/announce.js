@@ -1,5 +1,5 @@
 // Announce new messages to screen readers through the page's ARIA live region.
-// Slack's own client reads the top-level text and not the blocks, and so does this.
+// Like Slack's client, it reads the top-level text and not the blocks.
 
 import { el } from "./dom.js";
 import { spoken } from "./text.js";
@@ -9,7 +9,7 @@ const KEPT = 5;
 let person = null;
 let newest = 0;
 
-/** Announce what arrived since the last call; the first call for a person is silent. */
+/** Announce new messages since the last call; the first call for a person is silent. */
 export function announce({ state, workspace }) {
   const since = person === state.me.id ? newest : Number.POSITIVE_INFINITY;
   person = state.me.id;

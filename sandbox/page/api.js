@@ -1,6 +1,6 @@
-// Talk to the sandbox server: read the state, act as a person, hear of changes.
+// Client of the sandbox server: read the state, act as a person, follow changes.
 
-/** Fetch what `user` can see; without a user the server chooses one. */
+/** Fetch the state that `user` can see; without a user the server chooses one. */
 export async function loadState(user) {
   const query = user ? `?user=${encodeURIComponent(user)}` : "";
   const response = await fetch(`/sandbox/state${query}`, { cache: "no-store" });
@@ -13,7 +13,7 @@ export async function loadState(user) {
   return response.json();
 }
 
-/** Send one action of a person. Never throws: trouble comes back as `ok: false`. */
+/** Send one action of a person. Never throws: errors are returned as `ok: false`. */
 export async function sendAct(body) {
   try {
     const response = await fetch("/sandbox/act", {
@@ -56,7 +56,7 @@ const REFUSED = {
   not_in_channel: "You are not in this channel.",
 };
 
-/** One calm sentence for an answer that is not ok. */
+/** One sentence for an answer that is not ok. */
 export function explain({ error, reason }) {
   if (error === "app_did_not_respond") {
     return SILENT[reason] ?? `The app answered with an error (${reason ?? "no reason given"}).`;

@@ -14,7 +14,7 @@ import { markRead } from "./unread.js";
 import { renderModals } from "./views.js";
 import { Workspace } from "./workspace.js";
 
-/** What every region is given: the state, where the person is, and what it may do. */
+/** The arguments of every region: the state, the location, and the actions. */
 const app = {
   state: null,
   workspace: null,
@@ -78,7 +78,7 @@ function failed(error) {
   else document.getElementById("status").textContent = String(error.message ?? error);
 }
 
-/** Go somewhere else: any of `user`, `home`, `channel` and `thread`. */
+/** Navigate: any of `user`, `home`, `channel` and `thread`. */
 function go(change) {
   const place = { ...app.place, ...change };
   const address = addressOf(place);
@@ -105,7 +105,7 @@ async function openHome() {
 let stop = () => {};
 let rest = null; // timer that stops listening in a tab nobody looks at
 
-// A browser opens six connections to one server: tabs in the background give theirs back.
+// A browser opens six connections to one server: background tabs close theirs.
 const REST_AFTER_MS = 60_000;
 
 function visibilityChanged() {
@@ -114,7 +114,7 @@ function visibilityChanged() {
   else connect();
 }
 
-/** Become the person of the address: fetch what they see and listen as them. */
+/** Switch to the person of the address: fetch their state and follow changes. */
 async function connect() {
   stop();
   const { user } = app.place;
@@ -131,7 +131,7 @@ function heard(seq) {
   if (seq !== app.state.seq) refresh();
 }
 
-/** Redraw what changed. Every region keeps the nodes whose content is the same. */
+/** Redraw changes. Every region keeps the nodes with unchanged content. */
 function render() {
   const { state, place } = app;
   const channel = place.home ? null : channelShown();

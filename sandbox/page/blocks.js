@@ -1,4 +1,4 @@
-// Render Block Kit blocks. A block that this page does not know is shown as an error.
+// Render Block Kit blocks. An unknown block is shown as an error.
 
 import { chartFigure } from "./chart.js";
 import { el } from "./dom.js";
@@ -109,7 +109,7 @@ function image(block) {
   );
 }
 
-// Pictures are never loaded: they would tell a stranger's server who looked, and when.
+// Pictures are never loaded: requests would reveal the viewer to an outside server.
 function imageBox(part, className) {
   const source = part.image_url ?? part.slack_file?.id ?? part.slack_file?.url ?? "";
   return el(

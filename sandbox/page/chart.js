@@ -20,7 +20,7 @@ export function chartFigure(block) {
   );
   const picture = el("div", { class: "chart-picture" });
   const said = `${KINDS[chart.type]}; its numbers are in the table below.`;
-  // Drawn for the width that it gets, so that its letters are as large as all others.
+  // Drawn for the actual width, so that its text has the normal size.
   new ResizeObserver(([{ contentRect }]) => {
     const width = Math.floor(contentRect.width);
     if (width > 0) picture.replaceChildren(plot(chart, width, said));

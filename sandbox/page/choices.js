@@ -3,13 +3,13 @@
 import { el } from "./dom.js";
 import { plainText, textObject } from "./text.js";
 
-/** All options of an element, those in groups included. */
+/** All options of an element, including those in groups. */
 function flatOptions(element) {
   const groups = element.option_groups ?? [{ options: element.options ?? [] }];
   return groups.flatMap((group) => group.options ?? []);
 }
 
-// An option is known by its value, as on Slack's side.
+// An option is identified by its value, as in Slack.
 const same = (one, other) => one?.value === other?.value;
 const indexOf = (options, wanted) => options.findIndex((option) => same(option, wanted));
 
@@ -120,7 +120,7 @@ function boxes(options, value, { id, type }) {
   return { rows, chosen };
 }
 
-// Options may hold mrkdwn only here; names in it are shown as their ids.
+// Options may contain mrkdwn only here; names in it are shown as their ids.
 const NOBODY = {
   users: new Map(),
   channels: new Map(),

@@ -57,7 +57,7 @@ export class Composer {
     });
   }
 
-  /** Point at `{channel, thread_ts, label, closed}`; `closed` says why nobody may write. */
+  /** Point at `{channel, thread_ts, label, closed}`; `closed` is the reason why writing is disabled. */
   show(target) {
     const place = `${this.#app.state.me.id} ${target.channel} ${target.thread_ts ?? ""}`;
     if (this.#target?.place !== place) {
@@ -119,7 +119,7 @@ export class Composer {
     if (still) this.#trouble.textContent = answer.ok ? "" : explain(answer);
     if (!answer.ok) return;
     drafts.delete(target.place);
-    // What was typed while the message was on its way stays.
+    // Text typed while the message was being sent is kept.
     if (still && this.#box.value.trim() === typed) this.#box.value = "";
     this.#changed();
   }

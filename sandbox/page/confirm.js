@@ -3,7 +3,7 @@
 import { el, trapTab } from "./dom.js";
 import { plainText, textObject } from "./text.js";
 
-/** Resolve to true when the person confirms, false when they step back. */
+/** Resolve to true when the person confirms, false when they cancel. */
 export function confirmed(confirm, workspace) {
   const { promise, resolve } = Promise.withResolvers();
   const before = document.activeElement;

@@ -1,4 +1,4 @@
-// Show one channel in the main column, and one of its threads beside it.
+// Show one channel in the main column, and one of its threads next to it.
 
 import { Composer } from "./composer.js";
 import { el, fill } from "./dom.js";
@@ -32,7 +32,7 @@ export function startConversation(app) {
   let top = 0;
   timeline.addEventListener("scroll", () => {
     const left = timeline.scrollHeight - timeline.scrollTop - timeline.clientHeight;
-    // Only a move up leaves the end: what grows below it may come before this event.
+    // Only scrolling up leaves the end: new content below may precede this event.
     atEnd = left < 60 || (atEnd && timeline.scrollTop >= top);
     top = timeline.scrollTop;
     if (atEnd) jump.hidden = true;

@@ -1,7 +1,7 @@
 // Build DOM nodes and keep the ones that have not changed.
 // Text always becomes a text node: nothing in this page ever parses markup.
 
-/** Make an element. `on…` adds a listener, null and false leave an attribute out. */
+/** Make an element. `on…` adds a listener, null and false omit an attribute. */
 export function el(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) assign(node, name, value);
@@ -31,7 +31,7 @@ const kept = new WeakMap(); // node -> {key, signature} of what it was built fro
 export function keyed(parent, items) {
   const wanted = new Set(items.map((item) => item.key));
   const old = new Map();
-  // What is gone leaves first, so that what stays need not be moved and keeps its focus.
+  // Removed nodes go first, so that the others need not move and keep their focus.
   for (const child of [...parent.children]) {
     const key = kept.get(child)?.key;
     if (wanted.has(key)) old.set(key, child);
@@ -95,7 +95,7 @@ export function hooksOf(node) {
   ].filter(Boolean);
 }
 
-/** The one element inside `root` that the first helpful hook names, or null. */
+/** The one element inside `root` that the first matching hook selects, or null. */
 export function findAgain(root, hooks) {
   for (const hook of hooks) {
     const found = root.querySelectorAll(hook);

@@ -38,14 +38,14 @@ function button(element, block, surface) {
   return node;
 }
 
-// A button with an address would leave the page, so it only shows where it would lead.
+// A button with an address would leave the page, so it only shows the address.
 function urlButton(node, url) {
   node.setAttribute("aria-disabled", "true");
   node.title = "Links do not open in the sandbox";
   return el("span", { class: "url-button" }, node, el("bdi", { class: "link-url" }, url));
 }
 
-/** Ask for confirmation where the element demands it, then send and show a spinner. */
+/** Ask for confirmation if the element requires it, then send and show a spinner. */
 export async function press(node, element, block, surface, chosen = null) {
   if (node.getAttribute("aria-busy") === "true") return false;
   if (element.confirm && !(await confirmed(element.confirm, surface.workspace))) {

@@ -1,4 +1,4 @@
-// Emoji by name, those that an approval bot uses; an unknown name stays text.
+// The emoji that an approval bot uses, by name; an unknown name stays text.
 
 const NAMES = {
   "+1": "👍", "-1": "👎", alarm_clock: "⏰", arrow_right: "➡️", ballot_box_with_check: "☑️",
@@ -19,7 +19,7 @@ const NAMES = {
 
 const NAME = /:([a-z0-9_+'-]+):/gi;
 
-/** The picture for a name, or null when this page does not know it. */
+/** The picture for a name, or null if it is unknown. */
 export function emoji(name) {
   return Object.hasOwn(NAMES, name) ? NAMES[name] : null;
 }

@@ -11,7 +11,7 @@ let count = 0;
 
 /**
  * How each type is drawn and read. `draw(element, value, context)` gives
- * `{node, control, read}`; `value` and what `read()` returns are what `key` holds.
+ * `{node, control, read}`; `value` and the result of `read()` are values of `key`.
  */
 const TYPES = {
   plain_text_input: { key: "value", start: "initial_value", draw: textBox },
@@ -134,7 +134,7 @@ function oneLine(mode) {
   };
 }
 
-// The count appears near the limit. The text is never cut: an error says it is too long.
+// The count appears near the limit. The text is never cut: an error reports the limit.
 function withCounter(element, control) {
   const read = () => (control.value === "" ? null : control.value);
   const most = element.max_length;
@@ -177,7 +177,7 @@ function moment(type) {
   };
 }
 
-// Slack keeps whole seconds since 1970; the control shows the viewer's own time zone.
+// Slack stores whole seconds since 1970; the control shows the viewer's time zone.
 function dateTime(element, value) {
   const control = el("input", { class: "control control-short", type: "datetime-local" });
   if (value !== null) {

@@ -74,7 +74,7 @@ function tabs({ workspace, place, go }) {
   );
 }
 
-/** Say that the server or the app cannot be reached, or nothing. */
+/** Show that the server or the app is unreachable, or hide the banner. */
 export function renderStatus(app) {
   const text = !app.online
     ? "Connection to the sandbox lost; trying again…"

@@ -1,4 +1,4 @@
-// Draw App Home: the app's own page for one person.
+// Draw App Home: the app's page for one person.
 
 import { blockNodes } from "./blocks.js";
 import { el, fill } from "./dom.js";

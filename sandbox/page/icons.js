@@ -1,4 +1,4 @@
-// A few line icons, drawn here so that the page loads nothing from elsewhere.
+// A few line icons, drawn here so that the page loads no outside files.
 
 const SVG = "http://www.w3.org/2000/svg";
 

@@ -37,7 +37,7 @@ function entryNode(item, close) {
       "data-value": item.value ?? null,
       ...attributes,
       onclick: (event) => {
-        // A link with a modifier opens its own tab, as links do.
+        // A link with a modifier key opens a new tab, like any link.
         if (attributes.href && (event.ctrlKey || event.metaKey || event.shiftKey)) return;
         event.preventDefault();
         close();

@@ -12,7 +12,7 @@ import { avatar } from "./workspace.js";
 
 const TOGETHER_S = 300; // messages of one person this close share one heading
 
-/** Messages that were dismissed here; Slack, too, forgets them with the page. */
+/** Messages that were dismissed here; like in Slack, until the page is reloaded. */
 const dismissed = new Set();
 
 /** Why the last action of a person on a message failed, until their next one there. */
@@ -33,7 +33,7 @@ export const isReply = ({ thread_ts: thread, ts }) => Boolean(thread) && thread 
 
 /**
  * Show `messages` in `root`. `threads` maps a ts to its replies, or is null inside a
- * thread, where nothing is below. Stays at the bottom when it was there.
+ * thread, which has no replies below. The view stays at the bottom.
  */
 export function renderMessages(root, messages, { app, channel, threads }) {
   const atBottom = root.scrollHeight - root.scrollTop - root.clientHeight < 60;
@@ -240,7 +240,7 @@ function replyButton(message, { app }) {
 
 const STEPS = { ArrowDown: 1, ArrowUp: -1 };
 
-/** Let the arrow keys walk from message to message, as a feed should. */
+/** Let the arrow keys move from message to message, as in an ARIA feed. */
 export function walkMessages(root) {
   root.tabIndex = 0;
   root.addEventListener("keydown", (event) => {

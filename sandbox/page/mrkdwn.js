@@ -1,10 +1,10 @@
 // Parse Slack's mrkdwn into a small tree, by Slack's word-boundary rules.
 //
-// A mark opens only where no word character stands before it and no space after it, and
-// closes only where no space stands before it and no word character after it, on the same
-// line; so snake_case and 2*3*4 stay as they are. Angle brackets are control sequences
-// wherever they stand, inside code too: only escaping them disarms them, and this page
-// must show an injection rather than hide it.
+// A mark opens only without a word character before it and without a space after it. It
+// closes only without a space before it and without a word character after it, on the same
+// line, so snake_case and 2*3*4 are unchanged. Angle brackets are control sequences
+// everywhere, even inside code: only escaping disarms them, and this page must show an
+// injection rather than hide it.
 // https://docs.slack.dev/messaging/formatting-message-text
 
 const MARKS = { "*": "bold", _: "italic", "~": "strike" };

@@ -1,20 +1,20 @@
-// Menu to edit and delete the person's own messages.
+// Menu to edit and delete the person's messages.
 
 import { explain } from "./api.js";
 import { el } from "./dom.js";
 import { icon } from "./icons.js";
 import { openMenu } from "./menu.js";
 
-/** The messages that are being edited, with what was typed so far. */
+/** The messages that are being edited, with the text so far. */
 const drafts = new Map();
 
 const draftKey = (message, { app, channel }) =>
   [app.state.me.id, channel.id, message.ts].join(" ");
 
-/** What tells a message that is being edited from one that is not. */
+/** The signature of a message's edit state. */
 export const isEdited = (message, context) => drafts.has(draftKey(message, context));
 
-/** A button with Edit and Delete, on messages of the person who looks; else nothing. */
+/** A button with Edit and Delete, only on messages of the current person. */
 export function ownMenu(message, context) {
   const { app, channel } = context;
   if (message.user !== app.state.me.id || message.ephemeral || message.deleted) return null;

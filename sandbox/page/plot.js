@@ -9,7 +9,7 @@ const compact = new Intl.NumberFormat(undefined, {
   maximumFractionDigits: 1,
 });
 
-/** An SVG of `width` pixels for a chart; `said` is what a screen reader says of it. */
+/** An SVG of `width` pixels for a chart; `said` is its text for screen readers. */
 export function plot(chart, width, said) {
   const parts = chart.type === "pie" ? pie(chart, width) : plane(chart, width);
   const size = { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT };
@@ -27,12 +27,12 @@ function words(x, y, text, anchor = "middle") {
   return shape("text", { x, y, "text-anchor": anchor }, [text]);
 }
 
-/** A mark with what the pointer shows when it rests there. */
+/** A mark with its tooltip. */
 function mark(tag, attributes, label) {
   return shape(tag, attributes, [shape("title", {}, [label])]);
 }
 
-// A circle's outline that is as wide as its radius is a slice, by its dashes.
+// A slice is a dash of a circle's outline that is as wide as the radius.
 function pie({ segments }, width) {
   const whole = segments.reduce((sum, one) => sum + one.value, 0);
   const radius = HEIGHT / 2 - 8;
@@ -102,7 +102,7 @@ function ticksOf(values) {
   const rough = (high - low) / 4 || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
   const factor = [1, 2, 5, 10].find((one) => one * power >= rough) ?? 10;
-  // Half a call is none.
+  // Counts of calls have no fractions.
   const least = values.every(Number.isInteger) ? 1 : 0;
   const step = Math.max(least, factor * power);
   const first = Math.floor(low / step);
@@ -110,7 +110,7 @@ function ticksOf(values) {
   return Array.from({ length: last - first + 1 }, (_, n) => (first + n) * step);
 }
 
-/** As many categories as have room beside each other. */
+/** As many categories as fit next to each other. */
 function labels(categories, { slot, x }, width, y) {
   const wide = (text) => text.length * LETTER;
   const every = Math.ceil((Math.max(...categories.map(wide)) + 6) / slot);

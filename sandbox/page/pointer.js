@@ -15,7 +15,7 @@ function up() {
   setTimeout(() => resolvers.forEach((resolve) => resolve()));
 }
 
-/** Wait until nothing is pressed: a click counts only on the node it began on. */
+/** Wait until no button is pressed: a click counts only on the node it began on. */
 export function released() {
   return pressed ? new Promise((resolve) => waiting.push(resolve)) : Promise.resolve();
 }

@@ -22,7 +22,7 @@ export function addressOf({ user, home, channel, thread }) {
   return parts.length === 0 ? `/${query}` : `/${query}#/${parts.join("/")}`;
 }
 
-/** The address in this page of a link to a message of it; null for any other link. */
+/** This page's address for a link to one of its messages; null for other links. */
 export function placeOfLink(url) {
   const target = URL.canParse(url) ? new URL(url) : null;
   const isOurs = target?.origin === location.origin;

@@ -10,7 +10,7 @@ import { avatar, standing } from "./workspace.js";
 
 const slot = (id) => document.getElementById(id);
 
-/** Draw everything in the sidebar that changed. */
+/** Draw the changes in the sidebar. */
 export function renderSidebar(app) {
   const { state, workspace, place } = app;
   fill(slot("workspace"), state.team.name, () => workspaceName(state));
@@ -58,7 +58,7 @@ function personButton(app) {
   return button;
 }
 
-// Each person is a real link, so that a middle click makes another tab another person.
+// Each person is a real link, so that a middle click opens a tab as another person.
 function personItems({ workspace, place, go }) {
   return workspace.people().map((user) => ({
     label: workspace.nameOf(user.id),

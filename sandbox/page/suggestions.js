@@ -4,8 +4,8 @@ import { el, fill } from "./dom.js";
 import { explain } from "./api.js";
 import { press } from "./elements.js";
 
-/** Draw a button for each suggestion; a click says its text as its own person, or
- * as the current one where it names nobody. */
+/** Draw a button for each suggestion; a click posts its text as the suggestion's person,
+ * or as the current one. */
 export function renderSuggestions(app) {
   const { suggestions, me } = app.state;
   const root = document.getElementById("suggestions");
@@ -20,7 +20,7 @@ export function renderSuggestions(app) {
   ]);
 }
 
-/** Say who asks: somebody else where all suggestions name the same person. */
+/** Show the author: the suggestions' person if all have the same one. */
 function title({ state: { suggestions, me, users } }) {
   const asker = suggestions[0]?.user;
   const same = suggestions.every((suggestion) => suggestion.user === asker);
@@ -35,7 +35,7 @@ function button({ label, text, channel: reference, user }, at, app) {
       app.toast(`There is no channel ${reference} here for you.`, "error");
       return;
     }
-    // One after the other, so that they stand in this order.
+    // One after the other, to keep their order.
     for (const line of text.split("\n")) {
       const body = { type: "message", channel: channel.id, text: line, ...(user && { user }) };
       const answer = await app.act(body);

@@ -32,7 +32,7 @@ export function mrkdwn(text, workspace, options = {}) {
   });
 }
 
-/** mrkdwn as words, for names and announcements that screen readers read out. */
+/** mrkdwn as plain text, for names and announcements to screen readers. */
 export function spoken(text, workspace) {
   return mrkdwn(text, workspace)
     .map((node) => node.textContent)
@@ -124,7 +124,7 @@ function mention(text, target, mine) {
   return el("span", { class: classes, "data-mention": target }, el("bdi", {}, text));
 }
 
-/** A moment in the viewer's words; hovering shows it in full. */
+/** A time in the viewer's format; hovering shows it in full. */
 export function dateNode(seconds, format, fallback) {
   const date = new Date(Number(seconds) * 1000);
   const good = !Number.isNaN(date.getTime());

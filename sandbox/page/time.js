@@ -1,4 +1,4 @@
-// Show moments in the viewer's own language and time zone.
+// Show times in the viewer's language and time zone.
 
 const DAY_MS = 86_400_000;
 
@@ -8,7 +8,7 @@ const full = new Intl.DateTimeFormat(undefined, {
   timeStyle: "long",
 });
 
-/** The moment of a message: `ts` is seconds since 1970 with a fraction, as text. */
+/** The time of a message: `ts` is seconds since 1970 with a fraction, as text. */
 export function moment(ts) {
   return new Date(Number.parseFloat(ts) * 1000);
 }

@@ -7,7 +7,7 @@ const root = document.getElementById("toasts");
 const LASTS_MS = { info: 6000, warning: 10_000, error: 15_000 };
 const seen = new Set();
 
-/** Show one notice; it leaves by itself, but never while somebody points at it. */
+/** Show one notice; it disappears automatically, but never while the pointer is on it. */
 export function toast(text, level = "info") {
   const lasts = LASTS_MS[level] ?? LASTS_MS.info;
   const node = el(

@@ -1,6 +1,6 @@
 // Toggle between the light and dark theme; local storage keeps the choice.
 
-/** Turn the scheme that is showing into the other one. */
+/** Switch to the other colour scheme. */
 export function toggleTheme() {
   const { dataset } = document.documentElement;
   const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";

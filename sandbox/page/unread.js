@@ -10,7 +10,7 @@ function marks(state) {
   }
 }
 
-/** Say that the person has seen everything in `channel`. */
+/** Mark everything in `channel` as seen by the person. */
 export function markRead(state, channel) {
   const last = channel.messages.at(-1)?.ts;
   const all = marks(state);
@@ -18,7 +18,7 @@ export function markRead(state, channel) {
   localStorage.setItem(keyOf(state), JSON.stringify({ ...all, [channel.id]: last }));
 }
 
-/** The channels with something new from somebody else, and how often it mentions me. */
+/** The channels with new messages from other people, and the number of mentions. */
 export function unreadChannels(state) {
   const all = marks(state);
   const unread = new Map();

@@ -1,6 +1,6 @@
-// Check a form before it is sent, as Slack's own client does.
+// Check a form before it is sent, as Slack's client does.
 
-/** Objections by block_id; empty when the form may be sent. */
+/** Errors by block_id; empty if the form may be sent. */
 export function problemsIn(fields) {
   const problems = {};
   for (const { block, element, state } of fields) {

@@ -1,4 +1,4 @@
-// Synchronize open modals with the server, and keep what a person has typed:
+// Synchronize open modals with the server, and keep a person's input:
 // a modal is redrawn only when its hash changes, and then keeps every entry whose
 // block_id and action_id stayed the same, as Slack does.
 
@@ -138,7 +138,7 @@ function crossButton(view, app) {
   );
 }
 
-/** A surface on which actions carry everything entered in the view so far. */
+/** A surface whose actions include all input in the view so far. */
 export function viewSurface(view, app, dialog, entered = {}) {
   return {
     kind: view.type === "home" ? "home" : "modal",
@@ -158,7 +158,7 @@ export function viewSurface(view, app, dialog, entered = {}) {
   };
 }
 
-// A view that was closed meanwhile shows nothing any more, and Home has no such place.
+// A view that has been closed shows nothing, and Home has no such place.
 function report(answer, dialog, app) {
   const trouble = dialog.isConnected ? dialog.querySelector(".dialog-trouble") : null;
   if (trouble !== null) trouble.textContent = answer.ok ? "" : explain(answer);

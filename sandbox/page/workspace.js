@@ -12,12 +12,12 @@ export class Workspace {
     this.users.set(state.me.id, state.me);
     this.channels = new Map(state.channels.map((channel) => [channel.id, channel]));
     this.groups = new Map(state.usergroups.map((group) => [group.id, group]));
-    // Names are part of what a message looks like: a change must redraw it.
+    // A message contains names: a change of a name must redraw it.
     const { users, usergroups, bot } = state;
     this.namesKey = JSON.stringify([users, usergroups, bot.name, state.me.id]);
   }
 
-  /** What to call a user; an unknown id is shown as it is. */
+  /** The displayed name of a user; an unknown id is shown unchanged. */
   nameOf(id) {
     const user = this.users.get(id);
     if (user) return user.real_name || user.name;
@@ -34,7 +34,7 @@ export class Workspace {
     return id === this.state.bot.user_id || Boolean(this.users.get(id)?.is_bot);
   }
 
-  /** People a person can be: everyone but bots. */
+  /** The people to switch between: all users except bots. */
   people() {
     return this.state.users.filter((user) => !user.is_bot);
   }
@@ -82,7 +82,7 @@ function initials(name) {
   return ends.map((word) => [...word][0].toLocaleUpperCase()).join("");
 }
 
-/** Words such as "guest" that say what a user may not do; empty for most. */
+/** Labels such as "guest" for restricted users; empty for most. */
 export function standing(user) {
   if (user.deleted) return "deactivated";
   if (user.is_stranger) return "other company";

@@ -30,8 +30,8 @@ BROKEN_OFF = (
     "and it did not run. If it is still needed, make it again."
 )
 UNREADABLE = (
-    "The arguments of this call are not a JSON object, so it did not run and nobody "
-    "was asked. If it is still needed, make it again with a JSON object."
+    "The arguments of this call are not a JSON object, so it did not run and no "
+    "approval was requested. If it is still needed, make it again with a JSON object."
 )
 UNREADABLE_KEY = "keyturn_unreadable"
 """The key, in a model message, of the texts for calls with unreadable arguments."""

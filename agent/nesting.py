@@ -56,7 +56,8 @@ def check_name(agent: str, thread: str, ns: str) -> None:
     raise GraphError(
         f"The graph of the agent {run_ref.agent!r} calls itself {agent!r}; write "
         f"ApprovalMiddleware({run_ref.agent!r}) or require_approval(…, "
-        f"agent={run_ref.agent!r}), or run it as agent={agent!r}. Nobody was asked."
+        f"agent={run_ref.agent!r}), or run it as agent={agent!r}. No approval was "
+        "requested."
     )
 
 

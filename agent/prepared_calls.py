@@ -223,9 +223,9 @@ def unknown_tool_message(name: str, names: Sequence[str]) -> str:
     """Return the model's message about a tool that does not exist."""
     listed = ", ".join(names[:_MAX_NAMES]) + (", …" if len(names) > _MAX_NAMES else "")
     return (
-        f"There is no tool {name!r}, so nothing ran and nobody was asked. The tools "
-        f"are: {listed}. Call one of them by its exact name, or answer without a tool. "
-        f"{_ADDED}"
+        f"There is no tool {name!r}, so nothing ran and no approval was requested. The "
+        f"tools are: {listed}. Call one of them by its exact name, or answer without a "
+        f"tool. {_ADDED}"
     )
 
 
@@ -233,14 +233,14 @@ def mismatch_message(name: str, error: Exception) -> str:
     """Return the model's message about arguments that do not fit their tool."""
     if isinstance(error, canonical.SchemaFault):
         return (
-            f"This call of {name!r} did not run and nobody was asked: {error}. Only "
-            "the tool's developer can fix this: do not make the same call again; tell "
-            "the user."
+            f"This call of {name!r} did not run and no approval was requested: "
+            f"{error}. Only the tool's developer can fix this: do not make the same "
+            "call again; tell the user."
         )
     return (
-        f"This call does not fit the tool {name!r}, so it did not run and nobody was "
-        f"asked: {error}. Correct the arguments and call the tool again; the same "
-        "call would be refused again."
+        f"This call does not fit the tool {name!r}, so it did not run and no approval "
+        f"was requested: {error}. Correct the arguments and call the tool again; the "
+        "same call would be refused again."
     )
 
 

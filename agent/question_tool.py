@@ -42,7 +42,7 @@ class AskUser(GuardedTool, BaseTool):
     def _run(self, *args: object, **kwargs: object) -> NoReturn:
         del args, kwargs
         raise NotAllowed(
-            f"Nobody was asked: {ASK_USER} works only in an agent with "
+            f"The questions were not sent: {ASK_USER} works only in an agent with "
             "`ApprovalMiddleware`, listed last."
         )
 

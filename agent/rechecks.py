@@ -24,8 +24,8 @@ Recheck = Callable[..., Any]
 """A synchronous or asynchronous function: arguments as keywords in, JSON out."""
 
 STATE_UNREADABLE = (
-    "The state that this call depends on could not be read, so nobody was asked about "
-    "it and it did not run. Tell the user; it can be tried again later."
+    "The state that this call depends on could not be read, so no approval was "
+    "requested and it did not run. Tell the user; it can be tried again later."
 )
 STATE_MISSING = (
     "This call was submitted without the state that its tool depends on, so it did "

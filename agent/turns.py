@@ -52,9 +52,9 @@ MAX_CONSECUTIVE = 3
 
 TRIPPED = (
     f"{MAX_CONSECUTIVE} calls of this tool in a row were refused, so this one was not "
-    "submitted, nobody was asked, and it did not run. Do not call this tool again. "
-    "Tell the user that an administrator has to check this agent's middleware and the "
-    "approval gateway."
+    "submitted, no approval was requested, and it did not run. Do not call this tool "
+    "again. Tell the user that an administrator has to check this agent's middleware "
+    "and the approval gateway."
 )
 
 

@@ -38,7 +38,7 @@ from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.service.agents import AgentService
 from keyturn.gateway.store.open_store import open_store
 
-TITLE = "A call that needs nobody"
+TITLE = "An auto-approved call"
 
 _POLICY = load_policy(
     """

@@ -187,7 +187,7 @@ async def _until_idle(*servers: Served) -> None:
         now_s = sum(worked_s(one.process) for one in servers)
         if now_s - before_s < _IDLE * _LOOK_S:
             return
-    raise NotMeasured("A server did not come to rest before the next measurement.")
+    raise NotMeasured("A server did not become idle before the next measurement.")
 
 
 async def _fired(

@@ -72,8 +72,8 @@ async def measured(plan: Plan) -> Figure:
         here, there = await in_turns(found, stub, plan)
     return Figure(
         TITLE,
-        f"{plan.rounds} rounds of {plan.approvals} approvals each; the gateway is a "
-        "process of its own, the store another one; decision and agent share one.",
+        f"{plan.rounds} rounds of {plan.approvals} approvals each; gateway and "
+        "store are separate processes; decision and agent share one.",
         (here, there),
         (ratio("over HTTP / in process, p50", there, here, at_most=MOST),),
     )

@@ -42,7 +42,7 @@ async def measured(count: int) -> Figure:
     kinds = [_measured(f"of it {kind}", size) for kind, size in [*ours.items()][:8]]
     return Figure(
         TITLE,
-        f"{count:,} approvals of one call each, in threads of their own, arguments of "
+        f"{count:,} approvals of one call each, in separate threads, arguments of "
         f"{ARGS_BYTES} bytes;\nMEMORY USAGE of every key.",
         (record, _measured("its event, in outbox and audit log", events), *kinds),
         (

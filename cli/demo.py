@@ -189,7 +189,9 @@ async def _show(
         typer.echo("You are Ana, a reviewer. A card waits in #agent-approvals:")
         typer.echo("press Edit, change the amount to 449.50, and submit.")
         typer.echo("A refund of order 78420 takes two people, one of them senior:")
-        typer.echo("approve it as Ana, then switch to Chloé, who was sent it directly.")
+        typer.echo(
+            "approve it as Ana, then switch to Chloé, who got it as a direct message."
+        )
         typer.echo("Ctrl+C stops everything; open cards will still be there.")
         await until_stopped(demo.stack.keyturn.reload, demo.stack.keyturn.store)
     typer.echo("\nStopped. Run `make demo` or `keyturn demo` again to continue.")

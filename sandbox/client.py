@@ -296,7 +296,7 @@ class People:
     def person(self, user_id: str) -> Person:
         """Return a person to act as."""
         if self._session is None:
-            raise RuntimeError("People are not there yet; use `async with People()`.")
+            raise RuntimeError("No connection is open; use `async with People()`.")
         return Person(self._base, user_id, self._session)
 
 

@@ -150,7 +150,7 @@ _INPUT_ONLY = {
     kind: f"{kind} belongs into an input block, not here" for kind in _INPUTS
 }
 _NO_INPUT = {
-    kind: f"{kind} is no input, an input block cannot hold it"
+    kind: f"{kind} is not an input, so an input block cannot contain it"
     for kind in ("button", "overflow", "image")
 }
 

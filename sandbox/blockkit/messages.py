@@ -45,7 +45,9 @@ def _text_problems(text: ReadOnlyJSON, *, update: bool) -> list[Problem]:
         return [Problem("/text", "invalid_arguments", "must be a string")]
     if not is_encodable(text):
         return [
-            Problem("/text", "invalid_arguments", "holds a lone surrogate, not UTF-8")
+            Problem(
+                "/text", "invalid_arguments", "contains a lone surrogate, not UTF-8"
+            )
         ]
     if update and (size := escaped_size(text)) > limits.TEXT_BYTES_IN_UPDATE:
         message = (

@@ -73,7 +73,7 @@ def _string(shape: Str, value: ReadOnlyJSON) -> Sequence[Violation]:
     if not isinstance(value, str):
         return _one(f"must be a string, not {_name(value)}")
     if not is_encodable(value):
-        return _one("holds a lone surrogate, which UTF-8 cannot carry")
+        return _one("contains a lone surrogate, which UTF-8 cannot encode")
     if len(value) < shape.least:
         return _one(f"must have at least {shape.least} characters, has {len(value)}")
     if len(value) > shape.most:

@@ -106,7 +106,10 @@ async def _play(harness: ServiceHarness, call: _Call, opened: dict[str, int]) ->
 
     if not pauses:
         (told,) = [m for m in asked["messages"] if isinstance(m, ToolMessage)]
-        assert "nobody was asked" in told.text or "cannot be accepted" in told.text
+        assert (
+            "no approval was requested" in told.text
+            or "cannot be accepted" in told.text
+        )
         assert not noted
         assert not _fits(tool, call.args)
         return "returned"

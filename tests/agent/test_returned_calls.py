@@ -384,7 +384,7 @@ async def test_a_stubborn_model_cannot_open_cards_for_ever(
     assert len(model.seen) > 12
     assert len(gateway.items) == 3
     assert effects.paid == []
-    assert "nobody was asked" in results(state)[-1].text
+    assert "no approval was requested" in results(state)[-1].text
 
     model.seen.clear()
     await runner.say(agent, "once more")

@@ -148,5 +148,5 @@ async def test_nobody_is_asked_about_a_call_that_python_cannot_bind(
 
     assert gateway.items == {}
     [message] = results(state)
-    assert "nobody was asked" in message.text
+    assert "no approval was requested" in message.text
     assert "positional" in message.text

@@ -123,7 +123,7 @@ async def test_a_tool_in_which_each_call_is_refused_is_not_submitted_for_ever(
 
     assert effects.paid == []
     assert len(begun) == turns.MAX_CONSECUTIVE
-    assert "nobody was asked" in by_call(end)["d3"].text
+    assert "no approval was requested" in by_call(end)["d3"].text
     assert end["messages"][-1].text == "over"
 
 

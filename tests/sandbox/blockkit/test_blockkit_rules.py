@@ -358,7 +358,7 @@ RULES: dict[str, tuple[Any, str, str, Any]] = {
     "a button is no input": (
         field("button", text=plain()),
         "/element/type",
-        "is no input",
+        "is not an input",
         row(button()),
     ),
     "an image is no action": (

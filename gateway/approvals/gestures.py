@@ -1,10 +1,11 @@
 """Apply one gesture to the calls that it decides, as a pure function.
 
 A gesture is a list of (call, decision) by one person at one moment. A click on one call
-is a list of one. A gesture on a card of several calls counts as a whole or not at all:
-if one call moved since the reviewer saw the card, or may not be decided like this,
-nothing is recorded. Only calls that the policy escalated since then are left out, and
-calls that repeat another one; the outcome names them.
+is a list of one. A gesture on a card of several calls counts as a whole or not at all.
+If one call changed since the reviewer saw the card, or the decision is not permitted,
+nothing is recorded. There are two exceptions: calls that the policy escalated since
+then, and calls that repeat another one. The gesture skips them, and the outcome names
+them.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ from keyturn.gateway.approvals.signed_decisions import DecisionKey
 from keyturn.gateway.protocol.records import ItemState, Tier
 
 Partition = Mapping[int, Decision | None]
-"""Place of each waiting call on a card to its decision; None leaves it waiting."""
+"""Position of each waiting call on a card to its decision; None: it keeps waiting."""
 
 MAX_ITEMS = 6
-"""Calls on one card with rows and buttons of their own: what fits Slack's limits."""
+"""Calls on one card with rows and buttons of their own, within Slack's limits."""
 LONGEST_ROW = 150
-"""Characters of the arguments of one call that a table may show whole."""
+"""Longest arguments of one call that a table may show in full, in characters."""
 
 ONE_EDIT = Forbidden(
     reason="The policy adds up what such calls come to, so one decision can edit only "
@@ -71,7 +72,7 @@ _BEHALF = "on_behalf_of"
 
 
 class Choice(NamedTuple):
-    """What a reviewer saw of one call, and their decision; None leaves it waiting."""
+    """One call as the reviewer saw it, and their decision; None: it keeps waiting."""
 
     click: Click
     decision: Decision | None
@@ -79,12 +80,12 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Gesture:
-    """What one person decides at one moment.
+    """Decisions of one person at one moment.
 
     Attributes:
-        choices: by the place of the call on the card.
-        card: what the reviewer saw of the whole card, by its id and its digest. None
-            for a click on one call.
+        choices: by the position of the call on the card.
+        card: the whole card as the reviewer saw it, by its id and its digest. None for
+            a click on one call.
     """
 
     choices: Mapping[int, Choice]
@@ -108,9 +109,9 @@ class Gesture:
         Args:
             shown: the record of the card, as the person saw it.
             click: on the card; its hash is the digest that was shown.
-            partition: a decision for each call that waits.
+            partition: a decision for each waiting call.
             versions: of the approvals that a collected card shows. The seal of the card
-                holds the hash of each call, and an edited call has left the card.
+                contains the hash of each call, and an edited call has left the card.
         """
         items = {item.index: item for item in shown.items}
 
@@ -128,7 +129,7 @@ class Gesture:
 
     @property
     def decided(self) -> dict[int, tuple[Click, Decision]]:
-        """Return what is decided, without the calls that are left waiting."""
+        """Return the decisions, without the calls that keep waiting."""
         return {
             place: (click, decision)
             for place, (click, decision) in self.choices.items()
@@ -138,11 +139,11 @@ class Gesture:
 
 @dataclass(frozen=True)
 class GestureChange:
-    """The next versions of approvals, and what to tell the person who decided.
+    """The next versions of approvals, and the outcome for the reviewer.
 
     Attributes:
         changes: by approval.
-        outcome: to tell.
+        outcome: for the reviewer.
         events: about calls of several approvals.
     """
 
@@ -153,11 +154,12 @@ class GestureChange:
 
 @dataclass(frozen=True)
 class Asked:
-    """What is known of the calls of a gesture at the moment of its decision.
+    """Facts about the calls of a gesture at the moment of its decision.
 
     Attributes:
-        policies: by place, the current policy's decision on the call as it would run.
-        voters: by place, those who voted before, resolved now.
+        policies: by position, the current policy's decision on the call as it would
+            run.
+        voters: by position, the earlier voters, resolved now.
         repeats: calls that need another look once others of the gesture are approved.
         waiting_now: see `deciding.decide`; for a click on one call.
     """
@@ -181,15 +183,15 @@ def decide_gesture(
     asked: Asked,
     key: DecisionKey | None = None,
 ) -> GestureChange | GestureRefused | Refusal:
-    """Apply a gesture to the approvals that it is about, or return why it counts not.
+    """Apply a gesture to its approvals, or return why it does not count.
 
     Args:
-        records: the approvals as they are now, by id; a missing one is unknown.
-        gesture: what the reviewer saw and decided.
-        reviewer: who they are, resolved now.
+        records: the current approvals, by id; a missing one is unknown.
+        gesture: the reviewer's view and decisions.
+        reviewer: resolved now.
         now_ms: the store's clock.
-        asked: what is known of the calls.
-        key: signs the decisions, for the bot.
+        asked: facts about the calls.
+        key: the bot's key, which signs the decisions.
     """
     if not records:
         return Unknown() if gesture.decided else NOTHING_CHOSEN
@@ -204,7 +206,7 @@ def decide_gesture(
         if approval is None:
             done.refusals[place] = Unknown()
             continue
-        # First: a call that moved is not left out, but stops all of them.
+        # First check: a call that changed stops the whole gesture and is never skipped.
         if card and (refusal := not_as_seen(approval, click, now_ms)):
             done.refusals[place] = refusal
         elif card and _needs_own(approval.items[click.index], place, decision, asked):
@@ -233,7 +235,7 @@ def _needs_own(item: Item, place: int, decision: Decision, asked: Asked) -> bool
 
 @dataclass(frozen=True)
 class _Done:
-    """What became of the calls of a gesture, by place; and the approvals, by id."""
+    """Results of a gesture's calls, by position; and the approvals, by id."""
 
     after: dict[str, Approval]
     changes: dict[int, Change] = field(default_factory=dict[int, Change])
@@ -245,10 +247,10 @@ class _Done:
         """Note the result of one decision."""
         if isinstance(result, Change):
             self.changes[place] = result
-            # Each call is evaluated beside those that were decided before it. The
-            # version is meanwhile the one that the reviewer saw.
+            # Evaluate each call together with the calls decided before it. Until the
+            # end, keep the version that the reviewer saw.
             self.after[approval.id] = result.approval.with_(version=approval.version)
-            # It waits on as a new version, whose card shows what it repeats.
+            # The call waits on in a new version, whose card shows the repeated call.
             if result.repeated is not None:
                 self.left_out.add(place)
         elif result == ALREADY_APPROVED:
@@ -257,7 +259,7 @@ class _Done:
             self.refusals[place] = result
 
     def refusal(self, card: Click | None) -> GestureRefused | Refusal | None:
-        """Return why nothing is recorded; None where something is."""
+        """Return why nothing is recorded; None if something is."""
         if self.refusals and card:
             return GestureRefused(refusals=self.refusals)
         if self.refusals or self.changes:
@@ -294,8 +296,8 @@ class _Done:
 def _merged(
     before: Approval, after: Approval, parts: Sequence[Change], digest: str
 ) -> Change:
-    """Return changes of calls of one approval as one change of it."""
-    # On the card of before, an edit is not seen, and neither is what a call repeats.
+    """Merge changes of calls of one approval into one change."""
+    # The old card shows neither an edit nor the call that a call repeats.
     is_changed = after.digest != before.digest or any(one.repeated for one in parts)
     after = after.with_(rev=before.rev + 1, version=before.version + int(is_changed))
     events = (event for one in parts for event in one.events)
@@ -313,15 +315,15 @@ def _merged(
 def _moved(
     batch: Approval, card: Click, choices: Mapping[int, Choice], now_ms: int
 ) -> GestureRefused | Refusal | None:
-    """Return why a batch is not the one that the reviewer decided."""
+    """Return why a batch has changed since the reviewer decided."""
     items = batch.items
     waiting = {item.index for item in items if item.is_pending}
     if not waiting:
         return Stale.of(items[-1])
     if timing.is_over(batch, now_ms):
         return Expired(expires_at_ms=batch.expires_at_ms)
-    # A call whose time is over is no part of what waits, as the card will say once the
-    # sweep has ended it.
+    # A call past its end does not wait any more: the sweep will end it and update the
+    # card.
     late: dict[int, Refusal] = {
         item.index: Expired(expires_at_ms=timing.end_of(batch, item))
         for item in items
@@ -329,8 +331,8 @@ def _moved(
     }
     if late:
         return GestureRefused(refusals=late)
-    # The digest covers order, ids and hashes. States are not in it: a call that
-    # somebody decided meanwhile is found by the partition, which has to be exact.
+    # The digest covers order, ids and hashes, but no states. The exact partition
+    # detects a call that another person has decided since.
     ended = [item for item in items if item.index in choices.keys() - waiting]
     if ended:
         return Stale.of(ended[0])
@@ -341,7 +343,7 @@ def _moved(
 
 
 def is_escalated(item: Item, policy_now: PolicyDecision | None) -> bool:
-    """Return whether a call needs a decision of its own by the policy of now."""
+    """Return True if the current policy requires a separate decision on a call."""
     raised = raised_item(first_of(item, policy_now), policy_now)
     return raised.tier in {Tier.ESCALATE, Tier.DENY}
 
@@ -369,7 +371,7 @@ def _outcome(
         approved=of(Approve),
         edited=of(Edit),
         rejected=of(Reject, ItemState.REJECTED),
-        # A rejection by somebody who asked for the call takes it back.
+        # A rejection by a principal of the call withdraws it.
         withdrawn=of(Reject, ItemState.WITHDRAWN),
         waiting=waiting,
         needs_one=bool(waiting) and all(_needs_one_more(items[n]) for n in waiting),
@@ -395,7 +397,7 @@ def _whole(
         "waiting": outcome.waiting,
         "left_out": outcome.left_out,
     }
-    # In whose place somebody decides follows from the roles of each call.
+    # The delegators used for a decision depend on the roles of each call.
     behalf = _each(
         person for one in of_calls for person in one.data.get(_BEHALF, "").split()
     )
@@ -404,7 +406,7 @@ def _whole(
         tenant=first.tenant,
         agent=_shared(one.agent for one in of_calls),
         tool=_shared(one.tool for one in of_calls),
-        # What the reviewer saw.
+        # The digest that the reviewer saw.
         action_hash=card.action_hash,
         policy_digest=_shared(one.policy_digest for one in of_calls),
         actor=first.actor,
@@ -415,7 +417,7 @@ def _whole(
             "gesture": first.data["gesture"],
             **({_BEHALF: " ".join(behalf)} if behalf else {}),
             **({} if batch else {COLLECTION: card.approval}),
-            # What it is after edits; a collected card is left by an edited call.
+            # The digest after edits; an edited call leaves a collected card.
             "digest": batch.approval.digest if batch else card.action_hash,
             **{name: index_ranges(part) for name, part in parts.items() if part},
             **({NEEDS_ONE: "yes"} if outcome.needs_one else {}),
@@ -434,7 +436,7 @@ def _each(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def _shared(words: Iterable[str]) -> str:
-    """Return the word that all have; "" when they have several."""
+    """Return the common word; "" if they differ."""
     found = {*words}
     return found.pop() if len(found) == 1 else ""
 
@@ -451,7 +453,7 @@ def index_ranges(indexes: Iterable[int]) -> str:
 
 
 def indexes_in(ranges: str) -> list[int]:
-    """Return the indexes that a text of `index_ranges` names."""
+    """Return the indexes in a text of `index_ranges`."""
     rows = [part.partition("-") for part in ranges.split(",") if part]
     return [
         index

@@ -1,8 +1,7 @@
 """Decide who may vote and whether a quorum is met; combine two requirements.
 
-A vote records the roles of its person. Recorded while Slack has not confirmed one of
-them, it would count for too little, and the same person could not vote again; so
-nothing is recorded until Slack has answered.
+A vote records the roles of its person. If Slack has not confirmed a role, no vote is
+recorded: it would count for too little, and the same person could not vote again.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ _EDITED = "You edited this, so someone else has to approve it."
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How far a quorum is.
+    """Progress of a quorum.
 
     Attributes:
-        have: distinct people whose votes count.
-        need: how many are needed at least.
-        lacking: role, or roles joined by "or", to votes that are still missing. It
-            leaves out what ``have`` and ``need`` say already.
-        is_met: everyone who must agree has agreed.
+        have: number of distinct people whose votes count.
+        need: minimum number of people.
+        lacking: role, or roles joined by "or", to the number of missing votes, without
+            those that ``have`` and ``need`` already imply.
+        is_met: every clause of the requirement is met.
     """
 
     have: int
@@ -45,11 +44,11 @@ class Tally:
 
 
 def roles_of(reviewer: Reviewer, roles: Iterable[Role]) -> tuple[str, ...]:
-    """Return the names of the roles that this person holds, in the order given.
+    """Return the names of the roles that this person has, in the order given.
 
-    Roles of those whom they stand in for count; see `standing_in`.
+    Roles of the people they stand in for count; see `standing_in`.
     """
-    # As nearly everybody is: a decision asks three times.
+    # The usual case, on a hot path: a decision calls this three times.
     if not reviewer.stands_in_for:
         return tuple([role.name for role in roles if holds(reviewer, role)])
     actors = (reviewer, *reviewer.stands_in_for)
@@ -65,10 +64,11 @@ def standing_in(
     votes: Sequence[Vote] = (),
     action_hash: str = "",
 ) -> Reviewer:
-    """Return a person with those whom they stand in for here, each for a reason.
+    """Return a person with only the delegators whose roles they need here.
 
-    People who could not vote are left out: they are not members, are principals, or
-    have voted or been voted for. So are those who add no role to the person's own.
+    Delegators who could not vote are dropped: non-members, principals, and people who
+    have voted or been voted for. So are delegators who add no role to the person's
+    roles.
     """
     if not reviewer.stands_in_for:
         return reviewer
@@ -83,8 +83,7 @@ def standing_in(
         )
         added = set(roles_of(other.with_(stands_in_for=()), roles)) - held
         if not is_barred and added:
-            # A person who adds no role to those before is left out: their vote is not
-            # used up.
+            # Drop a delegator who adds no role: their vote stays unused.
             held |= added
             needed.append(other)
     return alone.with_(stands_in_for=tuple(needed))
@@ -101,10 +100,10 @@ def ineligible_reason(
     The sentence is for the person: calm, without the names of others.
 
     Args:
-        reviewer: who it is, resolved now.
-        requirement: who has to agree.
-        principals: those who asked for the call, or for whom it was asked.
-        editors: those who changed the call and may not approve it therefore.
+        reviewer: the person, resolved now.
+        requirement: of the call.
+        principals: the people who requested the call, or for whom it was requested.
+        editors: people who may not approve the call because they changed it.
     """
     if (why := no_member(reviewer)) is not None:
         return why
@@ -121,7 +120,7 @@ def ineligible_reason(
 
 
 def _outsider_reason(reviewer: Reviewer, roles: Sequence[Role]) -> str:
-    """Return why somebody may not decide who holds none of these roles."""
+    """Return why a person with none of these roles may not decide."""
     names, empty = " or ".join(role.name for role in roles), reviewer.empty_groups
     if any(role.users or {*role.usergroups} - empty for role in roles):
         return f"Only {names} can decide. Please ask one of them."
@@ -132,7 +131,7 @@ def _outsider_reason(reviewer: Reviewer, roles: Sequence[Role]) -> str:
 
 
 def no_member(reviewer: Reviewer) -> str | None:
-    """Return why this account may decide nothing at all; None for a member."""
+    """Return why this account may never decide; None for a member."""
     if reviewer.account is not AccountKind.UNKNOWN:
         return _ACCOUNT_REASONS.get(reviewer.account)
     again = click_again([reviewer])
@@ -140,22 +139,22 @@ def no_member(reviewer: Reviewer) -> str | None:
 
 
 def is_among(person: Person, people: Iterable[Person]) -> bool:
-    """Return whether somebody is one of these people."""
+    """Return True if the person is one of these people."""
     return any(one.is_same(person) for one in people)
 
 
 def clauses(requirement: Requirement) -> dict[frozenset[str], int]:
-    """Return how many holders of which roles a requirement needs.
+    """Return the clauses of a requirement: sets of role names to numbers of votes.
 
-    All clauses have to hold. A vote counts in each clause that names one of its roles.
+    All clauses must be met. A vote counts in each clause that names one of its roles.
     """
     found: dict[frozenset[str], int] = {}
     for part in requirement.parts:
-        # Of one role alone, both say how many of it: the higher number holds.
+        # For a single role, both rows set a number: the higher one counts.
         rows = [(frozenset(role.name for role in part.of), part.approvals)]
         rows += [(frozenset({name}), count) for name, count in part.at_least.items()]
         for names, count in rows:
-            # max and not the last: `at_least: {senior: 1}` beside `approvals: 2, of:
+            # max and not the last: `at_least: {senior: 1}` with `approvals: 2, of:
             # senior` once made one vote enough.
             found[names] = max(count, found.get(names, 0))
     return found
@@ -164,7 +163,7 @@ def clauses(requirement: Requirement) -> dict[frozenset[str], int]:
 def missing_votes(
     requirement: Requirement, votes: Sequence[Vote], action_hash: str
 ) -> dict[frozenset[str], int]:
-    """Return the clauses that are not met yet, with how many votes each lacks."""
+    """Return the unmet clauses, with the number of votes that each lacks."""
     needed = clauses(requirement)
     return _missing(needed, _held_by_voters(needed, votes, action_hash))
 
@@ -188,14 +187,14 @@ def tally(requirement: Requirement, votes: Sequence[Vote], action_hash: str) -> 
 def asked_again(
     votes: Sequence[Vote], people: Sequence[Reviewer], roles: Sequence[Role]
 ) -> tuple[Vote, ...]:
-    """Return the votes that count now too, with the roles held then and still.
+    """Return the votes that still count, with the roles their people still have.
 
-    Of a role that Slack cannot confirm nothing is left; see `doubtful_roles`.
+    A role that Slack cannot confirm is dropped; see `doubtful_roles`.
 
     Args:
         votes: of one action.
-        people: who gave them, as resolved now; a missing person is unknown.
-        roles: those that are asked for.
+        people: the voters, as resolved now; a missing voter is unknown.
+        roles: of the requirement.
     """
     kept = [
         vote.with_(roles=tuple(name for name in vote.roles if name in held))
@@ -208,7 +207,7 @@ def asked_again(
 def doubtful_roles(
     votes: Sequence[Vote], people: Sequence[Reviewer], roles: Sequence[Role]
 ) -> tuple[str, ...]:
-    """Return the roles of these votes that Slack left open when it was asked again."""
+    """Return the roles of these votes that Slack could not confirm again."""
     found: dict[str, None] = {}
     for vote in votes:
         voter, *others = _actors(vote, people)
@@ -221,10 +220,9 @@ def doubtful_roles(
 def stricter(first: Requirement, second: Requirement) -> Requirement:
     """Return a requirement that is met exactly when both are.
 
-    A role that both name is held by those whom both list, and its holders are mentioned
-    if either says so. Requirements of the same roles
-    become one with the higher numbers, and one that follows from another is left out;
-    others stand beside each other.
+    A role in both requirements keeps only the people on both lists, and the stronger of
+    the two ``notify`` values. Requirements of the same roles merge, with the higher
+    numbers. A requirement that another one implies is dropped; the others are all kept.
     """
     if first is second or first == second:
         return first
@@ -242,7 +240,7 @@ def stricter(first: Requirement, second: Requirement) -> Requirement:
 
 
 def is_possible(requirement: Requirement, barred: Iterable[Person] = ()) -> bool:
-    """Return whether a requirement names enough people who are not barred from it.
+    """Return True if the roles of a requirement list enough people not barred.
 
     A user group may have any number of members.
     """
@@ -256,7 +254,7 @@ def is_possible(requirement: Requirement, barred: Iterable[Person] = ()) -> bool
 
 
 def asks_more(requirement: Requirement, before: Requirement) -> bool:
-    """Return whether a requirement needs somebody whom the one before did not need."""
+    """Return True if a requirement needs votes that the one before did not need."""
     known = clauses(before)
     return not all(
         _follows(names, count, known) for names, count in clauses(requirement).items()
@@ -264,9 +262,9 @@ def asks_more(requirement: Requirement, before: Requirement) -> bool:
 
 
 def has_voted(votes: Sequence[Vote], person: Person, action_hash: str) -> bool:
-    """Return whether this person's word for this action hash is used up.
+    """Return True if this person's vote for this action hash is used up.
 
-    It is by their own vote, and by that of somebody who stood in for them.
+    Their own vote uses it up, and so does the vote of a person who stood in for them.
     """
     return bool(votes) and any(
         one.is_same(person)
@@ -279,10 +277,10 @@ def has_voted(votes: Sequence[Vote], person: Person, action_hash: str) -> bool:
 def _held_by_voters(
     needed: Iterable[frozenset[str]], votes: Sequence[Vote], action_hash: str
 ) -> list[frozenset[str]]:
-    """Return the roles that count of each distinct voter who holds one of them."""
+    """Return the relevant roles of each distinct voter who has at least one."""
     asked = frozenset[str]().union(*needed)
-    # By person and never by vote: one person with two votes in a record counts once. A
-    # vote without a role that counts is no vote, whatever else it holds.
+    # By person and not by vote: one person with two votes in a record counts once. A
+    # vote without a relevant role is no vote.
     counted = {
         vote.by.user: asked.intersection(vote.roles)
         for vote in votes
@@ -304,7 +302,7 @@ def _missing(
 def _still_held(
     vote: Vote, people: Sequence[Reviewer], roles: Sequence[Role]
 ) -> tuple[str, ...]:
-    """Return what a voter holds, alone or for those for whom they voted."""
+    """Return the roles of a voter and of the delegators they voted for."""
     voter, *others = _actors(vote, people)
     if voter.account is not AccountKind.MEMBER:
         return ()
@@ -313,9 +311,9 @@ def _still_held(
 
 
 def _actors(vote: Vote, people: Sequence[Reviewer]) -> list[Reviewer]:
-    """Return the voter as resolved now, and those for whom they voted and still may."""
+    """Return the voter as resolved now, and the delegators they may still vote for."""
     unknown = Reviewer(team=vote.by.team, user=vote.by.user)
-    # A voter who was not asked again is unknown, and an unknown vote completes nothing.
+    # A missing voter is unknown, and the vote of an unknown person completes nothing.
     voter = next((one for one in people if one.person.is_same(vote.by)), unknown)
     others = [
         other
@@ -328,7 +326,7 @@ def _actors(vote: Vote, people: Sequence[Reviewer]) -> list[Reviewer]:
 def _lacking_by_role(
     missing: dict[frozenset[str], int], asked: frozenset[str], *, left: int
 ) -> dict[str, int]:
-    """Name what is missing once: not again for roles that include others named."""
+    """Name each missing vote once: skip a set of roles if its subsets cover it."""
     counts: dict[frozenset[str], int] = {}
     for names in sorted(missing, key=lambda one: (len(one), sorted(one))):
         count = missing[names]
@@ -339,10 +337,10 @@ def _lacking_by_role(
 
 
 def _needed(parts: Iterable[Requirement]) -> list[Requirement]:
-    """Leave out every part that is met whenever another one is."""
+    """Drop every part that another part implies."""
     kept = list(parts)
-    # A copy, because `kept` shrinks meanwhile; and one by one, so that of two parts
-    # which follow from each other one stays.
+    # Iterate over a copy, because `kept` shrinks; one by one, so that of two parts that
+    # imply each other one stays.
     for part in [*kept]:
         others = [clauses(one) for one in kept if one is not part]
         own = clauses(part).items()
@@ -354,7 +352,7 @@ def _needed(parts: Iterable[Requirement]) -> list[Requirement]:
 def _follows(
     names: frozenset[str], count: int, known: dict[frozenset[str], int]
 ) -> bool:
-    # As many people of fewer roles: votes that meet that clause meet this one.
+    # As many votes of fewer roles: votes that meet that clause meet this one.
     return any(one <= names and known[one] >= count for one in known)
 
 
@@ -363,8 +361,8 @@ def _shared(role: Role, requirements: tuple[Requirement, Requirement]) -> Role:
         for other in requirement.roles:
             if other.name == role.name:
                 role = role.with_(
-                    # Only those whom both policies list: the one who was taken off the
-                    # list must not vote, nor the one who was just added.
+                    # Only people on both lists may vote: neither a person who was
+                    # removed from the list nor one who was just added.
                     users=tuple(user for user in role.users if user in other.users),
                     usergroups=tuple(
                         group for group in role.usergroups if group in other.usergroups
@@ -386,7 +384,7 @@ def _joined(one: Requirement, other: Requirement) -> Requirement:
 
 
 def holds(reviewer: Reviewer, role: Role) -> bool:
-    """Return True if this person holds a role by id or by a group Slack named."""
+    """Return True if this person has a role by user id or by a confirmed user group."""
     return reviewer.user in role.users or not reviewer.usergroups.isdisjoint(
         role.usergroups
     )
@@ -395,15 +393,15 @@ def holds(reviewer: Reviewer, role: Role) -> bool:
 def unresolved_roles(reviewer: Reviewer, roles: Iterable[Role]) -> tuple[str, ...]:
     """Return the names of the roles that could not be looked up.
 
-    A role is unresolved when Slack did not say whether this person, or one whom they
-    stand in for, holds it, and nothing else shows that one of them does.
+    A role is unresolved if Slack did not confirm or deny it for this person, or a
+    delegator of theirs, and none of them is known to have it.
     """
-    # Slack left nothing open of a member who stands in for nobody.
+    # A member without delegators or unknown groups has no unresolved role.
     is_alone = reviewer.account is AccountKind.MEMBER and not reviewer.stands_in_for
     if is_alone and not reviewer.unknown_groups:
         return ()
     actors = (reviewer, *reviewer.stands_in_for)
-    # While the person is unknown, what others handed to them counts for nothing.
+    # Delegations to an unknown person do not count.
     known = () if reviewer.account is AccountKind.UNKNOWN else actors
     members = [one for one in known if one.account is AccountKind.MEMBER]
     return tuple(
@@ -415,7 +413,7 @@ def unresolved_roles(reviewer: Reviewer, roles: Iterable[Role]) -> tuple[str, ..
 
 
 def unresolved_reason(names: Iterable[str], people: Sequence[Reviewer]) -> str:
-    """Return the sentence for a click that needs a lookup which failed."""
+    """Return the sentence for a click that needs a failed lookup."""
     who = " or ".join(names)
     return (
         f"Slack did not say who is in {who}, so nothing was recorded. "
@@ -424,7 +422,7 @@ def unresolved_reason(names: Iterable[str], people: Sequence[Reviewer]) -> str:
 
 
 def click_again(people: Sequence[Reviewer]) -> str:
-    """Return when a click is worth repeating, as a sentence."""
+    """Return the time to repeat a click, as a sentence."""
     actors = [actor for one in people for actor in (one, *one.stands_in_for)]
     wait_s = max((actor.retry_in_s for actor in actors), default=0)
     if wait_s > 1:
@@ -433,7 +431,7 @@ def click_again(people: Sequence[Reviewer]) -> str:
 
 
 def age_ms(reviewer: Reviewer) -> int:
-    """Return how old the oldest answer is that this person's roles rest on."""
+    """Return the age of the oldest lookup behind this person's roles."""
     actors = (reviewer, *reviewer.stands_in_for)
     return max(actor.membership_age_ms for actor in actors)
 

@@ -1,4 +1,4 @@
-"""Records of roles, requirements, votes, findings, and what a call needs at least."""
+"""Records of roles, requirements, votes, findings and floors."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from keyturn.gateway.protocol.records import (
 
 
 class Signature(Record):
-    """A signature, and what was signed that the decision itself does not hold.
+    """A signature, and the signed fields that the decision itself lacks.
 
     Attributes:
-        key: id of the key, a hint which one to try.
+        key: id of the key, a hint for the verifier.
         sig: the signature, as base64.
-        verb: what the person said; None: what they found out about an execution.
-        version: of the card that they saw.
-        seen: hash of the call that they saw, where it is another one than they decided
-            for: they changed it.
-        roles: that they held.
-        request: digest of the Slack request in which they said it.
-        display: digest of the blocks that they saw, where it is known.
-        policy: digest of the policy that was asked.
+        verb: of the decision; None for a finding about an execution.
+        version: of the card that the person saw.
+        seen: hash of the call that the person saw, if it differs from the decided call
+            because they edited it.
+        roles: of the person.
+        request: digest of the Slack request with the decision.
+        display: digest of the blocks that the person saw, if known.
+        policy: digest of the evaluated policy.
     """
 
     key: str
@@ -46,7 +46,7 @@ class Signature(Record):
 
 
 class Notify(StrEnum):
-    """How people learn that a call waits for them: not, by a mention, by a message."""
+    """Notification about a waiting call: none, a mention, or a direct message."""
 
     NONE = "none"
     MENTION = "mention"
@@ -54,20 +54,20 @@ class Notify(StrEnum):
 
     @classmethod
     def strongest(cls, *given: Notify) -> Notify:
-        """Return the one of these that reaches people most directly."""
+        """Return the notification that reaches people most directly."""
         return max(given, key=[*cls].index)
 
 
 class Asking(Record):
-    """Whom of a role to ask at this moment; computed whenever a card is drawn.
+    """People of a role to notify now; computed whenever a card is drawn.
 
     Attributes:
         users: people to ask.
         usergroups: user groups to mention.
-        on_call: who is asked instead of all of these, as long as they are enough.
-        quiet_until_ms: end of the quiet hours in which nobody is asked; 0 for none.
-        taken_by: user groups that hold, or may hold, who said "I'm on it".
-        unreachable: people who got no direct message, with Slack's word for why.
+        on_call: people to ask instead of all of these, if they are enough.
+        quiet_until_ms: end of quiet hours without notifications; 0 for none.
+        taken_by: user groups that contain, or may contain, the person of "I'm on it".
+        unreachable: people who got no direct message, with Slack's error code.
     """
 
     users: tuple[str, ...] = ()
@@ -79,38 +79,38 @@ class Asking(Record):
 
 
 class Role(Record):
-    """Who holds a role: Slack user ids and user group ids. Both empty: nobody.
+    """A role: Slack user ids and user group ids. Both empty: nobody has it.
 
-    ``notify`` says how its holders learn of a card, and ``asking`` whom of them to ask
-    now; neither changes anything about who may decide.
+    ``notify`` selects the notification of a card, and ``asking`` the people to notify
+    now. Neither affects the right to decide.
     """
 
     name: str
     users: tuple[str, ...] = ()
     usergroups: tuple[str, ...] = ()
     notify: Notify = Notify.MENTION
-    # Left out of every document: it is of one moment, and must neither be stored nor
-    # make a card look as if somebody else had to decide.
+    # Excluded from every document: it is temporary, and must neither be stored nor make
+    # a card look as if its reviewers had changed.
     asking: Asking | None = Field(default=None, exclude=True, repr=False)
 
     @property
     def asked(self) -> Asking:
-        """Return whom to ask of it: everybody, when nothing else was worked out."""
+        """Return the people to notify: all of the role, unless computed otherwise."""
         return self.asking or Asking(users=self.users, usergroups=self.usergroups)
 
 
 class Requirement(Record):
-    """Who must agree before an item is authorized.
+    """The votes that an item needs to be authorized.
 
     Attributes:
-        approvals: how many distinct people.
-        of: a vote counts when its person holds one of these roles; empty: none does.
-        at_least: role name to the number of votes that must hold it.
-        also: requirements that have to be met as well, by the same votes.
-        editor_may_vote: False keeps the editor of the arguments from approving them.
+        approvals: number of distinct people.
+        of: a vote counts if its person has one of these roles; empty: none counts.
+        at_least: role name to the minimum number of votes with that role.
+        also: further requirements that the same votes have to meet.
+        editor_may_vote: False bars the editor of the arguments from approving them.
     """
 
-    # At least one: a requirement of nobody would be met by nobody's vote.
+    # At least one: a requirement of nobody would be met without a vote.
     approvals: int = Field(ge=1)
     of: tuple[Role, ...]
     at_least: dict[str, int] = Field(default_factory=dict)
@@ -118,7 +118,7 @@ class Requirement(Record):
     editor_may_vote: bool = True
 
     def with_roles(self, change: Callable[[Role], Role]) -> Self:
-        """Return the same requirement of changed roles."""
+        """Return the same requirement with changed roles."""
         return self.with_(
             of=tuple(map(change, self.of)),
             also=tuple(part.with_roles(change) for part in self.also),
@@ -126,7 +126,7 @@ class Requirement(Record):
 
     @property
     def parts(self) -> tuple[Requirement, ...]:
-        """Return every requirement that has to be met, none with another inside."""
+        """Return every requirement that has to be met, flattened."""
         if not self.also and self.editor_may_vote:
             return (self,)
         own = self.with_(also=(), editor_may_vote=True)
@@ -134,8 +134,8 @@ class Requirement(Record):
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """Return every role whose holders may vote, each name once."""
-        # As nearly all have it: a decision asks twenty times.
+        """Return every role that may vote, each name once."""
+        # The usual case, on a hot path: a decision reads this twenty times.
         if not self.also and len(self.of) == 1:
             return self.of
         named = {role.name: role for part in self.parts for role in part.of}
@@ -143,11 +143,11 @@ class Requirement(Record):
 
 
 class Vote(Record):
-    """One person's approve; it counts for this action hash and no other.
+    """One person's approval; it counts for this action hash and no other.
 
-    ``on_behalf_of`` names those whose roles it uses up as well: they vote no more.
-    ``membership_at_ms`` is when Slack was asked for the roles.
-    ``reason`` is why; the agent reads it. ``signed`` is the bot's signature.
+    ``on_behalf_of`` are delegators whose roles it uses: they cannot vote again.
+    ``membership_at_ms`` is the time of Slack's answer about the roles. ``reason`` is
+    shown to the agent. ``signed`` is the bot's signature.
     """
 
     by: Person
@@ -161,10 +161,10 @@ class Vote(Record):
 
 
 class SpotCheck(Record):
-    """Whether a call that ran was right, asked afterwards of one of these roles.
+    """A question after a run, to one of these roles: was the call right?
 
-    ``asked_at_ms`` is 0 for a call that was drawn before it ran, and has not ended.
-    ``answer`` is ``right`` or ``wrong``, and empty while nobody answered.
+    ``asked_at_ms`` is 0 for a call that was drawn before it ran and has not ended.
+    ``answer`` is ``right`` or ``wrong``, and empty until a person answers.
     """
 
     of: tuple[Role, ...] = ()
@@ -175,7 +175,7 @@ class SpotCheck(Record):
 
 
 class Observation(Record):
-    """What one person found out about an execution in doubt, with their note.
+    """One person's finding about an execution in doubt, with a note.
 
     It is about the attempt with this ``fence``, and counts like a vote.
     """
@@ -187,15 +187,15 @@ class Observation(Record):
 
     @property
     def by(self) -> Person:
-        """Return who found it out."""
+        """Return the person who found it out."""
         return self.vote.by
 
 
 class Floor(Record):
-    """What a call needed when it was opened, or by its last edit: its floor.
+    """The call's minimum need: as it was opened, or after its last edit.
 
-    ``policy_digest`` is of the policy that raised it since. While that one is in force,
-    the raise ends with its cause; another policy lowers nothing.
+    ``policy_digest`` is of the policy that raised the need since. Under that policy the
+    raise ends with its cause; another policy lowers nothing.
     """
 
     tier: Tier
@@ -205,14 +205,14 @@ class Floor(Record):
 
 
 class Revocation(Record):
-    """Why an authorization was taken back before it was used.
+    """Reason for taking back an unused authorization.
 
-    ``reason`` is a sentence of ours. ``times`` counts how often it was.
-    ``is_final`` says that the call ended by it; else it went back to people.
-    ``is_restored`` says that the record is from an older copy: it may have run since.
-    ``by`` is the person who revoked a standing approval.
-    ``reading`` is how the tool reads an edit that it would not run as it is.
-    ``unused_fence`` is the last attempt before which, and in which, no tool began.
+    ``reason`` is a sentence of Keyturn. ``times`` counts the revocations. ``is_final``:
+    the call ended with it; otherwise it went back to people. ``is_restored``: the
+    record is from an older copy, so the call may have run since. ``by`` is the person
+    who revoked a standing approval. ``reading`` is the tool's reading of an edit that
+    it would not run unchanged. ``unused_fence``: no tool began in this attempt or
+    before it.
     """
 
     reason: str

@@ -1,8 +1,9 @@
 """Re-check an authorization when its call is claimed: keep it, end it, or reopen it.
 
-Time passes between a decision and the execution. The claim asks the policy again; it
-may only be stricter. What it forbids ends; what needs more people goes back to them,
-and so does a call whose business state is another one than people approved.
+Time passes between a decision and the execution. The claim evaluates the current
+policy, which can only be stricter than the decision. A forbidden call ends. A call that
+needs more people goes back to them; so does a call whose business state has changed
+since the approval.
 """
 
 from __future__ import annotations
@@ -66,28 +67,28 @@ def revoke(
     """Return the change that revokes an authorized item; None when it may run.
 
     Args:
-        approval: the record as it stands.
-        item: an authorized item of it.
-        policy_now: what the policy of now says of what would run.
+        approval: the current record.
+        item: an authorized item of ``approval``.
+        policy_now: the current policy's decision on the arguments that would run.
         now_ms: the store's clock.
-        standing: the standing approval that covered it, if any, as it stands.
+        standing: the current record of the standing approval that covered it, if any.
     """
     if item.is_auto_approved:
         is_covered = _is_still_covered(approval, item, policy_now, standing)
         return _uncleared(approval, item, policy_now, now_ms, is_covered=is_covered)
-    # A policy that lets nobody approve this tool any more forbids it as well.
+    # A policy under which this tool cannot be approved any more forbids it as well.
     if policy_now.tier is Tier.DENY or not _CAN_APPROVE & set(policy_now.allow):
         return _ended(approval, item, policy_now, FORBIDDEN, now_ms)
     if _is_too_old(item, policy_now, now_ms):
         return _ended(approval, item, policy_now, TOO_OLD, now_ms)
     requirement = quorum.stricter(item.requirement, policy_now.requirement)
-    # Without asking Slack: a claim comes from an agent at any time, and must not wait
-    # for the memberships of people who voted hours ago.
+    # Do not ask Slack: a claim comes from an agent at any time, and must not wait for
+    # the group memberships of earlier voters.
     votes = _still_counting(item, requirement)
     if quorum.tally(requirement, votes, item.action_hash).is_met:
         return None
-    # Ended and not asked again: a card that nobody can approve would only wait for its
-    # end.
+    # End the call instead of asking again: a card without possible approvers would only
+    # wait until it expires.
     if not _has_people(requirement):
         return _ended(approval, item, policy_now, NOBODY, now_ms)
     return _asked_anew(
@@ -103,16 +104,16 @@ def _uncleared(
     *,
     is_covered: bool,
 ) -> Change | None:
-    """End a call that opened authorized, where that does not hold any more.
+    """End a call that opened authorized, if it is no longer auto-approved.
 
-    The same policy decided it in the step that opened it, by the facts of then. It
+    Its own policy cleared it at its opening, by the facts of that moment. The call
     never goes to people: its agent does not wait for them.
     """
     if item.cover is not None:
         ended = _ended(approval, item, policy_now, NOT_COVERED, now_ms)
         return None if is_covered else ended
-    # Under the same policy only the facts have moved since, such as the totals of
-    # windows; the call was cleared by the facts at its opening.
+    # Under the same policy only facts have changed, such as the totals of windows; the
+    # facts at the opening count.
     is_same = policy_now.policy_digest == approval.policy_digest
     if is_same or policy_now.tier.is_auto_approved:
         return None
@@ -143,18 +144,18 @@ def ask_in_new_state(
     *,
     now_ms: int,
 ) -> Change:
-    """Put an authorized call to people again, in the state of now.
+    """Ask people again about an authorized call, in its new business state.
 
-    The state is part of the action, so no earlier vote is for it.
+    The state is part of the action, so no earlier vote counts.
 
     Raises:
-        BadJson: when the document of the call becomes too large by it.
+        BadJson: when the new state makes the document too large.
     """
     document = with_state(item.action, state)
     edit = item.edit
     if edit is not None:
-        # The document changes by its state, and the record of the edit has to fit it:
-        # codec.py refuses an approval whose hashes do not.
+        # The state changes the document, and the record of the edit has to match:
+        # codec.py refuses an approval with inconsistent hashes.
         edit = edit.with_(edited_hash=digest.action_hash(document))
     changed = item.with_(action=document, edit=edit, votes=())
     return _asked_anew(approval, changed, policy_now, STATE_CHANGED, now_ms)
@@ -168,12 +169,12 @@ def ask_as_read(
     *,
     now_ms: int,
 ) -> Change | None:
-    """Put an edited call to people again, with how its tool reads the edit.
+    """Ask people again about an edited call, with the tool's reading of the edit.
 
-    None where the reading is of other arguments, or of the very same.
+    None if the reading is of other arguments, or equal to the edit.
 
     Raises:
-        BadJson: when no document can hold what the tool reads.
+        BadJson: when no document can contain the tool's reading.
     """
     if item.edit is None or reading.action_hash != item.action_hash:
         return None
@@ -187,7 +188,7 @@ def ask_as_read(
 
 
 def _has_people(requirement: Requirement) -> bool:
-    """Return whether somebody is named for each part of a requirement."""
+    """Return True if each part of a requirement names a person or a group."""
     return all(
         any(role.users or role.usergroups for role in part.of)
         for part in requirement.parts
@@ -195,9 +196,9 @@ def _has_people(requirement: Requirement) -> bool:
 
 
 def _is_too_old(item: Item, policy_now: PolicyDecision, now_ms: int) -> bool:
-    """Return whether the policy of now lets nobody use an authorization of this age.
+    """Return True if the current policy accepts no authorization of this age.
 
-    A call that was started before goes by the end that its authorization was given.
+    A call that was started before keeps the end set by its authorization.
     """
     # 0: the policy sets no age.
     if item.fence or not policy_now.authorization_ms:
@@ -222,9 +223,9 @@ def _asked_anew(
     *,
     reading: Reading | None = None,
 ) -> Change:
-    """Put a call to people again: with its own time, and a version of its own.
+    """Ask people again about a call, with a new deadline and a new version.
 
-    The version makes every click on an older card count for nothing.
+    The version invalidates every click on an older card.
     """
     why = _revocation(item, reason, now_ms)
     if reading is not None:
@@ -235,8 +236,8 @@ def _asked_anew(
     ttl_ms = policy_now.ttl_ms or approval.ttl_ms
     waiting = waiting.with_(
         expires_at_ms=now_ms + ttl_ms,
-        # From now on and not from the opening, which may be longer ago than any
-        # extension reaches.
+        # From now on and not from the opening, which may be longer ago than the longest
+        # extension.
         latest_at_ms=now_ms + LONGEST * ttl_ms,
     )
     return by_gateway(
@@ -254,15 +255,15 @@ def _revocation(item: Item, reason: str, now_ms: int) -> Revocation:
 
 def _unused_fence(item: Item) -> int:
     before = item.revoked.unused_fence if item.revoked else 0
-    # The agent gave its only claim since then back, to have the edit read by people.
+    # Its agent returned the only claim since then, to have people read the edit.
     return item.fence if item.fence <= before + 1 else before
 
 
 def _still_counting(item: Item, requirement: Requirement) -> tuple[Vote, ...]:
-    """Return the votes for what would run, with the roles that the policy still gives.
+    """Return the votes for the current action, with the roles still in the policy.
 
-    Memberships of Slack's user groups are not known here: who held a role by a group
-    keeps it while the policy names a group for that role.
+    The memberships of Slack's user groups are not known here. A person who had a role
+    by a group keeps it while the policy names a group for that role.
     """
     then = {role.name: role for role in item.requirement.roles}
     kept = [
@@ -275,7 +276,7 @@ def _still_counting(item: Item, requirement: Requirement) -> tuple[Vote, ...]:
         )
         for vote in item.votes
         if vote.action_hash == item.action_hash
-        # The current policy may keep editors from voting where the old one did not.
+        # The current policy may bar editors from voting where the old one did not.
         and not quorum.is_among(vote.by, permission.editors(item, requirement))
     ]
     return tuple(vote for vote in kept if vote.roles)
@@ -285,9 +286,8 @@ def _holds(vote: Vote, role: Role, then: Role | None) -> bool:
     actors: tuple[Person, ...] = (vote.by, *vote.on_behalf_of)
     if any(actor.user in role.users for actor in actors):
         return True
-    # A role that names no group any more is held by those alone whom it lists.
+    # A role without a group belongs only to the people listed by id.
     if role.name not in vote.roles or not role.usergroups:
         return False
-    # A person who was listed by id and is not listed now has lost the role; so has
-    # their stand-in.
+    # A person who was removed from the list has lost the role; so has their stand-in.
     return then is None or all(actor.user not in then.users for actor in actors)

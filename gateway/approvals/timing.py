@@ -9,26 +9,26 @@ from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.protocol.records import ItemState
 
 LONGEST = 2
-"""An approval waits at most so many times as long as it was opened for."""
+"""Longest wait of an approval, as a multiple of its original time."""
 
 AUTHORIZATION_LIFETIME = timedelta(hours=24)
-"""How long an authorization may wait to be used where the policy does not say."""
+"""Default time in which an authorization has to be used."""
 
 PAUSE_MS = 15 * 24 * 60 * 60 * 1000
-"""How long an authorization waits for what is asked inside its tool."""
+"""Time of an authorization while a nested call inside its tool waits for people."""
 
 DOUBT_FIRST_MS = 24 * 60 * 60 * 1000
 DOUBT_THEN_MS = 7 * DOUBT_FIRST_MS
-"""When people are reminded of a call in doubt: a day later, then weekly."""
+"""Times of reminders for a call in doubt: after a day, then weekly."""
 
 _HINT_SHARE = 5  # the last fifth of the time
 
 _HAVE_AN_END = frozenset({ItemState.PENDING, ItemState.EXPIRED})
-"""States of a call of which somebody may be told when it expires or expired."""
+"""States of a call that has an expiry to show, in the future or the past."""
 
 
 class TimerKind(StrEnum):
-    """What happens when a timer fires."""
+    """Effect of a timer."""
 
     REMIND = "remind"
     ESCALATE = "escalate"
@@ -37,9 +37,9 @@ class TimerKind(StrEnum):
 
 
 def authorization_ms(*ages: int) -> int:
-    """Return how long an authorization may wait to be used: the shortest of these.
+    """Return the time to use an authorization: the shortest of these.
 
-    0 is an age that nobody set.
+    0 is an age that is not set.
     """
     longest = int(AUTHORIZATION_LIFETIME.total_seconds() * 1000)
     # min over the ages that are set: 0 would otherwise end an authorization at once.
@@ -47,25 +47,25 @@ def authorization_ms(*ages: int) -> int:
 
 
 def end_of(approval: Approval, item: Item) -> int:
-    """Return when the wait of a call ends."""
+    """Return the end of a call's wait."""
     return item.expires_at_ms or approval.expires_at_ms
 
 
 def is_late(approval: Approval, item: Item, now_ms: int) -> bool:
-    """Return whether a waiting call is past its end, so that nobody may decide it."""
-    # `>=`: at its end itself a click is refused, and the sweep ends the call.
+    """Return True if a waiting call is past its end and cannot be decided."""
+    # `>=`: at the exact end a click is refused, and the sweep ends the call.
     return item.is_pending and now_ms >= end_of(approval, item)
 
 
 def is_over(approval: Approval, now_ms: int) -> bool:
-    """Return whether the time of every call that waits is over."""
+    """Return True if every waiting call is past its end."""
     waiting = [item for item in approval.items if item.is_pending]
     ends = [end_of(approval, item) for item in waiting] or [approval.expires_at_ms]
     return now_ms >= max(ends)
 
 
 def ends(approval: Approval) -> dict[int, list[Item]]:
-    """Return the calls that wait by their end, what ends first before the others."""
+    """Return the waiting calls by their end, earliest first."""
     found: dict[int, list[Item]] = {}
     for item in approval.items:
         if item.is_pending:
@@ -74,19 +74,18 @@ def ends(approval: Approval) -> dict[int, list[Item]]:
 
 
 def next_end_ms(approval: Approval, now_ms: int) -> int:
-    """Return when the first of the calls ends that wait and are not past their end."""
+    """Return the next end of a waiting call that is not past its end."""
     later = (end_ms for end_ms in ends(approval) if end_ms > now_ms)
     return next(later, approval.expires_at_ms)
 
 
 def with_end(approval: Approval, *items: Item) -> Approval:
-    """Return an approval in which these calls wait until their own ``expires_at_ms``.
+    """Return an approval in which these calls wait until their ``expires_at_ms``.
 
-    No other call gains or loses time by it.
+    No other call gains or loses time.
     """
     changed = {item.index for item in items}
-    # The approval says something else from here on, so the others keep for themselves
-    # what it said.
+    # The approval's end changes here, so the other calls keep its old value themselves.
     others = [
         item.with_(expires_at_ms=end_of(approval, item))
         for item in approval.items
@@ -96,9 +95,9 @@ def with_end(approval: Approval, *items: Item) -> Approval:
 
 
 def with_next_end(approval: Approval) -> Approval:
-    """Return an approval whose end is that of the first of its calls that wait.
+    """Return an approval that ends with the first of its waiting calls.
 
-    Calls have an end of their own only where they do not all end together.
+    Calls store their end only if they do not all end together.
     """
     if not any(one.expires_at_ms for one in approval.items if one.is_pending):
         return approval
@@ -112,10 +111,10 @@ def with_next_end(approval: Approval) -> Approval:
 def with_earlier_deadline(
     approval: Approval, item: Item, *, ttl_ms: int, now_ms: int
 ) -> Approval:
-    """Return an approval in which a call waits as a stricter tier lets it: no longer.
+    """Return an approval in which a call waits no longer than its stricter tier.
 
-    Its deadline is never moved back, nor is the latest one that it can be given. One
-    that an earlier raise gave no more time than this stays as it is.
+    Neither the deadline nor the latest possible deadline is ever extended. A deadline
+    from an earlier raise to at most this time stays.
     """
     longest_ms = now_ms + LONGEST * ttl_ms
     # A second raise to the same tier must not cut the time again with each edit.
@@ -131,15 +130,15 @@ def with_earlier_deadline(
 
 
 def latest_ms(approval: Approval, item: Item) -> int:
-    """Return the latest moment to which a call can be given more time."""
+    """Return the latest possible deadline of a call."""
     first_ms = approval.created_at_ms + LONGEST * approval.ttl_ms
     return item.latest_at_ms or first_ms
 
 
 def end_ms(approval: Approval, item: Item, *, ttl_ms: int) -> int:
-    """Return when a call would end that had been opened for this time.
+    """Return the end of a call if it had been opened with this time.
 
-    What people added to its own time is added here too, within the same bound.
+    Extensions by people are added here too, within the same bound.
     """
     own_ms = approval.created_at_ms + approval.ttl_ms
     # Never negative: a raise may have brought the deadline forward.
@@ -148,7 +147,7 @@ def end_ms(approval: Approval, item: Item, *, ttl_ms: int) -> int:
 
 
 def is_extendable(approval: Approval, *, now_ms: int) -> bool:
-    """Return whether somebody could still give a call that waits more time."""
+    """Return True if a waiting call can still get more time."""
     return any(
         item.is_pending
         and not is_late(approval, item, now_ms)
@@ -158,19 +157,19 @@ def is_extendable(approval: Approval, *, now_ms: int) -> bool:
 
 
 def is_pressing(approval: Approval, *, now_ms: int) -> bool:
-    """Return whether to offer more time: people were called, or a fifth is left."""
+    """Return True if more time should be offered: reminded, or a fifth is left."""
     left_ms = approval.expires_at_ms - now_ms
     was_called = approval.reminded_at_ms or approval.escalated_at_ms
     return bool(was_called) or left_ms <= approval.ttl_ms // _HINT_SHARE
 
 
 def timers(before: Approval, after: Approval, *, now_ms: int) -> list[tuple[str, int]]:
-    """Return the timers that follow from a change at ``now_ms``: kind, and time.
+    """Return the timers after a change at ``now_ms``: kind, and time.
 
-    Another end is followed by another reminder, as long before it as the first one
-    was before its own. Others who were not called yet are called as long before it,
-    too. Neither comes sooner than after its share of the time that is left: whoever
-    changed the end has just seen the card.
+    A new end gets a new reminder, with the same lead time as the first one. An
+    escalation that has not happened gets its lead time too. Neither comes before the
+    same share of the remaining time has passed: the person who changed the end has just
+    seen the card.
     """
     found: list[tuple[str, int]] = []
     if after.acknowledged is not None and after.acknowledged != before.acknowledged:
@@ -178,7 +177,7 @@ def timers(before: Approval, after: Approval, *, now_ms: int) -> list[tuple[str,
     added_ms = after.expires_at_ms - after.created_at_ms - after.ttl_ms
     if after.expires_at_ms != before.expires_at_ms:
         left_ms, waiting = after.expires_at_ms - now_ms, after.waiting
-        # Others are called once; people are reminded again with each new deadline.
+        # Escalation happens once; reminders repeat with each new deadline.
         escalate_at_ms = 0 if after.escalated_at_ms else waiting.escalate_at_ms
         for kind, at_ms in (
             (TimerKind.REMIND, waiting.remind_at_ms),
@@ -189,7 +188,7 @@ def timers(before: Approval, after: Approval, *, now_ms: int) -> list[tuple[str,
             if at_ms:
                 found.append((kind, max(due_ms, anew_ms)))
     doubtful = [item for item in after.items if item.state is ItemState.IN_DOUBT]
-    # Only a new doubt sets the timer: any other change of the card would put it off.
+    # Only a new doubt sets the timer: otherwise any change of the card would delay it.
     new = [item for item in doubtful if before.items[item.index].state != item.state]
     if new:
         since_ms = max(item.changed_at_ms for item in new)

@@ -83,11 +83,11 @@ _NOT_OURS = "The gateway knows no such call in this thread, so it must not run."
 
 
 class ClaimService(PolicyService):
-    """Grant executions of authorized calls, and record what they came to.
+    """Grant executions of authorized calls, and record their results.
 
-    Between a decision and the execution, time passes. A claim asks the policy of now,
-    which may only be stricter, and compares the business state. An authorization that
-    does not hold any more is taken back in the same step that refuses the claim.
+    Time passes between a decision and the execution. A claim evaluates the call by the
+    current policy, which can only make it stricter, and compares the business state. An
+    authorization that is no longer valid is revoked in the step that refuses the claim.
     """
 
     def __init__(
@@ -97,14 +97,14 @@ class ClaimService(PolicyService):
         self._receipts = Receipts(store, policy)
 
     async def claim(self, request: ClaimRequest) -> ClaimReply:
-        """Grant one execution of an authorized call, checked against our record.
+        """Grant one execution of an authorized call, checked against the record.
 
-        An attempt is an owner and one write (`run_context.one_write`): asked again, it
-        gets the same grant. Any other attempt waits until this one ends.
+        An attempt is an owner and one write (`run_context.one_write`). A repeated claim
+        of an attempt gets the same grant; other attempts wait until this one ends.
 
         Raises:
-            StoreUnavailable: when it is not known to be granted, or changes all the
-                time.
+            StoreUnavailable: when it is not known to be granted, or the record changes
+                too often.
         """
         request = request.with_(owner=attempt_of(request.owner))
 
@@ -115,7 +115,8 @@ class ClaimService(PolicyService):
             found = await self._change(request.item_id, compute)
         except AlreadySpent as spent:
             if spent.item and spent.approval != approval_of(request.item_id)[0]:
-                # Another call had this use, so the standing approval was put back.
+                # Another call spent this use before, so an older copy of the standing
+                # approval was restored.
                 await end_standing(self._store, self._keys, spent.approval, RESTORED)
             found = await self._spent(request, spent)
         if found is None:
@@ -130,7 +131,7 @@ class ClaimService(PolicyService):
     async def _spent(
         self, request: ClaimRequest, spent: AlreadySpent
     ) -> Write | ClaimReply | Unproven | None:
-        """Answer a claim that the ledger refused: nothing runs by it."""
+        """Answer a claim that the ledger refused; it starts nothing."""
 
         async def compute(loaded: Loaded, item: Item) -> Write | ClaimReply | Unproven:
             return await self._claimed(loaded, item, request, spent)
@@ -141,22 +142,23 @@ class ClaimService(PolicyService):
             return _busy(self._store.lease_ms)
 
     async def heartbeat(self, item_id: str, fence: int) -> bool:
-        """Keep a claim; False when it is no longer this fence's."""
+        """Extend a claim; False when it no longer belongs to this fence."""
         return await self._store.approvals.heartbeat(*approval_of(item_id), fence)
 
     async def release(
         self, item_id: str, fence: int, *, has_begun: bool = True
     ) -> None:
-        """Give a claim back unused: the tool paused, or was not even begun."""
+        """Release a claim: the tool paused, or did not start."""
         await self.finish(item_id, fence, None, has_begun=has_begun)
 
     async def finish(
         self, item_id: str, fence: int, result: Result | None, *, has_begun: bool = True
     ) -> bool:
-        """Record what an execution came to; without a result, give its claim back.
+        """Record the result of an execution; without a result, release its claim.
 
-        Also when the caller is cancelled: nobody else knows the result. Returns False
-        when the claim is another's, or people had reconciled the call.
+        The write completes even if the caller is cancelled, because only the caller has
+        the result. Returns False when the claim belongs to another fence, or when
+        people have reconciled the call before.
         """
 
         async def compute(loaded: Loaded, item: Item) -> Write | bool:
@@ -182,7 +184,7 @@ class ClaimService(PolicyService):
     async def _change(
         self, item_id: str, compute: Callable[[Loaded, Item], Awaitable[Found]]
     ) -> Found | None:
-        """Change one of the tenant's items; None for an id of none of them."""
+        """Change one of the tenant's items; None for any other id."""
         try:
             approval_id, index = approval_of(item_id)
         except ValueError:
@@ -207,7 +209,7 @@ class ClaimService(PolicyService):
         request: ClaimRequest,
         spent: AlreadySpent | None = None,
     ) -> Write | ClaimReply | Unproven:
-        # An item id alone would let one call be run with the approval of another.
+        # With the item id alone, a call could run with the approval of another one.
         if item.is_standing or not is_same_call(request, item):
             return Refused(reason=_NOT_OURS, state=item.state)
         if item.state not in {ItemState.AUTHORIZED, ItemState.EXECUTING}:
@@ -233,15 +235,16 @@ class ClaimService(PolicyService):
         request: ClaimRequest,
         standing: Approval | None,
     ) -> Write | ClaimReply:
-        """Decide how a call continues whose attempt the ledger has as spent.
+        """Decide how a call continues whose attempt is spent in the ledger.
 
-        Another process may be about to write what it spent. Otherwise one died before
-        it did, or somebody put the record back as it was before: it may have run.
+        Another process may be about to write the attempt to the record. Otherwise that
+        process died before it did, or an older copy of the record was restored: the
+        call may have run.
         """
         approval, now_ms = loaded.approval, loaded.now_ms
         if spent.approval != approval.id:
-            # The standing approval ended, or another call had its use. One that is in
-            # force again, or has the use again, was put back.
+            # The standing approval ended, or another call spent its use. If it is in
+            # force again, or has the use again, an older copy was restored.
             is_back = standing and standing.items[0].state is ItemState.AUTHORIZED
             valid = None if is_back or spent.item else standing
             return await self._start(loaded, item, request, valid)
@@ -261,9 +264,9 @@ class ClaimService(PolicyService):
         request: ClaimRequest,
         standing: Approval | None,
     ) -> Write | ClaimReply:
-        """Start an authorized call, unless its authorization holds no more."""
+        """Start an authorized call, unless its authorization is no longer valid."""
         approval, now_ms = loaded.approval, loaded.now_ms
-        # Refused from this moment on, even if the sweep comes late to write it down.
+        # Refused from this moment on, even if the sweep writes the lapse later.
         if 0 < item.lapses_at_ms <= now_ms:
             return unclaimable(item.with_(state=ItemState.LAPSED))
         evaluated = await self._evaluate_now(loaded, item)
@@ -272,7 +275,7 @@ class ClaimService(PolicyService):
         back = revoke(approval, item, now, now_ms=now_ms, standing=standing)
         too_large = STATE_TOO_LARGE
         try:
-            # The policy first: a tool that it forbids need not be asked for its state.
+            # The policy first: the state of a forbidden tool need not be read.
             back = back or _in_another_state(loaded, item, request.state, now)
             too_large = READING_TOO_LARGE
             if back is None and request.reading is not None:
@@ -285,8 +288,8 @@ class ClaimService(PolicyService):
             is_pending = back.approval.items[item.index].is_pending
             used = {item.index: evaluated.used} if is_pending else {}
             return Write(back, inputs=used)
-        # Last, so that a frozen call goes back to people when it has to. The script
-        # compares the freezes once more, because one may be set right now.
+        # The freeze last, so that a frozen call can still return to its reviewers. The
+        # script repeats the check, because a freeze may be set right now.
         if evaluated.freeze is not None:
             return Refused(reason=freeze_message(evaluated.freeze), state=item.state)
         return self._granted(loaded, item, request, standing)
@@ -298,13 +301,13 @@ class ClaimService(PolicyService):
         request: ClaimRequest,
         standing: Approval | None,
     ) -> Write:
-        """Give one attempt the right to run a call that may run."""
+        """Return the write that gives one attempt the right to run the call."""
         now_ms, lease_ms = loaded.now_ms, self._store.lease_ms
         change = executing.claim(
             loaded.approval, item, owner=request.owner, lease_ms=lease_ms, now_ms=now_ms
         )
         names = names_of(loaded.approval.agent, item.tool)
-        # The script compares both once more: somebody may stop it right now.
+        # The script checks both again, because either may change right now.
         return Write(change, unfrozen=names, is_fenced=True, standing=standing)
 
     async def _take_over(
@@ -316,21 +319,21 @@ class ClaimService(PolicyService):
     ) -> Write | ClaimReply:
         """Decide how a call that was started before continues."""
         approval, now_ms = loaded.approval, loaded.now_ms
-        # The same request with the same key: it is asked again.
+        # The same request with the same key: a repeated claim.
         if item.owner == request.owner:
             if await self._may_still_run(loaded, item, standing):
-                # Its answer was lost.
+                # The reply to the first claim was lost.
                 ledger = self._store.conn.ledger
                 await spend_again(ledger, loaded, standing, item)
                 return self._reply(approval, item.index, request.owner, standing)
-            # It may have begun: a refusal would read as if nothing had run.
+            # The call may have started: a refusal would suggest that nothing ran.
             return _in_doubt(loaded, item)
         cut = executing.shorten_claim(
             approval, item, lease_ms=self._store.lease_ms, now_ms=now_ms
         )
         if cut is not None:
             return Write(cut)
-        # Even an idempotent call is not run by two at once.
+        # Even an idempotent call has only one owner at a time.
         if now_ms < item.claimed_until_ms:
             return _busy(item.claimed_until_ms - now_ms)
         if item.idempotent and await self._may_still_run(loaded, item, standing):
@@ -340,7 +343,7 @@ class ClaimService(PolicyService):
     async def _may_still_run(
         self, loaded: Loaded, item: Item, standing: Approval | None
     ) -> bool:
-        """Return whether freezes and the policy of now let a started call run."""
+        """Return whether freezes and the current policy allow a started call to run."""
         evaluated = await self._evaluate_now(loaded, item)
         back = revoke(
             loaded.approval,
@@ -359,15 +362,15 @@ class ClaimService(PolicyService):
     def _reply(
         self, approval: Approval, index: int, owner: str, standing: Approval | None
     ) -> ClaimReply:
-        """Return how a claim stands after it was written."""
+        """Return the reply to a claim after it was written."""
         item = approval.items[index]
         if item.state is not ItemState.EXECUTING:
             return unclaimable(item)
         # The claim of another owner was only cut to the length of a lease.
         if item.owner != owner:
             return _busy(self._store.lease_ms)
-        # Without the business state: put to people again in a new state, the call keeps
-        # its key, and a tool that did run is not run twice.
+        # The key excludes the business state: if the call returns to its reviewers in a
+        # new state, it keeps its key, and a tool that has run does not run twice.
         effect = stateless_hash(item.action)
         return Claimed(
             fence=item.fence,
@@ -387,7 +390,7 @@ def unclaimable(item: Item) -> ClaimReply:
     """Return the answer to a claim of a call that cannot be started now."""
     match item.state:
         case ItemState.EXECUTED | ItemState.FAILED:
-            # After a reconciliation there is a state and no result.
+            # A reconciliation sets the state without a result.
             return Done(
                 result=item.result or Result(ok=item.state is ItemState.EXECUTED),
                 edit=told_edit(item),
@@ -407,15 +410,15 @@ def unclaimable(item: Item) -> ClaimReply:
 def _in_another_state(
     loaded: Loaded, item: Item, seen: StateNow | None, evaluated: PolicyDecision
 ) -> Change | CheckState | None:
-    """Return the result for a call whose state is not known to be the approved one.
+    """Return the next step for a call whose business state may differ; else None.
 
     Raises:
-        BadJson: when the document of the call becomes too large by its new state.
+        BadJson: when the new state makes the document of the call too large.
     """
     approved = state_in(item.action)
     if approved is None:
         return None
-    # A state that was read for other arguments, before an edit, says nothing of these.
+    # A state that was read for other arguments, before an edit, does not count.
     if seen is None or seen.action_hash != item.action_hash:
         return CheckState(
             action=item.action,
@@ -431,7 +434,7 @@ def _in_another_state(
 
 
 def is_same_call(request: ClaimRequest, item: Item) -> bool:
-    """Return True if a claim is asked for by the call that the item is."""
+    """Return True if the claim is for the item's call."""
     ctx, ref = item.ctx, request.ref
     asked = (ref.agent, ref.thread, ref.ns, ref.message_id, request.tool_call_id)
     kept = (ctx.agent, ctx.thread, ctx.ns, ctx.message_id, ctx.tool_call_id)
@@ -444,6 +447,6 @@ def _in_doubt(loaded: Loaded, item: Item) -> Write:
 
 
 def _busy(left_ms: int) -> Busy:
-    # A fifth of what is left: soon enough after a live owner's end, seldom enough for
+    # A fifth of the time left: soon enough after a live owner ends, and rare enough for
     # the store.
     return Busy(retry_after_s=min(0.5, max(0.05, left_ms / 5000)))

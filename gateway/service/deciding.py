@@ -1,9 +1,9 @@
-"""Decide calls by one gesture, in one write; all of it counts or nothing.
+"""Decide calls by one gesture, in one write, all or nothing.
 
-A call is approved for itself by what is reserved and what was done until now. Several
-calls that are approved at once would not know of each other: two with one effect, or
-two that a window has room for only once. So each is also evaluated beside those that
-the gesture approves before it.
+A single call is evaluated against the windows and precedents of this moment. Calls that
+one gesture approves would miss each other there: two with the same effect, or two where
+a window has room for one. So each is also evaluated together with the calls that the
+gesture approves before it.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ logger = logging.getLogger(__name__)
 _MOST_KNOWN = 1000
 
 Voters = Callable[[Item], Awaitable[Sequence[Reviewer]]]
-"""Resolves, now, those who voted for an item before."""
+"""Resolves the earlier voters of an item as they are now."""
 
 
 @dataclass(frozen=True)
 class DecidedCall:
-    """A call, and what one gesture decides of it."""
+    """A call, and the decision of one gesture on it."""
 
     approval: Approval
     index: int
@@ -76,7 +76,7 @@ class DecidedCall:
 
 
 class DecisionService(PolicyService):
-    """What people decide of calls of a tenant."""
+    """The decisions of people on the calls of a tenant."""
 
     def __init__(
         self, store: Store, policy: Callable[[], Policy], *, tenant: str = "default"
@@ -93,17 +93,17 @@ class DecisionService(PolicyService):
         voters: Voters | None = None,
         seen: Loaded | None = None,
     ) -> GestureOutcome:
-        """Decide what a gesture decides; atomic, and safe to repeat.
+        """Apply the decisions of a gesture; atomic, and safe to repeat.
 
-        The decisions, their audit entries, their events and the jobs that bring agents
-        back are one write. The current policy is asked as well as the pinned one, and
-        the stricter wins.
+        The decisions, their audit entries, their events and the jobs that resume the
+        agents are one write. Both the pinned and the current policy apply, and the
+        stricter one wins.
 
         Args:
-            gesture: what the person saw and decided.
-            reviewer: who they are.
-            voters: resolves those who voted before, who are unknown without it.
-            seen: a record when the caller has just read it; spares one reading.
+            gesture: the card as the person saw it, and their decisions.
+            reviewer: the person.
+            voters: resolves the earlier voters; without it they are unknown.
+            seen: a record that the caller has just read; saves one reading.
 
         Raises:
             StoreUnavailable: when it is not known to be written.
@@ -154,7 +154,7 @@ class DecisionService(PolicyService):
             settled[:] = [result]
             return await self._writes(policy, calls, result, evaluated)
 
-        # Nothing is read of other approvals whose calls are left waiting.
+        # Approvals whose calls keep waiting are not read.
         ids = [click.approval for click, _ in decided.values()]
         if not ids and card:
             ids = [card.approval]
@@ -187,7 +187,7 @@ class DecisionService(PolicyService):
         writes: list[Write] = []
         for approval_id, change in result.changes.items():
             after = change.approval
-            # Without calls that are left out: they reserve nothing.
+            # Unchanged calls reserve nothing.
             items = {
                 place: after.items[call.index]
                 for place, call in calls.items()
@@ -195,7 +195,7 @@ class DecisionService(PolicyService):
                 and after.items[call.index] is not call.approval.items[call.index]
             }
             used = {
-                # A rejected call gives its uses back in this very write.
+                # A rejected call releases its uses in this write.
                 item.index: evaluated[place].used
                 for place, item in items.items()
                 if place in evaluated and item.may_run
@@ -214,9 +214,9 @@ class DecisionService(PolicyService):
         records: Mapping[str, Approval],
         reviewer: Reviewer,
     ) -> None:
-        """End calls whose time is over, and write to the audit log who may not decide.
+        """End calls whose time is over, and log forbidden decisions in the audit log.
 
-        The click came before the sweep: so the card shows the end.
+        The click came before the sweep; ending the calls now updates their card.
         """
         decided = gesture.decided
         refusals = dict.fromkeys(decided, outcome)
@@ -236,12 +236,11 @@ class DecisionService(PolicyService):
                 await self._note(_event(refusal, *of), click.version)
 
     async def _note(self, event: Event, version: int) -> None:
-        """Write to the audit log that somebody may not decide a call.
+        """Write a forbidden decision to the audit log.
 
-        A refusal changes nothing, so it has no step to be written with: its entry is
-        written behind it, and where the store is away, the log of the process alone has
-        it. One for each person, version of the card and reason: clicking again adds
-        none.
+        A refusal changes no record, so its entry is written separately afterwards. If
+        that write fails, only the log of the process has the refusal. There is one
+        entry for each person, version of the card and reason; another click adds none.
         """
         told = (event.actor, event.approval, version, event.reason)
         keys = self._store.keys_of_approval(event.approval)
@@ -260,8 +259,8 @@ class DecisionService(PolicyService):
 def _edits_add_up(policy: Policy, calls: Mapping[int, DecidedCall]) -> bool:
     """Return whether several edits of one gesture add up in one window.
 
-    Each is evaluated beside what is reserved, so together they could pass a limit that
-    the second of them would not pass after the first.
+    Each is evaluated against the reservations alone. Together they could pass a limit
+    that stops the second edit after the first.
     """
     edits = [one for one in calls.values() if isinstance(one.decision, Edit)]
     return sum(counts_in_windows(policy, one.approval) for one in edits) > 1
@@ -270,7 +269,7 @@ def _edits_add_up(policy: Policy, calls: Mapping[int, DecidedCall]) -> bool:
 async def _voters_before(
     approval: Approval, index: int, voters: Voters | None
 ) -> Sequence[Reviewer]:
-    """Resolve who voted for an item before; without votes nothing is requested."""
+    """Resolve the earlier voters of an item; without votes nothing is requested."""
     if voters is None or not 0 <= index < len(approval.items):
         return ()
     item = approval.items[index]
@@ -285,17 +284,17 @@ async def _voters_before(
 async def evaluate_gesture(
     store: Store, policy: Policy, calls: Mapping[int, DecidedCall], *, now_ms: int
 ) -> tuple[dict[int, CurrentEvaluation], frozenset[int]]:
-    """Evaluate each call of a gesture, also beside those that it approves.
+    """Evaluate each call of a gesture, also together with those that it approves.
 
     Args:
-        store: where everything is kept.
-        policy: in force.
-        calls: by a number, in the order of which they are approved.
+        store: the store.
+        policy: the policy in force.
+        calls: the calls by number; they are approved in the order of the numbers.
         now_ms: the store's clock.
 
     Returns:
-        What the policy of now says of each call, and the calls that need more once
-        those before them are approved.
+        The current evaluation of each call, and the calls that need more approvals
+        once those before them are approved.
     """
     found: dict[int, CurrentEvaluation] = {}
     repeats: set[int] = set()
@@ -316,14 +315,14 @@ async def evaluate_gesture(
         if isinstance(decision, Approve) and is_escalated(
             approval.items[index], one.policy_now
         ):
-            continue  # it is left out
-        # The claim would see the first of two such calls, and send the second back:
-        # nobody is told that both are approved.
+            continue  # the gesture does not approve it
+        # The claim of the second call would find the first one and revoke. Refuse here,
+        # so that no reviewer reads that both are approved.
         beside = before.beside(one_read, one)
         if beside is not None:
             again = await aside(partial(one_read.evaluated, beside))
             needs_more = before.ask_more(call, again, one)
-            # An edit is kept, and waits for those whom it needs then.
+            # An edit is kept, and waits for the approvals that it needs then.
             if needs_more or beside.micro:
                 found[number] = again
             if needs_more:
@@ -341,7 +340,7 @@ class _Approved:
     Attributes:
         now_ms: the store's clock.
         precedents: the calls, by effect.
-        totals: by window key, what it came to with each of them alone.
+        totals: by window key, the total with each of the calls alone.
     """
 
     now_ms: int
@@ -368,7 +367,7 @@ class _Approved:
             self.totals[use.window].append(one.used.totals[use.name])
 
     def beside(self, read: ReadCall, one: CurrentEvaluation) -> Beside | None:
-        """Return what they leave for a later call; None: nothing that concerns it."""
+        """Return the effect of these calls on a later one; None if there is none."""
         effect = one.policy_now.effect
         same = {effect: self.precedents[effect]} if effect in self.precedents else {}
         micro: dict[str, int] = {}
@@ -378,19 +377,19 @@ class _Approved:
         return Beside(same, micro) if same or micro else None
 
     def _added(self, window: str, held: Mapping[str, int]) -> int:
-        """Return what they add to a window: nothing where all was reserved before."""
-        # What an edit adds, or what is used by a policy that was loaded since.
+        """Return the amount they add to a window, except earlier reservations."""
+        # An edit may add an amount, and so may a newer policy.
         return sum(max(0, one - held[window]) for one in self.totals.get(window, ()))
 
     def ask_more(
         self, call: DecidedCall, again: CurrentEvaluation, alone: CurrentEvaluation
     ) -> bool:
-        """Return whether a call needs another look after them."""
+        """Return whether a call needs another look once they are approved."""
         now, before = again.policy_now, alone.policy_now
         if (now.tier, now.requirement) != (before.tier, before.requirement):
             return True
-        # As `repeating.unseen` has it for calls that were approved before: those of
-        # one approval stand on one card.
+        # The rule of `repeating.unseen` for calls that were approved before: the calls
+        # of one approval are on one card.
         others = self.precedents.get(now.effect, ())
         return bool(now.past.same_by) and any(
             one.approval != call.approval.id for one in others

@@ -1,8 +1,8 @@
-"""Erase what is kept of an approval or a person, and leave the audit log verifiable.
+"""Erase the data of an approval or a person, and keep the audit log verifiable.
 
-An approval is erased whole: its record with the data key of it, the verdicts on its
-turn, and what people said when they rejected its calls. Only what has ended is erased,
-in threads whose run has ended: what an agent may still ask for stays.
+An approval is erased whole: its record with its data key, the verdicts on its turn, and
+the reasons of rejections. Only ended approvals in threads whose run has ended are
+erased, because an agent may still ask for the results of the others.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ WHY_KEPT = {
 
 
 class Erasure(Record):
-    """What was erased, or would be.
+    """The result of an erasure, or of a dry run.
 
     Attributes:
-        approvals: ids of approvals.
-        gone: those of them whose records were gone before: erased, or their time over.
-        kept: ids of those that were not erased, and why.
-        entries: of the audit log: who acted, their words and details.
-        live: entries that are in the store and in no segment yet: nothing changes
-            them there.
+        approvals: ids of the erased approvals.
+        gone: those of them whose record was erased before or has expired.
+        kept: ids of the approvals that were not erased, with the reasons.
+        entries: number of audit entries whose actor, words and details are erased.
+        live: number of matching entries that are still in the store, where they cannot
+            be changed.
     """
 
     approvals: tuple[str, ...] = ()
@@ -67,20 +67,20 @@ class Erasure(Record):
 
 
 class Eraser(TenantService):
-    """Erases what is kept of a tenant's approvals and people."""
+    """Erases data of a tenant's approvals and people."""
 
     async def erase(self, what: str, *, by: str, is_dry_run: bool) -> Erasure:
-        """Erase an approval, or what a person asked for.
+        """Erase an approval, or all approvals that a person requested.
 
         Args:
-            what: id of an approval, or of a person in Slack.
-            by: who does it, for the audit log.
-            is_dry_run: change nothing, and say what would be erased.
+            what: id of an approval, or Slack id of a person.
+            by: the operator, for the audit log.
+            is_dry_run: change nothing, and return the result an erasure would have.
 
         Raises:
-            ValueError: it is neither, or an approval of which nothing is known.
+            ValueError: when ``what`` is neither, or an unknown approval.
             StoreUnavailable: when the store does not answer.
-            AuditUnreadable: as `erase_entries` does.
+            AuditUnreadable: see `erase_entries`.
         """
         is_person = _USER.fullmatch(what) is not None
         if not is_person and tenant_of_approval(what) is None:
@@ -114,14 +114,14 @@ class Eraser(TenantService):
     async def _erase(
         self, approval_id: str, by: str, *, is_dry_run: bool, is_person: bool
     ) -> str:
-        """Erase one; return why it is kept or was gone before, "" for neither."""
+        """Erase one approval; return why it is kept or gone, "" if it is erased."""
         try:
             found = await self._read(approval_id)
         except CorruptRecord:
             return "corrupt"
         keys = self._store.keys_of_approval(approval_id)
         if found is None or keys is None:
-            # What is left of it is in the audit log.
+            # Only its entries in the audit log are left.
             return _GONE
         if is_dry_run:
             return "open" if any(one.state in _OPEN for one in found.items) else ""
@@ -148,7 +148,7 @@ class Eraser(TenantService):
                 return True
         except CorruptRecord:
             return True
-        # Without this, an id with a slip in it would be reported as erased.
+        # Without this check, an id with a typo would be reported as erased.
         async with aclosing(
             audit_reading.entries(self._store, self._tenant)
         ) as entries:
@@ -158,12 +158,12 @@ class Eraser(TenantService):
         return False
 
     async def _asked_by(self, user: str) -> list[str]:
-        """Return the approvals that a person asked for, erased ones as well."""
-        # From the log, which has every approval that was opened.
+        """Return the approvals that a person requested, including erased ones."""
+        # From the log, which has every opened approval.
         named, found = dict[str, None](), list[str]()
         async for event in audit_reading.entries(self._store, self._tenant):
             if is_asked_by(self._store, event, user):
-                # Its record is gone, and maybe not yet what the log has of it.
+                # Its record is gone; its entries in the log may not be erased yet.
                 found.append(event.approval)
             elif event.approval:
                 named[event.approval] = None

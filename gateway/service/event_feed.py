@@ -1,7 +1,7 @@
-"""Share one reading of a tenant's events among all who wait for one.
+"""Share one reading of a tenant's events among all followers in this process.
 
-A wait costs no polling: one blocking read serves everybody in this process,
-and there is none while nobody waits.
+Followers do not poll: one blocking read serves all of them, and it stops with the last
+follower.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _LARGEST = 2**64
 
 
 class BadPlace(Exception):
-    """A place that is none of this gateway's."""
+    """A place that this gateway never issued."""
 
 
 class Following:
     """One follower's place among the events of a tenant.
 
     Args:
-        feed: what happens.
-        follower: gets it.
-        place: behind which events.
-        wants: says which events are wanted.
+        feed: the feed of the tenant.
+        follower: receives the new events.
+        place: id of the last event before the followed ones.
+        wants: returns whether an event is wanted.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Following:
         self._begun = False
 
     async def next(self, within_s: float) -> EventPage:
-        """Return what came since the last page; wait for the first, so long at most.
+        """Return the events since the last page; wait for the first at most this long.
 
         Raises:
             StoreUnavailable: when the store does not answer.
@@ -76,7 +76,7 @@ class Following:
         return self._page(events, missed=missed)
 
     async def _earlier(self) -> EventPage:
-        """Return what happened between the place and when following began."""
+        """Return the events between the place and the start of the following."""
         events: list[EventView] = []
         tail, place = self._feed.tail, self.place
         until = entry_id(self._follower.place)
@@ -124,23 +124,22 @@ BLOCK_MS = 5000
 """How long one read waits for an event; less than a connection's time-out."""
 
 PAUSE_S = 1.0
-"""How long to wait before a store that did not answer is read again."""
+"""Seconds before another read of a store that did not answer."""
 
 MOST_WAITING = 1000
-"""How many events may wait for one follower; a slower one is told that some are
-missing."""
+"""Most events that may wait for one follower; a slower one gets ``missed``."""
 
 
 class Follower:
-    """Who waits for events.
+    """A waiter for events, with a queue.
 
     Args:
-        wants: says of each event whether it is wanted.
-        place: where the follower starts.
+        wants: returns whether an event is wanted.
+        place: id of the last event before the first one to follow.
 
     Attributes:
         place: the same.
-        missed: set when some events could not be kept.
+        missed: True once events were dropped because the queue was full.
     """
 
     def __init__(self, wants: Callable[[Event], bool], place: str) -> None:
@@ -151,7 +150,7 @@ class Follower:
         self._wake = asyncio.Event()
 
     def give(self, event: Event) -> None:
-        """Hand an event over, if it is wanted and there is room."""
+        """Queue an event if it is wanted and there is room."""
         if not self._wants(event):
             return
         if len(self._events) >= MOST_WAITING:
@@ -165,7 +164,7 @@ class Follower:
         self._wake.set()
 
     async def wait(self, within_s: float) -> list[Event]:
-        """Return what came since the last time; wait for the first, so long at most."""
+        """Return the queued events; wait for the first one at most this long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._wake.wait()
@@ -175,11 +174,11 @@ class Follower:
 
 
 class EventFeed:
-    """The events of one tenant, for all who wait in this process.
+    """The events of one tenant, for all followers in this process.
 
     Attributes:
-        tail: reads them.
-        is_closing: nobody waits any longer, since the process stops.
+        tail: reads the events.
+        is_closing: True once waits return at once, because the process stops.
     """
 
     def __init__(self, store: Store, *, tenant: str) -> None:
@@ -195,9 +194,9 @@ class EventFeed:
     async def following(
         self, wants: Callable[[Event], bool]
     ) -> AsyncGenerator[Follower]:
-        """Follow the events that are wanted, from now on.
+        """Follow the wanted events from now on.
 
-        Read the records after this was entered, or a change in between is missed.
+        Read records only after entering, or a change in between is missed.
 
         Raises:
             StoreUnavailable: when the store does not answer.
@@ -222,12 +221,12 @@ class EventFeed:
         """Follow what happens to the calls of agents.
 
         Args:
-            may_be: says for which agents who asks speaks.
-            agent: only what concerns this one; "" for all.
-            after: the place to go on from; "" for now.
+            may_be: returns whether the caller may act for an agent.
+            agent: only events of this agent; "" for all.
+            after: the place to continue from; "" for now.
 
         Raises:
-            BadPlace: when that is no place.
+            BadPlace: when ``after`` is not a place of this gateway.
             StoreUnavailable: when the store does not answer.
         """
 
@@ -247,7 +246,7 @@ class EventFeed:
             yield Following(self, follower, after or follower.place, wants)
 
     def end_waits(self) -> None:
-        """Let nobody wait any longer: what they asked for is answered now."""
+        """End all waits, so that pending requests are answered now."""
         self.is_closing = True
         for follower in self._followers:
             follower.wake()
@@ -257,7 +256,7 @@ class EventFeed:
         reading, self._reading = self._reading, None
         if reading is not None:
             reading.cancel()
-            # Not `await reading`: the caller's own cancellation would look like its.
+            # Not `await reading`: its cancellation would be taken for the caller's.
             await asyncio.wait([reading])
 
     async def _read(self) -> None:
@@ -265,7 +264,7 @@ class EventFeed:
             try:
                 events, place = await self.tail.read(self._place, block_ms=BLOCK_MS)
             except StoreUnavailable as error:
-                # The place stays: nothing is skipped while the store is away.
+                # The place is unchanged, so an outage skips no event.
                 logger.warning("events.not_followed error=%s", error)
                 await asyncio.sleep(PAUSE_S)
                 continue

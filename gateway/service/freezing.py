@@ -1,7 +1,7 @@
 """Freeze an agent, a tool or a whole tenant (kill switch), and lift the freeze.
 
-A freeze is one key that the script of a claim reads itself: what people authorized
-before does not start any more either. What runs already is not interrupted.
+A freeze is one key that the script of a claim reads, so it also stops calls that were
+authorized before. Running calls are not interrupted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from keyturn.gateway.store.store import Store
 from keyturn.gateway.validation_errors import did_you_mean
 
 MAX_REASON = 500
-"""How many characters a reason may have; agents and people read it."""
+"""Most characters of a reason; agents and people read it."""
 
 _NOBODY_STOPS = (
     "The policy names no reviewers for this, so nobody can stop it from here. The "
@@ -43,14 +43,14 @@ _NOBODY_LIFTS = (
 
 
 def unknown_name(policy: Policy, agents: Collection[str], scope: FreezeScope) -> str:
-    """Return what to check where nothing here names what was frozen, or "".
+    """Return a hint if neither policy nor settings name the frozen scope, or "".
 
-    There may be such a tool or agent all the same, in a process elsewhere.
+    A process elsewhere may still have such a tool or agent.
 
     Args:
-        policy: that names tools and agents.
-        agents: that the settings name.
-        scope: what was frozen.
+        policy: the policy in force.
+        agents: names of agents in the settings.
+        scope: the frozen scope.
     """
     match scope.kind:
         case ScopeKind.TOOL if not policy.names_tool(scope.name):
@@ -75,7 +75,7 @@ def misspelled(policy: Policy, agents: Collection[str], scope: FreezeScope) -> s
 
 
 class ReviewerFreezes(PolicyService):
-    """What reviewers may stop: whatever they may review, by the policy in force now."""
+    """Freezes by reviewers: they may stop what the current policy lets them review."""
 
     def __init__(
         self, store: Store, policy: Callable[[], Policy], *, tenant: str = "default"
@@ -84,29 +84,29 @@ class ReviewerFreezes(PolicyService):
         self._freezes = FreezeService(store, tenant=tenant)
 
     def usergroups(self, scope: FreezeScope) -> frozenset[str]:
-        """Return the user groups that matter for who may stop this."""
+        """Return the user groups whose members may freeze or unfreeze this."""
         roles = (*self._may_freeze(scope).roles, *self._may_unfreeze(scope).roles)
         return frozenset(group for role in roles for group in role.usergroups)
 
     def unknown_name(self, scope: FreezeScope, agents: Collection[str]) -> str:
-        """Return what to check by the policy of now; see `unknown_name`."""
+        """Return a hint by the current policy; see `unknown_name`."""
         return unknown_name(self._policy(), agents, scope)
 
     def misspelled(self, scope: FreezeScope, agents: Collection[str]) -> str:
-        """Return why a name is refused by the policy of now; see `misspelled`."""
+        """Return why the current policy refuses a name; see `misspelled`."""
         return misspelled(self._policy(), agents, scope)
 
     def forbidden(self, scope: FreezeScope, reviewer: Reviewer) -> Forbidden | None:
-        """Return why somebody may not stop this; None when they may."""
+        """Return why a reviewer may not freeze this; None when they may."""
         return _forbidden(reviewer, self._may_freeze(scope), _NOBODY_STOPS)
 
     async def freeze(
         self, scope: FreezeScope, reviewer: Reviewer, reason: str
     ) -> bool | Forbidden:
-        """Stop something; False when it is frozen already.
+        """Freeze a scope; False when it is frozen already.
 
         Raises:
-            StoreUnavailable: when it is not known to be stopped.
+            StoreUnavailable: when it is not known to be frozen.
         """
         forbidden = self.forbidden(scope, reviewer)
         if forbidden is not None:
@@ -119,7 +119,7 @@ class ReviewerFreezes(PolicyService):
     async def unfreeze(
         self, scope: FreezeScope, reviewer: Reviewer, reason: str
     ) -> bool | Forbidden:
-        """Let something run again, and end an agent's pause; False when neither was.
+        """Lift a freeze and end an agent's pause; False when there was neither.
 
         Raises:
             StoreUnavailable: when it is not known to be lifted.
@@ -155,10 +155,10 @@ def _forbidden(
 
 
 def _who(reviewer: Reviewer, requirement: Requirement) -> tuple[str, str]:
-    """Name who does this, and for whom if they may not by a role of their own."""
+    """Return the actor and, if they need a delegated role, the people they act for."""
     by = listed([reviewer.person])
-    # A person who may by a role of their own does it as themselves, even if others have
-    # delegated their queue to them.
+    # A person's own role comes first, even if others have delegated their queue to
+    # them.
     if ineligible_reason(reviewer.with_(stands_in_for=()), requirement, ()) is None:
         return by, ""
     acting = standing_in(reviewer, requirement.roles, ())
@@ -166,11 +166,11 @@ def _who(reviewer: Reviewer, requirement: Requirement) -> tuple[str, str]:
 
 
 class FreezeService(TenantService):
-    """What people may stop.
+    """The freezes of one tenant.
 
     Args:
-        store: where freezes are kept.
-        tenant: whose they are.
+        store: the store.
+        tenant: the tenant.
     """
 
     async def freeze(
@@ -182,24 +182,24 @@ class FreezeService(TenantService):
         on_behalf_of: str = "",
         gesture: Gesture = Gesture.API,
     ) -> bool:
-        """Stop something; False when it is frozen already, and then nothing changes.
+        """Freeze a scope; False when it is frozen already: then nothing changes.
 
         Args:
-            scope: what to stop.
-            by: who does it, for the audit log and for everybody who is refused.
-            reason: why; read by agents and people.
-            on_behalf_of: for whom they do it, when they stand in; for the audit log.
-            gesture: how they said it; for the audit log.
+            scope: agent, tool or tenant.
+            by: the actor, for the audit log and for the refusals.
+            reason: read by agents and people.
+            on_behalf_of: the people that a delegate acts for, for the audit log.
+            gesture: the actor's gesture, for the audit log.
 
         Raises:
-            StoreUnavailable: when it is not known to be stopped.
+            StoreUnavailable: when it is not known to be frozen.
         """
         now_ms = await self._store.conn.now_ms(self._keys.outbox)
         freeze = Freeze(scope=scope, by=by, reason=reason, at_ms=now_ms)
         event = self._event(EventName.FREEZE_SET, scope, by, on_behalf_of, gesture)
         event = event.with_(reason=reason)
         is_new = await self._store.freezes.set(self._keys, freeze, event)
-        # While it stands, no standing approval covers a call; see `unfreeze`.
+        # During the freeze no standing approval covers a call; see `unfreeze`.
         await self._end_standing(scope)
         return is_new
 
@@ -212,22 +212,22 @@ class FreezeService(TenantService):
         on_behalf_of: str = "",
         gesture: Gesture = Gesture.API,
     ) -> bool:
-        """Let something run again, and end an agent's pause; False when neither was.
+        """Lift a freeze and end an agent's pause; False when there was neither.
 
         Raises:
             StoreUnavailable: when it is not known to be lifted.
         """
         event = self._event(EventName.FREEZE_LIFTED, scope, by, on_behalf_of, gesture)
         event = event.with_(reason=reason)
-        # Before it is lifted, in case the freeze was cut off before it ended them: what
-        # people allowed before a freeze is never in force again.
+        # Standing approvals from before a freeze never come back. End them before the
+        # freeze is lifted, in case `freeze` was interrupted before it did.
         await self._end_standing(scope)
         return await self._store.freezes.lift(self._keys, scope, event)
 
     async def mend(self) -> None:
         """Freeze everything if the store's list is gone, changed or older than the log.
 
-        Every process then shows it, until a person confirms what is frozen.
+        Every process then shows this freeze until a person confirms the list.
 
         Raises:
             StoreUnavailable: when the store does not answer.
@@ -239,7 +239,7 @@ class FreezeService(TenantService):
             await self.freeze(NOT_BELIEVED.scope, BY_GATEWAY, NOT_BELIEVED.reason)
 
     async def frozen(self) -> tuple[Freeze, ...]:
-        """Return everything that is frozen or paused, oldest first.
+        """Return all freezes and pauses, oldest first.
 
         Raises:
             StoreUnavailable: when the store does not answer.
@@ -247,9 +247,9 @@ class FreezeService(TenantService):
         return await self._store.freezes.all(self._keys)
 
     async def names(self) -> str:
-        """Return the names of what is frozen, a line each.
+        """Return the names of the freezes, one a line.
 
-        A pause is none: it keeps nobody from approving.
+        Pauses are excluded, because they do not prevent approvals.
         """
         freezes = await self.frozen()
         return "\n".join(sorted(one.name for one in freezes if not one.is_pause))

@@ -51,8 +51,8 @@ from keyturn.gateway.store.threads import ThreadFacts
 
 # Build approvals that open authorized, by policy or by a standing approval.
 #
-# Pure. Their agent does not wait: the calls may start at once, lapse where it does not
-# come to them, and go to nobody when they fail.
+# Pure. Their agent does not wait: the calls may start at once, lapse if the agent does
+# not start them, and need no reviewer when they fail.
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Opened:
     """An approval that opens authorized.
 
     ``standing`` is the standing approval that authorizes it, with its new uses, and
-    ``events`` tell of them.
+    ``events`` are the events of these uses.
     """
 
     approval: Approval
@@ -71,7 +71,7 @@ class Opened:
 def cleared(approval: Approval) -> Approval:
     """Return an approval whose calls are authorized as it opens.
 
-    A failure is the agent's own to deal with: people are told, and asked nothing.
+    The agent handles a failure: people are notified and have nothing to decide.
     """
     items = [
         item.with_(state=advance(item.state, Transition.CLEAR), asks_on_failure=False)
@@ -89,13 +89,13 @@ def covered(
 
     Args:
         approval: the new record.
-        standing: what covers its calls, as it was read.
-        amounts: what each call uses of its total, in millionths.
+        standing: the standing approval that covers its calls, as it was read.
+        amounts: the amount of each call that counts towards its total, in millionths.
         now_ms: the store's clock.
     """
     items: list[Item] = []
     events: list[Event] = []
-    # One after the other: each use is told with what it left.
+    # One after the other: the event of each use contains the rest that it left.
     for item, amount in zip(approval.items, amounts, strict=True):
         standing, cover = used(standing, item.id, amount, now_ms)
         items.append(item.with_(cover=cover))
@@ -104,7 +104,7 @@ def covered(
 
 
 def opened_events(approval: Approval) -> list[Event]:
-    """Return what is announced of a new approval."""
+    """Return the events of a new approval."""
     event = opened_event(approval, approval.requester)
     if not approval.is_auto_approved:
         return [event]
@@ -112,7 +112,7 @@ def opened_events(approval: Approval) -> list[Event]:
 
 
 def opened_event(approval: Approval, requester: Person | None) -> Event:
-    """Return the event that an approval was opened: who asked for which calls."""
+    """Return the event of an opened approval, with its requester and calls."""
     calls = [
         {"item": one.id, "tool": one.tool, "tier": one.tier, "hash": one.action_hash}
         for one in approval.items
@@ -130,7 +130,7 @@ def _authorized_event(approval: Approval, item: Item) -> Event:
     event = approval_event(approval, EventName.ITEM_AUTHORIZED, item, reason=reason)
     if item.cover is None:
         return event.with_(actor=BY_POLICY)
-    # Decided by those who gave the standing approval, when they gave it.
+    # The givers of the standing approval decided this call when they gave it.
     given_by = listed(item.cover.given_by)
     return event.with_(actor=given_by, data=event.data | event_data(item.cover))
 
@@ -146,7 +146,7 @@ NO_DOCUMENT = (
     "not, so it did not run and nobody was asked. Pass less, or say where the content "
     "is, such as the name of a file."
 )
-"""What the model reads of a call without a document."""
+"""The model's text for a call without a document."""
 
 FORGOTTEN = (
     "Who asked earlier in this conversation is no longer known, so two people have to "
@@ -165,16 +165,20 @@ _Rows = list[tuple[int, "EvaluatedCall", str]]
 
 @dataclass(frozen=True)
 class EvaluatedCall:
-    """One call and what policy says of it; a ``refusal`` says why it is not asked.
+    """One call with its evaluation by the policy.
 
-    ``triage_result`` is what triage thought of it; the evaluation holds what it raised.
-    ``requests_before`` is what windows of requests held before it. ``is_returned``
-    says that the call goes back to the model because it does not fit. ``effect`` is
-    the same for calls with the same effect. ``is_drawn`` says that a spot check was
-    drawn of a call that would have no record else. ``has_no_opinion`` says that triage
-    was asked and did not answer. ``standing`` is the standing
-    approval that covers it, as it was read, and ``amount_micro`` what the call uses of
-    its total.
+    Attributes:
+        call: as proposed.
+        evaluation: by the policy, with the raises of triage.
+        refusal: why the call is refused before the policy; "" if it is not.
+        triage_result: the part of triage's assessment to keep.
+        requests_before: totals of windows of requests before this call.
+        is_returned: the call goes back to the model because it does not fit.
+        effect: equal for calls with the same effect.
+        is_drawn: a spot check was drawn of a call that needs no record otherwise.
+        has_no_opinion: triage was asked and did not answer.
+        standing: the standing approval that covers it, as it was read.
+        amount_micro: the call's amount that counts towards the total of ``standing``.
     """
 
     call: ProposedCall
@@ -192,7 +196,7 @@ class EvaluatedCall:
 
 @dataclass(frozen=True)
 class Proposal:
-    """What a turn came to: verdicts in the order of its calls, and what to store.
+    """The result of a turn: verdicts in the order of its calls, and records to store.
 
     ``standing`` are the standing approvals that it uses, with the uses of its calls.
     """
@@ -205,10 +209,10 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Source:
-    """A turn, whose it is, and where its ids and salts come from.
+    """A turn with its tenant, facts and sources of ids and salts.
 
     ``spelled`` has the arguments as the agent wrote them, by call id.
-    ``requests_10m`` counts what the agent asked people for in the ten minutes before.
+    ``requests_10m`` counts the agent's requests to people in the ten minutes before.
     ``now_ms`` is the store's clock.
     """
 
@@ -224,21 +228,24 @@ class Source:
 
 
 def context_of(tenant: str, ref: TurnRef, call: ProposedCall) -> Context:
-    """Return where a call of a turn comes from."""
+    """Return the context of a call of a turn."""
     return Context(tenant=tenant, tool_call_id=call.tool_call_id, **ref.names)
 
 
 def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
-    """Give every call its verdict, and put on cards what people decide or are told of.
+    """Give every call its verdict, and put calls for people on cards.
 
-    Calls that wait are grouped by channel and by the time that people get, `MAX_ITEMS`
-    a card, in the order of the turn; more calls of one tool that need the same people
-    share a card, `MAX_BATCH` at most, and no more than its table can show whole. One at
-    tier ``escalate`` has a card of its own, so that no click on many calls covers it,
-    and so have the questions of a call. Calls of tier ``notify`` are authorized by the
-    policy alone, one approval a channel and lifetime, and those that a standing
-    approval covers by that, one approval each. Two calls with one id in a turn are both
-    denied: nobody could tell later which of them a decision was about.
+    - Waiting calls are grouped by channel and by the time that people get, in the order
+      of the turn, `MAX_ITEMS` a card.
+    - More calls of one tool that need the same people share a card: `MAX_BATCH` at
+      most, and no more than its table can show whole.
+    - A call of tier ``escalate`` has a separate card, so that no click on many calls
+      covers it. So do the questions of a call.
+    - Calls of tier ``notify`` are authorized by the policy, one approval for each
+      channel and lifetime.
+    - Covered calls are authorized by their standing approval, one approval for each.
+    - Two calls with one id in a turn are both denied, because a decision could later
+      not be matched to one of them.
     """
     if source.facts.is_partial:
         evaluated = [_by_two(one) for one in evaluated]
@@ -268,7 +275,7 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
             card = (evaluation.channel, alone, _times(evaluation))
             waiting.setdefault(card, []).append(row)
     approvals: list[Approval] = []
-    # Counted over the cards of this turn as well, so that each shows its own number.
+    # Includes the cards of this turn, so that each card shows its number.
     nth = source.requests_10m + 1
     positions: _Rows = []
     for (channel, *_), rows in waiting.items():
@@ -281,7 +288,7 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
     approvals += [one.approval for one in opened]
     positions += [row for rows in authorized.values() for row in rows]
     items = [item for approval in approvals for item in approval.items]
-    # A card keeps the order of its rows, so the n-th item was made of the n-th row.
+    # A card keeps the order of its rows, so the n-th item belongs to the n-th row.
     for (position, one, _), item in zip(positions, items, strict=True):
         verdicts[position] = _recorded(one, item)
     events += [event for approval in approvals for event in opened_events(approval)]
@@ -311,9 +318,9 @@ def _by_card(rows: _Rows) -> list[_Rows]:
 
 
 def _in_tables(rows: _Rows) -> list[_Rows]:
-    """Return as many calls for each card as its table can show whole.
+    """Return the calls of each card: as many as its table can show whole.
 
-    A longer call is always cut there, so it uses only the room that is left.
+    A call longer than `LONGEST_ROW` is always cut, so only its number takes room.
     """
     cards: list[_Rows] = []
     room = 0
@@ -335,15 +342,15 @@ def _in_parts(rows: _Rows, size: int) -> list[_Rows]:
 
 
 def _by_two(one: EvaluatedCall) -> EvaluatedCall:
-    """Return a call that two people have to approve, if anybody has to.
+    """Return the call with two required approvals, if it needs people at all.
 
-    An unknown requester may hold the role and approve. With two approvers, at least one
+    An unknown requester may have the role and approve. Of two approvers, at least one
     is not the requester.
     """
     evaluation = one.evaluation
     if not evaluation.tier.needs_people or evaluation.is_question:
         return one
-    # Of the roles that may vote anyway: nobody new is let in.
+    # Only the roles that may vote anyway; this adds no voters.
     two = Requirement(approvals=2, of=evaluation.requirement.roles)
     by_two = evaluation.with_(
         requirement=stricter(evaluation.requirement, two),
@@ -368,7 +375,7 @@ def _refusal(one: EvaluatedCall, seen: Counter[str]) -> str:
 
 
 def _document(one: EvaluatedCall, source: Source) -> str:
-    """Return the document of a call; "" when it is too large or no strict JSON."""
+    """Return the document of a call; "" when it is too large or not strict JSON."""
     call = one.call
     try:
         document = digest.action_document(
@@ -420,12 +427,12 @@ def _approval(channel: str, rows: _Rows, source: Source) -> Approval:
 
 
 def _times(evaluation: Evaluation) -> _Times:
-    """Return what calls of one card share: no call shortens the time of another."""
+    """Return the times of a card; all of its calls share them."""
     return evaluation.ttl_ms, evaluation.remind_at_ms, evaluation.escalate_at_ms
 
 
 def _authorized_with(one: EvaluatedCall) -> tuple[str, int] | None:
-    """Return what calls share that open authorized together; None: it waits."""
+    """Return the group of a call that opens authorized; None for a waiting call."""
     # A standing approval is used in one place, so that no use is lost.
     if one.standing is not None:
         return one.standing.id, 0
@@ -445,7 +452,7 @@ def _authorized(rows: _Rows, source: Source) -> Opened:
 
 
 def _waiting(evaluations: Sequence[Evaluation]) -> Waiting:
-    """Return how a card passes its time, which its calls have in common."""
+    """Return the reminder and escalation of a card, which its calls share."""
     _, remind_at_ms, escalate_at_ms = _times(evaluations[0])
     called = [one for one in evaluations if one.escalate_at_ms]
     roles = [role for one in called for role in one.escalate_roles]
@@ -490,9 +497,9 @@ def _context(one: EvaluatedCall, source: Source) -> Context:
 
 
 def _recorded(one: EvaluatedCall, item: Item) -> Verdict:
-    """Return the verdict on an item of an approval: hold it for people, or run it.
+    """Return the verdict on an item of an approval: wait for people, or run.
 
-    The agent has to claim the item before it runs the call, in both cases.
+    In both cases the agent has to claim the item before it runs the call.
     """
     kind = VerdictKind.HOLD if item.is_pending else VerdictKind.RUN
     return _verdict(one, kind).with_(
@@ -519,7 +526,7 @@ def _args_hash(call: ProposedCall) -> str:
     try:
         return args_hash(call.args)
     except BadJson:
-        return ""  # such a call is denied, whatever its arguments are
+        return ""  # such a call is denied with any arguments
 
 
 def _event(
@@ -539,6 +546,6 @@ def _event(
 
 def _refused(one: EvaluatedCall, source: Source, reason: str) -> Event:
     if one.is_returned:
-        # The sentence for the model quotes its arguments; an event holds none.
+        # The sentence for the model quotes arguments; an event must not contain them.
         return _event(one, source, EventName.CALL_RETURNED, denials.MISFIT)
     return _event(one, source, EventName.CALL_DENIED, reason)

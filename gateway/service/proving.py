@@ -1,13 +1,13 @@
-"""Prove that people decided a call, and issue the receipt for those who verify it.
+"""Verify the signed decisions on a call, and issue receipts for its executor.
 
-Before a claim is granted, every decision that let the call run is verified: signed by
+Before a claim is granted, every decision that allows the call is verified: signed by
 the bot, for exactly this call, by as many people as have to agree. The gateway then
-signs a receipt of its own, which whoever runs the tool verifies without us. Where a
-decision is not proven, the call is refused and its record is put aside.
+signs a receipt, which the executor of the tool verifies without the gateway. If a
+decision cannot be verified, the call is refused and its record is quarantined.
 
-An agent is told only what people are proven to have said. This matters for words that
-run nothing and that a model reads: a rejection, an answer, a withdrawal, an edit, and
-what people found out about an execution in doubt.
+An agent receives only verified words of people. This includes words that run nothing
+and that a model reads: a rejection, an answer, a withdrawal, an edit, and the finding
+about an execution in doubt.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _MAY_RUN = {
     ItemState.PENDING,
     ItemState.AUTHORIZED,
     ItemState.EXECUTING,
-    # People may find that it has to run again, under the votes that it has.
+    # A reconciliation may run it again under its existing votes.
     ItemState.IN_DOUBT,
 }
 
@@ -78,12 +78,12 @@ Check = Callable[[Approval, Item, Sequence[PublicKey]], None]
 
 
 class Receipts:
-    """Verifies what authorized a call, and issues receipts.
+    """Verifies the authorization of calls, and issues receipts.
 
     Without keys, as in a store that a test opened, nothing is verified or issued.
 
     Args:
-        store: whose keys are used.
+        store: the store with the keys.
         policy: returns the policy in force now.
     """
 
@@ -92,15 +92,15 @@ class Receipts:
         self._policy = policy
 
     def check(self, approval: Approval, item: Item, standing: Approval | None) -> None:
-        """Check that a call was authorized by those who have to agree.
+        """Check that a call was authorized by all required people.
 
         Args:
             approval: the record of the call.
-            item: of it; authorized, or executing.
+            item: its item, authorized or executing.
             standing: the standing approval that covered it, if any.
 
         Raises:
-            NotVerified: says in one word what is wrong.
+            NotVerified: when it was not; ``reason`` is one word for the problem.
         """
         keyring = self._store.keyring
         if keyring is None:
@@ -116,34 +116,34 @@ class Receipts:
                 raise NotVerified("not_covered", "what people gave is for other calls")
         elif item.state is not ItemState.AUTHORIZED:
             raise NotVerified("unsigned", "what covered it is gone")
-        # One that covered an authorized call and is gone: the claim ends the call.
+        # An authorized call whose standing approval is gone is ended by the claim.
 
     def _check_policy(self, approval: Approval, item: Item) -> None:
-        """Check that the policy can let a call run without people, as its record says.
+        """Check that the policy can allow a call without people, as in its record.
 
-        Under another policy than the one that opened it, the claim compares what the
-        policy of now says of the call. Under the same one only the facts have moved.
+        If the policy has changed since the call was opened, the claim evaluates the
+        call by the current one. Under the same policy only the facts have changed.
         """
         policy = self._policy()
         if approval.policy_digest != policy.digest:
             return
         rules = EffectiveRules(policy, item.ctx.agent, item.tool)
         tier, _ = rules.tier()
-        # A run of the agent may ask for less than is listed.
+        # A hint of the agent's code may lower a tier that is overridable.
         is_free = rules.overridable and tier is not Tier.DENY
         if not (tier.is_auto_approved or is_free):
             raise NotVerified("nobody_decided", "the policy gives this call to people")
 
     def issue(self, approval: Approval, item: Item, standing: Approval | None) -> str:
-        """Return the receipt of a claim that stands, after `check`; "" without keys.
+        """Return the receipt of a granted claim, after `check`; "" without keys.
 
-        A claim that is asked for again has the same receipt, which ends as it would
-        have. One that was given back has the same id at the next claim
-        (`receipt_id`), and none of that id ends later than a ledger remembers it.
+        A repeated claim gets the same receipt with the same end. After a release, the
+        next claim has the same receipt id (`receipt_id`). No receipt of an id expires
+        later than a ledger remembers the id.
 
         Args:
             approval: the record of the call.
-            item: of it; executing.
+            item: its item, executing.
             standing: the standing approval that covered it, if any.
 
         Raises:
@@ -187,11 +187,11 @@ class Receipts:
 
 
 def receipt_id(item: Item) -> str:
-    """Return the id of an item's receipts, which a ledger lets be used once.
+    """Return the id of an item's receipts, which a ledger accepts once.
 
-    An agent alone says that a claim was given back unused, so all claims of an item
-    have one id, whatever became of the call meanwhile, until people let an execution
-    in doubt run again. An idempotent tool may repeat a call when a worker died.
+    Only the agent reports that a claim was released unused. Therefore all claims of an
+    item share one id until people allow an execution in doubt to run again. An
+    idempotent call has an id per start, because it may repeat after a worker died.
     """
     start = item.fence if item.idempotent else item.reconciled_fence
     named = digest.canonical([item.id, start, item.idempotent])
@@ -218,7 +218,7 @@ def _is_by_policy(item: Item) -> bool:
 
 
 def _votes(item: Item, standing: Approval | None) -> tuple[Vote, ...]:
-    """Return the votes of those who let a call run; none where the policy did."""
+    """Return the votes that authorized a call; none where the policy did."""
     if _is_by_policy(item):
         return ()
     if item.cover is None:
@@ -250,7 +250,7 @@ def _approver(vote: Vote) -> Approver:
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """A call of which the record says what no signature does; ``told`` to its agent."""
+    """A call with unverified content in its record; ``told`` is the agent's text."""
 
     approval: Approval
     item: Item
@@ -259,16 +259,16 @@ class Unproven:
 
     @property
     def is_unknown_key(self) -> bool:
-        """Return whether the key that signed may only be missing in the settings."""
+        """Return whether the signing key may only be missing in the settings."""
         return self.error.reason == SecurityKind.KEY_UNKNOWN
 
 
 async def refuse_unproven(store: Store, found: Unproven) -> Refused:
-    """Refuse a claim; where somebody changed the record, nothing of it runs any more.
+    """Refuse a claim; quarantine the record unless only a key may be missing.
 
     Raises:
-        BotKeyUnknown: when the key may only be missing in the settings; the call runs
-            once it is there, if that is in time.
+        BotKeyUnknown: when the key may only be missing in the settings; the call can
+            run once the key is there, if that is in time.
     """
     approval = found.approval
     keys = store.keys_of_approval(approval.id)
@@ -286,9 +286,9 @@ async def refuse_unproven(store: Store, found: Unproven) -> Refused:
 
 
 async def _is_settled(store: Store, found: Unproven) -> bool:
-    """Return whether a call ended so long ago that nobody waits for a key any more.
+    """Return whether a call ended too long ago to wait for a missing key.
 
-    One that may still run waits as long as its authorization.
+    A call that may still run waits as long as its authorization.
     """
     item = found.item
     if item.state in {ItemState.AUTHORIZED, ItemState.EXECUTING}:
@@ -317,13 +317,13 @@ def _event(found: Unproven) -> SecurityEvent:
 def unproven_end(
     store: Store, approval: Approval, item: Item, *checks: Check
 ) -> Unproven | None:
-    """Return what is not proven of what a record says; None when all of it is.
+    """Return the unverified content of a record; None when all of it is verified.
 
     Args:
-        store: whose keys are used; without keys nothing is verified.
+        store: the store with the keys; without keys nothing is verified.
         approval: the record.
-        item: of it, that nobody can claim.
-        checks: which words; without any, all that an agent can be told.
+        item: its item, which cannot be claimed now.
+        checks: the checks to run; the default covers all words that an agent receives.
     """
     keyring = store.keyring
     if keyring is None:
@@ -339,9 +339,9 @@ def unproven_end(
 
 
 async def are_proven(store: Store, approval: Approval, item: Item) -> bool:
-    """Return whether people said what a record says; report it where they did not.
+    """Return whether the words in a record are verified; report them if not.
 
-    Where somebody changed the record, it is put aside as well.
+    A record with a wrong or missing signature is quarantined as well.
 
     Raises:
         BotKeyUnknown: when the key may only be missing in the settings.
@@ -353,10 +353,9 @@ async def are_proven(store: Store, approval: Approval, item: Item) -> bool:
 
 
 def proven_words(store: Store, approval: Approval, item: Item) -> Item:
-    """Return an item without what its people are not proven to have written beside it.
+    """Return an item without the reasons and observations that are not verified.
 
-    Why they approved, and what each of them found out: none of it decides here, so the
-    rest is told.
+    They decide nothing here, so the rest of the item is kept.
     """
     keyring = store.keyring
     if keyring is None:
@@ -388,9 +387,9 @@ def _is_signed(word: Word, vote: Vote, keys: Sequence[PublicKey]) -> bool:
 
 
 async def is_edit_proven(store: Store, approval: Approval, item: Item) -> bool:
-    """Return whether a person made the edit of a call that has been claimed.
+    """Return whether a person made the edit of a claimed call.
 
-    Its claim verified it, under a key that may have been retired since.
+    The claim has verified the edit, under a key that may have been retired since.
     """
     found = unproven_end(store, approval, item, check_edit)
     if found is None or found.is_unknown_key:
@@ -400,24 +399,24 @@ async def is_edit_proven(store: Store, approval: Approval, item: Item) -> bool:
 
 
 async def calls_under(store: Store, tenant: str, role: Role, key_id: str) -> int:
-    """Return how many calls wait for what a key signed.
+    """Return how many calls still depend on signatures of a key.
 
-    Of the bot these are calls that may still run, and in which a word of a person is
-    signed with it; of the gateway, calls whose receipt may be verified yet: they run
-    now, or are in doubt, and a process that was given up on may be running them. The
-    audit log is verified with keys that are retired as well.
+    For a key of the bot: calls that may still run and that contain a signature of it.
+    For a key of the gateway: calls whose receipt may still be verified, because they
+    run now, or are in doubt and may still run in a process that seemed dead. For a key
+    of the audit log: none, because retired keys verify the log as well.
 
     Args:
         store: the store.
-        tenant: whose calls.
-        role: whose key it is.
-        key_id: of the key, as `keyturn keys list` shows it.
+        tenant: the tenant of the calls.
+        role: the role of the key.
+        key_id: id of the key, as `keyturn keys list` shows it.
 
     Raises:
-        StoreUnavailable: when it is not known.
+        StoreUnavailable: when the store does not answer.
     """
-    # Words are in votes, edits, findings and answers, so the whole call is looked at.
-    # No text of others passes for one: its quotes are escaped.
+    # Signatures are in votes, edits, findings and answers, so the whole item is
+    # searched. Text of agents cannot imitate one, because its quotes are escaped.
     signed = f'"key":"{key_id}"'
 
     def waits(item: Item, now_ms: int) -> bool:
@@ -440,8 +439,7 @@ async def _unended(store: Store, tenant: str) -> AsyncGenerator[Loaded]:
     """Yield a tenant's approvals with calls that wait, run, or are in doubt."""
     keys = store.keys_of_tenant(tenant)
     ids = await store.approvals.scheduled(keys)
-    # Nothing ends a doubt by itself, so it has no deadline; people are reminded of it
-    # until they end it.
+    # A call in doubt has no deadline; only people end it, and they are reminded.
     ids += await store.timers.approvals_with(keys, TimerKind.DOUBT)
     for one in dict.fromkeys(ids):
         for loaded in await store.approvals.load_each([one]):

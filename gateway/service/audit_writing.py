@@ -1,17 +1,17 @@
 """Write the audit tree of a tenant, and move signed entries out of the store.
 
-Theory of operation. A process reads the entries of the stream behind the last one of
-the tree, in their order, and appends their leaves. It does so under the lease of the
-tenant's log and under a lock of the files, so one process writes at a time. Every 100
-entries or 60 seconds, and at the end, it syncs the tree, signs its root as a
-checkpoint, and syncs that. Only then may entries leave the store, a part at a time:
-into segments, each of which is on the disk and noted in the store before. Each step of
-a move can be repeated. A segment that was written and not noted is noted when it is
-what the tree has.
+Theory of operation. A process reads the entries of the stream after the last one of the
+tree, in their order, and appends their leaves. It has the lease of the tenant's log and
+a lock of the files, so only one process writes at a time. Every 100 entries or 60
+seconds, and at shutdown, it syncs the tree, signs its root as a checkpoint, and syncs
+the checkpoint. Only then may entries move from the store into segments. A segment is
+on the disk and noted in the store before its entries leave the store. Each step of a
+move can be repeated. A segment that was written but not noted is noted once it matches
+the tree.
 
-A tree has one tenant: its entries have one order, that of its stream, which is also the
-order in which the changes of an approval were made. A tree of several
-tenants would need an order that nobody can check against the streams.
+A tree has one tenant. Its entries have the order of the tenant's stream, in which the
+changes of an approval were made. A tree of several tenants would need an order that
+cannot be checked against the streams.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ CHECKPOINT_ENTRIES = 100
 CHECKPOINT_S = 60.0
 
 SEGMENT = 10_000
-"""Entries of a segment; fewer where the oldest has waited for `SEAL_AFTER`."""
+"""Entries of a segment; fewer if the oldest has waited for `SEAL_AFTER`."""
 
 SEAL_AFTER = timedelta(hours=1)
 
@@ -76,18 +76,16 @@ _TRIM_S = 60.0
 
 
 class _Elsewhere(AuditUnreadable):
-    """The tree was begun in another folder, which another machine may have."""
+    """The tree was begun in another folder, perhaps on another machine."""
 
 
 class AuditWriter:
     """Writes the tree of one tenant while the process runs, if no other process does.
 
     Args:
-        store: with a keyring that signs for the audit log, and a folder for the tree.
-        keys: of the tenant.
-        tenant: who is told of what is wrong with it, and of other signing keys; ""
-            tells nobody.
-        clock: seconds that only go forward.
+        store: a store with a keyring that signs for the audit log, and a tree folder.
+        keys: keys of the tenant.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -107,10 +105,10 @@ class AuditWriter:
         self._problem = ""
 
     async def tick(self, *, is_last: bool = False) -> None:
-        """Append what is new, sign a checkpoint when it is due, drop what is old.
+        """Append new entries, sign a checkpoint if due, and drop old entries.
 
         Args:
-            is_last: sign whatever is not signed yet.
+            is_last: sign all unsigned entries.
 
         Raises:
             StoreUnavailable: when the store does not answer.
@@ -120,9 +118,10 @@ class AuditWriter:
                 await self._write(is_last=is_last)
             await self._drop()
         except (AuditUnreadable, OSError, SettingsError) as error:
-            # Entries stay in the store meanwhile, so nothing is lost.
+            # Entries stay in the store until then, so nothing is lost.
             self._tree = None
-            # With its class: that nobody else writes the tree is told as well.
+            # Compared with the class, because `_Elsewhere` may become a real error with
+            # the same text.
             if (problem := repr(error)) != self._problem:
                 self._problem = problem
                 await self._tell_problem(error)
@@ -130,7 +129,7 @@ class AuditWriter:
             self._problem = ""
 
     async def _tell_problem(self, error: Exception) -> None:
-        # Several machines without a common folder: the one that has the tree writes.
+        # Of machines without a common folder, only the one with the tree writes.
         is_elsewhere = isinstance(error, _Elsewhere)
         level = logging.WARNING if is_elsewhere else logging.ERROR
         logger.log(
@@ -147,7 +146,7 @@ class AuditWriter:
         tree = self._tree
         if tree is None or tree.is_due(self._clock(), is_last=is_last):
             return True
-        # Behind the tree by its files; what the store noted of segments is not asked.
+        # Entries after the tree; the store's note of segments is not read.
         async with aclosing(self._log.live(tree.last)) as rows:
             async for _ in rows:
                 return True
@@ -156,7 +155,7 @@ class AuditWriter:
     async def _write(self, *, is_last: bool) -> None:
         async def write(lease: Lease) -> None:
             noted = await self._notes.read()
-            # Nobody else may change the note while this one writes.
+            # Another process must not have changed the note.
             if self._tree is None or noted != self._notes.last:
                 self._tree = await self._load(noted)
             await self._tell_keys()
@@ -167,7 +166,7 @@ class AuditWriter:
         await self._alone(write)
 
     async def _alone(self, work: Callable[[Lease], Awaitable[None]]) -> None:
-        """Do what one process does at a time; nothing where another one does it."""
+        """Do exclusive work; skip it while another process has the lease."""
         try:
             # The lease of a thread is used, with an agent name that no agent has.
             async with self._store.threads.lease(self._keys, "", "audit") as lease:
@@ -189,7 +188,7 @@ class AuditWriter:
                 "all gateways share one 'audit_folder', or begin another tree by "
                 "'keyturn audit restart'."
             )
-            # Who signed here goes on with this tree, or was told to begin another one.
+            # A process that signed here needs this tree or an explicit restart.
             has_tree = name is not None and self._files.notes()
             is_late = has_tree or await is_overdue(self._store.conn, self._keys)
             raise AuditUnreadable(message) if is_late else _Elsewhere(message)
@@ -214,7 +213,7 @@ class AuditWriter:
         self._notes.last = noted
         if found.signed:
             if not noted.origin:
-                # Another gateway could begin another tree meanwhile.
+                # Without the note another gateway could have begun another tree.
                 await self._report_tree(SecurityKind.SEAL_WRONG)
             newest, at = found.head.root().hex(), found.signed_last
             own = TreeNote(name.origin, found.signed, newest, place_text(at))
@@ -235,7 +234,7 @@ class AuditWriter:
         return False
 
     async def _tell_keys(self) -> None:
-        """Write an entry when other signing keys count than before."""
+        """Write an entry if the valid signing keys have changed."""
         found = {
             role.value: ",".join(key.label for key in self._keyring.verifying(role))
             for role in Role
@@ -276,7 +275,7 @@ class AuditWriter:
                 _join(facts, fact_in(row, state))
             return found, facts
 
-        # In a thread: a long log is worked through beside what people wait for.
+        # In a thread, so that a long log does not delay interactive requests.
         found, facts = await asyncio.to_thread(records)
         lease.check()
         await self._report(found)
@@ -284,18 +283,19 @@ class AuditWriter:
         tree.add(found, self._clock())
         _join(tree.facts, facts)
         if not conn.confirmed_by:
-            # With replicas, an entry may yet get lost: then a checkpoint waits first.
+            # With replicas an entry may still get lost, so its facts wait for the
+            # checkpoint.
             self._store.audit_index.note(keys.tenant, facts)
         if tree.is_full:
             await self._sign(tree, lease)
 
     async def _report(self, found: list[TreeRecord]) -> None:
-        """Report entries that none of our processes wrote."""
+        """Report entries without a valid seal."""
         for one in found:
             if one.state is SealState.SEALED:
                 continue
             await self._store.sealing.ensure_known(self._keys)
-            # Not for the tenant that it names: that is what somebody else wrote.
+            # Not for the tenant named in the entry: its content is forged.
             event = SecurityEvent(
                 kind=SecurityKind.SEAL_WRONG,
                 tenant=self._keys.tenant,
@@ -305,22 +305,22 @@ class AuditWriter:
             await self._store.security.report(self._keys, event)
 
     async def _sign(self, tree: GrowingTree, lease: Lease) -> None:
-        """Sign a checkpoint; the entries before it may leave the store from then on."""
-        # A failover could lose what is signed, and the log would have two versions.
+        """Sign a checkpoint, after which its entries may leave the store."""
+        # Otherwise a failover could lose signed entries and fork the log.
         await self._store.conn.confirm(self._keys.audit)
         key = self._keyring.signing(Role.AUDIT)
         checkpoint = Checkpoint(tree.name.origin, tree.head.size, tree.head.root())
         lease.check()
         index, tenant = self._store.audit_index, self._keys.tenant
-        # What is not on the disk before its checkpoint would not be read again.
+        # Before the checkpoint: facts that are not on the disk would not be read again.
         await asyncio.to_thread(index.write, tenant, tree.facts)
         index.note(tenant, tree.facts)
         tree.facts = {}
         await asyncio.to_thread(self._files.write_checkpoint, checkpoint.signed(key))
         tree.is_signed()
         root, at = checkpoint.root.hex(), tree.signed_last
-        # For other gateways: this folder has the log, and so much of it. Behind the
-        # file, which alone counts; a process may end in between.
+        # For other gateways: the folder with the log, and its size. Written after the
+        # file, which is authoritative; a process may end in between.
         await self._notes.write(checkpoint.origin, checkpoint.size, root, at)
         logger.info(
             "audit.checkpoint origin=%s size=%d root=%s",
@@ -328,7 +328,7 @@ class AuditWriter:
         )  # fmt: skip
 
     async def _index_again(self, signed_last: EntryId) -> None:
-        """Write the index from the entries that are kept, where it is lost."""
+        """Rebuild a lost index from the remaining entries."""
         conn, keys, facts = self._store.conn, self._keys, dict[str, int]()
         if await asyncio.to_thread(self._store.audit_index.exists, keys.tenant):
             return
@@ -341,7 +341,7 @@ class AuditWriter:
         await asyncio.to_thread(self._store.audit_index.write, keys.tenant, facts)
 
     async def _drop(self) -> None:
-        """Move or drop entries behind the newest checkpoint, now and then."""
+        """Periodically move or drop entries that a checkpoint covers."""
         tree = self._tree
         if tree is None or self._clock() - self._trimmed_s < _TRIM_S:
             return
@@ -352,7 +352,7 @@ class AuditWriter:
         mover = AuditMover(self._store, self._keys, self._files)
 
         async def move(_lease: Lease) -> None:
-            # Another process may have written since.
+            # Loaded again if another process has written.
             tree = self._tree
             if tree is not None and await mover.move(tree.signed_last):
                 await self._report_tree(SecurityKind.SEAL_WRONG)
@@ -362,15 +362,15 @@ class AuditWriter:
 
 
 class GrowingTree:
-    """The tree as its writer has it.
+    """The tree in the memory of its writer.
 
     Attributes:
-        name: of the log.
-        head: over all of its entries.
-        last: place of the newest.
-        signed: how many entries the newest checkpoint has.
-        signed_last: place of the last of them.
-        facts: what entries record that the index does not have yet.
+        name: name of the log.
+        head: tree head over all entries.
+        last: position of the newest entry.
+        signed: number of entries in the newest checkpoint.
+        signed_last: position of the last of them.
+        facts: facts of entries that are not in the index yet.
     """
 
     def __init__(
@@ -404,7 +404,7 @@ class GrowingTree:
 
     @property
     def is_full(self) -> bool:
-        """Return whether as many entries wait for a checkpoint as ever should."""
+        """Return whether the most entries allowed wait for a checkpoint."""
         return self.head.size - self.signed >= CHECKPOINT_ENTRIES
 
 
@@ -413,26 +413,30 @@ def _load_files(
 ) -> GrowingTree:
     files.mend(files.notes())
     newest, head, last = files.checked(name, keys)
-    # Promised to nobody, and read again from the store.
+    # Unsigned entries are read again from the store.
     files.cut(newest.size)
     return GrowingTree(name, head, last, signed=newest.size)
 
 
 def required(store: Store) -> tuple[Keyring, Path]:
-    """Return what a store needs for a tree: keys, and the folder."""
+    """Return a store's keyring and tree folder.
+
+    Raises:
+        ValueError: when the store lacks either.
+    """
     if store.keyring is None or store.tree_folder is None:
         raise ValueError("the store has no keys or no folder for the audit tree")
     return store.keyring, store.tree_folder
 
 
 def public_keys(keyring: Keyring) -> tuple[PublicKey, ...]:
-    """Return all keys that signed checkpoints, those that are retired as well."""
+    """Return all keys that may have signed checkpoints, including retired ones."""
     own = [one.public for one in KeyFolder(keyring.folder, Role.AUDIT).listed()]
     return tuple(dict.fromkeys([*own, *keyring.known(Role.AUDIT)]))
 
 
 async def end_audit(writers: Iterable[AuditWriter]) -> None:
-    """Sign what is not signed yet, where the store answers."""
+    """Sign all unsigned entries of each log, if the store answers."""
     for writer in writers:
         with suppress(StoreUnavailable):
             await writer.tick(is_last=True)
@@ -444,12 +448,12 @@ def _join(facts: dict[str, int], others: Mapping[str, int]) -> None:
 
 
 class AuditMover:
-    """Moves the log of one tenant.
+    """Moves the log of one tenant from the store into segments.
 
     Args:
-        store: where the log is.
-        keys: of the tenant.
-        files: of its tree, which are in the folder of the segments.
+        store: the store with the log.
+        keys: keys of the tenant.
+        files: the files of its tree, in the folder of the segments.
     """
 
     def __init__(self, store: Store, keys: Keys, files: TreeFiles) -> None:
@@ -457,7 +461,7 @@ class AuditMover:
         self._log: AuditLog = store.audit(keys)
 
     async def is_due(self) -> bool:
-        """Return whether `move` has something to do; drop what is in segments."""
+        """Return whether `move` has work; drop entries that are in segments."""
         noted = await self._log.noted()
         found = await asyncio.to_thread(audit_segments.segments, self._files)
         last = self._last(found[-1].end if found else 0)
@@ -467,28 +471,28 @@ class AuditMover:
         if noted != own or await self._over(found):
             return True
         if found:
-            # Again with each look: a process may have ended before it did so.
+            # Repeated each time, because a process may have ended before the trim.
             await self._log.trim_to(_behind(last))
         return await self._is_full(last)
 
     async def move(self, signed: EntryId) -> bool:
-        """Write what is due into a segment, and remove segments whose time is over.
+        """Write due entries into a segment, and remove segments past their retention.
 
         Args:
-            signed: place of the last signed entry; no entry behind it is moved.
+            signed: position of the last signed entry; later entries are not moved.
 
         Returns:
-            Whether what the store had noted of segments was never written there.
+            True if the store's note of the segments was forged.
 
         Raises:
             StoreUnavailable: when the store does not answer.
-            AuditUnreadable: when an entry is not what the tree has, or a segment is
-                missing; nothing was dropped then.
-            OSError: when the folder cannot be written; as above.
+            AuditUnreadable: when an entry differs from the tree, or a segment is
+                missing; then nothing was dropped.
+            OSError: when the folder cannot be written; then nothing was dropped.
         """
         noted = await self._log.noted()
         found = await asyncio.to_thread(audit_segments.segments, self._files)
-        # What is not noted was maybe cut off on its way.
+        # A segment without a note may have been written incompletely.
         for one in found:
             if one.end > noted.end:
                 await asyncio.to_thread(audit_segments.read_segment, self._files, one)
@@ -505,7 +509,7 @@ class AuditMover:
         over = await self._over(found)
         first, end = found[len(over)].start, found[-1].end
         last = self._last(end)
-        # Before files are removed: a reader that misses one looks here.
+        # Before files are removed: a reader that misses a file reads this note.
         await SEAL(
             self._store.conn,
             sealed=self._keys.audit_sealed,
@@ -524,7 +528,7 @@ class AuditMover:
         return self._files.place(end - 1) if end else (0, 0)
 
     def _written(self, rows: list[Row], end: int) -> Segment:
-        """Write a segment behind the newest one, whose entries end at an index."""
+        """Write the next segment, after the newest one, which ends at an index."""
         start = end or self._files.index_of(entry_id(rows[0].seq))
         what = "Nothing of the audit log leaves the store"
         found = audit_segments.compared(self._files, start, rows, what=what)
@@ -535,7 +539,7 @@ class AuditMover:
         return segment
 
     async def _is_full(self, last: EntryId) -> bool:
-        """Return whether there is a segment behind a place, or an entry that waited."""
+        """Return whether the entries after a position fill a segment or are overdue."""
         conn, audit = self._store.conn, self._keys.audit
         reply, length = await conn.transaction(
             ["XRANGE", audit, f"({_text(last)}", "+", "COUNT", 1], ["XLEN", audit]
@@ -544,7 +548,8 @@ class AuditMover:
         if not found:
             return False
         waited_ms = await conn.now_ms(audit) - entry_id(found[0].id)[0]
-        # The length counts some that are in files already: the store drops whole nodes.
+        # The length includes some entries that are already in files, because the store
+        # drops whole nodes.
         is_late = waited_ms > SEAL_AFTER.total_seconds() * 1000
         return is_late or number(length) > SEGMENT + 200
 
@@ -558,7 +563,7 @@ class AuditMover:
         return found
 
     async def _over(self, found: list[Segment]) -> list[Segment]:
-        """Return the segments whose time is over; the newest is kept."""
+        """Return the segments past their retention; the newest one is kept."""
         kept_ms = int(self._store.audit_kept.total_seconds() * 1000)
         oldest_ms = await self._store.conn.now_ms(self._keys.audit) - kept_ms
         places = await asyncio.to_thread(

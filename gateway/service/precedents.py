@@ -51,17 +51,17 @@ def past_of(
     usage: CallUsage,
     totals: Mapping[str, int],
 ) -> Past:
-    """Return what is known of earlier calls when an item is evaluated again.
+    """Return the earlier calls that count in a new evaluation of an item.
 
-    A call that is approved already keeps its place: those that were approved after it
-    do not count against it.
+    An approved call keeps its place: calls that were approved later do not count
+    against it.
 
     Args:
-        policy: of now.
-        item: as it stands in the record.
+        policy: the current policy.
+        item: as in the record.
         known: the precedents of its effect.
-        usage: what it uses of windows.
-        totals: what they come to.
+        usage: the item's uses of windows.
+        totals: totals of these windows, by name.
     """
     rule = EffectiveRules(policy, item.ctx.agent, item.tool)
     found = known.precedents if known else ()
@@ -99,9 +99,9 @@ def _totals(
 
 
 def _is_hidden(policy: Policy, window: WindowRule) -> bool:
-    """Return whether a total would tell of an argument that the policy hides."""
-    # The total of one call is its amount. That call may be of another tool or agent,
-    # which hides what the card at hand shows.
+    """Return whether a total could reveal an argument that the policy hides."""
+    # The total of one call is its amount. That call may belong to another tool or
+    # agent, whose rule hides this argument.
     redact = {
         hidden
         for place, rule in policy.tool_rules()
@@ -113,22 +113,21 @@ def _is_hidden(policy: Policy, window: WindowRule) -> bool:
 
 
 def _overlap(path: str | None, hidden: str) -> bool:
-    """Return whether one of two paths leads into the other or is it."""
+    """Return whether two paths are equal or one is inside the other."""
     pairs = zip((path or "").split("."), hidden.split("."), strict=False)
     return bool(path) and all(a == b or "*" in {a, b} for a, b in pairs)
 
 
 @dataclass(frozen=True)
 class TurnPrecedents:
-    """The effects of a turn's calls, and what rules may ask of earlier ones.
+    """The effects of a turn's calls, and the precedents that its rules need.
 
     Attributes:
-        policy: that says which calls are the same, and what is asked.
-        turn: whose calls they are.
-        keys: of the tenant.
-        effects: of each call.
-        effects_read: by position, the effects of the calls whose rules ask for
-            precedents.
+        policy: defines the effect of a call, and the rules that need precedents.
+        turn: the turn.
+        keys: keys of the tenant.
+        effects: the effect of each call.
+        effects_read: effects whose precedents are needed, by position of the call.
     """
 
     policy: Policy
@@ -141,7 +140,7 @@ class TurnPrecedents:
     def of(
         cls, policy: Policy, keys: Keys, turn: Turn, *, is_unread: bool = False
     ) -> TurnPrecedents:
-        """Return those of a turn; ``is_unread`` when no rule asks for any."""
+        """Return the precedents to read for a turn: none if ``is_unread``."""
         agent = turn.ref.agent
         effects = [
             effect_of(
@@ -158,8 +157,8 @@ class TurnPrecedents:
         effects_read = {
             position: effects[position]
             for position, call in enumerate(turn.calls)
-            # Read only where a rule asks: most auto-approved calls need no precedents.
-            # Or where the same a second time is not covered by a standing approval.
+            # Read only if a rule needs them, which is rare for auto-approved calls, or
+            # if a standing approval could cover the call, but not a second one like it.
             if effects[position]
             and (
                 reads_precedents(policy, agent, call.tool)
@@ -169,7 +168,7 @@ class TurnPrecedents:
         return cls(policy, turn, keys, effects, effects_read)
 
     def known(self, load: AgentLoad) -> list[Known]:
-        """Return the precedents that the calls are evaluated by."""
+        """Return the precedents for the evaluation of the calls."""
         wanted = {self._key(effect) for effect in self.effects_read.values()}
         return [load.precedents[key] for key in sorted(wanted)]
 
@@ -179,10 +178,10 @@ class TurnPrecedents:
         """Return the facts of a call with the counts of its precedents.
 
         Args:
-            position: of the call.
-            facts: without them.
-            load: what was read.
-            ran: how many calls with its effect come before it in the turn and run.
+            position: position of the call.
+            facts: the facts without these counts.
+            load: the state of the agent as read.
+            ran: number of earlier calls in the turn that run with the same effect.
         """
         effect = self.effects_read.get(position)
         if effect is None:
@@ -197,9 +196,9 @@ class TurnPrecedents:
     def has_precedent(
         self, position: int, load: AgentLoad, kind: PrecedentKind
     ) -> bool:
-        """Return whether another call with the effect of this one is of a kind.
+        """Return whether another call with the same effect is of this kind.
 
-        True as well where nothing was read of its effect.
+        Also True if the precedents of the effect were not read.
         """
         effect = self.effects_read.get(position)
         if effect is None:
@@ -208,7 +207,7 @@ class TurnPrecedents:
         return any(one.kind is kind for one in found if one.call != own)
 
     def auto_runs(self, verdicts: Sequence[Verdict]) -> list[Row]:
-        """Return the precedents that the calls without a record are from now on."""
+        """Return rows that record the calls without a record as precedents."""
         return [
             row_of_auto_run(self.keys, self.effects[position], self._auto_run(position))
             for position, verdict in enumerate(verdicts)
@@ -224,7 +223,7 @@ class TurnPrecedents:
         )
 
     def _name(self, position: int) -> str:
-        """Return a name for a call without a record, the same for the same call."""
+        """Return a stable name for a call without a record."""
         # The members of a `Context`, see `proposals.context_of`.
         ctx: JsonObject = {"tenant": self.keys.tenant, **self.turn.ref.names}
         ctx["tool_call_id"] = self.turn.calls[position].tool_call_id
@@ -236,12 +235,12 @@ class TurnPrecedents:
 
 
 class CallUsage(Record):
-    """What one call adds to its windows, and why a share is not known.
+    """The amounts that one call adds to its windows, and why some are unknown.
 
     Attributes:
-        uses: given back when the call does not run.
-        requests: kept, also when the call does not run.
-        problems: sentences of ours; each one raises.
+        uses: released when the call does not run.
+        requests: kept even if the call does not run.
+        problems: sentences of the gateway; each one raises the tier.
     """
 
     uses: tuple[Use, ...] = ()
@@ -250,11 +249,11 @@ class CallUsage(Record):
 
     @property
     def reserved(self) -> tuple[Use, ...]:
-        """Return everything that is reserved while the call is evaluated."""
+        """Return all uses that are reserved while the call is evaluated."""
         return (*self.uses, *self.requests)
 
     def requests_before(self, totals: Mapping[str, int]) -> dict[str, int]:
-        """Return what windows of requests held before this call, by window key."""
+        """Return the totals of windows of requests before this call, by window key."""
         return {one.window: totals[one.name] - one.micro for one in self.requests}
 
 
@@ -268,9 +267,9 @@ def usage_of(
     requester: str,
     declared_schema: JsonObject | None,
 ) -> CallUsage:
-    """Return what a call with these arguments uses.
+    """Return the window usage of a call with these arguments.
 
-    The same call has the same uses each time, so that nothing counts it twice.
+    The same call has the same uses each time, so it is never counted twice.
     """
     found = window_uses(
         policy,
@@ -280,8 +279,7 @@ def usage_of(
         requester=requester,
         declared_schema=declared_schema,
     )
-    # From where the call comes, so that the same call holds the same use again when it
-    # is submitted again.
+    # Derived from the context, so that a repeated submission reuses the reservation.
     call = digest.tagged_hash(USE_TAG, digest.canonical({**ctx.as_dict()}))
     uses, requests = list[Use](), list[Use]()
     for one in found.uses:
@@ -289,8 +287,7 @@ def usage_of(
             use_of(
                 keys.window(one.window, one.key),
                 name=one.window,
-                # 128 bits are enough to tell calls apart, and a window may hold
-                # thousands.
+                # 128 bits distinguish calls, and a window may have thousands.
                 call=call.removeprefix("sha256:")[:32],
                 micro=one.amount_micro,
                 within_ms=one.within_ms,
@@ -304,16 +301,16 @@ def usage_of(
 def totals_of_waiting(
     item: Item, usage: CallUsage, totals: Sequence[int]
 ) -> dict[str, int]:
-    """Return what the windows of a waiting call come to, by name.
+    """Return the totals of a waiting call's windows, by name.
 
-    Uses count with everything else that is reserved now. Requests count with those
-    that came before: a later one changes nothing about the place of this one. In a
-    window that the call did not ask in, all that are counted now came before.
+    Uses count with all other current reservations. Requests count only with earlier
+    requests, because later ones do not change the place of this one. In a window that
+    had no request of this call, all counted requests are earlier.
 
     Args:
         item: the call.
-        usage: what it uses.
-        totals: what its windows come to now, in the order of ``usage.reserved``.
+        usage: its window usage.
+        totals: current totals of its windows, in the order of ``usage.reserved``.
     """
     names = (use.name for use in usage.reserved)
     found = dict(zip(names, totals, strict=True))
@@ -332,15 +329,15 @@ def facts_of(
     requester: str,
     requests_10m: int,
 ) -> Facts:
-    """Return what is known of a call's moment.
+    """Return the facts for the evaluation of a call at this moment.
 
     Args:
-        load: of the agent.
-        usage: what the call uses.
-        totals: what each of its windows comes to.
-        requester: Slack id of who asked the agent, or empty.
-        requests_10m: what the agent asked people for in ten minutes, this call
-        included.
+        load: state of the agent.
+        usage: the call's window usage.
+        totals: totals of its windows, by name.
+        requester: Slack id of the requester, or empty.
+        requests_10m: requests of the agent to people in ten minutes, including this
+            call.
     """
     return Facts(
         now_ms=load.now_ms,

@@ -1,7 +1,7 @@
 """Submit a turn: reserve windows, evaluate the policy, open approvals.
 
-What is evaluated by and what is written are apart, and everything that could move in
-between is checked again in the step that writes; then the turn is evaluated once more.
+Reading, evaluation and writing are separate steps. The write checks again every input
+that can change in between; if one has changed, the turn is evaluated again.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ from keyturn.gateway.triage.asking import Triage
 
 # Recognise turns whose every call runs by the policy alone, and open them unread.
 #
-# What is decided of such a turn depends neither on its arguments, nor on the moment,
-# nor on earlier calls. So nothing is read before it opens: one round trip less. What
-# stops a call in spite of its policy (a freeze, a pause, a rejection, an earlier submit
-# of the turn) is compared in the step that opens it; where there is any, nothing is
-# written, and the turn is evaluated as every other one.
+# The verdicts on such a turn depend neither on its arguments, nor on the time, nor on
+# earlier calls. So nothing is read before it opens, which saves a round trip. A freeze,
+# a pause, a rejection or an earlier submission of the turn would stop a call anyway.
+# The step that opens the turn checks for them. If there is one, nothing is written, and
+# the turn is evaluated like any other.
 
 
 def always_auto(policy: Policy, turn: Turn) -> list[Evaluation] | None:
-    """Return what is said of each call; None when not every one always runs."""
-    # A draw, and what it is drawn of, is different each time.
+    """Return the evaluation of each call; None unless all of them always run."""
+    # The draw of a spot check differs each time.
     if policy.spot_checks is not None or not all(map(_is_plain, turn.calls)):
         return None
     found = [_always(policy, turn.ref.agent, call.tool) for call in turn.calls]
@@ -89,7 +89,7 @@ def always_auto(policy: Policy, turn: Turn) -> list[Evaluation] | None:
 
 
 def _is_plain(call: ProposedCall) -> bool:
-    """Return whether nothing but the policy has a say in a call."""
+    """Return whether only the policy decides a call."""
     return bool(call.tool) and not (call.hint or call.problem or call.is_question)
 
 
@@ -109,9 +109,9 @@ def _always(policy: Policy, agent: str, tool: str) -> Evaluation | None:
 
 @dataclass(frozen=True)
 class EvaluatedTurn:
-    """A turn, what its calls use, and what it came to.
+    """A turn, the usage of its calls, and its result.
 
-    ``is_unread`` says that nothing was read of its agent.
+    ``is_unread`` is True if it was evaluated without the state of its agent.
     """
 
     same: TurnPrecedents
@@ -122,7 +122,7 @@ class EvaluatedTurn:
     is_unread: bool = False
 
     def preconditions(self) -> Preconditions:
-        """Return what must not change while the turn opens."""
+        """Return the facts that must not change while the turn opens."""
         turn, verdicts = self.same.turn, self.proposal.verdicts
         requests = [use for one in self.usage for use in one.requests]
         protect = self.same.policy.protect
@@ -157,8 +157,8 @@ class EvaluatedTurn:
         return [use for verdict, one in pairs if of(verdict) for use in one.uses]
 
 
-# Each attempt that fails had somebody else's turn, freeze or reservation in between.
-# Many agents of one tenant may submit at once; a claim has fewer rivals.
+# An attempt fails if another turn, freeze or reservation came in between. Many agents
+# of one tenant may submit at once; a claim has fewer rivals.
 _ATTEMPTS = 64
 
 _NO_FACTS = ThreadFacts()
@@ -169,10 +169,10 @@ class Submitter(PolicyService):
     """Evaluate the turns of a tenant's agents.
 
     Args:
-        store: where everything is kept.
+        store: the store.
         policy: returns the policy in force now.
-        tenant: whose agents these are.
-        triage: asked about the calls that the policy puts to it.
+        tenant: the tenant of the agents.
+        triage: assesses the calls that the policy selects for it.
     """
 
     def __init__(
@@ -191,15 +191,15 @@ class Submitter(PolicyService):
 
         Raises:
             StoreUnavailable: when nothing was opened.
-            CorruptRecord: when what is stored of the turn is damaged.
-            TooManySpeakers: when nobody could say later who asked for these calls.
+            CorruptRecord: when the stored verdicts of the turn are damaged.
+            TooManySpeakers: when the run has more people than the store can record.
             RefReused: when the turn was submitted before with other calls.
             NotAllowed: when the turn itself cannot be stored.
         """
         check_texts(turn)
         spelled = {call.tool_call_id: call.args for call in turn.calls}
-        # Before anything evaluates them: 1.0 and 1, or another order of keys, are one
-        # call.
+        # Canonical before any evaluation: 1.0 and 1, or another order of keys, are the
+        # same call.
         calls = await aside(partial(_canonical, turn.calls), spelled.values())
         turn = turn.with_(calls=calls)
         ref = turn.ref
@@ -213,7 +213,8 @@ class Submitter(PolicyService):
             return opened
         triage = TurnTriage(self._triage, turn)
         for _ in range(_ATTEMPTS):
-            # One policy for a whole attempt: it says what is read of earlier calls.
+            # One policy for a whole attempt: it determines which earlier calls are
+            # read.
             of_turn = partial(TurnPrecedents.of, self._policy(), keys)
             same = await aside(partial(of_turn, turn), _args(turn))
             wanted_of = partial(denials.wanted_of, turn.calls)
@@ -228,8 +229,8 @@ class Submitter(PolicyService):
                 turn_key=turn_key,
                 wanted=wanted,
             )
-            # Submitted before. Nothing is evaluated or reserved again, but a freeze
-            # counts.
+            # Submitted before: nothing is evaluated or reserved again, except that
+            # freezes count.
             if load.verdicts is not None:
                 kept = await self._read(keys, turn_key, turn, load.verdicts)
                 kept = kept.halted(load, ref.agent)
@@ -248,7 +249,7 @@ class Submitter(PolicyService):
     async def _open_unread(
         self, turn: Turn, turn_key: str
     ) -> tuple[tuple[Verdict, ...], Sequence[Listed]] | None:
-        """Open a turn whose calls run whatever is read; None: evaluate it."""
+        """Open a turn whose calls always run; None if it needs an evaluation."""
         policy = self._policy()
         evaluations = always_auto(policy, turn)
         if evaluations is None:
@@ -268,7 +269,7 @@ class Submitter(PolicyService):
     async def _by_now(
         self, same: TurnPrecedents, kept: StoredVerdicts, load: AgentLoad
     ) -> tuple[Verdict, ...]:
-        """Return known verdicts without those that the policy of now refuses."""
+        """Return known verdicts; revoke those that the current policy refuses."""
         turn, policy = same.turn, same.policy
         if kept.is_of(policy):
             return kept.verdicts
@@ -288,9 +289,9 @@ class Submitter(PolicyService):
         return tuple(found)
 
     async def _join(self, turn: Turn) -> None:
-        """Let the people of the run around this one count as its own.
+        """Add the people of the enclosing run to this one.
 
-        They are kept with the thread: it may be resumed by itself later.
+        They are stored with the thread, because it may be resumed alone later.
         """
         run_ref, enclosing = turn.ref.run_ref, turn.enclosing_run
         threads = self._store.threads
@@ -318,8 +319,8 @@ class Submitter(PolicyService):
     ) -> EvaluatedTurn | None:
         turn, policy, args = same.turn, same.policy, _args(same.turn)
         usage = [
-            # What goes back to the model is not a request; its amounts are unknown.
-            # A question uses nothing: windows are about calls that run.
+            # A call that returns to the model is not a request, and its amounts are
+            # unknown. A question uses nothing: windows count calls that run.
             CallUsage()
             if call.is_question or is_returned_unasked(policy, call)
             else self._usage(same, call, load)
@@ -330,12 +331,12 @@ class Submitter(PolicyService):
             totals = await self._store.windows.reserve(
                 same.keys, turn_key, [one.reserved for one in usage]
             )
-        # Another process opened this turn meanwhile: the next load finds its verdicts.
+        # Another process opened this turn first: the next load finds its verdicts.
         if totals is None:
             return None
         evaluate_all = partial(evaluated_calls, same, load, usage, totals)
-        # Evaluated twice: triage is asked about the calls as the policy alone sees
-        # them.
+        # Evaluated twice, because triage gets the calls as evaluated by the policy
+        # alone.
         evaluated = await aside(partial(evaluate_all, {}), args)
         triaged = await triage.assess(evaluated, now_ms=load.now_ms)
         if triaged:
@@ -399,8 +400,7 @@ class Submitter(PolicyService):
             turn=same.turn,
             tenant=self._tenant,
             new_approval_id=lambda: same.keys.approval_of_turn(turn_key, next(numbers)),
-            # 128 random bits keep the hash that a card shows from confirming a guess at
-            # arguments.
+            # With 128 random bits, the hash on a card cannot confirm guessed arguments.
             salt=lambda: secrets.token_hex(16),
             facts=facts,
             policy_digest=same.policy.digest,
@@ -437,18 +437,18 @@ def _canonical(calls: Sequence[ProposedCall]) -> tuple[ProposedCall, ...]:
 
 # Attach people's earlier answers to the calls that a run submits next.
 #
-# Only answers of the same run count, the newest of the last day: an agent that asked
-# which order is meant and then acts on one is reviewed beside the answer. Nothing is
-# decided by it.
+# Only answers of the same run and the last day count, the newest ones. If an agent asks
+# which order to use and then acts on one, the reviewer sees the answer with the call.
+# An answer decides nothing.
 
 MOST_SETS = 3
-"""Answered sets of questions that a card has at most."""
+"""Most answered sets of questions on a card."""
 
 
 async def with_answers(
     store: Store, keys: Keys, run_ref: RunRef, proposal: Proposal
 ) -> Proposal:
-    """Return what is to be opened, with the answers beside calls that people decide.
+    """Return the proposal, with earlier answers added to its reviewed approvals.
 
     Raises:
         StoreUnavailable: when the run's approvals cannot be read.
@@ -480,7 +480,7 @@ def _answer_in(loaded: Loaded) -> Answered | None:
 
 
 def canonical(call: ProposedCall) -> ProposedCall:
-    """Return a call as it would run: what its canonical bytes parse to."""
+    """Return a call as it would run: with arguments parsed from canonical bytes."""
     try:
         args = cast("JsonObject", digest.parsed(call.args))
     except BadJson:
@@ -489,7 +489,7 @@ def canonical(call: ProposedCall) -> ProposedCall:
 
 
 def _original_args(call: ProposedCall) -> JsonObject | None:
-    """Return what the model wrote; what no call could hold is not evidence either."""
+    """Return the model's arguments; None if they are absent, invalid or too large."""
     if call.original_args is None:
         return None
     try:

@@ -1,6 +1,6 @@
 """Extend an approval's deadline, mark who handles it, and apply due timers.
 
-None of these decides anything, and none keeps others from deciding.
+These changes decide nothing, and others can still decide.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from keyturn.gateway.approvals.timing import (
 from keyturn.gateway.protocol.records import ItemState
 
 TAKEN_FOR = timedelta(minutes=10)
-"""How long "I'm on it" stands by itself."""
+"""Duration of "I'm on it"."""
 
 _TAKEN_MS = int(TAKEN_FOR.total_seconds() * 1000)
 _FIRED = {
@@ -54,22 +54,21 @@ def extend(approval: Approval, reviewer: Reviewer, now_ms: int) -> Change | Refu
     """Add half of the original time, up to `LONGEST` times of it in total.
 
     Args:
-        approval: the record as it stands.
-        reviewer: who asks for it; has to be one who may decide a waiting call.
+        approval: the current record.
+        reviewer: the person who asks; must be allowed to decide a waiting call.
         now_ms: the store's clock.
     """
     refused = refusal(approval, reviewer, now_ms)
     if refused is not None:
         return refused
-    # Half of the original time and not of what is left, which would shrink with each
-    # click.
+    # Half of the original time and not of the rest, which would shrink with each click.
     added_ms = approval.ttl_ms // 2
     longer = [
         item.with_(expires_at_ms=until_ms)
         for item in approval.items
         if item.is_pending
         and not is_late(approval, item, now_ms)
-        # A call that gets nothing keeps its end.
+        # A call at its limit keeps its end.
         and (until_ms := _extended_ms(approval, item, added_ms))
     ]
     if not longer:
@@ -86,7 +85,7 @@ def extend(approval: Approval, reviewer: Reviewer, now_ms: int) -> Change | Refu
 def acknowledge(
     approval: Approval, reviewer: Reviewer, now_ms: int
 ) -> Change | Refusal:
-    """Mark that somebody handles an approval, for `TAKEN_FOR`; the latest one counts.
+    """Mark a person as handling an approval, for `TAKEN_FOR`; the latest one counts.
 
     Arguments are those of `extend`.
     """
@@ -99,9 +98,9 @@ def acknowledge(
 
 
 def fire(approval: Approval, kind: TimerKind, now_ms: int) -> Change | None:
-    """Return what a due timer does; None when nobody is waited for any more.
+    """Return the change by a due timer; None if the approval does not wait any more.
 
-    It reminds people, calls others, asks about a doubt again, or ends "I'm on it".
+    It reminds people, escalates, asks about a doubt again, or ends "I'm on it".
     """
     states = {item.state for item in approval.items}
     called = approval.waiting.escalate_to if kind is TimerKind.ESCALATE else ()
@@ -110,11 +109,12 @@ def fire(approval: Approval, kind: TimerKind, now_ms: int) -> Change | None:
     if kind is TimerKind.DOUBT:
         if ItemState.IN_DOUBT not in states:
             return None
-        # Set again in the same step: a process that dies after it loses no later
+        # Set the timer again in the same step: a crash right after it loses no
         # reminder.
         again = (kind.value, now_ms + DOUBT_THEN_MS)
         return Change(after, (event,), fires=kind, timers=(again,))
-    # A reminder of what has ended, or ends with the next sweep, would only confuse.
+    # A reminder about a call that has ended, or ends with the next sweep, would only
+    # confuse.
     if ItemState.PENDING not in states or is_over(approval, now_ms):
         return None
     match kind:
@@ -132,9 +132,9 @@ def fire(approval: Approval, kind: TimerKind, now_ms: int) -> Change | None:
 def refusal(
     approval: Approval, reviewer: Reviewer, now_ms: int, *, call: int | None = None
 ) -> Refusal | None:
-    """Return why somebody may not act on what waits; None: they may.
+    """Return why this person may not act on the waiting calls; None: they may.
 
-    They have to be one who may decide this call, or any that waits for None.
+    They must be allowed to decide this call, or any waiting call if ``call`` is None.
     """
     items = approval.items if call is None else approval.items[call : call + 1]
     waiting = [item for item in items if item.is_pending]
@@ -149,14 +149,14 @@ def refusal(
         )
         for item in waiting
     ]
-    # Somebody who may decide one call of the card may ask for time for all of it.
+    # A reviewer of one call may extend the time of the whole card.
     if None in reasons:
         return None
     return Forbidden(reason=next(each for each in reasons if each))
 
 
 def _extended_ms(approval: Approval, item: Item, added_ms: int) -> int:
-    """Return the end of a call with so much more time; 0: it can get no more."""
+    """Return the end of a call with this much more time; 0: it can get no more."""
     end_ms = end_of(approval, item)
     until_ms = min(end_ms + added_ms, latest_ms(approval, item))
     return until_ms if until_ms > end_ms else 0
@@ -175,6 +175,6 @@ def _change(
             **({ENDS_DIFFER: "yes"} if len(ends(after)) > 1 else {}),
         },
     )
-    # Not after the end: the sweep may expire the card between the reading and this
+    # Only before the end: the sweep may expire the card between the read and this
     # write.
     return Change(after, (event,), before_ms=next_end_ms(before, now_ms))

@@ -32,12 +32,12 @@ from keyturn.gateway.protocol.records import Finding, ItemState, Person, Verb
 
 @dataclass(frozen=True)
 class DecisionContext:
-    """What a decision is made over: the record, the click, the person, the time.
+    """Inputs of a decision: the record, the click, the person, the time.
 
-    ``reviewer`` stands in for those alone whose roles count here; ``resolved`` is the
-    same person with everybody who handed their queue to them. ``key`` signs what they
-    say; None: nobody signs. ``waiting_now`` is what the current policy asks for the
-    call without the edit that is decided on.
+    ``reviewer`` stands in only for delegators whose roles count here; ``resolved`` is
+    the same person with all their delegators. ``key`` signs the decision; None: it is
+    not signed. ``waiting_now`` is the current policy's decision on the call without the
+    edit under decision.
     """
 
     approval: Approval
@@ -53,19 +53,19 @@ class DecisionContext:
 
     @cached_property
     def requirement(self) -> Requirement:
-        """Return who has to agree, by both the old and the current policy."""
+        """Return the requirement by both the old and the current policy."""
         if self.policy_now is None:
             return self.item.requirement
-        # The policy may change between the card and the click, in either direction:
-        # neither an old card nor a new file may need fewer people than the other.
+        # The policy may change between the card and the click, in either direction: the
+        # stricter of the two versions counts.
         return quorum.stricter(self.item.requirement, self.policy_now.requirement)
 
     @property
     def lapses_at_ms(self) -> int:
-        """Return when an authorization that is given now ends by itself."""
+        """Return the end of an authorization that is given now."""
         bounds = self.item.bounds
         if bounds is not None:
-            return bounds.until_ms  # as those who gave it saw it
+            return bounds.until_ms  # the end that the givers saw
         now = self.policy_now.authorization_ms if self.policy_now else 0
         ages = (self.item.authorization_ms, now)
         return self.now_ms + timing.authorization_ms(*ages)
@@ -78,12 +78,12 @@ class DecisionContext:
 
     @property
     def withdraws(self) -> bool:
-        """Return whether this person asked for the call, so a no takes it back."""
+        """Return True if this person asked for the call: a rejection withdraws it."""
         return quorum.is_among(self.reviewer.person, self.approval.principals)
 
     @property
     def on_behalf_of(self) -> tuple[Person, ...]:
-        """Return those for whom this person decides here."""
+        """Return the delegators for whom this person decides here."""
         return tuple(other.person for other in self.reviewer.stands_in_for)
 
     def vote(
@@ -96,10 +96,10 @@ class DecisionContext:
         finding: Finding | None = None,
         note: str = "",
     ) -> Vote:
-        """Return this person's word for what would run, with the roles they hold.
+        """Return this person's vote for the current action, with their roles.
 
-        With a finding, it is about the latest attempt to run it, and no verb; the note
-        is signed with it.
+        With a finding, the vote is about the latest attempt and has no verb; its
+        signature covers the note.
         """
         vote = Vote(
             by=self.reviewer.person,
@@ -122,7 +122,7 @@ class DecisionContext:
     def decision_record(
         self, verb: Verb, text: str, answers: tuple[str, ...] = ()
     ) -> DecisionRecord:
-        """Return this person's word as the one that ends the waiting.
+        """Return the record of this person's decision that ends the wait.
 
         An approval is signed by its votes.
         """
@@ -141,7 +141,7 @@ class DecisionContext:
         return record.with_(signed=self._signed(word, verb, roles))
 
     def edit_signature(self, item: Item) -> Signature | None:
-        """Return the signature of an edit that this person made."""
+        """Return the signature of this person's edit."""
         word = word_of_edit(self.approval, item)
         if self.key is None or word is None:
             return None
@@ -168,16 +168,16 @@ class DecisionContext:
         return signed(word, unsigned, self.key)
 
     def needs_reason(self, *verbs: Verb) -> bool:
-        """Return whether one of these decisions has to say why, then or now."""
+        """Return True if one of these decisions needs a reason, then or now."""
         now = self.policy_now.requires_reason if self.policy_now else ()
         return any(verb in (*self.item.requires_reason, *now) for verb in verbs)
 
 
 def reopened(context: DecisionContext, item: Item, version: int) -> Approval:
-    """Return the next record; what still waits at a stricter tier waits no longer."""
+    """Return the next record; an item raised to a stricter tier waits no longer."""
     approval = following(context.approval, item, version=version)
     is_raised = item.is_pending and item.tier is not context.item.tier
-    # 0 is a time that nobody set, not one that is over.
+    # 0 is a time that is not set, not one that is over.
     if not is_raised or context.policy_now is None or not context.policy_now.ttl_ms:
         return approval
     return timing.with_earlier_deadline(
@@ -193,9 +193,9 @@ def event_of(
     *,
     reason: str | None = None,
 ) -> Event:
-    """Return what is announced of a decision: who, what, under which policy.
+    """Return the event of a decision: person, action, policy.
 
-    Without a ``reason``, that of the decision that the item holds.
+    ``reason`` defaults to the text of the item's decision.
     """
     actor: Person = context.reviewer.person
     policy_now, behalf = context.policy_now, listed(context.on_behalf_of)
@@ -204,8 +204,8 @@ def event_of(
     event = approval_event(context.approval, name, item, reason=reason)
     return event.with_(
         version=version,
-        # Of the policy that was asked for this decision, which may not be the one that
-        # opened the card.
+        # The policy evaluated for this decision may differ from the one that opened the
+        # card.
         policy_digest=(policy_now or context.approval).policy_digest,
         actor=f"{actor.team}/{actor.user}",
         roles=quorum.roles_of(context.reviewer, item.requirement.roles),
@@ -220,10 +220,10 @@ def event_of(
 
 
 def _measured(context: DecisionContext, item: Item) -> dict[str, str]:
-    """Return what metrics need of the last word on a waiting call."""
+    """Return the data for metrics about a decision that ends a wait."""
     if item.is_pending or not context.item.is_pending:
         return {}
-    # What went back to people waits from then on.
+    # A call that went back to people waits from then on.
     since_ms = context.item.changed_at_ms or context.approval.created_at_ms
     waited = {WAITED_MS: str(max(0, context.now_ms - since_ms))}
     is_edited = item.state is ItemState.AUTHORIZED and item.edit is not None
@@ -231,5 +231,5 @@ def _measured(context: DecisionContext, item: Item) -> dict[str, str]:
 
 
 def listed(people: Iterable[Person]) -> str:
-    """Return people as an event names them."""
+    """Return people in the format of events."""
     return " ".join(f"{person.team}/{person.user}" for person in people)

@@ -17,9 +17,9 @@ from keyturn.gateway.protocol.records import ItemState
 
 # Change records after the store or the checkpoints were lost or restored.
 #
-# The store and the checkpoints are two places, and a copy of one may be older than the
-# other. Then a record says less than what happened: a call that it calls authorized may
-# have run since. Nothing here lets a call run: each change ends it, or asks people.
+# The store and the checkpoints are separate, and a copy of one may be older than the
+# other. Such a record may miss events: a call that it shows as authorized may have run
+# since. No change here lets a call run: it ends the call, or asks people.
 
 THREAD_LOST = "The saved state of the agent's conversation is gone."
 RESTORED = (
@@ -33,11 +33,11 @@ _ENDS = {ItemState.PENDING: Transition.WITHDRAW, ItemState.AUTHORIZED: Transitio
 def end_with_thread(approval: Approval, item: Item, now_ms: int) -> Change | None:
     """End a call whose thread is gone; None when it is under way or has ended.
 
-    A started call is left to the process that runs it, or to people when none does; an
-    overdue call, to the sweeper.
+    A started call is left to the process that runs it, or else to people; an overdue
+    call is left to the sweeper.
     """
     transition = _ENDS.get(item.state)
-    # The sweep ends it as expired, which is what people read on the card.
+    # The sweep ends it as expired, and the card shows that.
     if transition is None or is_late(approval, item, now_ms):
         return None
     why = reason_of_end(item, THREAD_LOST, now_ms).with_(is_final=True)
@@ -45,21 +45,20 @@ def end_with_thread(approval: Approval, item: Item, now_ms: int) -> Change | Non
 
 
 def doubt_restored(approval: Approval, item: Item, now_ms: int) -> Change | None:
-    """Return the change to a call in a record that is older than what happened.
+    """Return the change to a call in a record that is older than its events.
 
-    An authorized one may have run, so people reconcile it. One that waits
-    goes on waiting with a warning, without the votes of those who did not see it, and
-    with a version of its own, so that no click on a card without it counts. None for a
-    call that has ended, and for one that was started: it will be in doubt by itself.
+    An authorized call may have run, so people reconcile it. A waiting call keeps
+    waiting, with a warning and without its earlier votes. It gets a new version, which
+    invalidates clicks on a card without the warning. None for a call that has ended,
+    and for a started one: it will become in doubt by itself.
     """
-    # Its uses since then are not known, so it covers nothing more.
+    # Its uses since then are not known, so it covers no further call.
     if item.is_standing:
         return standing.end(approval, standing.RESTORED, now_ms)
     why = reason_of_end(item, RESTORED, now_ms).with_(is_restored=True)
     if item.state is ItemState.AUTHORIZED:
         return by_gateway(approval, item.moved(Transition.DOUBT, now_ms, revoked=why))
-    # Twice is once: without the second test each repair would drop the votes given
-    # since.
+    # Idempotent: without the second test each repair would drop the newer votes.
     if not item.is_pending or item.is_restored:
         return None
     if is_late(approval, item, now_ms):
@@ -69,7 +68,7 @@ def doubt_restored(approval: Approval, item: Item, now_ms: int) -> Change | None
 
 
 def reason_of_end(item: Item, reason: str, now_ms: int) -> Revocation:
-    """Return the note about what the gateway itself did to a call."""
+    """Return the note about the gateway's own change to a call."""
     # Not counted as one more: the policy revoked nothing here.
     times = item.revoked.times if item.revoked else 0
     return Revocation(
@@ -78,10 +77,10 @@ def reason_of_end(item: Item, reason: str, now_ms: int) -> Revocation:
 
 
 NO_LONGER_ASKED = "It was authorized, and its agent no longer asks for it."
-"""Why an authorized call is withdrawn."""
+"""Reason for the withdrawal of an authorized call."""
 
 MOVED_ON = "A newer message came."
-"""Why an authorized call lapses before its time."""
+"""Reason for the early lapse of an authorized call."""
 
 _WITHDRAWN = {
     ItemState.PENDING: Transition.WITHDRAW,
@@ -90,11 +89,11 @@ _WITHDRAWN = {
 
 
 def end_overdue(approval: Approval, now_ms: int) -> Change | None:
-    """End what is overdue in an approval; None when nothing is.
+    """End the overdue items of an approval; None if there are none.
 
-    Pending items expire, unused authorizations lapse, and executions whose owner fell
-    silent are in doubt. One of an idempotent tool is left to the worker that resumes
-    the thread: it runs the call again.
+    Pending items expire, unused authorizations lapse, and executions without a
+    heartbeat become in doubt. An execution of an idempotent tool is left to the worker
+    that resumes the thread: it runs the call again.
     """
     late = [
         (item, transition)
@@ -120,16 +119,16 @@ def end_waiting(
     *,
     ends: Callable[[Item], bool] = lambda _: True,
 ) -> Change | None:
-    """End what waits because nobody needs it any more; None when nothing waits.
+    """End waiting items that are not needed any more; None if there are none.
 
     Args:
-        approval: the record as it stands.
+        approval: the current record.
         transition: SUPERSEDE when the thread moved on, WITHDRAW when the agent dropped
             the call. An unused authorization lapses when the thread moved on.
         now_ms: the store's clock.
-        ends: which items end, of those that wait.
+        ends: selects the waiting items to end.
     """
-    # What executes is not in it: nothing that was started is called off.
+    # Executing items are not included: a started call is never cancelled.
     open_states = {ItemState.PENDING, ItemState.AUTHORIZED}
     waiting = [it for it in approval.items if it.state in open_states and ends(it)]
     if not waiting:
@@ -152,7 +151,8 @@ def _ended(
     why = reason_of_end(item, reason, now_ms).with_(is_final=True)
     if is_superseded:
         return item.moved(Transition.LAPSE, now_ms, revoked=why)
-    # The votes stay; a decision would read as that of the person who withdrew it.
+    # Keep the votes, but no decision: it would look like one of the person who
+    # withdrew.
     return item.moved(transition, now_ms, decision=None, revoked=why)
 
 
@@ -164,7 +164,7 @@ def _end_event(approval: Approval, ended: Item) -> Event:
 
 
 def quarantined_states(states: Mapping[int, ItemState]) -> dict[int, ItemState]:
-    """Return the next states of a corrupt record, which nobody can decide or run."""
+    """Return the next states of a corrupt record: its calls can no longer run."""
     return {
         index: advance(state, _WITHDRAWN[state])
         for index, state in states.items()

@@ -1,7 +1,6 @@
 """Render a call's arguments as redacted text for reviewers, in fixed order.
 
-Redaction changes what is shown and nothing else: hashed and executed bytes are the
-same with and without it.
+Redaction changes only the displayed text, never the hashed and executed bytes.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 
 HIDDEN = "•••••• (hidden by policy)"
 
-# NaN and Infinity are none, but `json.loads` reads them.
+# NaN and Infinity are no JSON, but `json.loads` accepts them.
 _STARTS_OF_JSON = frozenset('[{"-0123456789tfnNI')
 
 
 class Argument(Record):
-    """One argument as it may be shown: a redacted place reads as hidden."""
+    """One argument for display; a redacted part is replaced by a fixed text."""
 
     name: str
     value: JsonValue
@@ -34,33 +33,34 @@ class Argument(Record):
 
     @property
     def is_like_another(self) -> bool:
-        """Return whether this text would, unquoted, read as another kind of value."""
+        """Return True if this text, unquoted, would look like another kind of value."""
         if self.is_redacted or not isinstance(self.value, str):
             return False
-        # Most texts begin as no JSON does: they are not parsed to find that out.
+        # Most texts do not begin like JSON: skip the parser for them.
         if self.value.lstrip()[:1] not in _STARTS_OF_JSON:
             return self.value == HIDDEN
         try:
             json.loads(self.value)
         except ValueError:
             return self.value == HIDDEN
-        # Deep enough brackets end the parser; then the text surely looks like JSON.
+        # Deeply nested brackets make the parser fail; such a text looks like JSON.
         except RecursionError:
             return True
         return True
 
 
 def redacted(args: JsonObject, paths: Iterable[str]) -> JsonObject:
-    """Return a copy in which every redacted place reads as hidden.
+    """Return a copy in which every redacted part is replaced by a fixed text.
 
     Args:
         args: the arguments.
-        paths: dotted paths such as ``args.card.number``; ``*`` stands for every
-            member or element of one level. A name goes through lists: where ``card`` is
-            a list, at any depth of lists, the number of each is hidden. A value that is
-            no object where the path goes on is hidden whole.
+        paths: dotted paths such as ``args.card.number``; ``*`` matches every member or
+            element of one level. A name also applies to the elements of a list: if
+            ``card`` is a list, at any depth of lists, the number of each element is
+            hidden. If the path continues below a value that is no object, the whole
+            value is hidden.
     """
-    # A copy: what is hidden here still has to be hashed and run.
+    # A copy: the original is still hashed and run.
     shown: JsonObject = dict(args)
     for path in paths:
         shown = _hide_members(shown, path.removeprefix("args.").split("."))
@@ -72,7 +72,8 @@ def arguments(
 ) -> tuple[Argument, ...]:
     """Return the arguments for a card, those named in ``order`` first, then by name."""
     shown = redacted(args, paths)
-    # Not as they come: a model chooses that order, and with it what is read first.
+    # A fixed order: a model chooses the original one, and could put a value out of
+    # sight.
     first = {name: place for place, name in enumerate(order)}
     names = sorted(shown, key=lambda name: (first.get(name, len(first)), name))
     return tuple(
@@ -82,7 +83,7 @@ def arguments(
 
 
 def as_text(value: JsonValue) -> str:
-    """Return a value as a person reads it: text bare, everything else as JSON."""
+    """Return a value for people: text without quotes, everything else as JSON."""
     if isinstance(value, str):
         return value
     is_nested = isinstance(value, dict | list)
@@ -90,7 +91,7 @@ def as_text(value: JsonValue) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Cut a string that is long, and say by how much."""
+    """Cut a long string, and append the number of characters cut."""
     cut = len(text) - most
     return text if cut <= 0 else f"{text[:most]}… ({cut} more characters)"
 
@@ -100,7 +101,7 @@ def differences(
 ) -> tuple[tuple[str, Argument | None, Argument | None], ...]:
     """Return (name, before, after) of every top-level argument that differs.
 
-    A side that has no such argument is None; redacted places read as hidden.
+    A missing argument is None; redacted parts are hidden.
     """
     hidden = tuple(paths)
     old = {argument.name: argument for argument in arguments(before, hidden)}
@@ -110,8 +111,7 @@ def differences(
         for name in sorted(old.keys() | new.keys())
         if name not in before
         or name not in after
-        # Compared before anything is hidden: a change of a hidden value is a change,
-        # too.
+        # Compare before redaction: a change of a hidden value is a change, too.
         or _json(before[name]) != _json(after[name])
     )
 
@@ -119,13 +119,13 @@ def differences(
 def original_text(
     original: JsonObject, args: JsonObject, paths: Iterable[str] = ()
 ) -> str:
-    """Return on one line what a model wrote that its tool reads as something else.
+    """Return, on one line, a model's arguments that its tool reads differently.
 
-    A value is repeated only where the argument of that name is shown as well: nobody
-    knows whether policy would hide one of another name.
+    A value is shown only if the argument of that name is also shown: under another
+    name, the policy might have redacted it.
     """
-    # By the first name only: what the model wrote need not have the shape of the
-    # arguments, so any path into an argument hides all of it here.
+    # Match only the first name: the model's arguments may have another shape, so a path
+    # into an argument hides all of it here.
     hidden = {path.removeprefix("args.").split(".")[0] for path in paths}
     listed: list[str] = []
     for name, value in sorted(original.items()):
@@ -156,14 +156,13 @@ def _hide(node: JsonValue, tokens: list[str]) -> JsonValue:
         return _hide_members(node, tokens)
     if isinstance(node, list):
         head, *rest = tokens
-        # Hidden in each element: what is named is not shown because a tool takes it
-        # several times.
+        # Hide the name in each element: a list of values must not reveal it.
         if not (head == "*" or head.isdecimal()):
             return [_hide(element, tokens) for element in node]
         return [
             _hide(element, rest) if head in {str(index), "*"} else element
             for index, element in enumerate(node)
         ]
-    # What is named would be inside. A model that gives the inner value itself, as a
-    # schema may allow, must not show it.
+    # The hidden value would be inside this one. A model may pass the inner value
+    # directly, if the schema allows it, so hide it too.
     return node if node is None else HIDDEN

@@ -1,9 +1,9 @@
 """Check whether a person may approve, edit, respond to or reject a call.
 
-Approving takes somebody whom the policy names and who did not ask for the call. Saying
-no takes less: the person who asked may take it back, and an editor who may not approve
-the changed call can still reject it. A question is for those who asked the agent first,
-and else for the people whom the policy names.
+An approval needs a reviewer named by the policy who did not ask for the call. A
+rejection needs less: a requester may withdraw the call, and an editor who may not
+approve the changed call can still reject it. A question is answered by its requesters,
+or else by the reviewers.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ def denial_reason(
     requirement: Requirement | None = None,
     then_and_now: Sequence[Requirement] = (),
 ) -> str | None:
-    """Return why a person may not say this, as a sentence for them; None: they may.
+    """Return why a person may not decide this, as a sentence for them; None: they may.
 
     Args:
         approval: the card.
         item: the call on it.
-        reviewer: who it is, resolved now.
-        verb: what they want to say.
-        requirement: who has to agree; None for what is pinned in the item.
-        then_and_now: the requirements of the old and of the current policy. Anybody of
-            either may reject.
+        reviewer: the person, resolved now.
+        verb: of the intended decision.
+        requirement: to check; None for the one pinned in the item.
+        then_and_now: the requirements of the old and of the current policy. A reviewer
+            of either may reject.
     """
     requirement = requirement or item.requirement
     if item.is_question:
@@ -56,8 +56,8 @@ def denial_reason(
     why = quorum.ineligible_reason(reviewer, requirement, approval.principals, barred)
     if why is None or quorum.no_member(reviewer):
         return why
-    # Only if the two policies together leave nobody: a policy that names too few people
-    # by itself is told as such.
+    # Only if the two policies together leave nobody: a policy that alone names too few
+    # people gets its own message.
     was_possible = not any(is_dead_end(approval, item, one) for one in then_and_now)
     is_for_nobody = was_possible and is_dead_end(approval, item, requirement)
     if is_for_nobody:
@@ -73,7 +73,7 @@ def denial_reason(
 
 
 def is_dead_end(approval: Approval, item: Item, requirement: Requirement) -> bool:
-    """Return whether nobody, or not enough people, may approve a call any more."""
+    """Return True if too few people are left who may approve or answer a call."""
     if item.is_question:
         return not (approval.principals or quorum.is_possible(requirement))
     barred = (*approval.principals, *editors(item, requirement))
@@ -81,9 +81,9 @@ def is_dead_end(approval: Approval, item: Item, requirement: Requirement) -> boo
 
 
 def editors(item: Item, requirement: Requirement) -> tuple[Person, ...]:
-    """Return those who may not approve a call because they changed it.
+    """Return the people who may not approve a call because they changed it.
 
-    Earlier editors, whose change was edited again, are among them.
+    Editors of earlier changes are included.
     """
     if requirement.editor_may_vote or item.edit is None:
         return item.principals
@@ -106,7 +106,7 @@ def _why_not_answer(
 def _why_not_reject(
     reviewer: Reviewer, then_and_now: Sequence[Requirement]
 ) -> str | None:
-    """Return why somebody may not reject, in the words of the last, the current one."""
+    """Return why a person may not reject, by the last (current) requirement."""
     why = None
     for requirement in then_and_now:
         why = quorum.ineligible_reason(reviewer, requirement, ())

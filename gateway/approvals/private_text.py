@@ -1,8 +1,8 @@
-"""Hide private data in what agents and tools write about a call.
+"""Hide private data in texts of agents and tools about a call.
 
-What is hidden is replaced before anything is stored, so that no card, message, log or
-copy of the store has it. Arguments are not touched: what people see of these is what
-runs, but for the places that the policy names under ``redact``.
+It is replaced before anything is stored, so it is in no card, message, log or copy of
+the store. Arguments are not changed: people see the arguments that run, except those
+under ``redact`` in the policy.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.strict_json import JsonObject
 
 MAX_WORDS = 16 * 1024
-"""How many characters of an agent's or a tool's own words are kept."""
+"""Longest stored text of an agent or a tool, in characters."""
 
 _AROUND = 1024
-"""What is hidden by its form is shorter than this."""
+"""Data that is hidden by its form is shorter than this."""
 
 
 class PrivateData(StrEnum):
-    """What can be told apart from other text by its form."""
+    """Private data with a recognizable form."""
 
     CARD_NUMBERS = "card_numbers"
     EMAIL_ADDRESSES = "email_addresses"
@@ -35,23 +35,25 @@ class PrivateData(StrEnum):
 
 _DIGITS = re.compile(r"\d(?:[ \u00a0\u202f.-]?\d){13,}")
 _CARD_LENGTHS = range(19, 13, -1)
-"""ISO/IEC 7812-1: 19 digits at most. No card in use has fewer than 14, so that times in
-milliseconds are none."""
+"""ISO/IEC 7812-1: 19 digits at most. No card in use has fewer than 14, so times in
+milliseconds do not match.
+"""
 
-# A mark, names and a dot; what reads as an address is hidden, valid or not.
+# Local part, at sign, domain; anything shaped like an address is hidden, valid or not.
 _EMAIL = re.compile(r"[^\s@<>()\[\]\"',;:]{1,64}@[^\s@<>()\[\]\"',;:]{1,255}")
 
 _MOST_LOOKS = 2_000_000
-"""How many characters times values are compared at most, some hundredths of a second:
-an agent chooses both, and everybody else waits meanwhile."""
+"""Limit of characters times values to compare, some hundredths of a second. An agent
+chooses both, and blocks all others meanwhile.
+"""
 
 _NETWORKS = range(2, 7)
 _SHORTEST = 4
-"""Shorter values than these are in many words that have nothing to do with them."""
+"""Shorter values occur in many unrelated words."""
 
 
 def with_hidden_words(approval: Approval, kinds: Collection[PrivateData]) -> Approval:
-    """Return a new approval in whose words private data reads as hidden."""
+    """Return a new approval whose texts hide private data."""
     written = [approval.says, approval.task]
     if not any((*written, *(item.agent_description for item in approval.items))):
         return approval
@@ -67,7 +69,7 @@ def with_hidden_words(approval: Approval, kinds: Collection[PrivateData]) -> App
 def with_hidden_summary(
     result: Result, item: Item, kinds: Collection[PrivateData]
 ) -> Result:
-    """Return a result in whose words private data reads as hidden."""
+    """Return a result whose summary hides private data."""
     if not result.summary:
         return result
     hidden = _kept(result.summary, kinds, _values([item]))
@@ -75,11 +77,11 @@ def with_hidden_summary(
 
 
 def _kept(text: str, kinds: Collection[PrivateData], values: frozenset[str]) -> str:
-    """Return a text without private data, cut where it is very long."""
+    """Return a text without private data, cut if it is very long."""
     if len(text) <= MAX_WORDS:
         return without_private(text, kinds, values)
-    # A cut must not leave the half of what would be hidden: it is looked for beyond
-    # the cut, and nothing is kept of where it may go on after what was looked at.
+    # A cut must not leave half of a private value. So search beyond the cut, and drop
+    # the end of the searched part, where a value may continue.
     around = max(_AROUND, *map(len, values))
     looked_at = text[: MAX_WORDS + around]
     hidden = without_private(looked_at, kinds, values)
@@ -89,7 +91,7 @@ def _kept(text: str, kinds: Collection[PrivateData], values: frozenset[str]) -> 
 
 
 def _values(items: Iterable[Item]) -> frozenset[str]:
-    """Return what cards hide of calls, as these were requested and as they run."""
+    """Return the values that cards hide, in the requested and the current arguments."""
     found: set[str] = set()
     for item in items:
         if item.redact:
@@ -99,7 +101,7 @@ def _values(items: Iterable[Item]) -> frozenset[str]:
 
 
 def private_values(args: JsonObject, paths: Iterable[str]) -> frozenset[str]:
-    """Return the texts and numbers at places of arguments that cards hide."""
+    """Return the texts and numbers that cards hide in arguments."""
     shown = redacted(args, tuple(paths))
     found = (text for name in args for text in _hidden(args[name], shown[name]))
     return frozenset(text for text in found if len(text) >= _SHORTEST)
@@ -108,18 +110,18 @@ def private_values(args: JsonObject, paths: Iterable[str]) -> frozenset[str]:
 def without_private(
     text: str, kinds: Collection[PrivateData], values: Iterable[str] = ()
 ) -> str:
-    """Return a text in which private data reads as hidden.
+    """Return a text with private data replaced.
 
     Args:
         text: of an agent or a tool.
-        kinds: what is hidden by its form.
-        values: what is hidden wherever it stands, in any case of its letters. Where
-            these are very many for a long text, all of it is hidden.
+        kinds: data to hide by its form.
+        values: texts to hide wherever they occur, in any case. If there are too many
+            for a long text, all of it is hidden.
     """
     if not text:
         return text
-    # The longest first: one may be a part of another. All at once: none is looked for
-    # in what stands for another.
+    # Longest first: one value may be part of another. One pass: the replacement of one
+    # value is not searched for another.
     if found := sorted(values, key=len, reverse=True):
         if len(text) * len(found) > _MOST_LOOKS:
             return HIDDEN
@@ -133,14 +135,14 @@ def without_private(
 
 
 def _without_card(found: re.Match[str]) -> str:
-    """Return a run of digits, groups of which may be a card number, without these."""
+    """Return a run of digits without the groups that may be a card number."""
     text = found[0]
     places = [at for at, one in enumerate(text) if one.isdigit()]
     digits = [int(text[at]) for at in places]
     shown, at, done = "", 0, 0
     while at < len(digits):
-        # Other numbers may stand beside it, such as when the card ends: only where a
-        # group begins and ends, so that no part of a longer number is taken for one.
+        # Other numbers may be next to it, such as the expiry date. Look only at edges
+        # of groups, so that no part of a longer number is taken for a card.
         size = _card_size(places, digits, at) if _is_edge(places, at) else 0
         if size:
             shown += text[done : places[at]] + "(card number hidden)"
@@ -150,8 +152,8 @@ def _without_card(found: re.Match[str]) -> str:
 
 
 def _card_size(places: list[int], digits: list[int], at: int) -> int:
-    """Return how many digits the card has that begins here; 0 for none."""
-    # The edge first: to add up the digits costs more.
+    """Return the length of the card number that begins here; 0 for none."""
+    # Check the edge first: the sum of digits costs more.
     for size in _CARD_LENGTHS:
         end = at + size
         is_group = end <= len(places) and _is_edge(places, end)
@@ -161,12 +163,12 @@ def _card_size(places: list[int], digits: list[int], at: int) -> int:
 
 
 def _is_edge(places: list[int], at: int) -> bool:
-    """Return whether something stands between a digit and the one before it."""
+    """Return True if a digit does not directly follow the one before it."""
     return at in (0, len(places)) or places[at] - places[at - 1] > 1
 
 
 def _is_card(digits: list[int]) -> bool:
-    """Return whether these can be the digits of a payment card."""
+    """Return True if these can be the digits of a payment card."""
     # Payment networks begin with 2 to 6; the last digit checks the others (Luhn).
     if digits[0] not in _NETWORKS:
         return False

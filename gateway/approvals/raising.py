@@ -10,14 +10,14 @@ from keyturn.gateway.protocol.records import join
 
 
 def raised_item(item: Item, policy_now: PolicyDecision | None) -> Item:
-    """Return an item that needs what it needed and what the policy of now asks for."""
+    """Return an item that needs both its own and the current policy's requirement."""
     if policy_now is None:
         return item
     tier = join(item.tier, policy_now.tier)
-    # dict.fromkeys and not a set: a card shows them in one order, each once.
+    # dict.fromkeys and not a set: a card shows each reason once, in a fixed order.
     reasons = tuple(dict.fromkeys((*item.reasons, *policy_now.reasons)))
     requirement = quorum.stricter(item.requirement, policy_now.requirement)
-    # Of the policy that evaluates from now on, as later calls are.
+    # Use the effect of the current policy, like later calls.
     effect = policy_now.effect or item.effect
     is_same = tier is item.tier and requirement is item.requirement
     if is_same and (reasons, effect) == (item.reasons, item.effect):
@@ -42,12 +42,12 @@ def edit_asks_more(item: Item, raised: Item, policy_now: PolicyDecision | None) 
 
 
 def first_of(item: Item, policy_now: PolicyDecision | None) -> Item:
-    """Return what a waiting item is evaluated from: without what this policy raised.
+    """Return a waiting item before the raise by this policy, to evaluate it anew.
 
-    What raised it may be over, such as another call in the same window.
+    The cause of the raise may be over, such as another call in the same window.
     """
     first = item.floor
-    # After a decision the raise stays: people decided about the call as it was raised.
+    # After a decision the raise stays: people decided about the raised call.
     if first is None or policy_now is None or not item.is_pending:
         return item
     if first.policy_digest != policy_now.policy_digest:
@@ -70,7 +70,7 @@ def shown_item(item: Item, policy_now: PolicyDecision | None) -> Item:
 
 
 def keeping_floor(first: Item, raised: Item, policy_now: PolicyDecision | None) -> Item:
-    """Return the raised item with what it needed before, if it needs more now."""
+    """Return the raised item; if it needs more now, keep the old need as floor."""
     is_same = (raised.tier, raised.requirement) == (first.tier, first.requirement)
     if policy_now is None or is_same:
         return raised

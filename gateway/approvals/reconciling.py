@@ -1,7 +1,7 @@
-"""Reconcile an execution in doubt from what people found out.
+"""Reconcile an execution in doubt from findings of people.
 
-It takes the people whom the call itself takes, and they have to agree: what each of
-them found is kept with their note, and the doubt ends when enough found the same.
+It needs the same people as the call itself, and they have to agree. Each finding is
+kept with its note, and the doubt ends when enough people found the same.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from keyturn.gateway.approvals.requirement import Observation, Requirement
 from keyturn.gateway.protocol.records import Finding, ItemState, Tier, Verb
 
 MAX_NOTE = 3000
-"""Longest note: what one Slack text input can hold."""
+"""Longest note: the limit of one Slack text input."""
 
 _WENT_ON = (
     "Nobody was asked about this call, so its agent did not wait and went on. It can "
@@ -39,13 +39,13 @@ _MOVES = {
 
 
 def reconcile(context: DecisionContext, decision: Reconcile) -> Change | Refusal:
-    """Record what a person found; reconcile the call when enough found the same."""
+    """Record a person's finding; reconcile the call when enough found the same."""
     refusal = _not_open(context) or _not_permitted(context, decision)
     if refusal is not None:
         return refusal
     requirement = _requirement(context, decision.finding)
     mine = _observation(context, decision, requirement)
-    # A person who looks again replaces what they found before.
+    # A second finding of a person replaces their first.
     others = tuple(
         one for one in context.item.observations_now if not one.vote.by.is_same(mine.by)
     )
@@ -71,14 +71,14 @@ def _reconciled(context: DecisionContext, item: Item, mine: Observation) -> Chan
         _MOVES[mine.finding],
         context.now_ms,
         finding=mine.finding,
-        # Whatever this attempt's owner reports from now on is late.
+        # Any later report by this attempt's owner is late.
         reconciled_fence=item.fence,
     )
     again = mine.finding is Finding.RERUN
     if again:
-        # What the last attempt came to is not a result of the next one.
+        # The result of the last attempt is not a result of the next one.
         reconciled = reconciled.with_(result=None, lapses_at_ms=context.lapses_at_ms)
-    # What was seen of this attempt says nothing of the next one: see `_not_open`.
+    # Findings about this attempt do not apply to the next one: see `_not_open`.
     version = context.approval.version + again
     approval = following(context.approval, reconciled, version=version)
     event = _event(context, reconciled, mine, EventName.ITEM_RECONCILED)
@@ -113,7 +113,7 @@ def _observation(
 
 def _not_open(context: DecisionContext) -> Refusal | None:
     approval, item = context.approval, context.item
-    # No deadline is checked: a doubt does not expire, however long people take.
+    # No deadline is checked: a doubt does not expire.
     if item.state is not ItemState.IN_DOUBT:
         return Stale.of(item)
     click = context.click
@@ -124,7 +124,7 @@ def _not_open(context: DecisionContext) -> Refusal | None:
 
 def _not_permitted(context: DecisionContext, decision: Reconcile) -> Refusal | None:
     item = context.item
-    # Slack's form bounds it as well, but a program may call this.
+    # Slack's form limits it as well, but a program may call this.
     if len(decision.note) > MAX_NOTE:
         problem = f"This is {len(decision.note)} characters, {MAX_NOTE} are allowed."
         return Invalid(errors={"/note": problem})
@@ -151,19 +151,18 @@ def _not_permitted(context: DecisionContext, decision: Reconcile) -> Refusal | N
 
 
 def _requirement(context: DecisionContext, finding: Finding) -> Requirement:
-    """Return who has to agree: as for the call, and by the policy of now to repeat it.
+    """Return the requirement: the call's, and for a rerun also the current policy's.
 
-    A policy that nobody can meet any more must not keep a doubt open for ever.
+    A policy that cannot be met any more must not keep a doubt open for ever.
     """
     is_again = finding is Finding.RERUN
     return context.requirement if is_again else context.item.requirement
 
 
 def _no_rerun(context: DecisionContext) -> str | None:
-    """Return why nobody may have this run again; None when people may."""
+    """Return why this call may not run again; None if it may."""
     item, policy_now = context.item, context.policy_now
-    # Its agent went on without the call, so nobody would read what a second run comes
-    # to.
+    # Its agent went on without the call, so the result of a second run would be lost.
     if item.is_auto_approved:
         return _WENT_ON
     if policy_now and policy_now.stopped:

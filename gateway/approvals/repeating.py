@@ -1,10 +1,10 @@
 """Hold back an approval of a repeated call until its reviewer saw the earlier one.
 
-A card shows how earlier calls with the same effect ended. Where such a call was
-approved after the card was opened, nobody knows whether the person who clicks has seen
-that. So, for tools whose effect the policy names (``same_by``), their click approves
-nothing: it makes a new version of the approval, on which no earlier button or vote
-counts, and whose card says what ran. The next click on that card counts.
+A card shows how earlier calls with the same effect ended. If such a call was approved
+after the card was opened, the reviewer may not have seen that. For tools whose effect
+the policy names (``same_by``), their click then approves nothing. It makes a new
+version of the approval, which invalidates earlier buttons and votes, and whose card
+shows the earlier call. The next click on that card counts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ARGS_TAG = "keyturn/v1/precedent"
 
 
 def args_hash(tool: str, args: JsonObject) -> str:
-    """Return what is the same for a call of this tool with the same arguments."""
+    """Return a hash that is equal for calls of one tool with equal arguments."""
     return _hash_of(tool, digest.canonical(args).decode())
 
 
@@ -48,14 +48,14 @@ def _hash_of(tool: str, args: str) -> str:
 
 @lru_cache(maxsize=128)
 def _args_hash_of(tool: str, action: str) -> str:
-    # Remembered: each change of a call that may run asks for it twice.
+    # Cached: each change of a call that may run needs it twice.
     return _hash_of(tool, digest.canonical_args(action))
 
 
 def precedent_of(approval: Approval, item: Item) -> Precedent | None:
-    """Return what an item is for later calls with its effect; None: nothing.
+    """Return an item as a precedent for later calls with its effect, or None.
 
-    Its times are the store's to fill in.
+    The store fills in its times.
     """
     if item.state not in KINDS or not item.effect:
         return None
@@ -66,7 +66,7 @@ def precedent_of(approval: Approval, item: Item) -> Precedent | None:
         )
     word = item.decision
     is_rejected = KINDS[item.state] is PrecedentKind.REJECTED
-    # The policy did not let it run: people did, by the standing approval.
+    # The policy did not clear it: people did, by the standing approval.
     given_by = item.cover.given_by if item.cover else ()
     return Precedent(
         call=item.id,
@@ -85,7 +85,7 @@ def other_calls(
 ) -> tuple[Precedent, ...]:
     """Return the precedents of one kind outside of an approval, newest first.
 
-    The calls of one approval are on one card: who decides them sees them all.
+    The calls of one approval are on one card, where reviewers see them all.
     """
     # A collected card has calls of several approvals.
     shown = {item.id for item in approval.items}
@@ -107,14 +107,14 @@ def unseen(context: DecisionContext, item: Item) -> Precedent | None:
 
     Args:
         context: of the decision.
-        item: as it would run.
+        item: the call as it would run.
     """
-    # Without `same_by` nobody said that to do it again is a mistake: the card tells of
-    # it, and rules may count it.
+    # Without `same_by` a repetition is no known mistake: the card shows it, and rules
+    # may count it.
     if context.policy_now is None or not context.policy_now.past.same_by:
         return None
     found = other_calls(context.approval, context.policy_now.past)
-    # An edit that makes it another call: its form showed no precedents at all.
+    # The edit makes it another call, and the edit form showed no precedents.
     is_edited = item.action != context.item.action
     seen_ms = max(context.approval.created_at_ms, item.repeats_seen_ms)
     if is_edited and context.item.effect != item.effect:
@@ -125,13 +125,13 @@ def unseen(context: DecisionContext, item: Item) -> Precedent | None:
 def show_first(context: DecisionContext, item: Item, precedent: Precedent) -> Change:
     """Return the next version: the item waits on, and its card shows the precedent."""
     version = context.approval.version + 1
-    # Votes of before were given on a card without it, too.
+    # Earlier votes are dropped: their cards did not show the precedent either.
     shown = item.with_(repeats_seen_ms=context.now_ms, votes=())
     approval = reopened(context, shown, version)
     is_edited = item.action != context.item.action
     events = [event_of(context, shown, EventName.ITEM_EDITED, version)] * is_edited
     event = event_of(context, shown, EventName.ITEM_REPEATED, version)
-    # Which call it was, by its id alone: an event holds no argument.
+    # Name the earlier call by its id alone: an event contains no argument.
     event = event.with_(data=event.data | {"precedent": precedent.call})
     return Change(
         approval,

@@ -1,14 +1,14 @@
 """Diagnose a failed run's error: transient, permanent or unknown.
 
-What can pass is retried for long, what cannot is parked at once, and what is unknown is
-retried for a short while: a library may wrap an overloaded provider in any exception of
-its own, and user code may raise anything. An error is known by its class, by the HTTP
-status or gRPC code that it carries, and else by what it was raised from. The text of an
-error is never read, and never told: it may quote arguments.
+Transient errors are retried for a long time, permanent errors park the run at once, and
+unknown errors are retried for a short time: a library may wrap an overloaded provider
+in any exception, and user code may raise anything. An error is classified by its class,
+by its HTTP status or gRPC code, and else by its cause. The text of an error is neither
+read nor shown, because it may quote arguments.
 
-No library is imported for that, so that an agent may use any of them. A limit that was
-reached counts from zero in the next attempt: a retry would spend the whole limit on
-model calls and tools again.
+No library is imported for the classification, so an agent may use any of them. A limit
+starts again from zero in the next attempt: a retry would spend the whole limit on model
+calls and tools again.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from keyturn.gateway.errors import (
 
 
 class ThreadHalted(GraphError):
-    """A thread stands where only the program that runs it may bring it forward.
+    """A stopped thread that only the program that runs it may continue.
 
     Attributes:
-        is_announced: it was halted before, and those who have to know were told then.
+        is_announced: the thread was halted before, and its stop was announced then.
     """
 
     def __init__(self, problem: str, *, is_announced: bool = False) -> None:
@@ -52,11 +52,11 @@ class ThreadHalted(GraphError):
 
 
 class AtBreakpoint(ThreadHalted):
-    """A graph inside the thread's graph stopped at a static breakpoint of its own."""
+    """A graph inside the thread's graph stopped at a static breakpoint."""
 
 
 def at_breakpoint(thread: str, *, is_announced: bool) -> AtBreakpoint:
-    """Return the error about a thread that stands at a breakpoint."""
+    """Return the error for a thread that stopped at a breakpoint."""
     return AtBreakpoint(
         f"The thread {thread!r} stands at a breakpoint (interrupt_before or "
         "interrupt_after) of a graph inside its graph, and is not run through it. Go "
@@ -67,7 +67,7 @@ def at_breakpoint(thread: str, *, is_announced: bool) -> AtBreakpoint:
 
 
 def at_limit(thread: str, limit: str) -> ThreadHalted:
-    """Return the error about a thread that a limit stopped before."""
+    """Return the error for a thread that an earlier limit stopped."""
     return ThreadHalted(
         f"The thread {thread!r} was stopped by {limit} and is not tried again by "
         "itself; give it a new message, or run it again with a higher limit.",
@@ -76,8 +76,9 @@ def at_limit(thread: str, limit: str) -> ThreadHalted:
 
 
 CALL_LIMITS = (ModelCallLimitExceededError, ToolCallLimitExceededError)
-"""Limits of LangChain's middleware. It stands in front of the tools, so calls that were
-submitted before it cannot run."""
+"""Limits of LangChain's middleware. The middleware runs before the tools, so calls that
+were submitted earlier in the step cannot run.
+"""
 
 _LIMITS = (GraphRecursionError, *CALL_LIMITS)
 _FINAL = (*_LIMITS, ThreadHalted)
@@ -89,29 +90,29 @@ def is_limit(error: BaseException) -> bool:
 
 
 def is_final(error: BaseException) -> bool:
-    """Return True if the same step ends in the same error however often it is tried."""
+    """Return True if every attempt at the same step ends in the same error."""
     return isinstance(error, _FINAL)
 
 
 class ErrorKind(StrEnum):
-    """What kept a run from going on.
+    """Reason why a run cannot continue.
 
     Attributes:
         CONNECTION: a service cannot be reached.
         OVERLOAD: a service answers with a server error (5xx).
-        RATE_LIMIT: a service limits our requests (429).
+        RATE_LIMIT: a service limits its requests (429).
         TIMEOUT: a service did not answer in time.
         DATABASE: the agent's database does not answer.
         MACHINE: memory, disk or file descriptors of this machine ran out.
         STORE: the gateway's Redis does not answer.
         STATE: the business state that a call depends on cannot be read.
         UNSERVED: no running process serves the agent.
-        UNKNOWN: no rule knows the error; it is retried for a while.
+        UNKNOWN: no rule covers the error; it is retried for a while.
         REFUSED: a service refused the request itself, such as its key or its form.
         CODE: the agent's own code failed.
         LIMIT: the graph reached a limit, such as its recursion limit.
-        BREAKPOINT: the graph stands at a breakpoint.
-        GRAPH: the graph cannot be built or cannot go on.
+        BREAKPOINT: the graph stopped at a breakpoint.
+        GRAPH: the graph cannot be built or cannot continue.
     """
 
     CONNECTION = "connection"
@@ -132,10 +133,11 @@ class ErrorKind(StrEnum):
 
 
 def kind_of_error(error: BaseException) -> ErrorKind | None:
-    """Return what an error is known as, without its causes; None when it is not."""
+    """Return an error's kind by the error itself, without its causes; None if unknown.
+    """
     return (
-        # The most specific first: LangChain has read the provider's answer, a status
-        # says more than the client's class, and a builtin base class says least.
+        # The most specific first: LangChain has read the provider's answer, a status is
+        # more precise than the client's class, and a builtin base class is the vaguest.
         _by_model_error(error)
         or _by_status(error)
         or _by_grpc(error)
@@ -146,7 +148,7 @@ def kind_of_error(error: BaseException) -> ErrorKind | None:
 
 
 def _by_model_error(error: BaseException) -> ErrorKind | None:
-    """Return what LangChain says of a provider's error (langchain-core >= 1.5)."""
+    """Return the kind of LangChain's model errors (langchain-core >= 1.5)."""
     is_retryable = attribute(error, "is_retryable")
     if ("langchain_core", "ModelError") not in _names(error):
         return None
@@ -185,7 +187,7 @@ def _by_status(error: BaseException) -> ErrorKind | None:
 
 
 def status_of(error: BaseException) -> int:
-    """Return the HTTP status of an error, as the common clients carry it; else 0."""
+    """Return the HTTP status in an error of a common client; else 0."""
     response = attribute(error, "response")
     # Only integers count: `code` is a method in gRPC and a text in other clients.
     places = [attribute(error, name) for name in ("status_code", "status", "code")]
@@ -286,7 +288,7 @@ _SQLITE: Mapping[object, ErrorKind] = {
     "SQLITE_ERROR": ErrorKind.CODE,  # wrong SQL
     "SQLITE_FULL": ErrorKind.MACHINE,
 }
-"""The codes of SQLite that stand for neither a lock nor a disk that fails."""
+"""SQLite's codes for anything other than a lock or a failing disk."""
 
 
 def _by_library(error: BaseException) -> ErrorKind | None:
@@ -301,7 +303,7 @@ def _by_library(error: BaseException) -> ErrorKind | None:
 
 
 def _names(error: BaseException) -> list[tuple[str, str]]:
-    """Return the module's first part and the name of each class, most derived first.
+    """Return each class's top-level package and name, most derived class first.
 
     The second generation of a library ("httpx2") has the classes of the first.
     """
@@ -319,14 +321,14 @@ _READERS = frozenset(
         "_format_output",  # Anthropic's
     }
 )
-"""Functions in which LangChain reads what a provider answered."""
+"""Functions in which LangChain parses a provider's answer."""
 
 
 def _by_reader(error: BaseException) -> ErrorKind | None:
-    """Return what an answer is that LangChain cannot read; None for other errors.
+    """Return UNKNOWN for an answer that LangChain cannot parse; None for other errors.
 
-    An empty stream, the page of a proxy and arguments that are no object raise the same
-    classes as a bug; asked again, the model may answer better.
+    An empty stream, a proxy's error page and arguments other than an object raise the
+    same classes as a bug; the model's next answer may be better.
     """
     for frame, _ in walk_tb(error.__traceback__):
         module = str(frame.f_globals.get("__name__"))
@@ -386,7 +388,7 @@ def _by_builtin(error: BaseException) -> ErrorKind | None:
     if isinstance(error, ssl.SSLCertVerificationError):
         found = ErrorKind.REFUSED
     elif isinstance(error, _BUGS):
-        # Before OSError: a missing file or a permission does not come back by waiting.
+        # Before OSError: waiting does not restore a missing file or a permission.
         found = ErrorKind.CODE
     elif isinstance(error, TimeoutError):
         found = ErrorKind.TIMEOUT
@@ -412,14 +414,14 @@ def attribute(thing: object, name: str) -> object:
 
 
 LONGEST_S = 3600.0
-"""A service that asks for more is asked again after this long all the same."""
+"""Longest wait, also if a service asks for a longer one."""
 
 
 def retry_after_s(error: BaseException) -> float:
     """Return the seconds that an HTTP error's ``Retry-After`` asks for; 0 for none.
 
-    The headers are those of the error or of its response, as the common clients have
-    them. ``retry-after-ms`` is what some model providers send beside it.
+    The headers are read from the error's response, then from the error. Some model
+    providers also send ``retry-after-ms``, which takes precedence.
     """
     for owner in (attribute(error, "response"), error):
         headers = attribute(owner, "headers")
@@ -449,7 +451,7 @@ def _seconds(text: str) -> float:
 
 
 def _until(text: str, headers: object) -> float:
-    """Return the seconds until an HTTP date, by the clock of who wrote it."""
+    """Return the seconds until an HTTP date, by the clock of the answering server."""
     at, now = _date(text), _date(_header(headers, "date"))
     if at is None or now is None:
         return 0.0
@@ -461,7 +463,7 @@ def _date(text: str) -> datetime | None:
         found = parsedate_to_datetime(text)
     except (TypeError, ValueError):
         return None
-    # Python returns a date with the zone "-0000", which is UTC too, without a zone.
+    # Python parses the zone "-0000", which is also UTC, as a date without a zone.
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
@@ -505,12 +507,13 @@ _SENTENCES: Mapping[ErrorKind, str] = {
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What is known of an error.
+    """Classification of an error.
 
     Attributes:
         kind: its kind.
-        reason: one sentence of ours, without anything that the error quotes.
-        retry_after_s: how long the refusing service asked us to wait; 0 if unsaid.
+        reason: one sentence: fixed, or the text of a Keyturn error; never the text of
+            another error.
+        retry_after_s: wait that the refusing service asked for; 0 for none.
     """
 
     kind: ErrorKind
@@ -529,7 +532,7 @@ class Diagnosis:
 
 
 def diagnose(error: BaseException) -> Diagnosis:
-    """Return what is known of an error, of its causes and of the errors in a group."""
+    """Classify an error by itself, its causes and the errors in its group."""
     return _found(error, set()) or _diagnosis(ErrorKind.UNKNOWN, error)
 
 
@@ -538,12 +541,12 @@ def unserved() -> Diagnosis:
     return Diagnosis(ErrorKind.UNSERVED, _SENTENCES[ErrorKind.UNSERVED])
 
 
-# A chain of causes may be as long as a program likes; circles end by what was seen.
+# A chain of causes may have any length; `seen` ends cycles.
 _MOST_CAUSES = 50
 
 
 def _found(error: BaseException, seen: set[int]) -> Diagnosis | None:
-    """Return what an error or its causes are known as; None when nothing is known."""
+    """Return the diagnosis of an error or its causes; None if none is known."""
     if id(error) in seen or len(seen) >= _MOST_CAUSES:
         return None
     seen.add(id(error))
@@ -553,28 +556,28 @@ def _found(error: BaseException, seen: set[int]) -> Diagnosis | None:
             _found(one, seen) or _diagnosis(ErrorKind.UNKNOWN, one)
             for one in group.exceptions
         ]
-        # The worst one decides: a retry runs all that failed together again.
+        # The worst error decides: a retry runs all failed parts again.
         return max(
             parts, key=lambda one: (one.is_final, not one.can_pass, one.retry_after_s)
         )
     own = _own(error)
-    # A bug such as a ValueError often stands for what it was raised from, so its cause
+    # A bug such as a ValueError often replaces the error that caused it, so its cause
     # comes first.
     if own is not None and own.kind is not ErrorKind.CODE:
         return own
     if error.__cause__ is not None:
-        # Who wraps an error names it as the cause: `raise ValueError(...) from error`.
+        # Code that wraps an error names it as the cause: `raise ... from error`.
         cause = _found(error.__cause__, seen)
         return own if own is not None and not (cause and cause.can_pass) else cause
     if own is None and error.__context__ is not None and not error.__suppress_context__:
-        # What was being handled may be harmless, such as a KeyError of a cache.
+        # The error in context may be harmless, such as a KeyError of a cache.
         context = _found(error.__context__, seen)
         return context if context is not None and context.can_pass else None
     return own
 
 
 def _own(error: BaseException) -> Diagnosis | None:
-    """Return what an error is known as by itself."""
+    """Return the diagnosis of an error without its causes."""
     if isinstance(error, KeyturnError):
         return _of_keyturn(error)
     if is_final(error):
@@ -584,7 +587,7 @@ def _own(error: BaseException) -> Diagnosis | None:
 
 
 def _of_keyturn(error: KeyturnError) -> Diagnosis:
-    # Before its base class: its own sentence says what to do.
+    # Before its base class: its own sentence contains the next step.
     if isinstance(error, BotKeyUnknown):
         return Diagnosis(ErrorKind.STORE, str(error))
     if isinstance(error, StoreUnavailable):
@@ -604,12 +607,12 @@ def _diagnosis(kind: ErrorKind, error: BaseException) -> Diagnosis:
     return Diagnosis(kind, reason, wait_s)
 
 
-# Classes may be made of data, with any text as a name; it must not reach people.
+# Classes may be created from data, with any text as a name; do not show such text.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,60}", re.ASCII)
 
 
 def name_of(error: BaseException) -> str:
-    """Return an error's class, and the HTTP status or code of SQLite it carries."""
+    """Return an error's class with its HTTP status or its code of SQLite."""
     kind = type(error)
     root = kind.__module__.partition(".")[0]
     name = kind.__name__ if _NAME.fullmatch(kind.__name__) else "an error"
@@ -617,7 +620,7 @@ def name_of(error: BaseException) -> str:
     status = status_of(error)
     shown = f"{root}.{name}" if is_named else name
     if root == "sqlite3":
-        # Its one class stands for a lock, a full disk and much else.
+        # Its one class covers a lock, a full disk and much else.
         code = attribute(error, "sqlite_errorname")
         return f"{shown}, {code}" if isinstance(code, str) else shown
     return f"{shown}, HTTP {status}" if status else shown

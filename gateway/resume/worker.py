@@ -1,19 +1,18 @@
 """Worker for start and resume jobs: one job per slot, each under a thread lease.
 
-A thread may rest on a question that is not ours: a tool calls LangGraph's
-``interrupt``, or another human-in-the-loop middleware stands in the graph. Nobody can
-answer it in Slack. So it is told in the run's thread, and the program that runs the
-agent may answer it by itself until it expires; then it ends here: with an answer that
-lets nothing run where there is one, else with the end of the run. The question itself
-then stays in the checkpoint. What comes next into the thread drops it, and the agent is
-told of its calls that did not run.
+A thread may wait for a question that does not belong to Keyturn: a tool calls
+LangGraph's ``interrupt``, or the graph contains another human-in-the-loop middleware.
+Reviewers cannot answer such a question in Slack. The worker therefore announces it in
+the run's thread, and until it expires the program that runs the agent may answer it.
+At expiry the worker answers with a rejection if the question has one, and else ends the
+run. The question itself then remains in the checkpoint. The thread's next message drops
+it, and the agent learns which of its calls did not run.
 
 Threads that a program runs with `Keyturn.run` are left to the program, which gets the
 question as a result.
 
-Only LangChain's own human-in-the-loop format has a known rejection. Any other interrupt
-may take a string as its input, such as the number of an account; so it gets no
-automatic answer.
+Only LangChain's human-in-the-loop format has a known rejection. Any other interrupt may
+use a string as its input, such as an account number, so it gets no automatic answer.
 """
 
 from __future__ import annotations
@@ -66,33 +65,33 @@ from keyturn.gateway.store.store import Store
 logger = logging.getLogger(__name__)
 
 BUSY_MS = 100
-"""How soon to look again at a thread that another process runs."""
+"""Delay before the next attempt at a thread that another process runs."""
 MAX_UNSERVED = 1000
-"""How many threads that this process does not run are named in its log."""
+"""Most threads that the log names as not run by this process."""
 BLOCK_MS = 500
-"""How long one read waits for a job: no longer than a stop may take."""
+"""Duration of one blocking read for a job; a stop waits for it."""
 GRACE_S = 25.0
-"""How long running threads may take to stop when the worker is stopped."""
+"""Time that running threads have to stop when the worker is stopped."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 
 
 AGAIN_MS = 60_000
-"""How soon to look again at a question that cannot end before others have."""
+"""Delay before the next look at a question that has to wait for other questions."""
 
 MAX_CHARS = 3000
-"""Longest text of a question that is passed on."""
+"""Longest text of a question."""
 
 _CALLS = 20
 _NOBODY = "Nobody answered in time, so this did not run."
 _REFUSING = ("reject", "respond")
 
 Redact = Callable[[str], Iterable[str]]
-"""Returns the paths of a tool's arguments that people do not get to see."""
+"""Returns the paths of a tool's arguments that the policy redacts."""
 
 
 @dataclass(frozen=True)
 class ThreadChange:
-    """A thread may have moved; ``error`` is set when it was given up."""
+    """A thread may have advanced; ``error`` is set if its run was given up."""
 
     agent: str
     thread: str
@@ -104,18 +103,18 @@ def ignore(change: ThreadChange) -> None:
 
 
 class Worker:
-    """Everything a process does for the agents it runs.
+    """The worker of one process, for the agents that it runs.
 
     Args:
-        store: where jobs, leases and items are kept.
-        gateway: what the agents are connected to, from any event loop.
-        runners: what this process runs; changes while the worker works.
-        retries: retries, parks or ends runs that fail.
+        store: jobs, leases and items.
+        gateway: the agents' gateway, usable from any event loop.
+        runners: the runners of this process; may change while the worker works.
+        retries: retries, parks or ends failed runs.
         policy: returns the policy in force now.
-        consumer: name of this process among the readers, unlike any other's.
-        tenant: whose agents these are.
-        slots: how many threads are run at the same time.
-        on_change: called after each job that was done with.
+        consumer: unique name of this process among the readers.
+        tenant: owner of these agents.
+        slots: number of threads that run at the same time.
+        on_change: called after each finished job.
     """
 
     def __init__(  # noqa: PLR0913 - what a worker is made of
@@ -146,10 +145,10 @@ class Worker:
         self._consumer = consumer
 
     async def run(self, stop: asyncio.Event, *, grace_s: float = GRACE_S) -> None:
-        """Work until ``stop`` is set, then let running threads stop.
+        """Work until ``stop`` is set, then wait for running threads to stop.
 
-        What does not stop within ``grace_s`` is cancelled and its job handed back; a
-        tool that was running then shows as in doubt, never as if it had not begun.
+        After ``grace_s`` the rest is cancelled and its jobs are put back. A tool that
+        was running is then in doubt, never recorded as not begun.
         """
         try:
             await self._read(self._store.keys_of_tenant(self._tenant), stop)
@@ -161,7 +160,7 @@ class Worker:
         is_prepared = has_retried = False
         pause = FIRST_PAUSE_S
         while not stop.is_set():
-            # A slot before a job: one that is taken and waits here would age until
+            # Acquire a slot before taking a job: a job that waits here would age until
             # another process takes it over.
             await self._slots.acquire()
             task: asyncio.Task[None] | None = None
@@ -179,13 +178,14 @@ class Worker:
                     task = asyncio.create_task(self._do(keys, queue, delivery))
                     self._running.add(task)
                     task.add_done_callback(self._free)
-                    # The job asks the store before the next one is looked for.
+                    # Give the job a chance to send its first request before the next
+                    # read.
                     await asyncio.sleep(0)
             except StoreUnavailable as error:
                 logger.warning(
                     "jobs.read_failed tenant=%s error=%s", keys.tenant, error
                 )
-                # A store that was away may have come back empty, without the group.
+                # A lost connection may mean an empty store, without the consumer group.
                 is_prepared = False
             except any_failure() as error:  # the worker survives
                 log_failure(logger, error, "jobs.read_failed tenant=%s", keys.tenant)
@@ -202,11 +202,11 @@ class Worker:
         self._slots.release()
 
     async def _do(self, keys: Keys, queue: JobQueue, delivery: Delivery) -> None:
-        """Do one job to one of its ends: done, later, again, dead."""
+        """Carry out one job: acknowledge it, put it back or park its run."""
         job = delivery.job
         at = _at(keys, job)
         runner = self._runners.of(job.agent, job.thread)
-        # Another tenant's job was put here by somebody else.
+        # A job of another tenant was not written by this gateway.
         is_ours = job.tenant == self._tenant
         is_resume = job.kind is JobKind.RESUME
         try:
@@ -216,7 +216,8 @@ class Worker:
             if runner is None or not is_ours:
                 await self._leave(keys, delivery)
                 return
-            # Renewed, or another process takes the job over during a long run.
+            # Renew the delivery, or another process takes the job over during a long
+            # run.
             async with queue.holding(self._consumer, delivery):
                 await self._attempt(at, runner, queue, delivery)
         except StoreUnavailable as error:
@@ -226,7 +227,7 @@ class Worker:
             log_failure(logger, error, "job.failed job=%s", delivery.id)
 
     async def _is_of_no_use(self, at: ThreadRef) -> bool:
-        """Return True if no process has anything to do for a thread's job."""
+        """Return True if a thread's job has nothing left to do in any process."""
         if self._runners.is_left(at.agent, at.thread):
             return True
         if not self._runners.has_ended(at.agent, at.thread):
@@ -240,14 +241,14 @@ class Worker:
     async def _attempt(
         self, at: ThreadRef, runner: Runner, queue: JobQueue, delivery: Delivery
     ) -> None:
-        """Try a job; put it back when its thread cannot be run now."""
+        """Try a job; put it back if its thread cannot run now."""
         try:
             with connected(self._gateway, at.run_ref):
                 once = partial(self._once, at, runner, delivery)
                 await under_lease(self._store, at, once)
         except asyncio.CancelledError:
-            # The grace is over: hand back what is left now, not when the delivery's
-            # lease ends.
+            # The grace period is over: put the rest of the job back now instead of at
+            # the end of the delivery's lease.
             fresh = await self._as_far_as_it_got(at, runner, delivery)
             await queue.later(fresh, delay_ms=0)
             raise
@@ -260,7 +261,7 @@ class Worker:
             await queue.later(fresh, delay_ms=jittered(BUSY_MS))
 
     async def _once(self, at: ThreadRef, runner: Runner, delivery: Delivery) -> None:
-        """Try a job, and record its result while the lease of the thread is held."""
+        """Try a job, and record its result under the thread's lease."""
         try:
             await self._advance(at, runner, delivery)
         except ThreadUnavailable:
@@ -282,7 +283,7 @@ class Worker:
     async def _advance(self, at: ThreadRef, runner: Runner, delivery: Delivery) -> None:
         job, key, sealing = delivery.job, _key(delivery), self._store.sealing
         is_start = job.kind is JobKind.START
-        # Jobs are delivered at least once, messages are given once.
+        # Jobs are delivered at least once; each message is given once.
         is_new = is_start and not await runner.has_taken(at.thread, key)
         if is_new:
             state = await self._advancer.begin(
@@ -294,8 +295,8 @@ class Worker:
         elif is_start:
             state = await self._advancer.forward(at.run_ref, runner)
         else:
-            # Somebody dropped the run while this job was queued; only a new message
-            # takes it up.
+            # The run may have been dropped while this job was queued; only a new
+            # message starts it again.
             if await self._store.stalled.is_dropped(at.keys, at.run):
                 return
             state = await self._advancer.forward(at.run_ref, runner)
@@ -307,9 +308,10 @@ class Worker:
     async def _left(
         self, at: ThreadRef, runner: Runner, delivery: Delivery
     ) -> Job | None:
-        """Return what is left of a job that failed; None when that is not known.
+        """Return the rest of a failed job; None if it is unknown.
 
-        A message without an id is only known by its delivery, which must stay then.
+        A message without an id is identified only by its delivery, which must not be
+        replaced.
         """
         try:
             return (await self._as_far_as_it_got(at, runner, delivery)).job
@@ -320,7 +322,7 @@ class Worker:
     async def _as_far_as_it_got(
         self, at: ThreadRef, runner: Runner, delivery: Delivery
     ) -> Delivery:
-        """Return the job that is left: a message that was taken is not given again."""
+        """Return the rest of a job: a message that was taken is not given again."""
         if delivery.job.kind is not JobKind.START:
             return delivery
         if not await runner.has_taken(at.thread, _key(delivery)):
@@ -329,10 +331,10 @@ class Worker:
         return Delivery(delivery.id, rest)
 
     async def _leave(self, keys: Keys, delivery: Delivery, why: str = "") -> None:
-        """Leave a job to a process that runs its thread; it is never acknowledged here.
+        """Leave a job to a process that runs its thread; never acknowledge it here.
 
-        A program that started again serves a thread once it runs it again. A gateway
-        with other checkpoints may know a thread that ours do not.
+        A restarted program serves a thread once it runs it again. A gateway with other
+        checkpoints may have threads that are missing here.
         """
         job = delivery.job
         place = (job.agent, job.thread)
@@ -349,7 +351,7 @@ def _at(keys: Keys, job: Job) -> ThreadRef:
 
 
 def _key(delivery: Delivery) -> str:
-    """Return what a thread keeps of a message that it was given.
+    """Return the key that a thread saves with a message.
 
     It stays the same when the job is put back and delivered again.
     """
@@ -357,13 +359,13 @@ def _key(delivery: Delivery) -> str:
 
 
 class ThirdPartyInterrupts:
-    """Everything that is done about questions that are not ours.
+    """Announcement and expiry of other libraries' questions.
 
     Args:
-        store: where it is kept what people were told.
-        policy: returns the policy in force now; its ``expires_in`` counts.
-        agents: ends what waits in a run that ends.
-        advancer: brings a thread forward that was answered.
+        store: saves which questions were announced.
+        policy: returns the policy in force now; its ``expires_in`` applies.
+        agents: ends the open calls of a run that ends.
+        advancer: advances a thread after an answer.
     """
 
     def __init__(
@@ -383,14 +385,14 @@ class ThirdPartyInterrupts:
     async def announce_or_end(
         self, at: ThreadRef, runner: Runner, state: ThreadState
     ) -> ThreadState:
-        """Tell, or end, what a resting thread asks; return where it stands then.
+        """Announce or end a resting thread's foreign questions; return its new state.
 
-        The caller holds the thread's lease.
+        The caller has the thread's lease.
         """
         foreign = [one for one in state.pending if question_of(one) is None]
         if not foreign:
             return state
-        # An id of its own: other jobs of the thread bring it forward.
+        # A separate job id: other jobs of the thread advance it.
         job = Job.to_resume(at.tenant, at.agent, at.thread).with_(id="question")
         known = await self._interrupts.all(at.keys, job)
         now_ms = await self._conn.now_ms(at.keys.retry)
@@ -442,20 +444,20 @@ class ThirdPartyInterrupts:
                 return await self._give_up(at, state, due, job)
             await self._announce_end(at, job, [*answers], is_answered=True)
             after = await self._advancer.forward(at.run_ref, runner)
-            # The thread may ask the next question already.
+            # The thread may already have its next question.
             return await self.announce_or_end(at, runner, after)
         return await self._give_up(at, state, due, job)
 
     async def _give_up(
         self, at: ThreadRef, state: ThreadState, due: list[PendingInterrupt], job: Job
     ) -> ThreadState:
-        """End the run, unless it asks something else that may be answered still."""
+        """End the run, unless another of its questions can still be answered."""
         if len(due) < len(state.pending):
             now_ms = await self._conn.now_ms(at.keys.retry)
             await self._interrupts.arm(at.keys, job, now_ms + AGAIN_MS)
             return state
-        # Before the question is marked as ended: killed in between, it is due once
-        # more.
+        # Before the question is marked as ended: after a crash in between, it is due
+        # again.
         await self._agents.supersede_run(at.run_ref)
         await self._announce_end(at, job, [one.id for one in due], is_answered=False)
         return state
@@ -478,7 +480,7 @@ def _ending(event: Event, *, is_answered: bool) -> Event:
 
 
 def question_text(pending: PendingInterrupt, redact: Redact) -> str:
-    """Return a question for people: bounded, and without what the policy redacts."""
+    """Return a question for people: bounded, with the policy's redactions."""
     calls = _calls(pending.value)
     if calls:
         lines = [_call(one, redact) for one in calls[:_CALLS]]
@@ -494,7 +496,7 @@ def question_text(pending: PendingInterrupt, redact: Redact) -> str:
 
 
 def rejection(pending: PendingInterrupt) -> JsonObject | None:
-    """Return the answer that nobody answered; None when there is no safe one."""
+    """Return the answer to an expired question; None if no answer is safe."""
     value = _object(pending.value)
     if value.get("type") == "tool_approval":
         return {"type": "reject", "message": _NOBODY} if pending.schema else None
@@ -511,7 +513,7 @@ def rejection(pending: PendingInterrupt) -> JsonObject | None:
         words = cast("list[object]", found) if isinstance(found, list) else []
         word = next((one for one in _REFUSING if one in words), None)
         # One call without a safe answer leaves the whole question without one:
-        # LangChain takes a decision for each call or none.
+        # LangChain needs a decision for each call or none.
         if word is None:
             return None
         decisions.append({"type": word, "message": _NOBODY})
@@ -519,7 +521,7 @@ def rejection(pending: PendingInterrupt) -> JsonObject | None:
 
 
 def _calls(value: object) -> list[Mapping[str, object]]:
-    """Return the calls that a question of LangChain's middleware is about."""
+    """Return the calls in a question of LangChain's middleware."""
     found = _object(value)
     if found.get("type") == "tool_approval":
         return [found]

@@ -8,10 +8,10 @@ from langchain_core.tools import BaseTool
 
 
 class Gate(ABC):
-    """Middleware that lets no tool call run that the gateway has not cleared.
+    """Middleware that blocks every tool call that the gateway has not cleared.
 
     Attributes:
-        agent: the agent's name, as policy and cards know it.
+        agent: the agent's name in policy and cards.
     """
 
     agent: str
@@ -26,5 +26,5 @@ class GuardedTool:
 
 
 def is_guarded(tool: object) -> bool:
-    """Return whether a tool refuses to run without a grant."""
+    """Return True if a tool refuses to run without a grant."""
     return isinstance(tool, GuardedTool)

@@ -1,8 +1,8 @@
 """Compare fencing tokens in a checkpoint database before each write.
 
-Each class has the same two methods. ``raise_fence`` stores a new holder's fence, where
-the database has a table for it, and returns the newest one. ``write`` compares the
-fence and writes.
+Each class has the same two methods. ``raise_fence`` stores a new holder's fence, if the
+database has a table for it, and returns the newest one. ``write`` compares the fence
+and writes.
 """
 
 from __future__ import annotations
@@ -34,25 +34,24 @@ from keyturn.gateway.store.fences import Lease, current
 
 # Checkpoint saver that refuses writes of a stale lease holder.
 #
-# Theory of operation. A process that was paused or cut off may go on in the middle of a
-# write, long after another one took its thread over; no look at a clock or at the lease
-# helps against a pause right after the look. So the database that keeps the checkpoints
-# knows the newest fence of each lease (`keyturn.gateway.store.fences`). A new holder
-# writes its fence there before it reads the thread; from then on nothing of an older
-# one is kept, and what the older one had kept before is read.
+# Theory of operation. A paused or disconnected process may continue in the middle of a
+# write, long after another process took its thread over. Checking the clock or the
+# lease does not help against a pause right after the check. So the checkpoint database
+# stores the newest fence of each lease (`keyturn.gateway.store.fences`). A new holder
+# writes its fence there before it reads the thread. From then on the database refuses
+# the older holder's writes, and the new holder reads everything written before.
 #
-# In Postgres and SQLite the fence is compared in the transaction of the write. Any
-# other saver is asked for the thread's newest checkpoint before each write, and that
-# one's metadata has the fence: between this look and the write there is a moment in
-# which a pause is not noticed.
+# Postgres and SQLite compare the fence in the transaction of the write. For any other
+# saver, the thread's newest checkpoint is read before each write; its metadata has the
+# fence. A pause between this read and the write is not noticed.
 
 logger = logging.getLogger(__name__)
 
 
 def fenced_graph(graph: Pregel[Any, Any, Any, Any]) -> Pregel[Any, Any, Any, Any]:
-    """Return a copy of a graph whose checkpoints only a lease's holder can write."""
+    """Return a copy of a graph that refuses checkpoints of a former lease holder."""
     saver: object = cast("Any", graph).checkpointer
-    # A clone of a clone would lose the atomic comparison: `fence_of` knows only the
+    # A clone of a clone would lose the atomic comparison: `fence_of` supports only the
     # savers' own classes.
     if not _is_saver(saver) or isinstance(saver, FencedSaver):
         return graph
@@ -62,10 +61,11 @@ def fenced_graph(graph: Pregel[Any, Any, Any, Any]) -> Pregel[Any, Any, Any, Any
 
 
 def fenced(saver: Saver) -> Saver:
-    """Return a clone of a saver that refuses writes under a lease that was lost.
+    """Return a clone of a saver that refuses writes under a lost lease.
 
-    The clone shares everything with the saver, as that of `Saver.with_allowlist` does,
-    and has its class, so that code that checks for a kind of saver accepts it.
+    The clone shares everything with the saver, like the clone of
+    `Saver.with_allowlist`. Its class derives from the saver's, so checks for a kind of
+    saver accept it.
     """
     kind = type(saver)
     clone = copy.copy(saver)
@@ -75,18 +75,18 @@ def fenced(saver: Saver) -> Saver:
 
 
 class FencedSaver(BaseCheckpointSaver[Any]):
-    """What a fenced clone does otherwise than the saver it was made of.
+    """Methods in which a fenced clone differs from its saver.
 
-    Outside of any lease nothing is otherwise: a program may change its threads itself.
+    Outside of any lease there is no difference: a program may change its threads.
     """
 
     keyturn_fence: Fence
 
     @override
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Read a checkpoint, once the database knows the reader's fence."""
-        # Before the read: from then on no older holder can write what this read would
-        # miss.
+        """Read a checkpoint, after the reader's fence is stored in the database."""
+        # Before the read: from then on no older holder can write anything that this
+        # read would miss.
         await self._introduce()
         return await super().aget_tuple(config)
 
@@ -98,7 +98,7 @@ class FencedSaver(BaseCheckpointSaver[Any]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Keep a checkpoint under the holder's fence."""
+        """Write a checkpoint under the holder's fence."""
         if lease := current():
             metadata = _marked(metadata, lease)
         given = (config, checkpoint, metadata, new_versions)
@@ -112,7 +112,7 @@ class FencedSaver(BaseCheckpointSaver[Any]):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        """Keep what a task wrote, under the holder's fence."""
+        """Write a task's results under the holder's fence."""
         given = (config, writes, task_id, task_path)
         await self._write(config, Put("aput_writes", super().aput_writes, given))
 
@@ -131,10 +131,11 @@ class FencedSaver(BaseCheckpointSaver[Any]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Keep a checkpoint, unless the lease was lost by this clock."""
+        """Write a checkpoint, unless the lease has ended by this process's clock."""
         lease = current()
         if lease is not None:
-            # Nothing can be awaited here, so only this process's clock is asked.
+            # A synchronous method cannot await, so only this process's clock is
+            # checked.
             lease.check()
             metadata = _marked(metadata, lease)
         return super().put(config, checkpoint, metadata, new_versions)
@@ -147,42 +148,42 @@ class FencedSaver(BaseCheckpointSaver[Any]):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        """Keep what a task wrote, unless the lease was lost by this clock."""
+        """Write a task's results, unless the lease has ended by this process's clock."""
         lease = current()
         if lease is not None:
             lease.check()
         super().put_writes(config, writes, task_id, task_path)
 
     async def _write(self, config: RunnableConfig, put: Put[T]) -> T:
-        """Write by a method of the saver's own, under the fence of a lease if any."""
+        """Write by a method of the saver, under the fence of the lease, if any."""
         lease = current()
         if lease is None:
             return await put.by(None)
-        # A deletion writes without having read, so the database may not know the fence
+        # A deletion may come before any read, so the database may not have the fence
         # yet.
         await self._introduce()
-        # Stops most late writers; the fence stops those that are paused after this
-        # look.
+        # Stops most late writers; the fence stops those that pause after this check.
         lease.check()
         return await self.keyturn_fence.write(self, lease, config, put)
 
     async def _introduce(self) -> None:
-        """Let the database know the fence of the lease that this is done under."""
+        """Store the fence of the current lease in the database, once for each lease."""
         lease = current()
         if lease is None or self.keyturn_fence in lease.known_to:
             return
         lease.check()
         try:
-            # A greater fence is another holder's, or one that a restored store has
-            # forgotten. The store decides: it gives us a greater one, or raises
-            # `LeaseLost`. Another process may do the same meanwhile, hence the loop.
+            # A greater fence belongs to another holder, or is unknown to a restored
+            # store. The store decides: it issues a greater fence for this lease, or
+            # raises `LeaseLost`. Another process may do the same concurrently, hence
+            # the loop.
             while (
                 newest := await self.keyturn_fence.raise_fence(self, lease)
             ) > lease.fence:
                 await lease.rise_above(newest)
         except NoFenceTable:
             logger.warning("checkpoints.fence_not_atomic saver=%s", type(self).__name__)
-            # For all leases to come: the table is not asked for again.
+            # For all later leases: do not ask for the table again.
             self.keyturn_fence = ComparedFence()
         # Last: after an error the next read or write introduces the lease again.
         lease.known_to.add(self.keyturn_fence)
@@ -198,7 +199,7 @@ def _marked(metadata: CheckpointMetadata, lease: Lease) -> CheckpointMetadata:
 
 
 LEASE_KEY, FENCE_KEY = "keyturn_lease", "keyturn_fence"
-"""Checkpoint metadata: the lease that a checkpoint was written under, and its fence."""
+"""Checkpoint metadata: the lease of a checkpoint's writer, and its fence."""
 
 Saver = BaseCheckpointSaver[Any]
 T = TypeVar("T")
@@ -206,9 +207,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Put(Generic[T]):
-    """One write: a method of a saver, by its name, and what it is called with.
+    """One write: a saver's method, by name, and its arguments.
 
-    ``plain`` is the saver's own, unfenced method.
+    ``plain`` is the saver's unfenced method.
     """
 
     name: str
@@ -216,8 +217,8 @@ class Put(Generic[T]):
     given: Sequence[Any]
 
     async def by(self, saver: Saver | None) -> T:
-        """Write through a saver; through the saver itself by its own method."""
-        # A decorated method may have another name of its own.
+        """Write through a saver; None means the unfenced method of the original saver."""
+        # A decorated method may have another `__name__`.
         same = self.plain if saver is None else getattr(saver, self.name)
         return cast("T", await same(*self.given))
 
@@ -232,22 +233,22 @@ _SQLITE = {
     ("keyturn.gateway.resume.checkpoints", "SqliteSaver"),
 }
 _PAUSE_MS = 15_000
-"""How long a writer that was paused in its transaction may hold up others."""
-# The bytes of "twofence": any number that no other advisory lock of the database uses.
+"""Longest pause of a writer in its transaction while other processes wait for it."""
+# The bytes of "twofence": a number that no other advisory lock of the database uses.
 CREATE_LOCK = 0x74776F66656E6365
 MAY_NOT, _IS_LOCKED, _DIVISION_BY_ZERO = "42501", "55P03", "22012"
-"""SQLSTATE: the user lacks a privilege; a lock was not given within `lock_timeout`."""
+"""SQLSTATE: missing privilege; lock not granted within `lock_timeout`; division."""
 
-# greatest(): a holder that comes late must not lower a later one's fence. The newest is
-# returned, so that it learns of that in the same statement.
+# greatest(): a late holder must not lower a later holder's fence. RETURNING gives it
+# the newest fence in the same statement.
 _RAISE = (
     "INSERT INTO keyturn_fences AS kept (lease, fence) VALUES (%s, %s) "
     "ON CONFLICT (lease) DO UPDATE "
     "SET fence = greatest(kept.fence, excluded.fence) RETURNING fence"
 )
-# A paused client leaves its session waiting for it. Postgres does not end that by its
+# A paused client leaves its session idle. Postgres does not end such a session by its
 # `idle_in_transaction_session_timeout`: the time is not counted within a pipeline, nor
-# after the message with which psycopg ends one.
+# after the message with which psycopg ends a pipeline.
 _END_PAUSED = (
     "SELECT count(pg_terminate_backend(pid)) "
     "FROM pg_locks JOIN pg_stat_activity USING (pid) "
@@ -258,10 +259,10 @@ _END_PAUSED = (
 )
 
 
-# Divides by zero, which ends the transaction, unless the fence is still ours. FOR
-# SHARE: writes under one fence run side by side, but a new holder's fence waits until
-# they are committed. Equal, not only as great: a database that was put back to an older
-# copy has lost our fence, and what we read from it.
+# Divides by zero, which ends the transaction, if the fence has changed. FOR SHARE:
+# writes under one fence run concurrently, but a new holder's fence waits until they are
+# committed. Equal, not "at least": a database restored from an older copy has lost this
+# fence, and the data that was read under it.
 _HOLD = (
     "SELECT 1 / count(*) FROM (SELECT 1 FROM keyturn_fences "
     "WHERE lease = %s AND fence = %s FOR SHARE) AS held"
@@ -269,25 +270,25 @@ _HOLD = (
 
 
 class NoFenceTable(Exception):
-    """This user of the database may not create the table, and nobody else did."""
+    """This user may not create the table, and it does not exist."""
 
 
 class PostgresFence:
-    """Fences beside the checkpoints of an `AsyncPostgresSaver`.
+    """Fences in the database of an `AsyncPostgresSaver`.
 
-    A write locks its lease's row until it is committed, so a new holder that writes
-    its fence waits for the writes under the old one, and all later ones are refused.
-    Sessions that do not go on with their write are ended by who waits for them.
+    A write locks its lease's row until it is committed. A new holder's fence therefore
+    waits for the writes under the old one, and all later ones are refused. The waiting
+    process ends sessions that do not continue their write.
     """
 
     def __init__(self) -> None:
         self._has_table = False
 
     async def raise_fence(self, saver: Saver, lease: Lease) -> int:
-        """Keep a new holder's fence; return the newest one.
+        """Store a new holder's fence; return the newest one.
 
         Raises:
-            NoFenceTable: there is no table for it.
+            NoFenceTable: the table is missing and cannot be created.
         """
         async with _connection(saver) as conn:
             if not self._has_table:
@@ -300,19 +301,19 @@ class PostgresFence:
                 # here.
                 if getattr(error, "sqlstate", "") != _IS_LOCKED:
                     raise
-            # Somebody has locked the row for all of `lock_timeout`. One more attempt
-            # after this; a second time-out is raised, and the run is retried like one
-            # without a database.
+            # Another session has locked the row for all of `lock_timeout`. One more
+            # attempt follows; a second time-out is raised, and the run is retried as
+            # when the database is down.
             await conn.execute(_END_PAUSED, (_PAUSE_MS,))
             return await _raise_fence(conn, lease)
 
     async def write(
         self, saver: Saver, lease: Lease, config: RunnableConfig, put: Put[T]
     ) -> T:
-        """Write in one transaction with the look at the fence.
+        """Compare the fence and write in one transaction.
 
         Raises:
-            LeaseLost: there is a newer one; nothing was written.
+            LeaseLost: the fence has changed; nothing was written.
         """
         del config
         module: Any = importlib.import_module(POSTGRES)
@@ -340,15 +341,15 @@ async def _raise_fence(conn: Any, lease: Lease) -> int:  # noqa: ANN401 - of an 
 
 async def _create(conn: Any) -> None:  # noqa: ANN401 - of an optional package
     cursor = await conn.execute(
-        # Not left to CREATE TABLE IF NOT EXISTS: it needs the privilege to create also
-        # where the table is there.
+        # CREATE TABLE IF NOT EXISTS would need the privilege to create even if the
+        # table exists.
         "SELECT (to_regclass('keyturn_fences') IS NOT NULL)::int AS found"
     )
     if _first(await cursor.fetchone()):
         return
     try:
         async with conn.transaction():
-            # Two processes that create a table at once may both fail.
+            # Two processes that create a table at the same time may both fail.
             await conn.execute("SELECT pg_advisory_xact_lock(%s)", (CREATE_LOCK,))
             await conn.execute(TABLE)
     except Exception as error:
@@ -359,7 +360,7 @@ async def _create(conn: Any) -> None:  # noqa: ANN401 - of an optional package
 
 @asynccontextmanager
 async def _connection(saver: Saver) -> AsyncGenerator[Any]:
-    """Give a connection to write through: one of the pool, or the only one."""
+    """Yield a connection for a write: one of the pool, or the only one."""
     given = cast("Any", saver).conn
     if isinstance(given, importlib.import_module("psycopg").AsyncConnection):
         async with cast("Any", saver).lock:
@@ -370,17 +371,17 @@ async def _connection(saver: Saver) -> AsyncGenerator[Any]:
 
 
 class SqliteFence:
-    """Fences beside the checkpoints of an `AsyncSqliteSaver`.
+    """Fences in the database of an `AsyncSqliteSaver`.
 
-    SQLite lets one process write at a time, so the whole write is one transaction. It
-    completes even if its caller is cancelled: left open on this connection, it would
-    keep every other process from writing.
+    SQLite has one writer at a time, so the whole write is one transaction. It completes
+    even if its caller is cancelled: an open transaction on this connection would block
+    the writes of every other process.
     """
 
     async def raise_fence(self, saver: Saver, lease: Lease) -> int:
-        """Keep a new holder's fence; return the newest one."""
+        """Store a new holder's fence; return the newest one."""
         own = cast("AsyncSqliteSaver", saver)
-        # Before the lock: setup takes it, too, and it is not reentrant.
+        # Before the lock: `setup` acquires it too, and it is not reentrant.
         await own.setup()
         async with own.lock:
             return await _in_thread(own, _raise_in_sqlite, lease)
@@ -398,7 +399,7 @@ async def _write_in_sqlite(own: AsyncSqliteSaver, lease: Lease, put: Put[T]) -> 
     async with own.lock:
         try:
             await _in_thread(own, _begin_in_sqlite, lease)
-            # Its methods commit; another saver, because ours has the lock.
+            # Its methods commit. Another saver, because this one's lock is taken.
             inner = AsyncSqliteSaver(own.conn, serde=own.serde)
             inner.is_setup = True
             return await put.by(inner)
@@ -420,14 +421,14 @@ async def _in_thread(
 
 def _begin_in_sqlite(conn: sqlite3.Connection, lease: Lease) -> None:
     if conn.in_transaction:
-        # Somebody else's statement on this shared connection opened it; BEGIN would
-        # fail in it. What was written is theirs, so it is not undone.
+        # Another statement on this shared connection opened it; BEGIN would fail inside
+        # it. Commit, because those writes belong to another caller.
         conn.commit()
-    # IMMEDIATE locks before the look. A deferred transaction would lock with its first
-    # write, after another process may have changed the fence.
+    # IMMEDIATE locks before the comparison. A deferred transaction would lock with its
+    # first write, after another process may have changed the fence.
     conn.execute("BEGIN IMMEDIATE")
-    # Unequal, not only greater: a database that was put back to an older copy has lost
-    # our fence, and what we read from it.
+    # Unequal, not only greater: a database restored from an older copy has lost this
+    # fence, and the data that was read under it.
     if _kept_in_sqlite(conn, lease) != lease.fence:
         raise LeaseLost
 
@@ -450,7 +451,7 @@ def _kept_in_sqlite(conn: sqlite3.Connection, lease: Lease) -> int:
 
 
 class ComparedFence:
-    """Fences in the metadata of the checkpoints of any other saver.
+    """Fences in the checkpoint metadata of any other saver.
 
     There is no table, so a fence is stored with the next checkpoint and not before. A
     pause between the comparison and the write is not noticed: only a database can do
@@ -458,7 +459,7 @@ class ComparedFence:
     """
 
     async def raise_fence(self, saver: Saver, lease: Lease) -> int:
-        """Return the holder's own fence; nothing is stored before a checkpoint is."""
+        """Return the holder's fence; it is stored with the first checkpoint."""
         del saver
         return lease.fence
 
@@ -468,20 +469,20 @@ class ComparedFence:
         """Compare with the fence of the thread's newest checkpoint, then write.
 
         Raises:
-            LeaseLost: another process holds the lease; nothing was written.
+            LeaseLost: another process has the lease; nothing was written.
         """
         thread = config["configurable"]["thread_id"]  # pyright: ignore[reportTypedDictNotRequiredAccess] - a saver needs it
         head = await saver.aget_tuple(
             {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
         )
         known = cast("dict[str, object]", head.metadata) if head else {}
-        # A fence says something about its own lease only; a copied thread carries the
-        # fence of the lease that it was copied from.
+        # A fence is valid for its own lease only; a copied thread has the fence of the
+        # original thread's lease.
         newest = known.get(FENCE_KEY, 0) if known.get(LEASE_KEY) == lease.name else 0
         if isinstance(newest, int) and newest > lease.fence:
-            # A greater fence does not yet mean that the lease is lost: a store that was
-            # restored from an older copy gives out smaller ones. The store decides: it
-            # gives its holder a greater fence, or raises `LeaseLost`.
+            # A greater fence does not prove that the lease is lost: a store restored
+            # from an older copy issues smaller ones. The store decides: it issues a
+            # greater fence to its holder, or raises `LeaseLost`.
             await lease.rise_above(newest)
         lease.check()
         return await put.by(None)
@@ -491,9 +492,9 @@ Fence = PostgresFence | SqliteFence | ComparedFence
 
 
 def fence_of(saver: Saver) -> Fence:
-    """Return how fences are kept for a saver.
+    """Return the kind of fence for a saver.
 
-    Only for the very classes that are known: one derived from them may do anything.
+    Only for exact classes: a derived class may do anything.
     """
     kind = type(saver)
     name = (kind.__module__, kind.__name__)

@@ -1,4 +1,4 @@
-"""Open questions of a thread, and which answers fit them."""
+"""Open questions of a thread, and the answers that fit them."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ _NO_SCHEMA = (
     Unresolvable,
     ValueError,
 )
-"""What a validator raises over something that is not a schema."""
+"""Exceptions of a validator for a value that is not a schema."""
 
 
 class AnswerFound(Protocol):
-    """What people answered; ``times`` counts how often it was taken back before."""
+    """Reviewers' answer; ``times`` counts the earlier revocations."""
 
     @property
     def answer(self) -> JsonObject:
-        """Return what the agent's run is resumed with."""
+        """Return the value to resume the agent's run with."""
         ...
 
     @property
     def times(self) -> int:
-        """Return how often an authorization of the call was taken back."""
+        """Return the number of times that the call's authorization was revoked."""
         ...
 
 
 @dataclass
 class Answers:
-    """What can be sent now, by interrupt id, and what each of them answers.
+    """Answers that can be sent now, by interrupt id.
 
-    ``fingerprint`` is the same for the same answer to the same item, whatever the
-    interrupt's id is: an answer that comes back as a question again was refused.
-    ``unfit`` are items whose answer the agent's own schema would refuse. One bad
-    answer in a map raises after its good siblings ran, so it is never sent.
+    ``fingerprint`` depends on the answer and its item, not on the interrupt's id: a
+    repeated question with the same fingerprint means that its answer was refused.
+    ``unfit`` are items whose answer the agent's own schema would refuse. One bad answer
+    in a map raises after the good ones have run, so it is never sent.
     """
 
     ready: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
@@ -64,7 +64,7 @@ class Answers:
         pending: Iterable[PendingInterrupt],
         found: Mapping[OpenQuestion, AnswerFound],
     ) -> Answers:
-        """Return the answers that were found to open questions of a thread."""
+        """Return the available answers to a thread's open questions."""
         answers = cls()
         for one in pending:
             question = question_of(one)
@@ -75,11 +75,11 @@ class Answers:
     def offer(
         self, pending: PendingInterrupt, question: OpenQuestion, found: AnswerFound
     ) -> None:
-        """Add an answer, unless the agent's own schema would refuse it."""
+        """Add an answer, unless the agent's schema would refuse it."""
         if not fits(found.answer, pending.schema):
             self.unfit.append(question.item_id)
             return
-        # After a revocation the same answer is a new one, and not a refused one.
+        # After a revocation an equal answer is new, not refused.
         about = [question.kind, question.item_id, found.times]
         body = json.dumps([*about, found.answer], sort_keys=True)
         self.ready[pending.id] = found.answer
@@ -96,7 +96,7 @@ class Answers:
 
 
 def question_of(pending: PendingInterrupt) -> OpenQuestion | None:
-    """Read an open question; None when it is not one of ours."""
+    """Read an open question; None for a question of another library."""
     given = pending.value
     if not isinstance(given, Mapping):
         return None
@@ -114,7 +114,7 @@ def question_of(pending: PendingInterrupt) -> OpenQuestion | None:
 
 
 def questions_of(pending: Iterable[PendingInterrupt]) -> tuple[OpenQuestion, ...]:
-    """Return the questions of ours among a thread's, each once."""
+    """Return Keyturn's questions of a thread, each once."""
     questions = (question_of(one) for one in pending)
     return tuple(dict.fromkeys(one for one in questions if one is not None))
 
@@ -125,11 +125,11 @@ def asked_items(pending: Sequence[PendingInterrupt]) -> frozenset[str]:
 
 
 def fits(answer: JsonObject, schema: JsonObject | None) -> bool:
-    """Return whether the agent's own schema takes an answer.
+    """Return True if the agent's schema accepts an answer.
 
-    The schema itself is not checked first: that costs more than everything else here,
-    and one that is not a schema leaves the check to the agent. An empty registry
-    keeps a schema from making us fetch anything.
+    The schema itself is not checked first, because that is the most expensive step. An
+    invalid schema leaves the check to the agent. An empty registry prevents a schema
+    from fetching anything.
     """
     if schema is None:
         return True

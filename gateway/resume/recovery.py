@@ -1,23 +1,22 @@
-"""Compare the store with the checkpoints, and recover what one side lost.
+"""Compare the store with the checkpoints, and recover losses on either side.
 
-Theory of operation. A call waits in two places: the store has its record, and the
-checkpoints have the thread that asks about it. Either can be lost, or restored from an
-older copy. Both are compared at start, soon after it, and hourly:
+Theory of operation. A waiting call is recorded twice: the store has its record, and the
+checkpoints have the thread with its question. Either can be lost, or restored from an
+older copy. Both are compared at start, soon afterwards, and hourly:
 
-1. A thread that asks about a record which the store does not have is queued; the
-   answer says that the record is lost, and authorizes nothing. So is a thread whose run
-   was cut off before it asked.
-2. A record whose thread has finished, was cut off, asks about something else or could
-   go on is queued, since its job may be lost. The process that runs the thread ends or
-   answers what it finds.
+1. A thread with a question about a missing record is queued; its answer reports the
+   loss and authorizes nothing. A thread whose run was interrupted before its question
+   is queued as well.
+2. A record is queued if its thread has finished, was interrupted, has other questions
+   or could continue, because its job may be lost. The process that runs the thread ends
+   or answers it.
 3. A record whose thread is gone is ended.
 
-All of it is done under the thread's lease, from what both sides say then. So a look is
-harmless at any time, on any replica, and twice.
+Every change is made under the thread's lease, from the state that both sides have then.
+So a comparison is harmless at any time, on any replica, and twice.
 
-A store that was restored from a backup is noticed by counters
-(`keyturn.gateway.resume.recovery`). All of its calls are in doubt then, before
-anything of it is carried out.
+Restore counters (see `RestoreDetector`) reveal a store that was restored from a backup.
+All of its calls are then put in doubt before any of them runs.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.usable import until_usable
 
 MOST_READ = 200
-"""How many approvals are read before others may use the store again."""
+"""Number of approvals in one read, so that other requests of the store get a turn."""
 
 Recover = Callable[[Approval, Item, int], Change | None]
 Saver = BaseCheckpointSaver[Any]
@@ -67,7 +66,7 @@ Saver = BaseCheckpointSaver[Any]
 
 @dataclass(frozen=True)
 class Found:
-    """One call that recovery changes, as it stood and as it stands then."""
+    """One call that recovery changes: before (``was``) and after (``item``)."""
 
     approval: Approval
     item: Item
@@ -78,7 +77,7 @@ class RecoveryService(TenantService):
     """Change records after a loss or a restore; each change is one atomic write."""
 
     async def end_thread(self, run_ref: RunRef) -> list[Found]:
-        """End what waits in a run whose thread is gone."""
+        """End the waiting calls of a run whose thread is gone."""
         approvals = self._store.approvals
         keys = self._keys
         ids = await approvals.unfinished_of_run(keys, run_ref)
@@ -87,10 +86,11 @@ class RecoveryService(TenantService):
         ]
 
     async def doubt_all(self, *, is_dry: bool = False) -> list[Found]:
-        """Doubt everything in a store that was restored from an older copy.
+        """Put all unfinished calls of a store in doubt after a restore from an older
+        copy.
 
         Args:
-            is_dry: only say what would change.
+            is_dry: only return the changes.
         """
         return [
             found
@@ -99,12 +99,12 @@ class RecoveryService(TenantService):
         ]
 
     async def unfinished(self) -> AsyncGenerator[Approval]:
-        """Yield the tenant's approvals in which something is still to happen.
+        """Yield the tenant's unfinished approvals.
 
-        They are listed first, because what is done to one may end it.
+        Their ids are read first, because the caller's change to one may end it.
         """
-        # By the index of deadlines: what is in doubt already is not in it, and needs no
-        # doubt.
+        # By the index of deadlines: calls that are already in doubt are not in it, and
+        # need no further doubt.
         ids = await self._store.approvals.scheduled(self._keys)
         for start in range(0, len(ids), MOST_READ):
             page = ids[start : start + MOST_READ]
@@ -137,8 +137,7 @@ class RecoveryService(TenantService):
             found = Found(change.approval, change.approval.items[index], was)
             return None if is_dry else Write(change)
 
-        # `load_each` has logged it a moment ago; the others are to be recovered all the
-        # same.
+        # `load_each` has just logged it; the other records must be recovered anyway.
         with suppress(CorruptRecord):
             written = await self._store.approvals.change(approval_id, compute)
             if written and found:
@@ -154,28 +153,28 @@ class RecoveryService(TenantService):
 
 # Detect that the store or the checkpoint database was lost or restored.
 #
-# Both keep a restore counter, which rises while anything happens. It is raised in the
-# store first, so after a crash in between the store is one ahead. Behind the
-# checkpoints it is only when it lost what was written to it.
+# Both keep a restore counter, which rises while work is done. It is raised in the store
+# first, so after a crash in between the store is one ahead. The store is behind the
+# checkpoints only if it lost writes.
 #
-# Each store has counters of its own in the checkpoints, because several may share them;
-# a copy of a store has the same id. An empty store is not behind: it says nothing
-# untrue.
+# Each store has separate counters in the checkpoints, because several may share them; a
+# copy of a store has the same id. An empty store is not behind: it has no stale record.
 
 THREAD = "keyturn:restore-counter:"
-"""Prefix of the thread under which checkpoints keep their counter for one store."""
+"""Prefix of the thread in which the checkpoints keep their counter for one store."""
 CHECKPOINT = "00000000-0000-6000-8000-000000000000"
-"""The one checkpoint of it, written over each time."""
+"""The only checkpoint of that thread, overwritten each time."""
 ID_KEY, NUMBER_KEY = "keyturn_checkpoints", "keyturn_restore_counter"
 
 ALIVE_MS = 600_000
-"""How long after their last write checkpoints may still belong to a gateway that only
-restarts: what waits for threads that ours do not have is left alone so long."""
-# Far below ALIVE_MS: a gateway with nothing to do must not count as gone.
+"""Time after their last write in which checkpoints may still belong to a restarting
+gateway. Calls of threads that are missing here are left alone for that time.
+"""
+# Far below ALIVE_MS: an idle gateway must not count as gone.
 IDLE_MS = 40_000
-"""How soon the counters rise again while nothing happens."""
+"""Interval at which the counters rise without any work."""
 _SLACK = 16
-"""How far the store may be ahead: several processes raise the counter at once."""
+"""Most that the store may be ahead: several processes raise the counter at once."""
 
 
 class Consistency(StrEnum):
@@ -209,18 +208,18 @@ class RestoreDetector:
         self._advanced_ms = 0
 
     async def compare(self) -> Consistency:
-        """Return which of the two is older, if any; nothing is written."""
+        """Return which of the two is older, if any; write nothing."""
         store = (await self._known()).store
         if self._store and store != self._store:
             return Consistency.STORE_IS_OLDER  # it was emptied under this process
         checkpoints, written = await self._read(store)
-        # The checkpoints first: what another process writes meanwhile is in the store
-        # before it is there.
+        # The checkpoints first: another process writes the store before the
+        # checkpoints.
         counters = await self._known()
         counter = counters.of.get(checkpoints)
         kept = counter.number if counter else 0
-        # What this process wrote itself counts, too: store and checkpoints can have
-        # been put back to one moment while it ran, and then agree with each other.
+        # The number that this process wrote counts, too: store and checkpoints may have
+        # been restored to one moment while it ran, and then agree with each other.
         last = self._last if checkpoints == self._id else 0
         if kept < max(written, last):
             return Consistency.STORE_IS_OLDER
@@ -231,8 +230,8 @@ class RestoreDetector:
         return Consistency.SAME
 
     async def advance(self) -> None:
-        """Raise both counters, if something happened or time has passed."""
-        # Read before the counters rise: what changes in between lets them rise again.
+        """Raise both counters, if something changed or time has passed."""
+        # Read before the counters rise: a change in between makes them rise again.
         changes = await self._counters.changes(self._keys)
         now_ms = (await self._known()).now_ms
         is_idle = changes == self._changes
@@ -244,27 +243,27 @@ class RestoreDetector:
         if not self._id:
             self._id, _ = await self._read(self._store)
             self._id = self._id or secrets.token_hex(16)
-        # The store first. Killed in between, it is one ahead, which is allowed; the
-        # other way round it would look like an older copy.
+        # The store first. After a crash in between, it is one ahead, which is allowed;
+        # in the other order it would look like an older copy.
         self._last = await self._counters.add(self._keys, self._id)
         await self._write(self._last)
         self._changes, self._advanced_ms = changes, now_ms
 
     async def equalize(self) -> None:
-        """Make both counters equal again, after differences were recovered."""
+        """Make both counters equal again, after a recovery."""
         counters = await self._known()
         self._store = counters.store
         self._id, written = await self._read(counters.store)
         if self._id:
             kept = counters.of[self._id].number if self._id in counters.of else 0
-            # Never the smaller one: others take a counter that fell for a loss.
+            # Never the smaller one: other processes treat a lower counter as a loss.
             newest = max(kept, written)
             await self._counters.put(self._keys, self._id, newest)
         self._changes = -1
         await self.advance()
 
     async def is_only_process(self) -> bool:
-        """Return True if no process used other checkpoints with this store lately."""
+        """Return True if no other checkpoints were used with this store recently."""
         counters = await self._known()
         return all(
             one == self._id or counter.at_ms < counters.now_ms - ALIVE_MS
@@ -311,7 +310,7 @@ DECIDED = "A call is decided, and its thread did not go on."
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A thread whose records and checkpoints differ: in what, for which calls."""
+    """A thread whose records and checkpoints differ: the problem and its calls."""
 
     agent: str
     thread: str
@@ -320,17 +319,17 @@ class Mismatch:
 
     @property
     def is_gone(self) -> bool:
-        """Return whether the checkpoints do not have the thread."""
+        """Return True if the thread is missing from the checkpoints."""
         return self.problem == THREAD_GONE
 
 
 @dataclass(frozen=True)
 class RecoveryReport:
-    """What one comparison found.
+    """Result of one comparison.
 
     Attributes:
         mismatches: threads to advance.
-        unserved: how many waiting threads no agent of this process is known to run.
+        unserved: number of waiting threads without a known agent in this process.
     """
 
     mismatches: tuple[Mismatch, ...]
@@ -338,7 +337,7 @@ class RecoveryReport:
 
     @property
     def gone(self) -> tuple[Mismatch, ...]:
-        """Return those whose thread the checkpoints do not have."""
+        """Return the mismatches whose thread is missing from the checkpoints."""
         return tuple(one for one in self.mismatches if one.is_gone)
 
 
@@ -346,9 +345,9 @@ class Recovery:
     """Compare both sides for the agents of one process.
 
     Args:
-        store: where records and jobs are.
-        runners: what this process runs, and its checkpoints.
-        tenant: whose agents these are.
+        store: records and jobs.
+        runners: the runners of this process, and its checkpoints.
+        tenant: owner of these agents.
     """
 
     def __init__(
@@ -360,11 +359,11 @@ class Recovery:
         self._records = RecoveryService(store, tenant=tenant)
 
     async def recover(self, *, is_only_process: bool) -> RecoveryReport:
-        """End what waits for threads that are gone, and queue all others.
+        """End the calls of threads that are gone, and queue all other threads.
 
         Args:
-            is_only_process: no gateway with other checkpoints uses this store. One that
-                did might have the threads that ours do not.
+            is_only_process: no gateway with other checkpoints uses this store. Such a
+                gateway might have the threads that are missing here.
         """
         found = await self.compare()
         for mismatch in found.mismatches:
@@ -390,14 +389,13 @@ class Recovery:
         await self._store.queue(keys).put(job)
 
     async def _end(self, mismatch: Mismatch) -> None:
-        """End what waits for a thread, if it is still not there under its lease."""
+        """End a thread's calls, if it is still missing under its lease."""
         runner = self._runners.of(mismatch.agent, mismatch.thread)
         keys = self._store.keys_of_tenant(self._tenant)
         at = ThreadRef(keys, mismatch.agent, mismatch.thread)
 
         async def work() -> None:
-            # Read again, now under the lease: the thread may have been started
-            # meanwhile.
+            # Read again, now under the lease: the thread may have been started since.
             if runner is not None and not (await runner.probe(at.thread)).exists:
                 await self._records.end_thread(at.run_ref)
 
@@ -407,7 +405,7 @@ class Recovery:
             return  # somebody runs it, so it is there
 
     async def compare(self) -> RecoveryReport:
-        """Return what does not match, and change nothing."""
+        """Return the mismatches, and change nothing."""
         mismatches = [mismatch async for mismatch in self._from_store()]
         known = {(mismatch.agent, mismatch.thread) for mismatch in mismatches}
         unserved = 0
@@ -446,7 +444,7 @@ class Recovery:
     async def _problem(
         self, run_ref: RunRef, state: ThreadState, approvals: Iterable[Approval]
     ) -> str:
-        """Return what is wrong with a run; "" when it waits as it should."""
+        """Return the problem of a run; "" if it waits correctly."""
         if not state.exists:
             return THREAD_GONE
         if state.is_finished:
@@ -457,7 +455,8 @@ class Recovery:
         dropped = [
             item
             for item in _waiting_items(approvals)
-            # What waits inside a tool may not ask while another agent there does.
+            # A call inside a tool may have no question while another agent there has
+            # one.
             if item.is_pending and not item.ctx.ns and item.id not in asked
         ]
         if dropped:
@@ -466,7 +465,7 @@ class Recovery:
         return DECIDED if found.ready else ""
 
     async def _is_run(self, run: RunRef) -> bool:
-        """Return True if a process holds the lease on a thread."""
+        """Return True if a process has the lease on a thread."""
         keys = self._store.keys_of_tenant(self._tenant)
         lease = keys.lease(run.agent, run.thread)
         return bool(await self._store.conn.command("EXISTS", lease))
@@ -474,10 +473,10 @@ class Recovery:
     async def _cut_off(
         self, page: Iterable[tuple[str, bool]]
     ) -> AsyncGenerator[Mismatch]:
-        """Yield the threads that ask nothing and whose run has not ended.
+        """Yield the threads without a question whose run has not ended.
 
-        The job of such a run may be lost. Without a call that waits, nothing else
-        would find it.
+        The job of such a run may be lost. Without a waiting call, only this check finds
+        it.
         """
         agents, keys = self._runners.agents, self._store.keys_of_tenant(self._tenant)
         runs = [
@@ -501,10 +500,10 @@ class Recovery:
     async def _questions(
         self, saver: Saver, thread: str
     ) -> tuple[str, list[PendingInterrupt]]:
-        """Return agent and open questions of a thread that waits.
+        """Return a waiting thread's agent and open questions.
 
-        The agent is "" when nobody here runs it; questions that are not about calls
-        are none.
+        The agent is "" if this process does not run it. Without a question about a
+        call, the result is ("", []).
         """
         place: RunnableConfig = {
             "configurable": {"thread_id": thread, "checkpoint_ns": ""}
@@ -516,13 +515,12 @@ class Recovery:
         return self._agent_of(found), pending
 
     def _agent_of(self, found: CheckpointTuple) -> str:
-        """Return the agent whose thread this is; "" when this process runs none."""
+        """Return the agent of a thread; "" if this process does not run it."""
         metadata = cast("Mapping[str, object]", found.metadata)
         agent, served = str(metadata.get(AGENT_KEY, "")), self._runners.agents
         if not agent and len(served) == 1:
             [agent] = served  # a program ran the graph without Keyturn
-        # Checkpoints are not believed: the name counts only for an agent that runs
-        # here.
+        # Do not trust checkpoints: the name counts only for an agent that runs here.
         return agent if agent in served else ""
 
     async def _unanswered(
@@ -557,12 +555,12 @@ def _waiting_items(approvals: Iterable[Approval]) -> list[Item]:
 
 
 PAGE = 500
-"""How many threads one statement looks at."""
+"""Number of threads that one statement reads."""
 INTERRUPT = "__interrupt__"
-"""Channel in which LangGraph keeps questions."""
+"""Channel of LangGraph's open questions."""
 
-# The root namespace is enough: a question of a graph inside is written there, too, as
-# one of the task that runs this graph.
+# The root namespace is enough: a question of an inner graph is written there, too, as a
+# question of the task that runs this graph.
 _NEWEST = """
 SELECT newest.thread_id AS thread, newest.id IN (
   SELECT w.checkpoint_id FROM {writes} AS w
@@ -578,12 +576,11 @@ ORDER BY newest.thread_id
 """
 
 
-# Pages begin after a key, not at an OFFSET: threads that come or go meanwhile shift no
-# page.
+# Pages begin after a key, not at an OFFSET: concurrent changes do not shift them.
 async def newest_threads(saver: Saver) -> AsyncGenerator[list[tuple[str, bool]]]:
     """Yield the ids of all threads, a page at a time, and whether each one waits.
 
-    It is read from indexes, without any checkpoint being loaded.
+    The query uses indexes and loads no checkpoint.
     """
     after = ""
     while rows := await _page(saver, after):
@@ -600,7 +597,8 @@ async def _page(saver: Saver, after: str) -> list[tuple[str, bool]]:
     query = _NEWEST.format(
         writes="checkpoint_writes", interrupt=INTERRUPT, mark="%s", page="%s"
     )
-    # The saver's own cursor: on a connection of its pool, or on its one locked one.
+    # The saver's cursor: on a connection of its pool, or on its only connection,
+    # locked.
     async with cast("Any", saver)._cursor() as cursor:  # noqa: SLF001
         await cursor.execute(query, (after, PAGE))
         rows = cast("list[dict[str, object]]", await cursor.fetchall())
@@ -608,20 +606,21 @@ async def _page(saver: Saver, after: str) -> list[tuple[str, bool]]:
 
 
 TICK_S = 5.0
-"""How often the restore counters rise and are compared."""
+"""Interval at which the restore counters rise and are compared."""
 AGAIN_S = 20.0
-"""How long after the first look the second one comes: the leases of a process that was
-killed have ended by then."""
+"""Delay between the first comparison and the second; the leases of a killed process
+have ended by then.
+"""
 HOURLY_S = 3600.0
 
 
 class RecoveryLoop:
-    """What one process does to notice losses and to recover from them.
+    """Periodic detection of losses and recovery from them in one process.
 
     Args:
-        store: where the records are.
-        runners: what this process runs, and its checkpoints.
-        tenant: whose agents these are.
+        store: the records.
+        runners: the runners of this process, and its checkpoints.
+        tenant: owner of these agents.
     """
 
     def __init__(
@@ -638,20 +637,20 @@ class RecoveryLoop:
         self._has_looked = False
 
     async def begin(self) -> None:
-        """Doubt what a restored store says, before anything of it is carried out.
+        """Put a restored store's calls in doubt before any of them runs.
 
-        A store that is away is waited for, as when it was opened.
+        Waits for an unavailable store, like the opening of the store.
 
         Raises:
-            StoreUnavailable: when the store does not answer in time.
+            StoreUnavailable: the store does not answer in time.
         """
         await until_usable(self._compare, self._url)
 
     async def tick(self) -> None:
-        """Detect a loss, and compare store and checkpoints when that is due."""
+        """Detect a loss, and compare store and checkpoints if that is due."""
         await self._compare()
-        # A look reads every waiting thread, so it is hourly; counters are compared at
-        # each tick.
+        # A comparison reads every waiting thread, so it is hourly; the counters are
+        # compared at each tick.
         if self._ticks_left > 0:
             self._ticks_left -= 1
             return
@@ -661,8 +660,8 @@ class RecoveryLoop:
         waits_s = HOURLY_S if self._has_looked else AGAIN_S
         self._has_looked = True
         if found.gone and detector is not None:
-            # A worker may have held the lease on a thread that is gone just now. Or a
-            # gateway with other checkpoints used this store a moment ago.
+            # A worker may have had the lease on a missing thread just now. Or a gateway
+            # with other checkpoints used this store a moment ago.
             waits_s = 0 if is_only_process else ALIVE_MS / 1000
         self._ticks_left = int(waits_s / TICK_S)
 
@@ -675,8 +674,8 @@ class RecoveryLoop:
             logger.error("recovery.inconsistent %s", consistency)
             if consistency is Consistency.STORE_IS_OLDER:
                 await self._records.doubt_all()
-            # Only after everything is in doubt: killed in between, the next start still
-            # sees the difference and does it again.
+            # Only after all calls are in doubt: after a crash in between, the next
+            # start finds the difference again and repeats this.
             await detector.equalize()
             self._ticks_left = 0
         await detector.advance()
@@ -684,11 +683,11 @@ class RecoveryLoop:
 
 @dataclass(frozen=True)
 class RepairReport:
-    """What a repair changed, or would change.
+    """Changes that a repair made, or would make.
 
     Attributes:
         consistency: whether store or checkpoints are older than the other.
-        doubted: calls whose record may be older than what happened.
+        doubted: calls whose record may be out of date.
         report: threads whose records and checkpoints do not match.
     """
 
@@ -700,17 +699,17 @@ class RepairReport:
 async def repair_losses(
     store: Store, runners: Runners, *, tenant: str, is_dry: bool, is_restored: bool
 ) -> RepairReport:
-    """Doubt, end and queue what does not match, and return what it was.
+    """Put calls in doubt, end or queue mismatched threads, and return the changes.
 
     The caller asserts that no gateway with other checkpoints uses the store.
 
     Args:
         store: the gateway's store.
         runners: the agents and their checkpoints.
-        tenant: whose.
-        is_dry: only say what would be done.
-        is_restored: the store is older than what happened, also where that cannot be
-            seen: copies of both from one moment match.
+        tenant: owner of the records.
+        is_dry: only return the changes.
+        is_restored: the store is out of date, even if that cannot be detected: copies
+            of both sides from one moment match.
     """
     records = RecoveryService(store, tenant=tenant)
     saver, consistency = runners.saver, Consistency.SAME
@@ -725,6 +724,6 @@ async def repair_losses(
         return RepairReport(consistency, tuple(doubted), await recovery.compare())
     report = await recovery.recover(is_only_process=True)
     if detector is not None:
-        # Last: after a crash before this, the next repair still sees the difference.
+        # Last: after a crash before this, the next repair still finds the difference.
         await detector.equalize()
     return RepairReport(consistency, tuple(doubted), report)

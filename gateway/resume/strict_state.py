@@ -2,7 +2,7 @@
 
 Otherwise, write access to a checkpoint would be enough to import and call anything
 (CVE-2026-28277, GHSA-g48c-2wqr-h844). LangGraph's own strict mode depends on an
-environment variable that is read once, at import; here it is always on.
+environment variable that is read once, at import; here strict mode is always on.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from langgraph.pregel import Pregel
 from keyturn.gateway.gates.reachable import closure_values
 
 OURS = frozenset({("keyturn.agent.messages", "EditMessage")})
-"""Our own record in an agent's state; an agent inside a tool shares the saver."""
+"""Keyturn's record in an agent's state; an agent inside a tool shares the saver."""
 
 
 def strict_serializer() -> JsonPlusSerializer:
-    """Return a serializer that builds nothing but plain data and known types."""
+    """Return a serializer that builds only plain data and known types."""
     return JsonPlusSerializer(allowed_msgpack_modules=None)
 
 
@@ -40,7 +40,8 @@ def allowed_types(graph: Pregel[Any, Any, Any, Any]) -> set[tuple[str, ...]]:
 
 
 def _declared(graph: object) -> set[tuple[str, ...]]:
-    # What StateGraph.compile() collects in LangGraph's strict mode (state.py:1233).
+    # The types that StateGraph.compile() collects in LangGraph's strict mode
+    # (state.py:1233).
     builder: Any = getattr(graph, "builder", None)
     if builder is None:
         return build_serde_allowlist()
@@ -59,10 +60,10 @@ def _declared(graph: object) -> set[tuple[str, ...]]:
 
 
 def _response_formats(graph: Any) -> list[type[Any]]:  # noqa: ANN401 - types of the user's state
-    """Return the types that an agent's ``response_format`` gives its answer.
+    """Return the types of an agent's ``response_format``.
 
-    LangChain declares ``structured_response`` as anything; only the function of the
-    agent's model node knows the format.
+    LangChain declares ``structured_response`` as Any; only the function of the agent's
+    model node has the format.
     """
     found: list[type[Any]] = []
     for node in graph.nodes.values():

@@ -1,4 +1,4 @@
-"""Retry transient errors in place, where no job is queued to be retried."""
+"""Retry transient errors in place, without a queued job."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ async def repeat(
 ) -> None:
     """Do ``work`` about every ``every_s`` seconds until ``stop`` is set.
 
-    Replicas spread out by themselves: each pause is 50 to 150 % of ``every_s``. While
-    the store is away the pause doubles; any other failure is logged and survived,
-    because approvals must expire whatever else is wrong.
+    Each pause is 50 to 150 % of ``every_s``, so replicas spread out. While the store is
+    unavailable the pause doubles. Any other failure is logged and survived, because
+    approvals must expire despite other problems.
     """
     factor = 1.0
     while not stop.is_set():
@@ -40,7 +40,7 @@ async def repeat(
             log_failure(logger, error, "sweep.failed")
             factor *= 2
         spread = random.uniform(0.5, 1.5)  # noqa: S311 - spreads load only
-        # max(): rare work does not become frequent while the store is away.
+        # max(): rare work does not become frequent while the store is unavailable.
         pause_s = min(every_s * factor, max(LONGEST_REST_S, every_s)) * spread
         await wait_or_timeout(stop, pause_s)
 
@@ -53,11 +53,11 @@ T = TypeVar("T")
 
 
 class InputNotGiven(Exception):
-    """A thread could not be given its input, for a reason that can pass."""
+    """A transient error kept a thread from getting its input."""
 
 
 def backoff_s() -> Iterator[float]:
-    """Yield the pauses between attempts: longer and longer ones."""
+    """Yield the pauses between attempts: each twice as long, up to a limit."""
     pause_s = FIRST_PAUSE_S
     while True:
         yield pause_s
@@ -65,7 +65,7 @@ def backoff_s() -> Iterator[float]:
 
 
 async def retry_transient(work: Callable[[], Awaitable[T]]) -> T:
-    """Do something as soon as the store, or what keeps the threads, is there."""
+    """Repeat ``work`` until it succeeds or fails with a permanent error."""
     pauses = backoff_s()
     while True:
         try:
@@ -78,7 +78,7 @@ async def retry_transient(work: Callable[[], Awaitable[T]]) -> T:
 
 
 async def drain_tasks(tasks: Collection[asyncio.Task[Any]], grace_s: float) -> None:
-    """Let tasks come to their end, then stop those that have not."""
+    """Wait for tasks to end, then cancel the rest after ``grace_s``."""
     if not tasks:
         return
     _, late = await asyncio.wait(tasks, timeout=grace_s)
@@ -90,7 +90,7 @@ async def drain_tasks(tasks: Collection[asyncio.Task[Any]], grace_s: float) -> N
 
 
 async def wait_or_timeout(event: asyncio.Event, pause_s: float) -> None:
-    """Wait for an event, no longer than ``pause_s``."""
+    """Wait for an event, at most ``pause_s``."""
     try:
         async with asyncio.timeout(pause_s):
             await event.wait()

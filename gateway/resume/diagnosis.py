@@ -133,7 +133,7 @@ class ErrorKind(StrEnum):
 
 
 def kind_of_error(error: BaseException) -> ErrorKind | None:
-    """Return an error's kind by the error itself, without its causes; None if unknown."""
+    """Return the kind of an error itself, without its causes; None if unknown."""
     return (
         # The most specific first: LangChain has read the provider's answer, a status is
         # more precise than the client's class, and a builtin base class is the vaguest.

@@ -131,7 +131,7 @@ class FencedSaver(BaseCheckpointSaver[Any]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Write a checkpoint, unless the lease has ended by this process's clock."""
+        """Write a checkpoint, unless the lease has ended by the local clock."""
         lease = current()
         if lease is not None:
             # A synchronous method cannot await, so only this process's clock is
@@ -148,7 +148,7 @@ class FencedSaver(BaseCheckpointSaver[Any]):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        """Write a task's results, unless the lease has ended by this process's clock."""
+        """Write a task's results, unless the lease has ended by the local clock."""
         lease = current()
         if lease is not None:
             lease.check()
@@ -217,7 +217,7 @@ class Put(Generic[T]):
     given: Sequence[Any]
 
     async def by(self, saver: Saver | None) -> T:
-        """Write through a saver; None means the unfenced method of the original saver."""
+        """Write through a saver, or by the unfenced method for None."""
         # A decorated method may have another `__name__`.
         same = self.plain if saver is None else getattr(saver, self.name)
         return cast("T", await same(*self.given))

@@ -86,8 +86,7 @@ class RecoveryService(TenantService):
         ]
 
     async def doubt_all(self, *, is_dry: bool = False) -> list[Found]:
-        """Put all unfinished calls of a store in doubt after a restore from an older
-        copy.
+        """Put all unfinished calls in doubt after a restore from an older copy.
 
         Args:
             is_dry: only return the changes.
@@ -402,7 +401,7 @@ class Recovery:
         try:
             await under_lease(self._store, at, work)
         except ThreadUnavailable:
-            return  # somebody runs it, so it is there
+            return  # another process runs it, so it exists
 
     async def compare(self) -> RecoveryReport:
         """Return the mismatches, and change nothing."""

@@ -1,10 +1,10 @@
-"""Analyse a graph statically: which tools it can start behind which gate; guard those.
+"""Analyse a graph statically: find its tools and their gates, and guard those tools.
 
-The graph is read, not run: its nodes, the graphs that stand in them or that their
-functions refer to, and the graphs that the code of tools refers to, such as the
-subagents inside deepagents' ``task`` tool. A graph that is made while a function runs
-cannot be found here. So this answers for what it finds only; below a gated agent
-`keyturn.agent.grants` stops whatever it missed.
+The graph is read, not run. The analysis follows its nodes, graphs in nodes or in
+references of their functions, and graphs in references of a tool's code, such as the
+subagents inside deepagents' ``task`` tool. A graph that is created while a function
+runs cannot be found here. So the result covers only the tools that are found; below a
+gated agent `keyturn.agent.grants` stops all others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LIBRARIES = frozenset(
     {"deepagents", "langchain", "langchain_core", "langgraph", "langsmith"}
 )
 _HANDOFFS = frozenset({"langgraph_supervisor", "langgraph_swarm"})
-"""Their tools do nothing but choose the next agent of the same graph."""
+"""Packages whose tools only choose the next agent of the same graph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class ReachableTool:
 
     Attributes:
         name: its name.
-        place: the nodes, tools and agents on the way to it, outermost first.
+        place: the nodes, tools and agents on the path to it, outermost first.
         gate: the name of the gated agent that calls it; "" for none.
-        is_safe: whether it does no harm ungated: it refuses to run without a grant, or
-            only hands over to another agent.
+        is_safe: True if it is harmless without a gate: it refuses to run without a
+            grant, or only hands over to another agent.
     """
 
     name: str
@@ -56,19 +56,19 @@ class ReachableTool:
 
     @property
     def is_ungated(self) -> bool:
-        """Return whether it runs without anybody having cleared its call."""
+        """Return True if it can run without a cleared call."""
         return not self.gate and not self.is_safe
 
 
 @dataclass(slots=True)
 class Reachable:
-    """What a graph can start, as far as it can be read.
+    """Everything that a graph is found to start.
 
     Attributes:
         tools: the tools, each place once.
         gated: the tool nodes behind a gate, each with its gate.
-        unseen: places of functions, and of graphs on other servers, whose inside cannot
-            be read.
+        unseen: places of functions, and of graphs on other servers, that cannot be
+            analysed.
     """
 
     tools: list[ReachableTool] = field(default_factory=list[ReachableTool])
@@ -76,12 +76,12 @@ class Reachable:
         default_factory=list[tuple[ToolNode, Gate]]
     )
     unseen: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
-    # With the objects, or Python would give the id of one that is gone, such as a bound
-    # method that was made by looking at it, to another that was never looked at.
+    # With the objects: otherwise Python could reuse the id of a collected object, such
+    # as a temporary bound method, for an object that was not visited.
     _visited: dict[int, object] = field(default_factory=dict[int, object])
 
     def add_graph(self, graph: object, place: tuple[str, ...], gate: str = "") -> None:
-        """Add what a compiled graph can start; ``gate`` is around the whole graph."""
+        """Add the tools of a compiled graph; ``gate`` is around the whole graph."""
         if not self._is_new(graph):
             return
         nodes: Mapping[str, Any] = cast("Any", graph).nodes
@@ -90,10 +90,10 @@ class Reachable:
                 self._add_part(part, (*place, name), gate)
 
     def guard_tools(self) -> None:
-        """Let no tool behind a gate run without a grant, whatever code calls it there.
+        """Require a grant for every tool behind a gate, for any caller there.
 
-        A middleware around the gate gets the tool itself, and could run that instead
-        of passing the call on. Elsewhere the same tools run as ever.
+        A middleware around the gate gets the tool itself, and could run it instead of
+        passing the call on. Outside of the gate the same tools run unchanged.
         """
         for node, gate in self.gated:
             tools = node.tools_by_name
@@ -116,11 +116,11 @@ class Reachable:
         if found:
             self.gated.append((node, found))
         for tool in node.tools_by_name.values():
-            # Not below a gate: `keyturn.agent.grants` stops every start without a
-            # grant there.
+            # Not below a gate: there `keyturn.agent.grants` stops every start without a
+            # grant.
             is_handoff = not gate and _root(tool) in _HANDOFFS
             is_safe = is_guarded(tool) or is_handoff
-            # Listed at each place where it stands, but looked into once.
+            # Listed at each place, but analysed once.
             self.tools.append(ReachableTool(tool.name, place, own, is_safe))
             if self._is_new(tool):
                 self._add_found(vars(tool).values(), (*place, tool.name), own or gate)
@@ -139,7 +139,7 @@ class Reachable:
     def _add_found(
         self, values: Iterable[object], place: tuple[str, ...], gate: str
     ) -> None:
-        """Add the graphs in these values, or that these functions refer to."""
+        """Add the graphs in these values and in references of these functions."""
         waiting = list(values)
         while waiting:
             value = waiting.pop(0)
@@ -159,7 +159,7 @@ class Reachable:
             self.unseen.append(place)
 
     def _is_new(self, value: object) -> bool:
-        """Return whether a value was not seen before, so that nothing is read twice."""
+        """Return True if a value was not visited before; nothing is read twice."""
         if id(value) in self._visited:
             return False
         self._visited[id(value)] = value
@@ -167,7 +167,7 @@ class Reachable:
 
 
 def reachable(graph: object) -> Reachable:
-    """Return what a compiled graph can start."""
+    """Return the tools that a compiled graph can start."""
     found = Reachable()
     found.add_graph(graph, ())
     return found
@@ -181,10 +181,10 @@ def gate_of(node: ToolNode) -> Gate | None:
 
 
 def middleware_behind(handlers: Iterable[object], kind: type) -> object:
-    """Return the first middleware of a kind that handlers lead to; None for none.
+    """Return the first middleware of a kind behind handlers; None for none.
 
-    LangChain does not say which middleware stands behind a handler, so their closures
-    are followed, as far as they can be.
+    LangChain does not expose the middleware of a handler, so the handlers' closures are
+    searched where possible.
     """
     waiting = list(handlers)
     seen: set[int] = set()
@@ -201,7 +201,7 @@ def middleware_behind(handlers: Iterable[object], kind: type) -> object:
 
 
 def _parts(runnable: object) -> Iterator[object]:
-    """Return the runnables that a node is made of."""
+    """Yield the runnables of a node."""
     if isinstance(runnable, RunnableSeq | RunnableSequence):
         steps = cast("Iterable[object]", cast("Any", runnable).steps)
     elif isinstance(runnable, RunnableParallel):
@@ -224,7 +224,7 @@ def _functions(part: object) -> list[Callable[..., Any]]:
 
 
 def _unwrapped(function: Any) -> Callable[..., Any]:  # noqa: ANN401 - any callable
-    """Return the user's function in what LangGraph made of it for its other mode."""
+    """Return the user's function inside LangGraph's wrapper for its other mode."""
     while isinstance(function, partial):
         inner = [one for one in function.args if callable(one)]
         function = inner[0] if inner else function.func
@@ -232,10 +232,10 @@ def _unwrapped(function: Any) -> Callable[..., Any]:  # noqa: ANN401 - any calla
 
 
 def _held(value: object) -> Iterable[object]:
-    """Return the values in which a graph may stand that this one can use."""
+    """Return the values reachable from this one that may contain a graph."""
     if isinstance(value, FunctionType):
         # The globals of a library's function lead through the whole library; only its
-        # closure can hold something of the user's.
+        # closure can contain a user's object.
         return (
             get_function_nonlocals(value) if _is_users(value) else closure_values(value)
         )
@@ -266,7 +266,7 @@ def _values(owner: object) -> list[object]:
 
 
 def closure_values(function: object) -> list[Any]:
-    """Return what a function refers to: the function it wraps, and its closure."""
+    """Return the references of a function: its wrapped function and its closure."""
     wrapped = getattr(function, "__wrapped__", None)
     cells: tuple[Any, ...] = getattr(function, "__closure__", None) or ()
     return [one for one in chain([wrapped], map(_content, cells)) if one is not None]
@@ -284,13 +284,13 @@ def _is_users(function: object) -> bool:
 
 
 def _root(value: object) -> str:
-    """Return the package that a function, or the function of a tool, is from."""
+    """Return the top-level package of a function, or of a tool's function."""
     function = getattr(value, "func", None) or getattr(value, "coroutine", None)
     module = getattr(function or value, "__module__", "") or ""
     return str(module).partition(".")[0]
 
 
 def _named(graph: object, place: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a graph's place: with its own name, when it has one."""
+    """Return a graph's place, including its name, if it has one."""
     name = str(getattr(graph, "name", "") or "")
     return place if name in {"", "LangGraph", place[-1]} else (*place, name)

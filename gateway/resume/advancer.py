@@ -1,18 +1,19 @@
 """Run one thread's resumable steps under its lease.
 
-Theory of operation. A job, or an answer that came, says only that something may have
-changed; what to do is read from the thread's own checkpoint and from the gateway. So
-any number of attempts, in any process, twice or after a crash, come to the same:
+Theory of operation. A job or an answer only signals that something may have changed.
+The next step is read from the thread's checkpoint and from the gateway. So attempts are
+idempotent, in any process, twice or after a crash:
 
 1. Questions whose items are decided are answered, all in one map.
-2. A thread with work left that waits for no answer was cut off: it is nudged, also
-   while other work of it asks. One that stands so after a step that raised nothing
-   was not cut off: it stopped at a breakpoint of a graph inside, and is left there.
-3. Both are repeated until neither applies. What was decided meanwhile is thus taken
-   along, and the job that this decision queued finds nothing left to do.
-4. Items that nothing asks about any more are ended, so that no card waits for ever.
-   That is known only now: work that was cut off had not asked yet.
-5. A finished thread's last words are told, once.
+2. A thread with work left that waits for no answer was interrupted: it is nudged, even
+   while other tasks have questions. A thread in this state after a step without an
+   error was not interrupted: it stopped at a breakpoint of an inner graph, and is left
+   there.
+3. Both are repeated until neither applies. Decisions in the meantime are included, and
+   their jobs find nothing left to do.
+4. Items without a question are ended, so that no card waits for ever. Only now are they
+   known: interrupted work may not have asked its questions yet.
+5. A finished thread's last message is announced, once.
 """
 
 from __future__ import annotations
@@ -46,18 +47,18 @@ from keyturn.gateway.store.fences import Lease
 logger = logging.getLogger(__name__)
 
 MAX_STALE = 8
-"""How often a question may vanish between reading and answering it, in one job."""
+"""Limit on questions that vanish between reading and answering, in one job."""
 
 
 class ThreadStuck(GraphError):
-    """A thread does not advance; trying again at once would not help."""
+    """A thread does not advance, and an immediate retry would not help."""
 
 
 class Threads:
-    """What a gateway keeps of the threads that this process runs.
+    """A gateway's records of the threads that this process runs.
 
-    The holder of a thread's lease asks for all of it. By default nothing is kept but
-    marks, in this process: for threads that no job of the gateway brings forward.
+    The caller has the thread's lease. By default only marks are kept, in this process:
+    for threads that no job of the gateway advances.
     """
 
     def __init__(self) -> None:
@@ -65,39 +66,39 @@ class Threads:
 
     @abstractmethod
     def lease(self, run: RunRef) -> AbstractAsyncContextManager[Lease]:
-        """Hold the right to run a thread."""
+        """Acquire the right to run a thread."""
 
     @abstractmethod
     async def answers(
         self, run: RunRef, pending: Sequence[PendingInterrupt]
     ) -> Answers:
-        """Return the answers to a thread's questions that there are."""
+        """Return the available answers to a thread's questions."""
 
     @abstractmethod
     async def rests(self, run: RunRef, state: ThreadState) -> None:
-        """End what a thread that rests does not ask about any more."""
+        """End the calls that a resting thread no longer asks about."""
 
     @abstractmethod
     async def ends(self, run: RunRef) -> None:
-        """End everything that waits in a run: its thread is deleted."""
+        """End all waiting calls of a run: its thread is deleted."""
 
     async def opens(self, run: RunRef, *, has_past: bool) -> None:
-        """Keep who asked until the run has ended; a thread may have run before."""
+        """Keep the requester until the run has ended; a thread may have run before."""
 
     async def takes_up(self, run: RunRef) -> bool:
-        """Take up a run that somebody dropped; False when nobody did."""
+        """Take up a dropped run; False if the run was not dropped."""
         del run
         return False
 
     async def starts(self, run: RunRef, key: str) -> Collection[str]:
-        """Announce a run, once for this input; return the approvals before it."""
+        """Announce a run, once for this input; return its earlier approvals."""
         del run, key
         return ()
 
     async def supersedes(
         self, run: RunRef, state: ThreadState, before: Collection[str]
     ) -> None:
-        """End those approvals of before that a thread does not ask about."""
+        """End those approvals of ``before`` that a thread does not ask about."""
 
     async def finishes(self, run: RunRef, state: ThreadState) -> None:
         """Announce a run's final message, once for this checkpoint."""
@@ -107,15 +108,15 @@ class Threads:
         return self._marks.get(run, "")
 
     async def mark(self, run: RunRef, mark: str) -> None:
-        """Keep a mark of a thread; "" removes it."""
+        """Save a mark of a thread; "" removes it."""
         self._marks[run] = mark
 
 
 class Advancer:
-    """Everything that is done to a thread; the caller holds its lease.
+    """Steps of a thread; the caller has its lease.
 
     Args:
-        threads: what the gateway keeps of them.
+        threads: the gateway's records of the threads.
     """
 
     def __init__(self, threads: Threads) -> None:
@@ -131,20 +132,21 @@ class Advancer:
     ) -> ThreadState:
         """Give a thread new input and advance it.
 
-        What was decided before the input came is carried out first; what still waits
-        then is superseded. Of a run that was dropped, nothing is carried out. The
-        caller sees to it that an input is given once.
+        Decisions from before the input are carried out first; calls that still wait
+        then are superseded. Decisions of a dropped run are not carried out. The caller
+        ensures that an input is given once.
 
-        ``key`` names the input: that its run began is told once, and not at each try.
+        ``key`` names the input: the begin of its run is announced once, not at each
+        attempt.
         """
         if not await self._threads.takes_up(run):
             await self._finish(run, runner)
             state = await runner.probe(run.thread)
-            # Its process may have died too early. A thread that its program changed by
-            # itself has no input of ours at its end.
+            # The process may have died before the announcement. A thread that its
+            # program changed itself has no input key at its end.
             if state.is_finished and state.taken:
                 await self._threads.finishes(run, state)
-        # Before the step: what the step itself opens must not be superseded below.
+        # Before the step: approvals that the step opens must not be superseded below.
         before = await self._threads.starts(run, key)
         await self._step(run, runner, give)
         state = await runner.probe(run.thread)
@@ -154,7 +156,7 @@ class Advancer:
         return await self.forward(run, runner)
 
     async def _finish(self, run: RunRef, runner: Runner) -> None:
-        """Finish what was asked of a thread before a new message, as far as it goes.
+        """Finish the thread's earlier work before a new message, if possible.
 
         Raises:
             StoreUnavailable, ThreadUnavailable: it can be finished later.
@@ -166,8 +168,8 @@ class Advancer:
         except ThreadHalted:
             return
         except any_failure() as error:
-            # A thread that cannot go on must not keep out the message that may bring it
-            # back on its way; the middleware repairs the turn.
+            # A broken thread must not block the message that may repair it; the
+            # middleware repairs the turn.
             log_failure(
                 logger,
                 error,
@@ -179,15 +181,15 @@ class Advancer:
     async def forward(
         self, run: RunRef, runner: Runner, *, past_limits: bool = False
     ) -> ThreadState:
-        """Advance a thread until it waits or ends; return where it stands.
+        """Advance a thread until it waits or ends; return its state.
 
-        ``past_limits`` goes on with a thread that was stopped by a limit, because its
-        program asks for that.
+        ``past_limits`` continues a thread that a limit stopped, because its program
+        asks for that.
 
         Raises:
-            ThreadStuck: when an answer is not taken.
-            ThreadHalted: when the thread stands at a limit or a breakpoint.
-            ThreadUnknown: when there is no such thread, and calls of it are approved.
+            ThreadStuck: the thread does not accept an answer.
+            ThreadHalted: the thread stopped at a limit or a breakpoint.
+            ThreadUnknown: there is no such thread, but it has approved calls.
         """
         state = await self.run_until_waiting(run, runner, past_limits=past_limits)
         await self._threads.rests(run, state)
@@ -198,7 +200,7 @@ class Advancer:
     async def run_until_waiting(
         self, run: RunRef, runner: Runner, *, past_limits: bool = False
     ) -> ThreadState:
-        """Answer and nudge until nothing is left that can be done without a person."""
+        """Answer and nudge until only a person's decision can advance the thread."""
         sent: set[str] = set()
         stale, has_run = 0, False
         state = await runner.probe(run.thread)
@@ -211,8 +213,8 @@ class Advancer:
             if fresh.ready:
                 refused = await self._answer(run, runner, fresh, state)
                 has_run = has_run or refused is None
-                # A stale refusal saved nothing. The question moved after it was read,
-                # so its answer may be sent again under the new id.
+                # A stale refusal saved nothing. The question's id changed after it was
+                # read, so its answer may be sent again under the new id.
                 if refused is None or not refused.is_stale:
                     sent.update(fresh.fingerprint.values())
                 elif (stale := stale + 1) > MAX_STALE:
@@ -229,7 +231,8 @@ class Advancer:
                 return state
             state = await runner.probe(run.thread)
             if state.is_cut_off and has_run:
-                # Before any answer: one for another branch would run this one, too.
+                # Before any answer: an answer for another branch would run this branch,
+                # too.
                 await self._halt_at_breakpoint(run, state)
 
     async def _nudge(
@@ -239,19 +242,19 @@ class Advancer:
         if isinstance(halted, AtBreakpoint) or (halted and not past_limits):
             raise halted
         if halted:
-            # Or a retry of this step would stop at the mark.
+            # Otherwise a retry of this step would stop at the mark.
             await self._threads.mark(run, "")
         await self._step(run, runner, lambda: runner.nudge(run.thread, key=state.taken))
 
     async def _step(
         self, run: RunRef, runner: Runner, step: Callable[[], Awaitable[None]]
     ) -> None:
-        """Take a step of a thread; mark where it stands when no retry would help."""
+        """Take a step of a thread; mark its checkpoint if no retry would help."""
         try:
             await step()
         except Exception as error:
-            # Marked at the checkpoint that the step left, or a later job would take the
-            # thread for one whose process died and run into the same limit.
+            # Mark the checkpoint of this step. Otherwise a later job would assume that
+            # the thread's process died, and would reach the same limit.
             if is_final(error):
                 state = await runner.probe(run.thread)
                 await self._halt(run, state, error)
@@ -262,10 +265,10 @@ class Advancer:
     async def _answer(
         self, run: RunRef, runner: Runner, answers: Answers, state: ThreadState
     ) -> AnswerRefused | None:
-        """Send answers; return why the thread did not take them, if it did not."""
+        """Send answers; return the thread's refusal, if any."""
         if state.is_cut_off:
-            # With any answer LangGraph runs all work that is left, also what stands at
-            # the breakpoint of another branch.
+            # With any answer LangGraph runs all remaining work, including a task at the
+            # breakpoint of another branch.
             halted = await self._halted(run, state)
             if isinstance(halted, AtBreakpoint):
                 raise halted
@@ -285,14 +288,14 @@ class Advancer:
             return refused
         return None
 
-    # A thread that reached a limit, or stopped at a breakpoint of a graph inside it,
-    # looks in its checkpoint like one whose process died. A mark tells them apart: it
-    # names the checkpoint, so it ends by itself when the thread moves on.
+    # A thread that reached a limit, or stopped at a breakpoint of an inner graph, has
+    # the same checkpoint as a thread whose process died. A mark distinguishes them. It
+    # names the checkpoint, so it becomes invalid when the thread advances.
 
     async def _halted(self, run: RunRef, state: ThreadState) -> ThreadHalted | None:
-        """Return why a thread was halted where it stands; None: it was not."""
+        """Return the error that halted a thread here; None if it was not halted."""
         marked, _, why = (await self._threads.marked(run)).partition(" ")
-        # An empty id is tested first: it would equal a mark that was never put.
+        # Check for an empty id first: it would equal a missing mark.
         if not state.checkpoint or marked != state.checkpoint:
             return None
         if why == AtBreakpoint.__name__:
@@ -303,7 +306,7 @@ class Advancer:
         await self._threads.mark(run, f"{state.checkpoint} {type(why).__name__}")
 
     async def _halt_at_breakpoint(self, run: RunRef, state: ThreadState) -> NoReturn:
-        """Leave a thread where it stopped; what it asks people goes on waiting."""
+        """Leave a thread at its breakpoint; its open calls continue to wait."""
         halted = at_breakpoint(run.thread, is_announced=False)
         await self._halt(run, state, halted)
         raise halted

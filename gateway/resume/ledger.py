@@ -1,8 +1,8 @@
 """The ledger of spent attempts, in the database of the checkpoints.
 
-All that waits at the same time is one transaction, in one thread with one connection.
-The fence of the caller's lease is compared in the same transaction. Rows are kept until
-no authorization can be used any more that is as old.
+All requests that wait at the same time form one transaction, in one thread with one
+connection. The same transaction compares the fence of the caller's lease. Rows are kept
+until every authorization of their age has lapsed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ logger = logging.getLogger(__name__)
 
 _LOCK_WAIT_S = 30.0
 KEPT_MS: Final = 100 * 24 * 60 * 60 * 1000
-"""How long rows are kept: every authorization that is as old has lapsed, by its sealed
-record."""
+"""Lifetime of a row. Every older authorization has lapsed, by its sealed record."""
 _NAMES = ("keyturn_fences", "keyturn_attempts")
 
 _TABLES = (
@@ -49,7 +48,7 @@ _SPEND = (
     "SET number = excluded.number, owner = excluded.owner, at_ms = excluded.at_ms "
     "WHERE kept.number < excluded.number"
 )
-# An end takes a claim's attempt over, so that the claim does not give it back.
+# An end takes over a claim's attempt, so that the claim does not give it back.
 _END = f"{_SPEND} OR (kept.number = excluded.number AND kept.owner <> '')"
 _READ = (
     "SELECT number, owner, at_ms FROM keyturn_attempts WHERE approval = ? AND item = ?"
@@ -58,7 +57,7 @@ _TAKE_BACK = (
     "UPDATE keyturn_attempts SET number = number - 1, owner = '' "
     "WHERE approval = ? AND item = ? AND number = ? AND owner = ? AND at_ms = ?"
 )
-# Another time, so that the first request of the claim does not give it back.
+# Changes the time, so that the claim's first request does not give it back.
 _AGAIN = (
     "UPDATE keyturn_attempts SET at_ms = at_ms + 1 "
     "WHERE approval = ? AND item = ? AND number = ? AND owner = ?"
@@ -71,7 +70,7 @@ Execute = Callable[..., Any]
 
 @dataclass(slots=True)
 class Request:
-    """What one caller waits for."""
+    """One caller's request."""
 
     run: Callable[[Execute, Request], None]
     order: Sequence[Attempt]
@@ -85,9 +84,9 @@ class DatabaseLedger:
 
     Args:
         connect: opens a connection that commits each statement by itself.
-        make: makes the tables.
-        begin: begins a transaction.
-        mark: of a value in a statement.
+        make: creates the tables.
+        begin: statement that begins a transaction.
+        mark: placeholder of a value in a statement.
     """
 
     def __init__(
@@ -128,7 +127,7 @@ class DatabaseLedger:
         await self._do(Request(run, attempts))
 
     async def take_back(self, attempts: Sequence[Attempt], *, now_ms: int) -> None:
-        """Let attempts be claimed again that are not used; see `Ledger`."""
+        """Make unused attempts claimable again; see `Ledger`."""
 
         def run(execute: Execute, _request: Request) -> None:
             for one in attempts:
@@ -138,12 +137,12 @@ class DatabaseLedger:
         try:
             await self._do(Request(run, attempts))
         except StoreUnavailable:
-            # Once more, with the next request. What stays spent is in doubt: nothing
-            # runs by that.
+            # Try again with the next request. An attempt that stays spent puts its call
+            # in doubt: it does not run.
             self._waiting.append(Request(run, attempts))
 
     async def forget(self, now_ms: int) -> None:
-        """Delete what no record can use any more."""
+        """Delete the rows that no record can use any more."""
 
         def run(execute: Execute, _request: Request) -> None:
             execute(_FORGET, (now_ms - KEPT_MS,))
@@ -151,7 +150,7 @@ class DatabaseLedger:
         await self._do(Request(run, ()))
 
     async def open(self) -> None:
-        """Make the tables.
+        """Create the tables.
 
         Raises:
             StoreUnavailable: the database cannot be used.
@@ -160,7 +159,7 @@ class DatabaseLedger:
         await self._do(Request(lambda execute, _: make(execute), ()))
 
     async def close(self) -> None:
-        """End what was begun, and close the connection."""
+        """Finish pending requests, and close the connection."""
         await asyncio.to_thread(self._thread.shutdown)
         self._disconnect()
 
@@ -177,10 +176,10 @@ class DatabaseLedger:
                 batch.append(one)
         if not batch:
             return
-        # In one order everywhere, or two processes could wait for each other.
+        # In the same order everywhere, or two processes could wait for each other.
         batch.sort(key=lambda one: list(one.order))
         failure: Exception | None = None
-        # Once more: the server may have ended a connection that was idle.
+        # Twice: the server may have ended an idle connection.
         for _ in range(2 if self._connection else 1):
             try:
                 self._commit(batch)
@@ -228,7 +227,7 @@ class DatabaseLedger:
 
 
 def _spend(execute: Execute, one: Attempt, now_ms: int, *, again: bool) -> None:
-    """Spend an attempt; ``again``: this request may have done so."""
+    """Spend an attempt; ``again``: this request may have spent it already."""
     statement = _SPEND if one.owner else _END
     if execute(statement, (*one, now_ms)).rowcount == 1 or not one.owner:
         return
@@ -243,12 +242,12 @@ def _make_tables(execute: Execute) -> None:
 
 
 def _make_in_postgres(execute: Execute) -> None:
-    # Not left to CREATE TABLE IF NOT EXISTS: it needs the privilege to create also
-    # where the tables are there.
+    # CREATE TABLE IF NOT EXISTS would need the privilege to create even if the tables
+    # exist.
     names = [execute("SELECT to_regclass(?)", (one,)).fetchone()[0] for one in _NAMES]
     if all(names):
         return
-    # Two processes that create a table at once may both fail.
+    # Two processes that create a table at the same time may both fail.
     execute("SELECT pg_advisory_xact_lock(?)", (CREATE_LOCK,))
     _make_tables(execute)
 
@@ -270,7 +269,7 @@ def sqlite_ledger(path: str) -> DatabaseLedger:
             path, timeout=_LOCK_WAIT_S, isolation_level=None, check_same_thread=False
         )
 
-    # IMMEDIATE locks before the first look.
+    # IMMEDIATE locks before the first read.
     return DatabaseLedger(connect, _make_tables, begin="BEGIN IMMEDIATE", mark="?")
 
 
@@ -279,7 +278,7 @@ def postgres_ledger(url: str) -> DatabaseLedger:
 
     def connect() -> Any:  # noqa: ANN401 - of an optional package
         psycopg: Any = importlib.import_module("psycopg")
-        # Without prepared statements, which a pooler may not keep.
+        # Without prepared statements, which a pooler may not preserve.
         return psycopg.connect(url, autocommit=True, prepare_threshold=None)
 
     return DatabaseLedger(connect, _make_in_postgres, begin="BEGIN", mark="%s")
@@ -289,15 +288,15 @@ def postgres_ledger(url: str) -> DatabaseLedger:
 async def ledger_of(
     store: Store, place: str, folder: Path
 ) -> AsyncGenerator[DatabaseLedger]:
-    """Have a store spend attempts beside checkpoints that are open.
+    """Make a store spend attempts in the database of its open checkpoints.
 
     Args:
-        store: whose calls they are.
-        place: of the checkpoints: a SQLite file, or a Postgres URL.
-        folder: where the ledger is if this user may create no tables in Postgres.
+        store: the store of the calls.
+        place: a SQLite file or a Postgres URL: the checkpoints' database.
+        folder: place of the ledger if this user may not create tables in Postgres.
 
     Raises:
-        StoreUnavailable: it cannot be written.
+        StoreUnavailable: the ledger cannot be written.
     """
     ledger = (postgres_ledger if is_postgres(place) else sqlite_ledger)(place)
     try:

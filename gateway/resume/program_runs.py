@@ -1,8 +1,8 @@
 """Run threads for a program and wait for results; a run outlives the wait.
 
-A wait can be bounded or given up at any time: only the wait ends then. The step that
-runs is a task of its own, because a step that is stopped in the middle leaves its
-thread to be repaired. It is stopped when the program ends, after a grace.
+A wait can be bounded or cancelled at any time: only the wait ends then. The step runs
+in a separate task, because a step that stops in the middle leaves its thread to be
+repaired. It is cancelled only when the program ends, after a grace period.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from keyturn.gateway.resume.transient_retry import retry_transient
 from keyturn.gateway.store.leases import while_held
 
 BUSY_S = 1.0
-"""How soon to try again for a thread that another process runs at the moment."""
+"""Delay before the next attempt at a thread that another process runs."""
 POLL_S = 25.0
-"""How long one look waits for an answer: less than proxies let a request last."""
+"""Duration of one wait for an answer: shorter than the request limit of proxies."""
 GRACE_S = 25.0
-"""How long steps that run may take when the program ends."""
+"""Time that running steps have when the program ends."""
 
 
 class NoThread(ThreadUnavailable):
@@ -46,30 +46,30 @@ class NoThread(ThreadUnavailable):
 
 
 class Calls(Protocol):
-    """Who asked for runs, and the calls of runs that wait for people."""
+    """Requesters of runs, and the calls that wait for reviewers."""
 
     async def remember(self, facts: RunFacts) -> None:
-        """Keep who asked for a run and where, as far as they are given."""
+        """Save the requester of a run and the origin, where provided."""
         ...
 
     async def pending(self, run: RunRef) -> tuple[PendingCall, ...]:
-        """Return the calls of a run that wait for people, oldest first."""
+        """Return the calls of a run that wait for reviewers, oldest first."""
         ...
 
     async def withdraw(
         self, run: RunRef, item_ids: Collection[str] | None = None
     ) -> tuple[str, ...]:
-        """End calls of a run that wait; return the ids of those that were ended."""
+        """End waiting calls of a run; return the ids of the ended calls."""
         ...
 
 
 class ProgramRuns:
-    """The threads that a program runs itself.
+    """Threads that a program runs itself.
 
     Args:
-        gateway: what the agents are connected to.
-        threads: what it keeps of the threads.
-        calls: of the threads.
+        gateway: the agents' gateway.
+        threads: the gateway's records of the threads.
+        calls: the waiting calls of the threads.
     """
 
     def __init__(self, gateway: Gateway, threads: Threads, calls: Calls) -> None:
@@ -82,38 +82,40 @@ class ProgramRuns:
     async def run(
         self, run: RunRef, runner: LangGraphLocal, given: object
     ) -> dict[str, Any]:
-        """Give a thread its input, unless it has it, and wait until it rests for good.
+        """Give a thread its input, unless it has it, and wait for its end.
+
+        The wait also ends at a question of another library.
 
         Raises:
-            GraphError: when the thread was given up.
-            ThreadUnavailable: when there is no thread and no input, or it was deleted.
+            GraphError: the thread was given up.
+            ThreadUnavailable: there is no thread and no input, or it was deleted.
         """
 
     @abstractmethod
     async def wait(self, run: RunRef, runner: LangGraphLocal) -> dict[str, Any]:
-        """Wait until a thread rests for good, whichever process runs it.
+        """Wait for a thread's end, in any process; see `run`.
 
         Raises:
-            GraphError: when the thread was given up.
-            ThreadUnavailable: when there is no such thread.
+            GraphError: the thread was given up.
+            ThreadUnavailable: there is no such thread.
         """
 
     @abstractmethod
     async def close(self, *, grace_s: float = GRACE_S) -> None:
-        """Let running steps rest, then stop them."""
+        """Wait for running steps, then cancel the rest after ``grace_s``."""
 
     @abstractmethod
     async def _answers(
         self, run: RunRef, asked: Sequence[PendingInterrupt], wait_s: float
     ) -> Answers:
-        """Return the answers to questions of a thread, waiting for the first one."""
+        """Return the answers to a thread's questions; wait for the first one."""
 
     async def remember(
         self, run: RunRef, requester: Person | None, origin: Origin | None
     ) -> None:
-        """Keep who asked and where, as far as they are given.
+        """Save the requester and the origin of a run, where provided.
 
-        Before the run: what it asks must not be decided by who asked for it.
+        Before the run: the requester must not decide its calls.
         """
         check_who_asked(requester, origin)
         if requester is not None or origin is not None:
@@ -128,11 +130,11 @@ class ProgramRuns:
     async def answers(
         self, run: RunRef, interrupts: Sequence[Interrupt], timeout_s: float | None
     ) -> dict[str, Any]:
-        """Return the answers to questions of a thread, waiting for the first one.
+        """Return the answers to a thread's questions; wait for the first one.
 
         Raises:
-            GraphError: when an answer does not fit its question.
-            SettingsError: when ``timeout_s`` is no number of seconds.
+            GraphError: an answer does not fit its question.
+            SettingsError: ``timeout_s`` is not a number of seconds.
         """
         check_timeout(timeout_s)
         asked = [pending_of(one) for one in interrupts]
@@ -152,15 +154,15 @@ class ProgramRuns:
                 return cast("dict[str, Any]", found.ready)
 
     async def delete(self, run: RunRef, runner: LangGraphLocal) -> None:
-        """End what waits in a thread, and forget its checkpoints.
+        """End the waiting calls of a thread, and delete its checkpoints.
 
         Raises:
-            ThreadUnavailable: while somebody runs the thread; nothing was deleted.
+            ThreadUnavailable: another process runs the thread; nothing was deleted.
         """
 
         async def work() -> None:
-            # The cards first: killed after the checkpoints were deleted, they would
-            # wait for a thread that is gone.
+            # The cards first: a crash after the checkpoints were deleted would leave
+            # cards that wait for a missing thread.
             await self._threads.ends(run)
             await runner.delete(run.thread)
             await self._forget(run)
@@ -168,7 +170,7 @@ class ProgramRuns:
         await while_held(self._threads.lease(run), work)
 
     async def _forget(self, run: RunRef) -> None:
-        """Forget a thread that was deleted, under its lease."""
+        """Forget a deleted thread, under its lease."""
 
     async def _begin_or_go_on(
         self,
@@ -178,9 +180,9 @@ class ProgramRuns:
         *,
         has_begun: bool = False,
     ) -> ThreadState:
-        """Give a thread its input, or go on with it; the caller holds its lease.
+        """Give a thread its input, or continue it; the caller has its lease.
 
-        ``has_begun``: a thread that is not there was deleted, and was there before.
+        ``has_begun``: the thread existed before, so a missing thread was deleted.
         """
         key = "" if given is None else input_key(given)
         state = await runner.probe(run.thread)
@@ -188,12 +190,11 @@ class ProgramRuns:
             if has_begun:
                 return state
             raise NoThread(run, " to go on with; give it an input")
-        # The same input once more is a retry of the program's call, not a second
-        # message.
+        # The same input again is a retry of the program's call, not a second message.
         if given is None or state.taken == key:
             await self._threads.takes_up(run)
             return await self._advancer.forward(run, runner, past_limits=True)
-        # A copy, because LangGraph writes ids into the messages it is given.
+        # A copy, because LangGraph writes ids into the input's messages.
         fresh = copy.deepcopy(given)
         return await self._advancer.begin(
             run, runner, lambda: runner.give(run.thread, fresh, key=key), key=key
@@ -208,7 +209,7 @@ class ProgramRuns:
 
 
 def rests_for_good(state: ThreadState) -> bool:
-    """Return True if nothing of ours will bring this thread forward."""
+    """Return True if neither a decision nor a worker will advance this thread."""
     if state.is_finished or not state.exists:
         return True
     is_asking = bool(state.pending) and not state.is_cut_off
@@ -216,14 +217,14 @@ def rests_for_good(state: ThreadState) -> bool:
 
 
 def input_key(given: object) -> str:
-    """Return the key of an input, by which a thread knows that it has it."""
+    """Return the key of an input; the thread saves it to detect a repeated input."""
     # By value, so that the same input has the same key in the next process.
     kind, body = strict_serializer().dumps_typed(given)
     return f"run-{hashlib.sha256(kind.encode() + body).hexdigest()[:32]}"
 
 
 def given_up(run: RunRef, reason: str) -> GraphError:
-    """Return the error about a thread that is not brought forward any more."""
+    """Return the error for a thread that is no longer retried."""
     return GraphError(
         f"The thread {run.thread!r} of {run.agent!r} was given up: {reason} Mend the "
         "cause and run it again without input."
@@ -231,11 +232,11 @@ def given_up(run: RunRef, reason: str) -> GraphError:
 
 
 def check_who_asked(requester: object, origin: object) -> None:
-    """Check who a program says asked, and where.
+    """Check the requester and the origin that a program provides.
 
     Raises:
-        TypeError: when one of them is of another type.
-        ValueError: when who asked has no id of a Slack user.
+        TypeError: one of them has another type.
+        ValueError: the requester has no Slack user id.
     """
     for name, given, kind in (
         ("requester", requester, Person),

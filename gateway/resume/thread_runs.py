@@ -1,11 +1,11 @@
 """Run threads for a program in the process that has the store.
 
-The program takes the first step of each run. What a decision or a retry brings back
-is done by the worker of any process that has the runner; the program waits for it.
+The program takes the first step of each run. After a decision or for a retry, the
+worker of any process with the runner takes the next steps; the program waits for it.
 
-A wait may last for days, so it costs no polling: this process's worker reports its own
-threads, and one reading of the events, shared by all who wait, those that another
-process advances.
+A wait may last for days, so it does not poll. This process's worker reports changes of
+its threads. One reader of the event feed, shared by all waiters, reports changes by
+other processes.
 """
 
 from __future__ import annotations
@@ -56,17 +56,19 @@ from keyturn.gateway.store.store import Store
 logger = logging.getLogger(__name__)
 
 LOOK_S = 60.0
-"""After how long without a change a thread is read all the same: an event can be lost
-when the store is restored."""
+"""Time without a change after which a thread is read anyway: an event can be lost when
+the store is restored.
+"""
 SOON_S = 1.0
-"""After how long a thread is looked at once more after each change: an event can come
-before what it announces is done, as when a thread is deleted."""
+"""Time after each change before another look at the thread: an event can precede its
+effect, for instance when a thread is deleted.
+"""
 
 ThreadChanges = asyncio.Queue[ThreadChange]
 
 
 class ThreadWatch:
-    """The waiters of this process for threads of a tenant; ``feed`` has its events."""
+    """This process's waiters for threads of a tenant; ``feed`` provides its events."""
 
     def __init__(self, feed: EventFeed) -> None:
         self._feed = feed
@@ -75,20 +77,20 @@ class ThreadWatch:
         self._lock = asyncio.Lock()
 
     def notify(self, change: ThreadChange) -> None:
-        """Wake who waits for a thread; an error ends their wait."""
+        """Wake the waiters for a thread; an error ends their wait."""
         for queue in self._waiting.get((change.agent, change.thread), ()):
             queue.put_nowait(change)
 
     def wake_all(self) -> None:
-        """Wake who waits for any thread."""
+        """Wake the waiters for every thread."""
         for agent, thread in list(self._waiting):
             self.notify(ThreadChange(agent, thread))
 
     @asynccontextmanager
     async def of(self, agent: str, thread: str) -> AsyncGenerator[ThreadChanges]:
-        """Give a queue that gets something after each change, from now on.
+        """Yield a queue that gets an entry after each change from now on.
 
-        Read the thread after this was entered, or a change in between is missed.
+        Read the thread after entering this, or a change in between is missed.
         """
         queue: ThreadChanges = asyncio.Queue()
         key = (agent, thread)
@@ -110,7 +112,7 @@ class ThreadWatch:
             await following.aclose()
 
     async def _follow(self) -> None:
-        # Waiters that begin at once share one reader.
+        # Concurrent first waiters share one reader.
         async with self._lock:
             if self._following is None:
                 following = AsyncExitStack()
@@ -121,7 +123,7 @@ class ThreadWatch:
                 self._following = following
 
     def _heard(self, event: Event) -> bool:
-        """Wake who waits for the thread of an event; keep none."""
+        """Wake the waiters for an event's thread; keep no event."""
         self.notify(ThreadChange(event.agent, event.thread))
         if event.nested_in is not None:
             self.notify(ThreadChange(event.nested_in.agent, event.nested_in.thread))
@@ -131,7 +133,7 @@ class ThreadWatch:
 async def next_change(
     changes: ThreadChanges, *, within_s: float = LOOK_S
 ) -> ThreadChange | None:
-    """Wait until a thread may have moved; None when nothing was heard in time."""
+    """Wait until a thread may have changed; None after a wait without a change."""
     with suppress(TimeoutError):
         async with asyncio.timeout(within_s):
             return await changes.get()
@@ -139,14 +141,14 @@ async def next_change(
 
 
 class ThreadRuns(ProgramRuns):
-    """The threads that a program runs beside the store.
+    """Threads of a program in the process that has the store.
 
     Args:
-        store: where leases and events are kept.
-        gateway: what the agents are connected to.
+        store: leases and events.
+        gateway: the agents' gateway.
         runners: keeps the runner of a thread until the thread has ended.
-        watch: wakes who waits.
-        tenant: whose threads these are.
+        watch: wakes the waiters.
+        tenant: owner of these threads.
     """
 
     def __init__(
@@ -177,17 +179,17 @@ class ThreadRuns(ProgramRuns):
         self, run: RunRef, runner: LangGraphLocal, given: object
     ) -> dict[str, Any]:
         """See `ProgramRuns.run`."""
-        # First of all, so that a wait that is over at once has begun the step as well.
+        # First, so that a wait that ends at once has begun the step as well.
         step = asyncio.create_task(self._step(run, runner, given))
         self._steps[step] = run
         step.add_done_callback(self._ended)
         async with self._watch.of(run.agent, run.thread) as changes:
             try:
-                # Who gives up waiting must not stop the step in its middle.
+                # A cancelled wait must not stop the step in the middle.
                 await asyncio.shield(step)
             except asyncio.CancelledError:
                 caller = asyncio.current_task()
-                # The step was stopped, and not the caller.
+                # The step was cancelled, not the caller.
                 if step.cancelled() and caller and not caller.cancelling():
                     raise _closed(run) from None
                 raise
@@ -203,7 +205,7 @@ class ThreadRuns(ProgramRuns):
     async def _answers(
         self, run: RunRef, asked: Sequence[PendingInterrupt], wait_s: float
     ) -> Answers:
-        # Otherwise the job of each decision would be offered again, for ever.
+        # Otherwise the job of each decision would be offered again for ever.
         self._runners.leave(run.agent, run.thread)
         async with self._watch.of(run.agent, run.thread) as changes:
             found = await self._threads.answers(run, asked)
@@ -238,14 +240,14 @@ class ThreadRuns(ProgramRuns):
         return ThreadRef.of(self._store, self._tenant, run)
 
     def _raise_if_closed(self, run: RunRef) -> None:
-        """Raise for who waits in a program that closes, as nothing can be read now."""
+        """Raise if this object is closed, because the thread can no longer be read."""
         if self._is_closed:
             raise _closed(run) from None
 
     async def _rest(
         self, run: RunRef, runner: LangGraphLocal, changes: ThreadChanges
     ) -> dict[str, Any]:
-        # The first look waits for nothing: the thread may rest already.
+        # The first look does not wait: the thread may rest already.
         within_s: float = 0.0
         while True:
             change = await next_change(changes, within_s=within_s) if within_s else None
@@ -253,7 +255,7 @@ class ThreadRuns(ProgramRuns):
             self._raise_if_closed(run)
             try:
                 state = await runner.probe(run.thread)
-                # A step that runs here may be about to write the thread.
+                # A step in this process may be about to write the thread.
                 begins = any(
                     of == run for step, of in self._steps.items() if not step.done()
                 )
@@ -279,12 +281,12 @@ class ThreadRuns(ProgramRuns):
     async def _step(
         self, run: RunRef, runner: LangGraphLocal, given: object
     ) -> ThreadState | None:
-        """Take a step of a thread; one that waits for an outage is begun again.
+        """Take a step of a thread; begin again after an outage.
 
-        Once the thread has its input, the workers go on with it instead.
+        Once the thread has its input, the workers continue it instead.
         """
         pauses, clock = backoff_s(), asyncio.get_running_loop().time
-        # As long as a run is retried that failed after it had its input.
+        # Same limit as for a run that failed after it got its input.
         late = clock() + self._store.retries.limit.total_seconds()
         while True:
             pause_s = BUSY_S
@@ -330,10 +332,10 @@ class ThreadRuns(ProgramRuns):
     async def _failed(
         self, run: RunRef, runner: LangGraphLocal, given: object, error: BaseException
     ) -> None:
-        """Hand a thread over to the workers, which retry it; or raise the error.
+        """Hand a thread over to the workers for retries, or raise the error.
 
         Raises:
-            InputNotGiven: when the thread does not have its input yet.
+            InputNotGiven: the thread does not have its input yet.
         """
         can_pass = diagnose(error).can_pass
         try:
@@ -342,7 +344,7 @@ class ThreadRuns(ProgramRuns):
             if can_pass and diagnose(unread).can_pass:
                 raise InputNotGiven from error
             raise error from unread
-        # Without its input there is nothing that a worker could go on with.
+        # Without its input a worker cannot continue the thread.
         if not state.exists or (given is not None and state.taken != input_key(given)):
             if can_pass:
                 raise InputNotGiven from error
@@ -351,7 +353,7 @@ class ThreadRuns(ProgramRuns):
         left = Job.to_resume(at.tenant, at.agent, at.thread)
         kept = await self._retries.failed(at, error, left=left, is_last=not can_pass)
         if kept is not None and kept.state is RunState.PARKED and is_limit(error):
-            # As it is raised when a worker reaches the limit after a decision.
+            # The same error as when a worker reaches the limit after a decision.
             raise given_up(run, kept.reason) from error
         if kept is None or kept.state is RunState.PARKED:
             raise error
@@ -362,7 +364,7 @@ class ThreadRuns(ProgramRuns):
             return
         error = step.exception()
         if error is not None:
-            # Who gave the input may not wait any more, and others may wait as well.
+            # The caller may have stopped waiting, and other callers may wait as well.
             log_failure(
                 logger, error, "run.failed agent=%s thread=%s", run.agent, run.thread
             )
@@ -371,7 +373,7 @@ class ThreadRuns(ProgramRuns):
 
 
 async def _has_work(run: RunRef, runner: LangGraphLocal, given: object) -> bool:
-    """Return True if a thread that another process runs is worth waiting for."""
+    """Return True if a busy thread is worth waiting for: it exists, or has an input."""
     of = run.thread
     return given is not None or (await retry_transient(lambda: runner.probe(of))).exists
 

@@ -173,9 +173,9 @@ TRUST_TABLE = (
     Mutant(
         "a breakpoint that nobody can see is not run through",
         "gateway/resume/advancer.py",
-        "would run this one, too.\n"
+        "would run this branch, too.\n"
         "                await self._halt_at_breakpoint(run, state)\n",
-        "would run this one, too.\n                return state\n",
+        "would run this branch, too.\n                return state\n",
         "tests/resume/test_advancer.py",
     ),
     Mutant(

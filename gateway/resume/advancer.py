@@ -231,8 +231,7 @@ class Advancer:
                 return state
             state = await runner.probe(run.thread)
             if state.is_cut_off and has_run:
-                # Before any answer: an answer for another branch would run this branch,
-                # too.
+                # Before any answer: one for another branch would run this branch, too.
                 await self._halt_at_breakpoint(run, state)
 
     async def _nudge(

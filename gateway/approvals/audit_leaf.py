@@ -1,10 +1,10 @@
-"""Leaves of the audit tree: an entry in which hashes stand for what may be erased.
+"""Leaves of the audit tree: entries with hashes in place of erasable values.
 
-A leaf is the canonical JSON (RFC 8785) of an entry. Who acted, their words and all
-details of an entry may have to be erased one day, and a tree never forgets: so a leaf
-holds a salted hash of each of them. The values and their salts are beside the log, in
-the entry itself. Whoever has both sees that they belong together; once they are erased,
-the hash tells nothing, and the tree still verifies.
+A leaf is the canonical JSON (RFC 8785) of an entry. The actor, the reason and all
+details of an entry may have to be erased one day, and a tree never forgets. So a leaf
+contains only a salted hash of each. The values and their salts are stored outside the
+log, in the entry itself. With both, a reader can check that they match. After the
+erasure the hash reveals nothing, and the tree still verifies.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RAW = "raw"
 """Name of the hidden value of an entry that is no event."""
 
 SEAL = "seal"
-"""Name of the hidden seal. It tells people nothing, and is opened to nobody."""
+"""Name of the hidden seal. It is of no use to people, and never opened."""
 
 _TAG = b"keyturn/v1/audit-field\x00"
 _SALT_BYTES = 16
@@ -39,10 +39,10 @@ _OUTSIDE = {"at_ms", "seq", "data", *_ERASABLE}
 
 
 class SealState(StrEnum):
-    """Whether one of our processes wrote an entry.
+    """Result of the check of an entry's seal.
 
-    ``unsealed`` entries have no seal: another program wrote them.
-    ``forged`` ones have a wrong seal, or that of another entry.
+    ``unsealed`` entries have no seal: another program wrote them. ``forged`` ones have
+    a wrong seal, or that of another entry.
     """
 
     SEALED = "sealed"
@@ -51,7 +51,7 @@ class SealState(StrEnum):
 
 
 class Hidden(NamedTuple):
-    """The salt, as hex, and the value for which a hash stands in a leaf."""
+    """The salt, as hex, and the value behind a hash in a leaf."""
 
     salt: str
     value: str
@@ -59,11 +59,11 @@ class Hidden(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """An entry of the tree, and what its hashes stand for.
+    """An entry of the tree, and the values behind its hashes.
 
     Attributes:
         text: the canonical JSON that is hashed.
-        openings: salt and value, by the name of what is hidden.
+        openings: salt and value, by the name of the hidden field.
     """
 
     text: bytes
@@ -80,22 +80,22 @@ def leaf_of(
     state: SealState,
     nonce: bytes,
 ) -> Leaf:
-    """Return the leaf of an entry; the same for the same entry.
+    """Return the leaf of an entry; equal entries have equal leaves.
 
     Args:
-        seq: its place in the stream.
-        at: when it was written, in Unix milliseconds, as the store has it.
+        seq: its position in the stream.
+        at: time of the write, in Unix milliseconds, as the store has it.
         event: its text as the store has it.
         seal: its seal as the store has it; empty for none.
-        rev: of the approval that it is about, from its seal; 0 for none.
+        rev: of its approval, from its seal; 0 for none.
         state: of its seal.
-        nonce: random bytes of this entry, from which the salts are made.
+        nonce: random bytes of this entry, from which the salts are derived.
     """
     shown: JsonObject = {"v": VERSION, "seq": seq, "seal": state.value}
     try:
         found = Event.model_validate_json(event)
     except (ValidationError, ValueError):
-        # Time and text of somebody else: no part of it is taken for anything.
+        # Time and text of an unknown writer: hide both without interpreting them.
         hidden = {RAW: json.dumps([at, event])}
     else:
         hidden = _hidden_of(found)
@@ -109,10 +109,10 @@ def leaf_of(
 
 
 def opened(leaf: JsonObject, openings: Mapping[str, Hidden]) -> Event | None:
-    """Return the event of a leaf; what is not opened is empty in it.
+    """Return the event of a leaf; unopened fields are empty.
 
     Returns:
-        None where the entry is no event.
+        None if the entry is no event.
 
     Raises:
         NotVerified: ``leaf_wrong``: it is no leaf, or a value is not the hidden one.
@@ -157,12 +157,12 @@ def _hidden_of(event: Event) -> dict[str, str]:
 
 
 def _salt(nonce: bytes, name: str) -> str:
-    # One for each value: showing one must not help to guess another.
+    # A separate salt for each value: revealing one must not help to guess another.
     return hmac.digest(nonce, name.encode(), "sha256")[:_SALT_BYTES].hex()
 
 
 def _hash(name: str, one: Hidden) -> str:
     salt, value = one
-    # With surrogates: what is no UTF-8 is hidden as well.
+    # ASCII JSON keeps surrogates, so texts that are no UTF-8 can be hidden too.
     body = json.dumps([salt, name, value]).encode()
     return hashlib.sha256(_TAG + body).hexdigest()

@@ -1,4 +1,4 @@
-"""Fold audit entries into evidence: of each approval who saw, decided and ran what."""
+"""Fold audit entries into evidence of each approval: views, decisions and runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 
 
 class Part(StrEnum):
-    """What an entry is evidence of."""
+    """Kind of evidence that an entry gives."""
 
     ASKED = "asked"
     SAW = "saw"
@@ -68,7 +68,7 @@ class Step:
 
     @property
     def calls(self) -> list[dict[str, str]]:
-        """Return the calls that were asked for; none where they were erased."""
+        """Return the requested calls; none if they were erased."""
         try:
             return _CALLS.validate_json(self.event.data.get(CALLS, "[]"))
         except ValidationError:
@@ -95,14 +95,14 @@ class Step:
 
 @dataclass
 class Story:
-    """What the audit log tells of one approval."""
+    """Audit entries of one approval."""
 
     approval: str
     steps: list[Step] = field(default_factory=list[Step])
 
     @property
     def has_run(self) -> bool:
-        """Return whether anything of it ran, or may have."""
+        """Return True if a call of it ran, or may have run."""
         return any(step.part is Part.RAN for step in self.steps)
 
     @property
@@ -128,7 +128,7 @@ class Stories:
             self.add(event)
 
     def add(self, event: Event) -> None:
-        """Add an entry; one about no approval tells nothing here."""
+        """Add an entry; entries without an approval are ignored."""
         if not event.approval:
             return
         story = self.by_approval.setdefault(event.approval, Story(event.approval))

@@ -1,9 +1,9 @@
-"""Show several approvals as one: the record that a collected card is drawn from.
+"""Show several approvals as one: the record behind a collected card.
 
-A collected card shows calls of separate approvals, each of which keeps its id, hash,
-deadline and thread. The record made here is never stored, and nothing is decided over
-it: its digest binds a click to exactly these calls in this order, and each call is
-decided as the approval that it is.
+A collected card shows calls of separate approvals, each with its own id, hash, deadline
+and thread. The record made here is never stored, and decisions do not apply to it. Its
+digest binds a click to exactly these calls in this order, and each call is decided in
+its own approval.
 """
 
 from __future__ import annotations
@@ -21,31 +21,32 @@ def collected(card: str, members: Sequence[Approval], *, left: int = 0) -> Appro
 
     Args:
         card: its id.
-        members: the approvals that it shows, in order, each with one call.
-        left: how many others left it for cards of their own.
+        members: the approvals on the card, in order, each with one call.
+        left: number of approvals that left it for cards of their own.
     """
     first = members[0]
     people = [person for one in members for person in one.principals]
     return first.with_(
         id=card,
-        # Both only rise, also when a member leaves with its own: an older drawing of
-        # the card never passes for a newer one.
+        # Both only rise, even when a member leaves with its numbers: an older version
+        # of the card is never taken for a newer one.
         version=1 + sum(one.version - 1 for one in members) + left * _LEFT,
         rev=sum(one.rev for one in members) + left * _LEFT,
         created_at_ms=min(one.created_at_ms for one in members),
         expires_at_ms=_expires_at_ms(members),
         reminded_at_ms=max(one.reminded_at_ms for one in members),
         escalated_at_ms=max(one.escalated_at_ms for one in members),
-        # Those on the card do not count, and it is the first of them.
+        # The count before the first call of the card.
         recent_requests=first.recent_requests,
         principals=tuple(dict.fromkeys(people)),
-        # These are of one thread; the card is about several.
+        # These belong to one thread; the card covers several.
         acknowledged=None,
         origin=_same(members, "origin"),
         says="",
         remarks=(),
         inquiries=(),
-        # An item keeps its id, which names its approval; only its place is of the card.
+        # An item keeps its id, which contains its approval's id; only its index
+        # changes.
         items=tuple(
             one.items[0].with_(
                 index=place,
@@ -57,7 +58,7 @@ def collected(card: str, members: Sequence[Approval], *, left: int = 0) -> Appro
 
 
 def is_collected(approval: Approval) -> bool:
-    """Return whether this is the record of a collected card."""
+    """Return True if this is the record of a collected card."""
     return approval_of(approval.items[0].id)[0] != approval.id
 
 

@@ -1,4 +1,4 @@
-"""Build the record of an edit: what a person changed in a call."""
+"""Build the record of an edit."""
 
 from __future__ import annotations
 
@@ -22,20 +22,19 @@ def edited_document(item: Item, args: JsonObject) -> str:
     """Return the action document of an item with other arguments.
 
     The tool, the context and the salt are taken from the request, and the business
-    state from what would run now, so an edit can change nothing but the arguments.
+    state from the current action, so an edit can change only the arguments.
 
     Raises:
         BadJson: when the arguments are not strict JSON or too large.
     """
-    # From the stored request and never from the form: an edit may change arguments
-    # alone.
+    # From the stored request, not the form: an edit may change only arguments.
     requested = parse_object(item.requested)
     document = digest.action_document(
         tool=item.tool,
         args=args,
         ctx=item.ctx.as_dict(),
-        # The same salt, so that equal arguments have an equal hash and an edit that
-        # changes nothing is seen as such.
+        # The same salt: equal arguments get an equal hash, so an edit without
+        # changes is detected.
         salt=str(requested["salt"]),
     )
     state = state_in(item.action)
@@ -45,7 +44,7 @@ def edited_document(item: Item, args: JsonObject) -> str:
 def edit_record(
     item: Item, document: str, *, by: Person, at_ms: int, reason: str = ""
 ) -> EditRecord | None:
-    """Return what changed from the request to this document; None for no change."""
+    """Return the change from the request to this document; None for no change."""
     if is_same_but_state(item.requested, document):
         return None
     original, edited = item.requested_args, digest.action_args(document)
@@ -72,13 +71,13 @@ def json_patch(before: JsonObject, after: JsonObject) -> tuple[JsonObject, ...]:
 
 
 def reading_of(item: Item) -> Reading | None:
-    """Return how the tool reads the edit of a waiting call; None: exactly as it is."""
+    """Return the tool's reading of a waiting call's edit; None: exactly as written."""
     found = item.revoked.reading if item.revoked and item.is_pending else None
     return found if found and found.action_hash == item.action_hash else None
 
 
 def as_read(item: Item) -> Item:
-    """Return a waiting call with its edit as the tool reads it."""
+    """Return a waiting call with the tool's reading of its edit."""
     found = reading_of(item)
     if found is None or found.args is None:
         return item
@@ -86,11 +85,11 @@ def as_read(item: Item) -> Item:
 
 
 def reading_text(item: Item) -> str:
-    """Return how the tool reads an edit that it would not run as it is, or ""."""
+    """Return the tool's different reading of an edit as text, or ""."""
     found = reading_of(item)
     if found is None:
         return ""
     if found.args is not None:
         return original_text(found.args, item.args, item.redact)
-    # The agent's words may repeat a value that the policy hides.
+    # The agent's text may repeat a value that the policy hides.
     return "" if item.redact else found.problem

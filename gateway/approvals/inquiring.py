@@ -1,6 +1,6 @@
-"""Ask the requester about a call that waits, record their reply, or record a report.
+"""Ask the requester about a waiting call, record their reply, or record a report.
 
-None of them decides anything: the calls wait on, with the same deadline and the same
+These changes decide nothing: the calls wait on, with the same deadline and the same
 people, and a report of a call that ran undoes nothing.
 """
 
@@ -25,17 +25,17 @@ from keyturn.gateway.approvals.timing import is_over, next_end_ms
 from keyturn.gateway.protocol.records import Person
 
 MAX_QUESTION = 1_000
-"""Characters of a question, at most."""
+"""Longest question, in characters."""
 
 MAX_REPLY = 3_000
-"""Characters of a reply, at most."""
+"""Longest reply, in characters."""
 
 MOST_QUESTIONS = 10
 MOST_REPLIES = 20
-"""How many of each an approval keeps."""
+"""Maximum number of each in an approval."""
 
 REPLY_TS = "reply_ts"
-"""In the data of a reply: the Slack message in which it came."""
+"""Key in the data of a reply: its Slack message."""
 
 _NOBODY = Forbidden(reason="The requester is not known.")
 _NOT_YOURS = Forbidden(reason="Only the requester can reply.")
@@ -50,15 +50,15 @@ _FULL = Forbidden(
 
 
 def has_requester(approval: Approval) -> bool:
-    """Return whether there is somebody to ask about the calls of an approval."""
-    # An agent's question is for the requester already, and a standing approval was
+    """Return True if an approval's calls have a requester to ask."""
+    # An agent's question already goes to the requester, and a standing approval was
     # proposed by a reviewer.
     is_of_calls = not (approval.is_question or approval.is_standing)
     return is_of_calls and approval.requester is not None
 
 
 def takes_reply(approval: Approval, person: Person) -> bool:
-    """Return whether what this person writes under the card is a reply to reviewers."""
+    """Return True if this person's message under the card is a reply to reviewers."""
     requester = approval.requester
     was_asked = requester is not None and requester.is_same(person)
     return was_asked and bool(approval.inquiries)
@@ -71,7 +71,7 @@ def unanswered(inquiries: Sequence[Inquiry]) -> tuple[Inquiry, ...]:
 
 
 def answered_by(inquiries: Sequence[Inquiry], reply_ts: str) -> tuple[Inquiry, ...]:
-    """Return the questions that this reply was the first one to."""
+    """Return the questions that this reply answered first."""
     times = [one.reply_ts for one in inquiries]
     return unanswered(inquiries[: times.index(reply_ts)]) if reply_ts in times else ()
 
@@ -82,14 +82,15 @@ def ask(
     """Add a question to the requester.
 
     Args:
-        approval: the record as it stands.
-        call: index of the call that it is about; None: all of the card.
-        reviewer: who asks; has to be one who may decide what it is about.
-        text: the question, `MAX_QUESTION` characters at most.
+        approval: the current record.
+        call: index of the call in question; None: the whole card.
+        reviewer: the person who asks; must be allowed to decide the call, or any call
+            of the card.
+        text: the question, at most `MAX_QUESTION` characters.
         now_ms: the store's clock.
 
     Returns:
-        What was kept of the same question, if they asked it and nobody replied since.
+        The stored question, if this person already asked it without a reply since.
     """
     if not has_requester(approval):
         return _NOBODY
@@ -120,24 +121,24 @@ def reply(
     """Add a reply of the requester; the same message is added once.
 
     Args:
-        approval: the record as it stands.
-        person: who wrote it.
-        text: what they wrote, `MAX_REPLY` characters at most.
+        approval: the current record.
+        person: the author.
+        text: the reply, at most `MAX_REPLY` characters.
         ts: of the message in Slack.
         now_ms: the store's clock.
 
     Returns:
-        What was kept of this message before, if it was.
+        The stored reply, if this message was recorded before.
     """
     if not takes_reply(approval, person):
         return _NOT_YOURS
-    # Before what ended the call: Slack delivers a message again that was recorded in
-    # time.
+    # Check this before the state: Slack may deliver a message again that was recorded
+    # in time.
     kept = next((one for one in approval.inquiries if one.reply_ts == ts), None)
     ends = kept or _why_not_kept(approval, text, now_ms)
     if ends is not None:
         return ends
-    # By the record and not by the message: the name is what the agent was asked with.
+    # From the record and not from the message: it has the name given with the request.
     by = approval.requester or person
     replied = Inquiry(by=by, text=text, at_ms=now_ms, reply_ts=ts)
     data = {"gesture": Gesture.THREAD_REPLY.value, REPLY_TS: ts}
@@ -145,7 +146,7 @@ def reply(
 
 
 def _why_not_kept(approval: Approval, text: str, now_ms: int) -> Refusal | None:
-    """Return why a reply of the requester cannot be kept; None: it can."""
+    """Return why a reply of the requester cannot be stored; None: it can."""
     if not any(item.is_pending for item in approval.items):
         return Stale.of(approval.items[-1])
     if is_over(approval, now_ms):
@@ -174,12 +175,12 @@ def _added(
 ) -> Change:
     inquiries = (*before.inquiries, one)
     after = before.with_(inquiries=inquiries, rev=before.rev + 1)
-    # Of the approval and of no item: what metrics, precedents and replays read of a
-    # call is its decision alone.
+    # An event of the approval, not of an item: metrics, precedents and replays read
+    # only the decision of a call.
     event = approval_event(after, name, reason=one.text)
     actor = f"{one.by.team}/{one.by.user}"
     told = event.with_(actor=actor, roles=roles, data=event.data | data)
-    # Not after the end: the sweep may expire the card between the reading and this
+    # Only before the end: the sweep may expire the card between the read and this
     # write.
     return Change(after, (told,), before_ms=next_end_ms(before, one.at_ms))
 
@@ -187,9 +188,9 @@ def _added(
 def add_report(
     approval: Approval, reporter: Reviewer, text: str, now_ms: int
 ) -> Change | None:
-    """Add somebody's remark to an approval; None when they reported it before."""
+    """Add a person's report to an approval; None if they reported it before."""
     by = reporter.person
-    # One remark a person, so that a click sent twice is told once.
+    # One report a person, so a click sent twice is announced once.
     if any(one.by.is_same(by) for one in approval.remarks):
         return None
     remarks = (*approval.remarks, Remark(by=by, text=text, at_ms=now_ms))

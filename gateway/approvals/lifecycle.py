@@ -16,7 +16,7 @@ class ApprovalState(StrEnum):
 
 
 class Transition(StrEnum):
-    """What moves an item from one state to the next."""
+    """Trigger of a change from one state of an item to the next."""
 
     AUTHORIZE = "authorize"
     CLEAR = "clear"
@@ -38,7 +38,7 @@ class Transition(StrEnum):
 _S = ItemState
 TRANSITIONS: dict[tuple[ItemState, Transition], ItemState] = {
     (_S.PENDING, Transition.AUTHORIZE): _S.AUTHORIZED,
-    # The policy decides it as it opens, so it waits for nobody.
+    # The policy clears it at its opening, so it does not wait.
     (_S.PENDING, Transition.CLEAR): _S.AUTHORIZED,
     (_S.PENDING, Transition.REJECT): _S.REJECTED,
     (_S.PENDING, Transition.ANSWER): _S.ANSWERED,
@@ -47,13 +47,13 @@ TRANSITIONS: dict[tuple[ItemState, Transition], ItemState] = {
     (_S.PENDING, Transition.WITHDRAW): _S.WITHDRAWN,
     (_S.AUTHORIZED, Transition.CLAIM): _S.EXECUTING,
     (_S.AUTHORIZED, Transition.LAPSE): _S.LAPSED,
-    # Its agent gave it up: the thread is gone, or somebody else answered it.
+    # Its agent gave it up: the thread is gone, or it got an answer elsewhere.
     (_S.AUTHORIZED, Transition.WITHDRAW): _S.WITHDRAWN,
-    # The policy of the claim needs more than the votes that there are.
+    # The policy at the claim needs more than the existing votes.
     (_S.AUTHORIZED, Transition.REOPEN): _S.PENDING,
-    # The record was restored from an older copy, so it may have run since.
+    # The record was restored from an older copy, so the call may have run since.
     (_S.AUTHORIZED, Transition.DOUBT): _S.IN_DOUBT,
-    # People let it run again, and then the executor they had given up on reported.
+    # People let it run again; then the executor of the earlier attempt reported.
     (_S.AUTHORIZED, Transition.EXECUTE): _S.EXECUTED,
     (_S.AUTHORIZED, Transition.FAIL): _S.FAILED,
     # The owner died, and the tool is idempotent: another attempt takes over.
@@ -66,13 +66,13 @@ TRANSITIONS: dict[tuple[ItemState, Transition], ItemState] = {
     (_S.IN_DOUBT, Transition.EXECUTE): _S.EXECUTED,
     (_S.IN_DOUBT, Transition.FAIL): _S.FAILED,
     (_S.IN_DOUBT, Transition.RETRY): _S.AUTHORIZED,
-    # People left it, and then its executor reported that it had run.
+    # People skipped it; then its executor reported that it had run.
     (_S.FAILED, Transition.EXECUTE): _S.EXECUTED,
 }
 
 # Derived from the table, so that a new row cannot leave a state final.
 FINAL: frozenset[ItemState] = frozenset(ItemState) - {state for state, _ in TRANSITIONS}
-"""The states that nothing follows."""
+"""The states without a further transition."""
 
 UNEXECUTED: frozenset[ItemState] = frozenset(
     {_S.REJECTED, _S.ANSWERED, _S.EXPIRED, _S.SUPERSEDED, _S.WITHDRAWN, _S.LAPSED}
@@ -84,7 +84,7 @@ It may have been started before: claimed, then paused, and the approval taken ba
 
 
 def advance(state: ItemState, transition: Transition) -> ItemState:
-    """Return the state that follows.
+    """Return the next state.
 
     Raises:
         IllegalTransition: when the table has no such row.

@@ -10,17 +10,17 @@ from enum import StrEnum
 from keyturn.gateway.protocol.records import ItemState, Person, Record
 
 DAY_MS = 24 * 60 * 60 * 1000
-"""How far back rules count, in milliseconds."""
+"""Time range of counts in rules, in milliseconds."""
 
 MOST_KEPT = 20
-"""Precedents of one kind that are kept for one effect, the newest."""
+"""Number of precedents to keep for one effect and kind, the newest."""
 
 MOST_REASON = 300
-"""Characters of a rejection's reason that are kept with it."""
+"""Length of the stored reason of a rejection, in characters."""
 
 
 class PrecedentKind(StrEnum):
-    """What a precedent says against a call: it was done, is refused, or waits."""
+    """Kind of a precedent: done, rejected or waiting."""
 
     DONE = "done"
     REJECTED = "rejected"
@@ -29,29 +29,29 @@ class PrecedentKind(StrEnum):
 
 KINDS = {
     ItemState.PENDING: PrecedentKind.WAITING,
-    # Authorized counts as done: it may run at any moment, and two people who approve
-    # the same at once would else not know of each other.
+    # Authorized counts as done: it may run at any moment. Otherwise two people could
+    # approve the same at once without a warning.
     ItemState.AUTHORIZED: PrecedentKind.DONE,
     ItemState.EXECUTING: PrecedentKind.DONE,
     ItemState.EXECUTED: PrecedentKind.DONE,
     ItemState.IN_DOUBT: PrecedentKind.DONE,
     ItemState.REJECTED: PrecedentKind.REJECTED,
 }
-"""State of a call to the kind of precedent that it is; calls of others are none."""
+"""State of a call to its kind of precedent; other states are no precedents."""
 
 
 class Precedent(Record):
     """Another call with the same effect.
 
     Attributes:
-        call: its item, or a name that is no item's for a call of tier ``auto``.
-        state: the state it reached.
-        agent: who asked for it.
-        by: who approved or rejected it; empty when the policy decided alone.
-        reason: a reviewer's words for a rejection: untrusted, may be cut.
-        args_hash: the same for the same arguments.
-        since_ms: when it became a precedent of its kind, by the store's clock.
-        at_ms: when it reached its state.
+        call: its item id, or a unique name for a call of tier ``auto``.
+        state: its latest state.
+        agent: the agent that requested it.
+        by: the people who approved or rejected it; empty if the policy decided alone.
+        reason: a reviewer's reason for a rejection: untrusted, may be cut.
+        args_hash: equal for equal arguments.
+        since_ms: start of its present kind, by the store's clock.
+        at_ms: start of its present state.
     """
 
     call: str
@@ -65,24 +65,24 @@ class Precedent(Record):
 
     @property
     def kind(self) -> PrecedentKind:
-        """Return what it says against a call."""
+        """Return its kind."""
         return KINDS[self.state]
 
     @property
     def approval(self) -> str:
-        """Return the id of its approval; no approval's for a call without one."""
+        """Return the id of its approval; not a real id for a call without one."""
         return self.call.rpartition(".")[0]
 
 
 class WindowTotal(Record):
-    """What the other calls in a window of a call come to.
+    """Total of the other calls in a window of a call.
 
     Attributes:
         window: its name in the policy.
-        by: what the policy counts by; "" for all calls.
+        by: value of the policy's grouping key; "" for all calls.
         others_micro: their total in millionths, waiting calls included.
         within_ms: its length.
-        is_count: it counts calls; else it adds up amounts.
+        is_count: it counts calls; otherwise it adds up amounts.
     """
 
     window: str
@@ -93,15 +93,14 @@ class WindowTotal(Record):
 
 
 class Past(Record):
-    """What is known of earlier calls when a call is evaluated.
+    """Facts about earlier calls for the evaluation of a call.
 
-    An empty one means that there is no record, not that nothing ever happened: records
-    end.
+    An empty record does not prove that there were no earlier calls: records expire.
 
     Attributes:
         precedents: newest first.
-        totals: of the windows that the call counts in, without those that would tell
-            of an argument that the policy hides.
+        totals: of the call's windows, except those that would reveal an argument that
+            the policy hides.
         same_by: the arguments by which the policy compares calls of this tool; empty
             for all of them.
     """
@@ -115,5 +114,5 @@ class Past(Record):
         return tuple(one for one in self.precedents if one.kind is kind)
 
     def count(self, kind: PrecedentKind, *, now_ms: int) -> int:
-        """Return how many of a kind there were in the last 24 hours."""
+        """Return the number of precedents of a kind in the last 24 hours."""
         return sum(one.at_ms > now_ms - DAY_MS for one in self.of_kind(kind))

@@ -1,14 +1,14 @@
 """Check the quality of decisions: spot checks, and records of seeded defects.
 
-A spot check asks somebody else afterwards whether a call that ran was right. A share of
-the calls that ran is drawn, those that people approved and those that ran without them
-alike. Who asked for a call, changed it or approved it does not check it. The answer is
-kept and counted; it undoes nothing and decides nothing.
+A spot check asks another person, after a call ran, whether it was right. A share of the
+calls is drawn, both those that people approved and those that ran without them. The
+requesters, editors and approvers of a call do not check it. The answer is stored and
+counted; it undoes nothing and decides nothing.
 
-Which calls are drawn follows from the salt of each call, which no reviewer sees and no
-agent chooses: nobody can know it beforehand, and a report that is sent twice draws the
-same. A call of tier ``auto`` has no record to ask about, so it is drawn as it is
-submitted, and runs as one of tier ``notify`` then.
+The draw depends on the salt of each call, which no reviewer sees and no agent chooses.
+The draw is therefore unpredictable, and a repeated report draws the same calls. A call
+of tier ``auto`` has no record to ask about, so it is drawn at submission, and then runs
+like one of tier ``notify``.
 
 A seeded defect is a test card that shows a call with a deliberate mistake.
 """
@@ -39,20 +39,20 @@ NOT_YOU = (
 NOT_ASKED = "Nobody is asked about this call, so nothing was recorded."
 
 APPROVED, NOTICED, EXPIRED = "approved", "noticed", "expired"
-"""How a seeded defect ends."""
+"""Results of a seeded defect."""
 
 
 def is_drawn(item: Item, percent: int) -> bool:
-    """Return whether a call is one of this share of all calls."""
+    """Return True if a call is drawn at this percentage."""
     found = digest.tagged_hash(_TAG, item.requested.encode())
     return int(found[-8:], 16) % 100 < percent
 
 
 def is_due(change: Change, index: int, *, percent: int, of: Sequence[Role]) -> bool:
-    """Return whether people are to be asked about a call that ends by this change.
+    """Return True if this change ends a call that people should check.
 
-    Not about one that people reconciled: they have looked at it. And not where nobody
-    could answer.
+    A reconciled call is not checked again: people have looked at it. Neither is a call
+    that no eligible person could check.
     """
     approval, item = change.approval, change.approval.items[index]
     has_run = item.state is ItemState.EXECUTED and not item.reconciled_fence
@@ -63,12 +63,12 @@ def is_due(change: Change, index: int, *, percent: int, of: Sequence[Role]) -> b
 
 
 def is_counted(change: Change, index: int) -> bool:
-    """Return whether the check of a call was counted when it was drawn."""
+    """Return True if the check of a call was counted when it was drawn."""
     return _is_drawn_before(change.approval.items[index])
 
 
 def asking(change: Change, index: int, of: tuple[Role, ...], now_ms: int) -> Change:
-    """Return the end of an execution, with the question whether it was right."""
+    """Return the end of an execution, with a spot check of the call."""
     item = change.approval.items[index]
     asked = item.with_(spot_check=SpotCheck(of=of, asked_at_ms=now_ms))
     event = approval_event(change.approval, EventName.ITEM_CHECK_ASKED, asked)
@@ -82,9 +82,9 @@ def asking(change: Change, index: int, of: tuple[Role, ...], now_ms: int) -> Cha
 def refusal(
     approval: Approval, item: Item, reviewer: Reviewer, of_now: Sequence[Role]
 ) -> str | None:
-    """Return why somebody may not answer, as a sentence for them; None: they may.
+    """Return why this person may not answer, as a sentence for them; None: they may.
 
-    Who answers holds a role that was asked, and one that the policy of now asks.
+    They need a role that was asked, and a role that the current policy asks.
     """
     check = item.spot_check
     if check is None or not check.asked_at_ms:
@@ -98,7 +98,7 @@ def refusal(
 
 
 def took_part(approval: Approval, item: Item) -> tuple[Person, ...]:
-    """Return everybody who asked for a call, or whose word it is that it ran."""
+    """Return everybody who requested, edited, approved or reconciled a call."""
     votes = (*item.votes, *(one.vote for one in item.observations))
     people: list[Person] = [*approval.principals, *item.principals]
     people += (one for vote in votes for one in (vote.by, *vote.on_behalf_of))
@@ -117,14 +117,14 @@ def answered(
     of_now: Sequence[Role],
     now_ms: int,
 ) -> Change | str:
-    """Record an answer, or return a sentence that says why it does not count.
+    """Record an answer, or return a sentence that explains why it does not count.
 
     Args:
-        approval: the record as it stands.
+        approval: the current record.
         item: the call.
-        reviewer: who answers, resolved now.
+        reviewer: the person who answers, resolved now.
         answer: `RIGHT` or `WRONG`.
-        of_now: whom the policy of now asks.
+        of_now: the roles that the current policy asks.
         now_ms: the store's clock.
     """
     why = refusal(approval, item, reviewer, of_now)
@@ -160,8 +160,8 @@ class SeededCard(Record):
     """A card that shows a call with a mistake.
 
     Attributes:
-        shown: what the card is made of; it is in no list of approvals.
-        defect: what is wrong with it.
+        shown: the record of the card; it is in no list of approvals.
+        defect: description of the mistake.
     """
 
     shown: Approval
@@ -169,12 +169,12 @@ class SeededCard(Record):
 
 
 class Seeded(Record):
-    """What is known of a tenant's seeded defects.
+    """State of a tenant's seeded defects.
 
     Attributes:
-        due_ms: when the next one is shown; 0 when that is not drawn yet.
-        card: the one that is shown; None for none.
-        channel: where its card stands, once it is posted.
+        due_ms: time of the next one; 0 if it is not drawn yet.
+        card: the current one; None for none.
+        channel: of its card, once it is posted.
         ts: of the card.
         answer: ``approved``, ``noticed`` or ``expired``; empty while it waits.
     """

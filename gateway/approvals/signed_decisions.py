@@ -1,9 +1,9 @@
-"""Sign what people decide, and verify what a record says that they decided.
+"""Sign decisions of people, and verify the decisions in a record.
 
-The bot signs after Slack's word and before the write (Ed25519 over a domain tag, a NUL
-and RFC 8785 bytes). Whoever can write the store can then take decisions away, and make
-none: a call that somebody rejected has no signed approvals that could be put back.
-What no person decided has no signature.
+The bot signs after Slack has confirmed the person and before the write (Ed25519 over a
+domain tag, a NUL and RFC 8785 bytes). An attacker with write access to the store can
+then delete decisions but not forge them: a rejected call has no signed approvals to
+restore. A decision that no person made has no signature.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TAG = b"keyturn/v1/decision\x00"
 _ENDED_BY = {
     ItemState.REJECTED: Verb.REJECT,
     ItemState.ANSWERED: Verb.RESPOND,
-    # By those who asked for it.
+    # Withdrawn by a requester.
     ItemState.WITHDRAWN: Verb.REJECT,
 }
 
@@ -51,10 +51,9 @@ class DecisionKey(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What one person said of one call, as it is signed.
+    """One person's decision on one call, in the signed form.
 
-    ``action_hash`` is that of the call which they decided for; of an edit, what it
-    made of the call.
+    ``action_hash`` is of the decided call; for an edit, of the edited call.
     """
 
     tenant: str
@@ -70,7 +69,7 @@ class Word:
     fence: int = 0
 
     def message(self, signature: Signature) -> bytes:
-        """Return the bytes that are signed, with what the signature's record adds."""
+        """Return the bytes to sign, with the fields of the signature's record."""
         verb = signature.verb
         document: dict[str, JsonValue] = {
             "v": 1,
@@ -97,7 +96,7 @@ class Word:
 
 
 def signed(word: Word, unsigned: Signature, key: DecisionKey) -> Signature:
-    """Return the signature of a word; ``unsigned`` has all of it but the key's part."""
+    """Return the signature of a word; ``unsigned`` has all fields except the key's."""
     sig = base64.b64encode(key.sign(word.message(unsigned))).decode()
     return unsigned.with_(key=key.public.id.hex(), sig=sig)
 
@@ -111,7 +110,7 @@ def word_of_vote(
     note: str = "",
     fence: int = 0,
 ) -> Word:
-    """Return what a vote says; with a finding, that of an observation and its note."""
+    """Return the word of a vote; with a finding, of an observation with its note."""
     return Word(
         tenant=approval.tenant,
         approval=approval.id,
@@ -129,7 +128,7 @@ def word_of_vote(
 def word_of_end(
     approval: Approval, item: Item, decision: DecisionRecord, action_hash: str
 ) -> Word:
-    """Return what a decision says that ended the wait: a rejection, an answer."""
+    """Return the word of a decision that ended the wait: a rejection, an answer."""
     return Word(
         tenant=approval.tenant,
         approval=approval.id,
@@ -144,7 +143,7 @@ def word_of_end(
 
 
 def word_of_edit(approval: Approval, item: Item) -> Word | None:
-    """Return what the edit of a call says; None without an edit."""
+    """Return the word of the edit of a call; None without an edit."""
     edit = item.edit
     if edit is None:
         return None
@@ -152,7 +151,7 @@ def word_of_edit(approval: Approval, item: Item) -> Word | None:
         tenant=approval.tenant,
         approval=approval.id,
         item=item.id,
-        # Without the business state, which is read anew before the call runs.
+        # Without the business state: it is read anew before the call runs.
         action_hash=stateless_hash(item.action),
         by=edit.by,
         on_behalf_of=(),
@@ -186,9 +185,9 @@ def check(
 
 @lru_cache(maxsize=256)
 def _has_signed(key: PublicKey, message: bytes, signature: bytes) -> bool:
-    # Remembered: what people said is verified before the agent is told and once more
-    # before the call runs, and takes a tenth of a millisecond each time. It depends on
-    # nothing but these bytes.
+    # Cached: each word is verified once before the agent gets it and once before the
+    # call runs, at a tenth of a millisecond each. The result depends only on these
+    # bytes.
     return key.has_signed(message, signature)
 
 
@@ -199,7 +198,7 @@ def check_end(approval: Approval, item: Item, keys: Sequence[PublicKey]) -> None
         NotVerified: as `check`, and ``verb_wrong``.
     """
     verb, decision = _ENDED_BY.get(item.state), item.decision
-    # The agent itself can drop a call, and then nobody said a word.
+    # The agent itself can drop a call; then there is no decision of a person.
     if verb is None or (decision is None and item.state is ItemState.WITHDRAWN):
         return
     if decision is None:
@@ -211,7 +210,7 @@ def check_end(approval: Approval, item: Item, keys: Sequence[PublicKey]) -> None
 
 
 def check_edit(approval: Approval, item: Item, keys: Sequence[PublicKey]) -> None:
-    """Check that a person made the edit of a call, where there is one.
+    """Check that a person made the edit of a call, if there is one.
 
     Raises:
         NotVerified: as `check`.
@@ -222,7 +221,7 @@ def check_edit(approval: Approval, item: Item, keys: Sequence[PublicKey]) -> Non
 
 
 def check_finding(approval: Approval, item: Item, keys: Sequence[PublicKey]) -> None:
-    """Check that people found out what the record says of an execution in doubt.
+    """Check that people made the recorded finding about an execution in doubt.
 
     Raises:
         NotVerified: as `check`, and ``too_few``.
@@ -239,12 +238,11 @@ def check_authorization(
 ) -> None:
     """Check that people authorized a call.
 
-    Every vote for what would run has to be signed, and together they have to meet
-    the requirement that is pinned, without those who asked for the call.
+    Every vote for the current action must be signed. Together the votes must meet the
+    pinned requirement, without the people who asked for the call.
 
     Raises:
-        NotVerified: as `check`, and ``verb_wrong``, ``self_approved`` or
-            ``too_few``.
+        NotVerified: as `check`, and ``verb_wrong``, ``self_approved`` or ``too_few``.
     """
     votes = item.votes_now
     for vote in votes:
@@ -266,15 +264,15 @@ def check_authorization(
 
 def _approves(vote: Vote, signature: Signature) -> bool:
     is_edit = signature.verb is Verb.EDIT
-    # An approval is of what was seen; only an edit makes another call of it.
+    # An approval is for the call that the person saw; only an edit changes it.
     same = signature.seen in {"", vote.action_hash}
     return is_edit or (signature.verb is Verb.APPROVE and same)
 
 
 def _proven_roles(item: Item, vote: Vote, signature: Signature) -> tuple[str, ...]:
-    """Return the roles of a vote that the bot saw, or that its people have by id.
+    """Return the roles of a vote that the bot signed, or that its people have by id.
 
-    A role that a changed policy gave them later is theirs by the pinned list.
+    The pinned list proves a role that a changed policy gave them later.
     """
     users = {one.user for one in (vote.by, *vote.on_behalf_of)}
     by_id = {role.name for role in item.requirement.roles if users & {*role.users}}
@@ -283,14 +281,14 @@ def _proven_roles(item: Item, vote: Vote, signature: Signature) -> tuple[str, ..
 
 
 def _check_rerun(approval: Approval, item: Item, keys: Sequence[PublicKey]) -> None:
-    """Check that people let an execution in doubt run again, where they say so."""
+    """Check the votes for another run of an execution in doubt, if one is recorded."""
     if item.finding is not Finding.RERUN:
-        # It names another execution, for which receipts have another id.
+        # The fence names another execution, for which receipts have another id.
         if item.reconciled_fence:
             raise NotVerified("too_few", "nobody let it run again")
         return
     votes = _found_votes(approval, item, keys)
-    # It may have gone back to people since, who approved it anew.
+    # The call may have gone back to people since, and been approved again.
     last_ms = max((one.at_ms for one in votes), default=0)
     if votes and any(one.at_ms > last_ms for one in item.votes_now):
         return
@@ -301,8 +299,8 @@ def _check_rerun(approval: Approval, item: Item, keys: Sequence[PublicKey]) -> N
 def _found_votes(
     approval: Approval, item: Item, keys: Sequence[PublicKey]
 ) -> tuple[Vote, ...]:
-    """Return the signed votes for what people found out at the last reconciliation."""
-    # The attempt that they reconciled last: the next one has a higher fence.
+    """Return the signed votes for the finding of the last reconciliation."""
+    # The attempt that was reconciled last: the next one has a higher fence.
     found = [
         one
         for one in item.observations
@@ -318,7 +316,7 @@ def _found_votes(
 
 
 def word_of_observation(approval: Approval, item: Item, one: Observation) -> Word:
-    """Return what somebody found out about an execution in doubt."""
+    """Return the word of a finding about an execution in doubt."""
     return word_of_vote(
         approval, item, one.vote, finding=one.finding, note=one.note, fence=one.fence
     )

@@ -24,19 +24,20 @@ from keyturn.gateway.approvals.timing import with_next_end
 
 @dataclass(frozen=True)
 class Change:
-    """The next version of an approval, and what belongs to it in the same step.
+    """The next version of an approval, and the effects to write in the same step.
 
     Attributes:
         approval: the next record, one revision on.
-        events: what to announce.
+        events: to announce.
         voted: set while more people are needed.
-        repeated: set while people have to see first what the item repeats.
-        too_soon: set when the approval came too soon, and is asked for once more.
-        before_ms: written only before this moment of the store's clock; 0: at any.
-        resumes: the agent is brought back.
-        fires: kind of the timer that this change is about; it has to be due.
-        timers: kinds to set beside those that follow from the record, and when, in Unix
-            milliseconds.
+        repeated: set while people first have to see a call that the item repeats.
+        too_soon: set if the approval came too soon and has to be repeated.
+        before_ms: latest moment for the write, exclusive, by the store's clock; 0:
+            none.
+        resumes: the agent is resumed.
+        fires: kind of the timer that caused this change; it has to be due.
+        timers: further timers to set, next to those derived from the record: kind, and
+            time in Unix milliseconds.
     """
 
     approval: Approval
@@ -55,12 +56,12 @@ class Change:
         return self.voted or self.repeated or self.too_soon
 
     def outcome(self, index: int) -> Outcome:
-        """Return what came of a decision on an item, once this is written."""
+        """Return the outcome of a decision on an item, once this change is written."""
         return self.waits_on or Decided(approval=self.approval, index=index)
 
 
 def following(approval: Approval, *items: Item, **changes: object) -> Approval:
-    """Return the next record: with these items, and one revision on."""
+    """Return the next record, with these items and the next revision."""
     after = approval.replacing(*items, rev=approval.rev + 1, **changes)
     return with_next_end(after)
 
@@ -68,9 +69,9 @@ def following(approval: Approval, *items: Item, **changes: object) -> Approval:
 def by_gateway(
     approval: Approval, item: Item, policy_digest: str = "", **changes: object
 ) -> Change:
-    """Return a change that no person made: an authorization or a wait was ended.
+    """Return a change by the gateway: it ends an authorization or a wait.
 
-    ``policy_digest`` is of the policy that asked for it; "": that of the record.
+    ``policy_digest`` is of the policy that required it; "": that of the record.
     """
     after = following(approval, item, **changes)
     name = EventName.ITEM_REOPENED if item.is_pending else named_after(item.state)

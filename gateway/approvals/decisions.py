@@ -1,7 +1,7 @@
-"""Decision and outcome types: what a reviewer can decide, what can come of it.
+"""Decision and outcome types: the choices of a reviewer, and their results.
 
-Losing a race is an outcome, not an error: every function that takes a decision
-returns one of the outcomes here, and the person is told which in one calm sentence.
+Losing a race is an outcome, not an error: every function that takes a decision returns
+one of the outcomes here, and the person gets it as one calm sentence.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 
 
 class AccountKind(StrEnum):
-    """What kind of account a Slack person has; only a member may decide."""
+    """Kind of a Slack account; only a member may decide."""
 
     MEMBER = "member"
     GUEST = "guest"
@@ -28,7 +28,7 @@ class AccountKind(StrEnum):
 
 
 class Gesture(StrEnum):
-    """How a person told us what they want; the audit log keeps it.
+    """Way in which a person made a request; the audit log keeps it.
 
     ``API`` is a program that acts for a person by the Python interface.
     """
@@ -46,15 +46,15 @@ class Reviewer(Record):
     """A person who clicked, as the bot resolved them just now.
 
     Attributes:
-        account: what kind of account it is.
-        usergroups: ids of the Slack user groups that they are in.
-        unknown_groups: ids of those that Slack said nothing about; while a role rests
+        account: kind of the account.
+        usergroups: ids of their Slack user groups.
+        unknown_groups: ids of groups that Slack could not confirm; while a role depends
             on one of them, no vote is recorded.
-        empty_groups: ids of those in which Slack says nobody is.
-        membership_age_ms: how old the oldest of Slack's answers is.
-        retry_in_s: when Slack can be asked again about what it left open.
-        stands_in_for: those who handed their queue to this person.
-        gesture: how this person's request was made.
+        empty_groups: ids of groups without members.
+        membership_age_ms: age of the oldest of Slack's answers.
+        retry_in_s: time until an unconfirmed group can be looked up again.
+        stands_in_for: delegators, who handed their queue to this person.
+        gesture: of this person's request.
     """
 
     team: str
@@ -63,7 +63,7 @@ class Reviewer(Record):
     usergroups: frozenset[str] = frozenset()
     unknown_groups: frozenset[str] = frozenset()
     empty_groups: frozenset[str] = frozenset()
-    # Unknown until Slack has said more; an unknown account decides nothing.
+    # Unknown until Slack has answered; an unknown account decides nothing.
     account: AccountKind = AccountKind.UNKNOWN
     membership_age_ms: int = 0
     retry_in_s: int = 0
@@ -72,7 +72,7 @@ class Reviewer(Record):
 
     @property
     def person(self) -> Person:
-        """Return the identity without what was resolved."""
+        """Return the identity without the resolved fields."""
         return _person(self.team, self.user, self.name)
 
 
@@ -85,7 +85,7 @@ def _person(team: str, user: str, name: str) -> Person:
 class _Named(Record):
     @property
     def kind(self) -> str:
-        """Return its own name, as texts and logs have it."""
+        """Return its kind, the name in texts and logs."""
         return type(self).__name__.lower()
 
 
@@ -105,7 +105,7 @@ class Edit(_Named):
 class Reject(_Named):
     """Do not run it; ``reason`` is read by the agent.
 
-    Said by somebody who asked for the call, it is a withdrawal.
+    From a person who asked for the call, it is a withdrawal.
     """
 
     reason: str = ""
@@ -123,7 +123,7 @@ class Respond(_Named):
 
 
 class Reconcile(_Named):
-    """Reconcile an execution in doubt: it ran, run it again, or leave it be."""
+    """Reconcile an execution in doubt: it ran, run it again, or skip it."""
 
     finding: Finding
     note: str = ""
@@ -133,12 +133,12 @@ Decision = Approve | Edit | Reject | Respond | Reconcile
 
 
 class Click(Record):
-    """What a reviewer saw when they decided: ids, version and hash of one item.
+    """The item as the reviewer saw it: ids, version and hash.
 
-    ``display_digest`` is of the blocks that were shown, where it is known.
+    ``display_digest`` is of the displayed blocks, if known.
 
-    ``is_shared`` is set when one gesture was about many items: then it approves none
-    that is escalated now.
+    ``is_shared`` is set for a gesture about many items: then it approves none that is
+    escalated now.
     """
 
     approval: str
@@ -169,7 +169,7 @@ class Voted(_Named):
 class Repeated(_Named):
     """Not approved yet: a call with the same effect was approved since it was shown.
 
-    What an edit made of it is kept. ``precedent`` is the newest such call.
+    An edit is kept. ``precedent`` is the newest such call.
     """
 
     approval: Approval
@@ -189,10 +189,10 @@ class TooSoon(_Named):
 
 
 class Stale(_Named):
-    """Somebody or something was faster; nothing changed.
+    """Another person or event was faster; nothing changed.
 
-    ``is_restored`` says that its record is from an older copy: it may have run.
-    ``has_started`` says that it was claimed before. ``is_question``: it asked people.
+    ``is_restored``: its record is from an older copy, so it may have run.
+    ``has_started``: it was claimed before. ``is_question``: it asked people.
     """
 
     state: ItemState
@@ -204,7 +204,7 @@ class Stale(_Named):
 
     @classmethod
     def of(cls, item: Item) -> Stale:
-        """Return the answer about an item that is not open as it was seen."""
+        """Return the outcome for an item that is not open any more."""
         return cls(
             state=item.state,
             decision=item.decision,
@@ -216,7 +216,7 @@ class Stale(_Named):
 
 
 class Changed(_Named):
-    """The item is another one than was seen: an edit made a newer version."""
+    """The item differs from the one that was seen: an edit made a newer version."""
 
     seen_version: int
     version: int
@@ -249,16 +249,16 @@ class Unknown(_Named):
 
 
 class GestureDecided(_Named):
-    """One gesture decided these calls; each is named by its place on the card.
+    """One gesture decided these calls; each is named by its position on the card.
 
     Attributes:
         approvals: the next versions of the approvals that changed, by id.
-        withdrawn: calls that were taken back by somebody who had asked for them.
+        withdrawn: calls that a person who had asked for them took back.
         waiting: decided calls that need more people.
         needs_one: each of these needs one more person.
-        left_out: calls that were escalated meanwhile and need a decision of their own,
-            or that repeat a call that was approved meanwhile, or by the same gesture,
-            and have to be seen with it first.
+        left_out: skipped calls. They were escalated since, and need a separate
+            decision; or they repeat a call that was approved since, or by the same
+            gesture, which the reviewer has to see first.
         already: calls that the same person approved before, and that need others.
     """
 
@@ -292,13 +292,12 @@ def explain_state(
 ) -> Expired | Stale | Changed:
     """Return why a click on an older version of an item does not count.
 
-    What ended the item comes first: that a newer version exists says nothing to a
-    person when nobody can decide it any more.
+    Report the end of the item first; its version no longer matters then.
 
     Args:
-        approval: the record as it stands.
+        approval: the current record.
         index: the item, or None for the batch as a whole.
-        seen_version: the version that the click was made for.
+        seen_version: the version of the click.
         now_ms: the store's clock.
     """
     changed = Changed(seen_version=seen_version, version=approval.version)

@@ -29,13 +29,13 @@ class EventName(StrEnum):
     APPROVAL_USED = "approval.used"
     APPROVAL_ASKED = "approval.asked"
     APPROVAL_REPLIED = "approval.replied"
-    # About calls of several approvals, so it names none.
+    # About calls of several approvals, so it names no approval.
     CALLS_DECIDED = "calls.decided"
     CALL_RAN = "call.ran"
     CALL_DENIED = "call.denied"
     CALL_RETURNED = "call.returned"
     CALL_FAILED = "call.failed"
-    # Of versions in which notifications were not approvals; the audit log keeps them.
+    # From versions without approvals for notifications; the audit log keeps them.
     CALL_EXECUTED = "call.executed"
     ITEM_VOTED = "item.voted"
     ITEM_EDITED = "item.edited"
@@ -85,60 +85,63 @@ class EventName(StrEnum):
     SEEDED_SHOWN = "seeded.shown"
     SEEDED_ANSWERED = "seeded.answered"
     SEEDED_EXPIRED = "seeded.expired"
-    # In the audit log alone.
+    # Only in the audit log.
     DECISION_REFUSED = "decision.refused"
     API_KEY_CREATED = "api_key.created"
     API_KEY_REVOKED = "api_key.revoked"
 
 
 BY_GATEWAY = "keyturn"
-"""Who acted, in events about what the gateway does by itself."""
+"""Actor of the gateway's own changes."""
 
 BY_POLICY = "policy"
-"""Who acted, in events about calls that the policy alone decided."""
+"""Actor in events about calls that the policy alone decided."""
 
 EPOCH = "epoch"
-"""In the data of a freeze, or its end: the epoch of the list written with it."""
+"""Key in the data of a freeze, or its end: the epoch of the list written with it."""
 
 BATCH_MEMBER = "batch"
-"""In the data of an event about a call that was decided together with others: the
-digest of their batch, which the `APPROVAL_DECIDED` or `CALLS_DECIDED` before it
-names."""
+"""Key in the data of an event about a call that was decided together with others: the
+digest of their batch, which the `APPROVAL_DECIDED` or `CALLS_DECIDED` before it names.
+"""
 
 COLLECTION = "collection"
-"""In the data of `CALLS_DECIDED`: the id of the collection that was shown."""
+"""Key in the data of `CALLS_DECIDED`: the id of the collection that was shown."""
 
 NEEDS_ONE = "needs_one"
-"""In the data of a decision on many calls that need more people: one is enough."""
+"""Key in the data of a decision on many calls: one more person is enough."""
 
 ENDS_DIFFER = "ends_differ"
-"""In the data of `APPROVAL_EXTENDED`: its calls do not all expire together."""
+"""Key in the data of `APPROVAL_EXTENDED`: its calls do not all expire together."""
 
 WAITED_MS = "waited_ms"
-"""In the data of a person's last word on a waiting call: how long it had waited, in
-milliseconds, from its card or from when it went back to people."""
+"""Key in the data of a decision that ends a wait: the length of the wait in
+milliseconds, from the card or from the return to people.
+"""
 
 AFTER_MS = "after_ms"
-"""In the data of an approval that came too soon: how long the call had been shown."""
+"""Key in the data of an approval that came too soon: time since the call was shown."""
 
 CHECK_ANSWER = "answer"
-"""In the data of an answer to a spot check: ``right`` or ``wrong``."""
+"""Key in the data of an answer to a spot check: ``right`` or ``wrong``."""
 
 SEEDED_ANSWER = "answer"
-"""In the data of an answer to a seeded defect: ``approved`` or ``noticed``."""
+"""Key in the data of an answer to a seeded defect: ``approved`` or ``noticed``."""
 
 EDITED = "edited"
-"""In the data of an authorization: people had changed the arguments."""
+"""Key in the data of an authorization: people had changed the arguments."""
 
 CALLS = "calls"
-"""In the data of `APPROVAL_OPENED`: item, tool, tier and action hash of each call, as
-JSON."""
+"""Key in the data of `APPROVAL_OPENED`: item, tool, tier and action hash of each call,
+as JSON.
+"""
 
 UNUSED = "unused"
-"""In the data of a withdrawal: the call had been authorized, and was not run."""
+"""Key in the data of a withdrawal: the call had been authorized, and was not run."""
 
 STANDING = "standing"
-"""In the data of events about a call that a standing approval authorized: its id."""
+"""Key in the data of events about a call that a standing approval authorized: its id.
+"""
 
 TROUBLED_RUN = frozenset(
     {
@@ -147,7 +150,7 @@ TROUBLED_RUN = frozenset(
         EventName.RUN_RETRIED,
         EventName.RUN_RESUMED,
         EventName.RUN_DROPPED,
-        # Of versions that gave a run up; the audit log keeps it.
+        # From versions that gave a run up; the audit log keeps it.
         EventName.RUN_FAILED,
     }
 )
@@ -155,7 +158,7 @@ TROUBLED_RUN = frozenset(
 
 
 class Event(Record):
-    """One thing that happened. It holds ids and hashes, never a tool's arguments.
+    """One past event. It contains ids and hashes, never a tool's arguments.
 
     ``at_ms`` and ``seq`` are filled in by the store when the event is read back.
     """
@@ -183,28 +186,28 @@ class Event(Record):
 
     @property
     def run_ref(self) -> RunRef:
-        """Return the run that this happened in."""
+        """Return the run of the event."""
         return self.nested_in or RunRef(agent=self.agent, thread=self.thread)
 
     @property
     def concerns_no_call(self) -> bool:
-        """Return whether it is about a question or a standing approval: no tier."""
+        """Return True if it is about a question or a standing approval: no tier."""
         return bool(self.item) and not self.tier
 
     @property
     def card(self) -> str:
-        """Return the id of the card that tells of it; "" for none."""
+        """Return the id of the card that shows it; "" for none."""
         return self.approval or self.data.get(COLLECTION, "")
 
     @property
     def is_auto_approved(self) -> bool:
-        """Return whether it is about an approval that opened authorized."""
+        """Return True if it is about an approval that opened authorized."""
         is_auto = self.tier == Tier.NOTIFY or self.is_covered
         return bool(self.approval) and is_auto
 
     @property
     def is_covered(self) -> bool:
-        """Return whether it is about a call that a standing approval authorized."""
+        """Return True if it is about a call that a standing approval authorized."""
         return STANDING in self.data
 
 
@@ -213,15 +216,15 @@ def approval_event(
 ) -> Event:
     """Return an event about an approval, or about one item of it.
 
-    It is the only builder of such events. It holds no argument of the call; a
-    caller that knows more (who acted, with which roles) adds it by ``with_``.
+    It is the only builder of such events. It contains no argument of the call; a caller
+    adds further facts (actor, roles) by ``with_``.
     """
-    # The only place where events about approvals are made, so that an argument of a
-    # call cannot slip into the outbox or the audit log by one of many.
+    # Build all approval events here, so that an argument of a call cannot get into the
+    # outbox or the audit log through one of many builders.
     tier: str = Tier.NOTIFY if approval.is_auto_approved else ""
     if item is not None:
-        # The tier of the item wins over that of the approval: a card may hold several.
-        # No policy is asked about a question, so it counts for no tier.
+        # The tier of the item wins over that of the approval: a card may have several.
+        # A question is not evaluated by a policy, so it counts for no tier.
         tier = "" if item.is_question or item.is_standing else item.tier
     return Event(
         name=name,
@@ -277,9 +280,9 @@ _STATES_FOUND = {
 
 
 def state_after(name: EventName, reason: str = "") -> ItemState | None:
-    """Return the state that an item reached by what an event tells; None: the same.
+    """Return the state that an item reached by an event; None: the same.
 
-    The ``reason`` of a reconciled call is what people found.
+    The ``reason`` of a reconciled call is the finding.
     """
     if name is EventName.ITEM_REOPENED:
         return ItemState.PENDING
@@ -291,5 +294,5 @@ def state_after(name: EventName, reason: str = "") -> ItemState | None:
 
 
 def named_after(state: ItemState) -> EventName:
-    """Return the event that says an item reached this state."""
+    """Return the event of an item that reached this state."""
     return EventName(f"item.{state}")

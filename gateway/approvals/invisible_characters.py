@@ -1,12 +1,12 @@
 """Find invisible characters, and those that look like a plain space.
 
 A rule over general categories misses 267 code points that every font draws as nothing
-(Hangul fillers, variation selectors …), so the Unicode property made for them stands
-here in full.
+(Hangul fillers, variation selectors …). The Unicode property made for them is therefore
+listed here in full.
 
 Invisible characters are harmless in emoji sequences that Unicode recommends (RGI, UTS
 #51), each in its full form only: people joined by U+200D, flags of tags, keycaps, and
-the selector U+FE0F where it is defined. Any other use may hide something.
+the selector U+FE0F where it is defined. Any other use may hide text.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ DEFAULT_IGNORABLE = (
     (0xE0000, 0xE0FFF),
 )
 
-# Assigned, of a visible category, and drawn as nothing.
+# Assigned, in a visible category, but drawn as nothing.
 _BLANK = frozenset("\u2800\ufffc\U00016fe4\U0001d159")
 
 # Control, format, surrogate, private use, unassigned (in the Unicode version of this
-# Python: a newer character is marked until Python knows it), line and paragraph
-# separators, and every space but the plain one.
+# Python: a newer character is marked until Python has it), line and paragraph
+# separators, and every space except the plain one.
 _HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
 _PLAIN = frozenset(" \n\t")
 
 
 @lru_cache(maxsize=4096)
 def is_hidden(character: str) -> bool:
-    """Return whether one character hides: newline, tab and plain space do not."""
+    """Return True if one character is hidden: newline, tab and plain space are not."""
     if character in _PLAIN:
         return False
     if unicodedata.category(character) in _HIDDEN_CATEGORIES or character in _BLANK:
@@ -60,11 +60,11 @@ def is_hidden(character: str) -> bool:
 
 
 def has_hidden(text: str) -> bool:
-    """Return whether a string holds any character that a reader would not see.
+    """Return True if a string has a character that a reader would not see.
 
-    What belongs to an emoji does not count: it is seen as that emoji.
+    Parts of an emoji do not count: they are visible as that emoji.
     """
-    # A set, because a text has few different characters and each takes a search.
+    # A set, because a text has few different characters and each costs a search.
     if not any(map(is_hidden, set(text))):
         return False
     return any(map(is_hidden, set(SEQUENCE.sub("", text))))
@@ -77,7 +77,7 @@ def mark(character: str) -> str:
 
 JOINER: LiteralString = "\u200d"
 STYLE: LiteralString = "\ufe0f"
-"""The two characters that draw nothing and make one emoji of several characters."""
+"""Two characters that draw nothing and join several characters into one emoji."""
 
 _TONE: LiteralString = "[\U0001f3fb-\U0001f3ff]"
 _ADULT: LiteralString = "[👨👩🧑]"
@@ -105,7 +105,7 @@ _STYLED: LiteralString = (
     "\U0001f6e0-\U0001f6e5\U0001f6e9\U0001f6f0\U0001f6f3"
 )
 
-# People who are shown as a woman or a man by U+2640 or U+2642.
+# People shown as a woman or a man by U+2640 or U+2642.
 _GENDERED: LiteralString = (
     "🏃🏄🏊👮👯👰👱👳👷💁💂💆💇🙅🙆🙇🙋🙍🙎🚣🚴🚵🚶🤦🤵"
     "🤷🤸🤹🤼🤽🤾🦸🦹🧍🧎🧏🧔🧖🧗🧘🧙🧚🧛🧜🧝🧞🧟"
@@ -143,10 +143,10 @@ _SEQUENCES: tuple[LiteralString, ...] = (
     f"🙂{JOINER}[↔↕]{STYLE}",
     f"🐕{JOINER}🦺|[🐈🐦]{JOINER}⬛|🐦{JOINER}🔥|🍄{JOINER}🟫|🍋{JOINER}🟩",
     f"😮{JOINER}💨|😵{JOINER}💫|😶{JOINER}🌫{STYLE}",
-    # Last: alone only where no longer sequence begins here.
+    # Last: only if no longer sequence begins here.
     f"[{_STYLED}]{STYLE}",
 )
-# What stands second in each of them: most texts are passed by after this one look.
+# Second character of every sequence: one look at it is enough for most texts.
 _SECOND: LiteralString = f"[{JOINER}{STYLE}\U000e0067\U0001f3fb-\U0001f3ff]"
 SEQUENCE = re.compile(f"(?=[^{JOINER}{STYLE}]{_SECOND})(?:{'|'.join(_SEQUENCES)})")
-"""One emoji that holds a character which draws nothing by itself."""
+"""One emoji with a character that draws nothing by itself."""

@@ -19,7 +19,7 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 
 
 class PreviewKind(StrEnum):
-    """What the arguments are together."""
+    """Kind of a preview."""
 
     EMAIL = "email"
     SQL = "sql"
@@ -35,7 +35,7 @@ _LABELS: Mapping[PreviewKind, Mapping[str, str]] = {
     },
     PreviewKind.SQL: {"statement": "SQL"},
 }
-"""The parts of each kind in the order of a card; the last is the text itself."""
+"""Labels of each kind's arguments, in the order of a card; the last is the text."""
 
 _START = "args."
 
@@ -73,7 +73,7 @@ class Preview(Record):
     @classmethod
     def _whole_argument(cls, path: str) -> str:
         name = path.removeprefix(_START)
-        # What else such an argument holds would have no place on the card.
+        # A card has no place for the other parts of such an argument.
         if path and (name == path or not name or "." in name):
             raise ValueError(
                 f"{path!r} is no whole argument; write args.name, without what is "
@@ -96,7 +96,7 @@ class Preview(Record):
 
     @property
     def written(self) -> dict[str, str]:
-        """Return the paths that somebody wrote, by their parts."""
+        """Return the configured paths, by their parts."""
         values: dict[str, Any] = self.model_dump(exclude={"kind"})
         return {key: path for key, path in values.items() if path}
 
@@ -112,7 +112,7 @@ class Preview(Record):
 
     @property
     def paths(self) -> dict[str, str]:
-        """Return what a tool must have: the text, and all that somebody wrote."""
+        """Return the arguments a tool must have: the text, and all configured paths."""
         text = [*_LABELS[self.kind]][-1]
         return {**self.written, text: f"{_START}{self.text}"}
 
@@ -121,33 +121,33 @@ class Preview(Record):
 
 
 class PolicyDecisionFields(Record):
-    """What a policy says of one call, as far as its item keeps it from then on.
+    """The part of a policy decision that an item keeps.
 
     Attributes:
-        tier: how much the call needs.
-        reasons: why, as sentences of ours without any text of the agent's.
-        requirement: who must agree; meaningful when people are needed, and then its
-            roles may hold nobody, so that nobody can approve.
-        allow: what a reviewer may say.
-        authorization_ms: how long an authorization may wait to run; 0 when nobody says.
+        tier: of the call.
+        reasons: for the tier, as sentences of Keyturn without text of the agent.
+        requirement: of the votes; used only if people are needed. Its roles may be
+            empty, and then the call cannot be approved.
+        allow: verbs that a reviewer may use.
+        authorization_ms: time in which an authorization has to be used; 0 if not set.
         description: the policy's template, filled with the arguments that would run,
             which are untrusted; "" for none.
-        agent_description: what the agent says instead, about the call as it asked for
-            it: untrusted; "" for nothing.
+        agent_description: the agent's description of the requested call: untrusted; ""
+            for none.
         link: the filled link to a host that the policy names; "" for none.
         preview: the arguments that cards show as an e-mail or as a SQL statement.
-        args_schema: what an edit is checked against; None: only strict JSON.
+        args_schema: the schema for edits; None: only strict JSON.
         has_policy_schema: the policy file has ``args_schema``. False: the agent's
             process declared it, so its titles and descriptions are the agent's words.
         redact: dotted paths that cards hide.
         totals: dotted paths that the card of many calls adds up, each with a format
-            behind "|".
-        formats: dotted paths that the description or a total shows in a format, which
-            stands behind "|".
+            after "|".
+        formats: dotted paths that the description or a total formats, each with its
+            format after "|".
         requires_reason: the decisions that need a reason.
-        asks_on_failure: a call that failed is in doubt until people reconcile it.
-        effect_class: what the tool does to the world; None: nobody said, and it counts
-            as irreversible.
+        asks_on_failure: a failed call is in doubt until people reconcile it.
+        effect_class: kind of the tool's effect; None: not set, and treated as
+            irreversible.
         idempotent: an execution in doubt may be repeated under the same key.
         is_question: its arguments are questions to people; it never runs.
         is_standing: its arguments are the bounds of a standing approval; it never runs.
@@ -178,7 +178,7 @@ class PolicyDecisionFields(Record):
 
     @property
     def summary(self) -> str:
-        """Return the description, else the agent's own, marked as its words."""
+        """Return the policy's description, or else the agent's, marked as its words."""
         if self.description or not self.agent_description:
             return self.description
         return f"The agent says: {self.agent_description}"
@@ -190,25 +190,25 @@ class PolicyDecisionFields(Record):
 
 
 class PolicyDecision(PolicyDecisionFields):
-    """What a policy says of one call with the arguments that would run.
+    """A policy's decision on one call with the arguments that would run.
 
-    Each later decision and claim is compared with what the policy in force then says,
-    and the stricter counts.
+    Each later decision and claim compares it with the then current policy's decision,
+    and the stricter one counts.
 
     Attributes:
         policy_digest: of the policy that decided.
-        ttl_ms: how long people may take; 0 when nobody says.
-        channel: where the card goes, ``#name`` or an id.
-        remind_at_ms: when to remind, counted from the opening; 0 for never.
-        escalate_at_ms: when to call ``escalate_to``, counted alike; 0 for never.
+        ttl_ms: time for people to decide; 0 if not set.
+        channel: of the card, ``#name`` or an id.
+        remind_at_ms: time of the reminder, counted from the opening; 0 for never.
+        escalate_at_ms: time of the escalation, counted from the opening; 0 for never.
         escalate_to: a role, a channel or a Slack user id, as the policy names it.
-        escalate_roles: who holds that role; they may vote from the start.
-        ask_again_ms: an approval that comes so soon after the call was shown is asked
-            for once more; 0 for never.
-        effect: the same for calls with the same effect; "" when nobody said.
-        past: what is known of earlier calls.
-        stopped: the freeze that keeps the call from running, as a sentence for a
-            person; empty when the call could start.
+        escalate_roles: the roles of the escalation; they may vote from the start.
+        ask_again_ms: an approval this soon after the call was shown has to be repeated;
+            0 for never.
+        effect: equal for calls with the same effect; "" if not set.
+        past: facts about earlier calls.
+        stopped: the freeze that stops the call, as a sentence for a person; empty if
+            the call could start.
     """
 
     policy_digest: str

@@ -27,14 +27,14 @@ _QUESTION_ENDS = {
 }
 
 ENDS_WITHOUT_REVIEW: frozenset[ItemState] = frozenset(_ENDINGS)
-"""States in which a call ended without a reviewer's decision; people may withdraw."""
+"""States of a call that ended without a reviewer's decision; people may withdraw."""
 
 
 def answer_for(item: Item) -> Answer | None:
-    """Return the answer that a held call is resumed with; None while it is pending.
+    """Return the answer to resume a held call with; None while it is pending.
 
-    An item that is executing, executed, failed or in doubt is answered as what it was
-    authorized as: the same answer again, never a second question.
+    An item that is executing, executed, failed or in doubt gets the answer of its
+    authorization: the same answer again, never a second question.
     """
     if item.state is ItemState.PENDING:
         return None
@@ -43,7 +43,7 @@ def answer_for(item: Item) -> Answer | None:
 
 def _end_of_call(item: Item) -> Answer:
     if item.state in _ENDINGS:
-        kind = AnswerKind(item.state.value)  # such an answer is named after the state
+        kind = AnswerKind(item.state.value)  # the kind is named after the state
         return _answer(item, kind, message=end_reason(item))
     text = item.decision.text if item.decision else ""
     if item.state is ItemState.REJECTED:
@@ -64,7 +64,7 @@ _UNANSWERED = {
 
 
 def _end_of_question(item: Item) -> Answer:
-    """Return what people answered, or why they did not."""
+    """Return the answers of people, or why there are none."""
     decision = item.decision
     kind = _QUESTION_ENDS.get(item.state, AnswerKind.WITHDRAWN)
     if decision is not None:
@@ -81,23 +81,24 @@ def _end_of_question(item: Item) -> Answer:
 
 
 def _why_approved(item: Item) -> str:
-    """Return the reasons of those who approved, each with its author; or nothing."""
+    """Return the reasons of the approvers, each with its author; or ""."""
     return " ".join(
         f"{vote.by.name or vote.by.user} approved this call and wrote: "
-        # As JSON: a reason cannot close its quotes and go on as a sentence of ours.
+        # As JSON: a reason cannot close its quotes and continue as a sentence of
+        # Keyturn.
         f"{json.dumps(vote.reason, ensure_ascii=False)}."
         for vote in item.votes
-        # What was written about other arguments is not a reason for these.
+        # A reason for other arguments is no reason for these.
         if vote.reason and vote.action_hash == item.action_hash
     )
 
 
 def end_reason(item: Item) -> str:
-    """Return why a call that nobody rejected does not run, for the model."""
+    """Return why a call without a rejection does not run, for the model."""
     why = _ENDINGS[item.state]
     if item.revoked is not None and item.revoked.is_final:
         why = item.revoked.reason.removesuffix(".")
-    # Before all others: of such a call nobody may say that it did not run.
+    # Before all others: such a call may have run.
     if item.is_restored:
         return f"{why}. {NOT_KNOWN}; look before you ask again."
     if item.state is ItemState.WITHDRAWN and item.decision is not None:
@@ -106,7 +107,7 @@ def end_reason(item: Item) -> str:
 
 
 def _ran(item: Item) -> str:
-    # It was started at least once, so "did not run" would not be true.
+    # It was started at least once, so "did not run" would be false.
     if item.has_started:
         return "does not go on. What it did before that stays."
     return "did not run."
@@ -120,7 +121,7 @@ def _taken_back(item: Item, decision: DecisionRecord) -> str:
 
 
 def unknown_answer(item_id: str, action_hash: str, why: str) -> Answer:
-    """Return the answer about a call of which nothing is known; ``why`` says so."""
+    """Return the answer about an unknown call; ``why`` explains it."""
     return Answer(
         type=AnswerKind.WITHDRAWN,
         item_id=item_id,
@@ -138,8 +139,8 @@ def _answer(
     return Answer(
         type=kind,
         item_id=item.id,
-        # Not of `item.action`: the agent compares this with the call that it submitted,
-        # and gets an edit as `args`.
+        # Not of `item.action`: the agent compares this with the call it submitted, and
+        # gets an edit as `args`.
         action_hash=digest.action_hash(item.requested),
         args=args,
         message=message,

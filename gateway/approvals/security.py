@@ -1,4 +1,4 @@
-"""Security events: what is not what we wrote, and what does not go on as it should."""
+"""Security events: forged or replayed data, and processes that are stuck."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from keyturn.gateway.protocol.records import Record
 
 
 class SecurityKind(StrEnum):
-    """What was noticed; the text is the reason of the event, and a label of metrics.
+    """Kind of a security event: the reason of the event, and a label of metrics.
 
-    ``seal_wrong``: a stored text was not sealed by us for its place. ``replayed``: it
-    was, but is older than what was known of that place. ``record_forged``: decisions
-    in a record are not what the bot signed. ``key_unknown``: a decision is signed by a
-    key that the gateway was not told. ``request_replayed``: a signed request came
-    twice. ``key_refused``: an API key that is not valid. ``lookup_failed``: it could
-    not be found out who somebody is. ``stalled``: something does not go on by itself.
-    ``clock_wrong``: the clock of a process is not the store's. ``secret_unknown``: the
-    store says that it is sealed with a secret which a process does not accept.
+    ``seal_wrong``: a stored text has no seal of Keyturn for its place. ``replayed``:
+    its seal is right, but the text is older than the known one for that place.
+    ``record_forged``: the bot did not sign the decisions in a record. ``key_unknown``:
+    a decision is signed by a key that the gateway is not configured with.
+    ``request_replayed``: a signed request came twice. ``key_refused``: an API key is
+    not valid. ``lookup_failed``: a person's identity could not be found out.
+    ``stalled``: work does not continue by itself. ``clock_wrong``: the clock of a
+    process differs from the store's. ``secret_unknown``: the store names a sealing
+    secret that a process does not accept.
     """
 
     SEAL_WRONG = "seal_wrong"
@@ -36,10 +37,10 @@ class SecurityKind(StrEnum):
 
     @property
     def is_announced(self) -> bool:
-        """Return whether people are told of it in a channel.
+        """Return True if it is posted in a channel.
 
-        The others also have harmless causes, or come from anybody who reaches a port:
-        they are in the audit log, the metrics and the log.
+        The others also have harmless causes, or come from any client that reaches a
+        port: they are only in the audit log, the metrics and the log.
         """
         return self in _ANNOUNCED
 
@@ -49,25 +50,25 @@ _ANNOUNCED = frozenset(
         SecurityKind.SEAL_WRONG,
         SecurityKind.REPLAYED,
         SecurityKind.RECORD_FORGED,
-        # Mostly a setting that is missing; but calls do not run until it is there.
+        # Usually a missing setting; but calls do not run without it.
         SecurityKind.KEY_UNKNOWN,
     }
 )
 
 
 class SecurityEvent(Record):
-    """One thing that was noticed. It holds no text that was stored, and no secret.
+    """One security finding. It contains no stored text and no secret.
 
     Attributes:
-        kind: what.
-        tenant: whose.
-        about: what kind of thing it is about, such as ``verdicts`` or ``freeze``.
-        agent: whose thread it is about.
-        thread: where that is known.
-        approval: its id, where it is about one.
-        name: which of several, such as that of a freeze or an API key.
+        kind: of the finding.
+        tenant: of the finding.
+        about: kind of the affected thing, such as ``verdicts`` or ``freeze``.
+        agent: of the affected thread.
+        thread: if known.
+        approval: its id, if one is affected.
+        name: one of several, such as that of a freeze or an API key.
         key_id: of the key by which seals were checked.
-        evidence: tells two findings in one place apart: a hash of what was found.
+        evidence: a hash of the data, to distinguish two findings in one place.
     """
 
     kind: SecurityKind
@@ -94,14 +95,14 @@ class SecurityEvent(Record):
         )
 
     def announced(self) -> Event:
-        """Return the event of the outbox: a message of its own, under no card."""
+        """Return the event of the outbox: a separate message, under no card."""
         logged = self.logged()
         named = {"approval": self.approval} if self.approval else {}
         return logged.with_(approval="", data={**logged.data, **named})
 
 
 def summary(tenant: str, kind: SecurityKind, count: int) -> Event:
-    """Return the event that stands for several that were not told one by one."""
+    """Return one event for several that were not announced one by one."""
     return Event(
         name=EventName.SECURITY_DETECTED,
         tenant=tenant,

@@ -1,11 +1,11 @@
-"""Bounds of a standing approval: which calls it covers, and what it was used for.
+"""Bounds of a standing approval: the calls it covers, and its uses.
 
-A standing approval is an approval of its own, whose one item is no call: its arguments
-are these bounds. People decide it like any call, so what they vote for is hashed and
-stored as a call is, and cannot change later.
+A standing approval is a separate approval. Its one item is no call: the arguments are
+these bounds. People decide it like any call, so the bounds they vote for are hashed and
+stored like a call, and cannot change later.
 
-Every argument has to be equal to the reviewed call's, but for those that the policy
-lets differ: an argument that a tool gets later is never free by accident.
+Every argument has to equal that of the reviewed call, except those that the policy lets
+differ. An argument that a tool gets later is thus never free by accident.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from keyturn.gateway.protocol.records import Person, Record
 from keyturn.gateway.protocol.strict_json import MAX_INTEGER, JsonObject
 
 ALLOW_SIMILAR = "allow_similar"
-"""What the item of a standing approval has in place of a tool's name."""
+"""Tool name in the item of a standing approval."""
 
 STANDING_AGENT = "standing approvals"
-"""What it has in place of an agent's name: no agent waits for it or is resumed."""
+"""Its agent name: no agent waits for it or is resumed."""
 
 MICRO = 1_000_000
 MAX_MICRO = MAX_INTEGER
 """The largest amount in millionths: 2^53-1, so that sums stay exact in the store."""
 
 MOST_USES = 200
-"""Uses of one standing approval at most; each is kept in its record."""
+"""Maximum number of uses of one standing approval; its record contains each."""
 
 _DECIMAL = re.compile(r"(?:0|[1-9][0-9]{0,15})(?:\.[0-9]{1,6})?", re.ASCII)
 
 
 class Bounds(Record):
-    """What a standing approval allows.
+    """Limits of a standing approval.
 
     Attributes:
-        agent: whose calls.
-        tool: of which tool.
+        agent: of the covered calls.
+        tool: of the covered calls.
         equal: all other arguments of a call, exactly.
-        may_differ: paths of the arguments that may be anything, or be missing.
+        may_differ: paths of the arguments that may have any value, or be missing.
         amount: path of the argument that is added up; "" for none.
-        each_micro: most of it in one call, in millionths.
-        total_micro: most of it in all calls.
-        uses: how many calls.
-        until_ms: until when it can cover calls, by the store's clock.
+        each_micro: maximum amount of one call, in millionths.
+        total_micro: maximum amount of all calls.
+        uses: maximum number of calls.
+        until_ms: end of the coverage, by the store's clock.
         source: the item that it was proposed from.
     """
 
@@ -70,9 +70,9 @@ class Bounds(Record):
         return (*self.may_differ, *((self.amount,) if self.amount else ()))
 
     def amount_of(self, args: JsonObject) -> int | None:
-        """Return what a call with these arguments uses, in millionths.
+        """Return the amount that a call with these arguments uses, in millionths.
 
-        0 where nothing is added up; None for a call that is outside of the bounds.
+        0 if nothing is added up; None for a call outside the bounds.
         """
         if not self.has_equals(args):
             return None
@@ -82,9 +82,10 @@ class Bounds(Record):
         return found if found is not None and found <= self.each_micro else None
 
     def has_equals(self, args: JsonObject) -> bool:
-        """Return whether everything that has to be equal is, whatever the amount."""
+        """Return True if all arguments match that must be equal; ignores the amount."""
         try:
-            # As canonical bytes: 1 is not True, and a missing argument is not null.
+            # Compare canonical bytes: 1 is not True, and a missing argument is not
+            # null.
             kept = digest.canonical(without(args, self.free))
             return kept == digest.canonical(self.equal)
         except BadJson:
@@ -100,9 +101,9 @@ class Use(Record):
 
 
 class Cover(Record):
-    """Which standing approval covered a call, who gave it, and what it left.
+    """The standing approval that covered a call, its givers, and the rest of it.
 
-    ``total_left_micro`` is 0 where nothing is added up.
+    ``total_left_micro`` is 0 if nothing is added up.
     """
 
     approval: str
@@ -112,16 +113,16 @@ class Cover(Record):
 
 
 def exact_micro(value: JsonValue | None) -> int | None:
-    """Return an amount in millionths; None for what is no plain amount.
+    """Return an amount in millionths; None if it is no plain amount.
 
-    Never rounded: 50.0000004 is not 50. A text has to be decimal digits of ASCII that
-    do not start with 0, as a tool may read any other spelling as something else.
+    The amount is never rounded: 50.0000004 is not 50. A text must be ASCII decimal
+    digits without a leading 0, because a tool may parse any other spelling differently.
     """
     if isinstance(value, str):
         text = value if _DECIMAL.fullmatch(value) else ""
     else:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        # By the text of a float, which is its shortest: Decimal(0.1) has 55 digits.
+        # Use the shortest text of a float: Decimal(0.1) has 55 digits.
         text = str(value) if is_number else ""
     try:
         scaled = Decimal(text) * MICRO
@@ -133,7 +134,7 @@ def exact_micro(value: JsonValue | None) -> int | None:
 
 
 def micro_text(micro: int) -> str:
-    """Return an amount in millionths as people write it: 12.50, 500."""
+    """Return an amount in millionths as text: 12.50, 500."""
     whole, part = divmod(micro, MICRO)
     digits = f"{part:06d}".rstrip("0")
     return f"{whole}.{digits.ljust(2, '0')}" if digits else str(whole)
@@ -162,7 +163,7 @@ def _dropped(args: JsonObject, names: tuple[str, ...]) -> JsonObject:
     if not rest:
         return {key: value for key, value in args.items() if key != name}
     inner = args.get(name)
-    # What leads through something else than an object stays, and has to be equal.
+    # A path through a value that is no object removes nothing: the value must be equal.
     if not isinstance(inner, dict):
         return args
     return {**args, name: _dropped(inner, tuple(rest))}

@@ -1,8 +1,8 @@
-"""Rules of standing approvals: what one covers, how uses are counted, how it ends.
+"""Rules of standing approvals: coverage, uses and ends.
 
-It covers a call that the policy gives to people, if exactly those who gave it could
-have approved that call. What the policy escalates, denies or freezes, and a call that
-one of the givers asked for, goes the way of any other call.
+A standing approval covers a call that needs people, if exactly its givers could have
+approved that call. It does not cover a call that the policy escalates, denies or
+freezes, or that one of the givers asked for: such a call is handled like any other.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from keyturn.gateway.protocol.records import ItemState, Person, Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
 
 CHECKED_FOR_MS = 10 * 60 * 1000
-"""How long Slack's word on the roles of the givers is good for.
+"""Validity of Slack's answers about the roles of the givers.
 
-Without a newer one it covers nothing: nobody knows whether they still hold them.
+Without a newer answer it covers no call: the givers may have lost their roles.
 """
 
 POLICY_CHANGED = "The policy changed."
@@ -44,11 +44,11 @@ class Wanted:
     """A call that a standing approval may cover.
 
     Attributes:
-        agent: who makes it.
-        tool: which.
+        agent: of the call.
+        tool: of the call.
         args: the canonical arguments.
-        evaluation: what the policy of now says of it.
-        principals: who asked for it.
+        evaluation: the current policy's decision on it.
+        principals: the people who asked for it.
     """
 
     agent: str
@@ -59,7 +59,7 @@ class Wanted:
 
 
 def bounds_of(standing: Approval) -> Bounds:
-    """Return what a standing approval allows.
+    """Return the bounds of a standing approval.
 
     Raises:
         ValueError: for any other approval.
@@ -71,17 +71,17 @@ def bounds_of(standing: Approval) -> Bounds:
 
 
 def givers(standing: Approval) -> tuple[Person, ...]:
-    """Return who gave it, and in whose place."""
+    """Return the people who gave it, including their delegators."""
     votes = standing.items[0].votes_now
     return tuple(one for vote in votes for one in (vote.by, *vote.on_behalf_of))
 
 
 def covered_amount(standing: Approval, call: Wanted, *, now_ms: int) -> int | None:
-    """Return what a call would use of it, in millionths; None when it is not covered.
+    """Return the amount that a covered call would use, in millionths; else None.
 
     Args:
-        standing: as it stands.
-        call: evaluated by the policy in force.
+        standing: the current record.
+        call: evaluated by the current policy.
         now_ms: the store's clock.
     """
     bounds = bounds_of(standing)
@@ -102,14 +102,14 @@ def _is_in_force(standing: Approval, now_ms: int) -> bool:
 
 
 def _may_cover(standing: Approval, call: Wanted) -> bool:
-    """Return whether those who gave it could have approved this call."""
+    """Return True if the givers could have approved this call."""
     item, found = standing.items[0], call.evaluation
-    # Another policy ends it. Its roles may also hold other people by the same names.
+    # Another policy ends it: under the same names its roles may have other people.
     if standing.policy_digest != found.policy_digest:
         return False
     if found.tier is not Tier.APPROVE or Verb.APPROVE not in found.allow:
         return False
-    # A failure of such a call is put to people, while nobody waits with its agent.
+    # A failure of such a call goes to people, but here no agent waits for them.
     if found.asks_on_failure or found.is_question:
         return False
     if any(quorum.is_among(one, call.principals) for one in givers(standing)):
@@ -120,10 +120,10 @@ def _may_cover(standing: Approval, call: Wanted) -> bool:
 
 
 def has_covered(standing: Approval, item: Item) -> bool:
-    """Return whether what people gave allows a call, and was used for it.
+    """Return True if the standing approval covers the call and lists it as a use.
 
-    Compared before the call runs: the call names the standing approval, and a record
-    may name any.
+    Checked before the call runs: the call's record names the standing approval, and
+    could name any.
     """
     bounds, given = standing.items[0].bounds, standing.items[0]
     if bounds is None or item.tier is not Tier.APPROVE or item.edit is not None:
@@ -141,12 +141,12 @@ def has_covered(standing: Approval, item: Item) -> bool:
 
 
 def used_micro(standing: Approval) -> int:
-    """Return the total of what it was used for, in millionths."""
+    """Return the total amount of its uses, in millionths."""
     return sum(use.amount_micro for use in standing.uses)
 
 
 def left_of(standing: Approval) -> tuple[int, int]:
-    """Return the uses that are left, and the amount in millionths."""
+    """Return the remaining uses, and the remaining amount in millionths."""
     bounds = bounds_of(standing)
     total = max(0, bounds.total_micro - used_micro(standing))
     return max(0, bounds.uses - len(standing.uses)), total
@@ -155,10 +155,10 @@ def left_of(standing: Approval) -> tuple[int, int]:
 def used(
     standing: Approval, item_id: str, amount_micro: int, now_ms: int
 ) -> tuple[Approval, Cover]:
-    """Return the record with one more use, and what the call keeps of it.
+    """Return the record with one more use, and the cover to store in the call.
 
-    The store writes both in the step that opens the call, if the record still has the
-    ``rev`` that was read; the script counts that on.
+    The store writes both in the step that opens the call, if ``rev`` is unchanged since
+    the read; the script increments it.
     """
     use = Use(item=item_id, amount_micro=amount_micro, at_ms=now_ms)
     after = standing.with_(uses=(*standing.uses, use))
@@ -173,7 +173,7 @@ def used(
 
 
 def event_data(cover: Cover) -> dict[str, str]:
-    """Return what the audit log says of a use: who gave it, and what it left."""
+    """Return the givers and the rest of a use, as data for the audit log."""
     found = {
         "given_by": " ".join(f"{one.team}/{one.user}" for one in cover.given_by),
         "uses_left": str(cover.uses_left),
@@ -184,13 +184,13 @@ def event_data(cover: Cover) -> dict[str, str]:
 
 
 def use_event(standing: Approval, item_id: str, cover: Cover) -> Event:
-    """Return the event that a standing approval was used: its card has to tell."""
+    """Return the event of a use: its card has to show it."""
     event = approval_event(standing, EventName.APPROVAL_USED, standing.items[0])
     return event.with_(data={**event_data(cover), "item": item_id})
 
 
 def end_reason(standing: Approval, policy_digest: str) -> str:
-    """Return why it has to end by itself; "" while it stands."""
+    """Return why it has to end by itself; "" while it remains valid."""
     if standing.policy_digest != policy_digest:
         return POLICY_CHANGED
     uses, total = left_of(standing)
@@ -199,21 +199,21 @@ def end_reason(standing: Approval, policy_digest: str) -> str:
 
 
 def is_about(standing: Approval, item: Item) -> bool:
-    """Return whether a call is similar to those that it covers, whatever its amount."""
+    """Return True if a call is similar to the covered ones; ignores the amount."""
     bounds = bounds_of(standing)
     is_alike = (bounds.agent, bounds.tool) == (item.ctx.agent, item.tool)
-    # By the arguments that were asked for, too: an edit may have made it another call.
+    # Check the requested arguments, too: an edit may have made it another call.
     return is_alike and any(
         bounds.has_equals(args) for args in (item.args, item.requested_args)
     )
 
 
 def still_given(standing: Approval, people: Sequence[Reviewer]) -> bool | None:
-    """Return whether its givers still hold their roles; None when Slack did not say.
+    """Return True if its givers still have their roles; None if Slack cannot confirm.
 
     Args:
-        standing: one that is in force.
-        people: its voters as resolved now, with those for whom they act.
+        standing: in force.
+        people: its voters as resolved now, with their delegators.
     """
     item = standing.items[0]
     votes, roles = item.votes_now, item.requirement.roles
@@ -229,13 +229,13 @@ def still_given(standing: Approval, people: Sequence[Reviewer]) -> bool | None:
 def end(
     standing: Approval, reason: str, now_ms: int, *, by: Reviewer | None = None
 ) -> Change | None:
-    """End it for good, or take its proposal back; None when it has ended.
+    """End it for good, or withdraw its proposal; None if it has ended.
 
     Args:
-        standing: as it stands.
-        reason: a sentence of ours.
+        standing: the current record.
+        reason: a sentence of Keyturn.
         now_ms: the store's clock.
-        by: who ended it; None for the gateway itself.
+        by: the person who ended it; None for the gateway itself.
     """
     item = standing.items[0]
     transition = _ENDS.get(item.state)
@@ -253,9 +253,9 @@ def end(
 
 
 def was_taken_back(standing: Approval | None) -> bool:
-    """Return whether calls that it covered, and that did not start, may not run.
+    """Return True if covered calls that have not started may not run.
 
-    Time that ran out or uses that are used up take nothing back.
+    Calls stay covered after its time is over or its uses are used up.
     """
     if standing is None:
         return True

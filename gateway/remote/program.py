@@ -1,16 +1,16 @@
-"""Remote mode (`Keyturn.remote`): run agents beside a gateway in another process.
+"""Remote mode (`Keyturn.remote`): run agents with a gateway in another process.
 
     async with Keyturn.remote("https://gateway.example.com", api_key=key) as tk:
         final = await tk.run(graph, {"messages": [...]}, thread_id="order-78291")
 
-The program has a URL and an API key: no store, no Slack, and nothing that could approve
-a call. Its graphs keep their threads with their own checkpointer, and it brings them
-forward itself, as `Keyturn` does where it has the store.
+The program has a URL and an API key: no store, no Slack, and no means to approve a
+call. Its graphs keep their threads with their own checkpointer, and the program
+advances them itself, as `Keyturn` does in a process with the store.
 
-Theory of operation. Each run has one task here, its drive: it takes the lease, brings
-the thread forward until it waits or ends, gives the lease back, and waits with a long
+Theory of operation. Each run has one task here, its drive. The drive takes the lease,
+advances the thread until it waits or ends, releases the lease, and waits with a long
 poll for the next answer. So two processes with the same checkpoints may drive one
-thread; who has the lease works, and the other one finds what was done.
+thread: the lease holder works, and the other process finds the results.
 """
 
 from __future__ import annotations
@@ -113,19 +113,18 @@ SECRET_VARIABLE = "KEYTURN_WEBHOOK_SECRET"  # noqa: S105 - its name
 _MOST_KNOWN = 10_000
 
 _AS_IT_IS = (KeyRefused, ThreadHalted, ThreadUnavailable)
-"""Errors that say by themselves what to do about a thread."""
+"""Errors that already contain the next step for a thread."""
 
 
 class WebhookNews(Record):
-    """What a webhook said.
+    """Content of a verified webhook.
 
     Attributes:
         type: ``approval.decided``, or another kind, such as ``webhook.test``.
-        agent: whose thread it is; "" where it is about none.
-        thread: which one.
-        approval: which approval was decided.
-        is_new: False for a message that came before: its sender did not know that it
-            had arrived, or somebody sends it again.
+        agent: the thread's agent; "" without a thread.
+        thread: the thread.
+        approval: the decided approval.
+        is_new: False for a repeated message: a retry by its sender, or a replay.
     """
 
     type: str
@@ -136,20 +135,20 @@ class WebhookNews(Record):
 
     @property
     def is_decision(self) -> bool:
-        """Return whether a thread of an agent has a decision."""
+        """Return True if a thread of an agent has a decision."""
         return self.type == DECIDED and bool(self.agent and self.thread)
 
 
 class WebhookVerifier:
-    """Accepts webhooks that were signed with one of the secrets, within five minutes.
+    """Accepts webhooks signed with one of the secrets, within five minutes.
 
     Args:
-        secrets: ``whsec_…`` each; None: those of ``KEYTURN_WEBHOOK_SECRET``, with
-            commas between them.
+        secrets: ``whsec_…`` each; None: those in ``KEYTURN_WEBHOOK_SECRET``, separated
+            by commas.
         clock_s: Unix seconds.
 
     Raises:
-        SettingsError: when one of them is no secret; it is not shown.
+        SettingsError: one of them is not a secret; it is not shown.
     """
 
     def __init__(
@@ -173,11 +172,11 @@ class WebhookVerifier:
         self._known: OrderedDict[str, float] = OrderedDict()
 
     def verify(self, headers: Mapping[str, str], body: bytes) -> WebhookNews:
-        """Return what a message says.
+        """Verify a message and return its content.
 
         Raises:
-            NotVerified: when it is not one of the gateway's, or is too old.
-            SettingsError: when this program has no secret.
+            NotVerified: it is not from the gateway, or is too old.
+            SettingsError: this program has no secret.
         """
         if not self._keys:
             raise SettingsError(
@@ -204,7 +203,7 @@ class WebhookVerifier:
     def _is_new(self, id_: str, now_s: float) -> bool:
         if id_ in self._known:
             return False
-        # Twice: a message may be from five minutes in the future.
+        # Twice the tolerance: a message may be from five minutes in the future.
         while self._known:
             oldest, at_s = next(iter(self._known.items()))
             is_old = now_s - at_s > 2 * TOLERANCE_S + 1
@@ -216,10 +215,10 @@ class WebhookVerifier:
 
 
 class RemoteThreads(Threads):
-    """The threads of this process, by way of a gateway's API; see `Threads`.
+    """The threads of this process, through a gateway's API; see `Threads`.
 
-    A gateway is not told when a run in another process begins or ends: its middleware
-    supersedes what waits, and `rests` ends the rest.
+    A gateway gets no notice of the begin and end of runs in another process: its
+    middleware supersedes waiting calls, and `rests` ends the others.
 
     Args:
         connection: to the gateway.
@@ -237,14 +236,14 @@ class RemoteThreads(Threads):
     @override
     @asynccontextmanager
     async def lease(self, run: RunRef) -> AsyncGenerator[Lease]:
-        """Hold the right to run a thread; it may end inside the block at any time.
+        """Acquire the right to run a thread; it may end inside the block at any time.
 
-        What is asked of the gateway inside the block is fenced by the lease, and so are
-        writes to the checkpoints.
+        The lease fences requests to the gateway inside the block, and writes to the
+        checkpoints.
 
         Raises:
-            ThreadUnavailable: when another process runs this thread.
-            StoreUnavailable: when the gateway does not answer.
+            ThreadUnavailable: another process runs this thread.
+            StoreUnavailable: the gateway does not answer.
         """
 
         async def ask(verb: LeaseVerb, token: str, above: int) -> LeaseReply:
@@ -259,7 +258,7 @@ class RemoteThreads(Threads):
     async def lease_step(
         self, run: RunRef, verb: LeaseVerb, *, token: str, above: int = 0
     ) -> LeaseReply:
-        """Take, keep, renumber or give back the right to run a thread."""
+        """Take, keep, renumber or release the right to run a thread."""
         question = LeaseQuestion(run=run, verb=verb, token=token, above=above)
         return await self._connection.ask(http_api.LEASE, question)
 
@@ -281,9 +280,10 @@ class RemoteThreads(Threads):
         except KeyRefused:
             raise
         except NotAllowed as error:
-            # Such as another name of the agent in its middleware than in the program.
+            # For instance if the agent's name in its middleware differs from the
+            # program's.
             raise GraphError(str(error)) from error
-        # The gateway is not trusted to fit the agent's own schema.
+        # The gateway's answers may not fit the agent's own schema.
         return Answers.to(pending, {one.question: one for one in answered})
 
     @override
@@ -294,8 +294,8 @@ class RemoteThreads(Threads):
     @override
     async def rests(self, run: RunRef, state: ThreadState) -> None:
         """See `Threads.rests`."""
-        # A question of another library may stand in front of the tools, which then
-        # have not asked yet.
+        # A question of another library may come before the tools, which then have no
+        # questions yet.
         if state.exists and all(question_of(one) for one in state.pending):
             asked = asked_items(state.pending)
             await self.settle(run, asked, is_finished=state.is_finished)
@@ -303,26 +303,26 @@ class RemoteThreads(Threads):
     async def settle(
         self, run: RunRef, asked: Collection[str], *, is_finished: bool
     ) -> None:
-        """Say what a resting thread asks; the rest of what waits in it is ended."""
+        """Report a resting thread's questions; its other waiting calls are ended."""
         question = SettleQuestion(
             run=run, asked=frozenset(asked), is_finished=is_finished
         )
         await self._connection.ask(http_api.SETTLE, question)
 
     async def pending(self, run: RunRef) -> tuple[PendingCall, ...]:
-        """Return the calls of a run that wait for people, oldest first."""
+        """Return the calls of a run that wait for reviewers, oldest first."""
         return await self._connection.ask(http_api.PENDING, RunQuestion(run=run))
 
     async def withdraw(
         self, run: RunRef, item_ids: Collection[str] | None = None
     ) -> tuple[str, ...]:
-        """End calls of a run that still wait; return which were ended."""
+        """End waiting calls of a run; return the ids of the ended calls."""
         ids = None if item_ids is None else tuple(item_ids)
         question = Withdrawal(run=run, item_ids=ids)
         return await self._connection.ask(http_api.WITHDRAW, question)
 
     async def remember(self, facts: RunFacts) -> None:
-        """Say who asked in a thread, and where: they cannot approve what it asks."""
+        """Report a thread's origin and its requester, who cannot approve its calls."""
         await self._connection.ask(http_api.REMEMBER, facts)
 
 
@@ -330,9 +330,9 @@ class Attempts:
     """The attempts at one step of a thread.
 
     Args:
-        run: of the thread.
-        retries: how long it is tried again.
-        url: of the gateway.
+        run: the run of the thread.
+        retries: time limits of the retries.
+        url: address of the gateway.
     """
 
     def __init__(self, run: RunRef, retries: RetrySettings, *, url: str) -> None:
@@ -343,12 +343,12 @@ class Attempts:
         self._began_s = asyncio.get_running_loop().time()
 
     def pause_s(self, error: Exception) -> float | None:
-        """Return how long to wait before the next attempt; None: there is none."""
+        """Return the pause before the next attempt; None if there is none."""
         if isinstance(error, NoThread):
             return None
         can_pass = isinstance(error, ThreadUnavailable)
         if can_pass and error.__cause__ is None:
-            # Another process runs it, or finishes a call of it: not an outage.
+            # Another process runs it, or finishes one of its calls: not an outage.
             return BUSY_S
         found = diagnose(error)
         can_pass = can_pass or found.can_pass
@@ -364,14 +364,14 @@ class Attempts:
             self._run.thread,
             type(error.__cause__ or error).__name__,
             pause_s,
-            # Words of ours only: others may hold what no log should.
+            # Only Keyturn's own texts: other errors may quote secrets or arguments.
             f": {error}" if isinstance(error, KeyturnError) else "",
         )
         return pause_s
 
 
 class Drive:
-    """The task that brings one thread forward, until a newer one replaces it."""
+    """The task that advances one thread, until a newer one replaces it."""
 
     def __init__(self) -> None:
         self.moved = asyncio.Event()
@@ -380,12 +380,12 @@ class Drive:
 
 
 class RemoteThreadRuns(ProgramRuns):
-    """The threads that a program runs beside a gateway in another process.
+    """Threads that a program runs with a gateway in another process.
 
     Args:
-        gateway: what the agents are connected to.
+        gateway: the agents' gateway.
         threads: leases and answers.
-        retries: how long a step that fails is tried again.
+        retries: time limits for a failing step.
     """
 
     def __init__(
@@ -408,21 +408,21 @@ class RemoteThreadRuns(ProgramRuns):
         before = self._drives.get(run)
         drive = self._begin(run, runner, given)
         if before is not None:
-            # It leaves the thread after the step that runs now.
+            # The old drive leaves the thread after its current step.
             before.successor = drive
             before.moved.set()
-        # Who gives up waiting must not stop a step in its middle.
+        # A cancelled wait must not stop a step in the middle.
         return await self._values(run, runner, await asyncio.shield(drive.task))
 
     def wake(self, run: RunRef) -> bool:
-        """Let a thread look for its answer now; False when nothing here runs it."""
+        """Make a thread check for its answer now; False if it does not run here."""
         drive = self._drives.get(run)
         if drive is not None:
             drive.moved.set()
         return drive is not None
 
     async def take_up(self, run: RunRef, runner: LangGraphLocal) -> None:
-        """Bring a thread of these checkpoints forward, unless it rests for good."""
+        """Advance a thread of these checkpoints, unless it rests for good."""
         state = await _probe(runner, run)
         if state.exists and not rests_for_good(state) and not self.wake(run):
             self._begin(run, runner, None)
@@ -435,7 +435,7 @@ class RemoteThreadRuns(ProgramRuns):
             if rests_for_good(state):
                 return await self._values(run, runner, state)
             await self._next_answer(run, state)
-            # Somebody else resumes it: an answer is there before its effects are.
+            # Another process resumes it: an answer exists before its effects do.
             await asyncio.sleep(BUSY_S)
         return await self._values(run, runner, await asyncio.shield(drive.task))
 
@@ -464,7 +464,7 @@ class RemoteThreadRuns(ProgramRuns):
     async def _drive(
         self, drive: Drive, run: RunRef, runner: LangGraphLocal, given: object
     ) -> ThreadState:
-        """Bring a thread forward until it rests for good, or another drive does."""
+        """Advance a thread until it rests for good, or a newer drive takes over."""
         attempts, has_waited = self._attempts(run), False
         while True:
             if self._is_closing or drive.successor is not None:
@@ -477,7 +477,7 @@ class RemoteThreadRuns(ProgramRuns):
                     or given is not None
                     or (await _probe(runner, run)).exists
                 ):
-                    # Nobody need wait for a lease to learn that there is nothing.
+                    # A missing thread is reported at once, without waiting for a lease.
                     raise
                 pause_s = attempts.pause_s(error)
                 if pause_s is None and has_waited and not isinstance(error, _AS_IT_IS):
@@ -487,8 +487,7 @@ class RemoteThreadRuns(ProgramRuns):
                     raise
                 await self._until_moved(drive, asyncio.sleep(pause_s))
                 if given is not None and await _has_taken(runner, run, given):
-                    # Given again after somebody gave another one, it would be a new
-                    # message.
+                    # Giving it again after another input would be a new message.
                     given = None
                 continue
             attempts, has_waited = self._attempts(run), True
@@ -499,7 +498,7 @@ class RemoteThreadRuns(ProgramRuns):
             await self._until_moved(drive, self._next_answer(run, state))
 
     async def _left(self, drive: Drive, run: RunRef) -> ThreadState:
-        """Return what a drive comes to that does not go on itself."""
+        """Return the result of a drive that does not continue itself."""
         if drive.successor is not None and not self._is_closing:
             return await asyncio.shield(drive.successor.task)
         raise ThreadUnavailable(
@@ -517,7 +516,7 @@ class RemoteThreadRuns(ProgramRuns):
             )
 
     async def _until_moved(self, drive: Drive, work: Coroutine[Any, Any, None]) -> None:
-        """Wait for work; end early with news, another drive, or the end of it all."""
+        """Wait for work; end early on news, on another drive, or on close."""
         tasks = [asyncio.ensure_future(one) for one in (work, drive.moved.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -528,9 +527,9 @@ class RemoteThreadRuns(ProgramRuns):
             drive.moved.clear()
 
     async def _next_answer(self, run: RunRef, state: ThreadState) -> None:
-        """Wait until a question of a thread may have an answer; no longer than a poll.
+        """Wait until a thread may have an answer; at most one poll.
 
-        What cannot be asked now is waited for as well: the next attempt says why.
+        An error also only pauses: the next attempt reports it.
         """
         if not asked_items(state.pending):
             return
@@ -552,7 +551,7 @@ class RemoteThreadRuns(ProgramRuns):
             return
         error = drive.task.exception()
         if error is not None and not self._is_closing:
-            # Who gave the input may not wait any more.
+            # The caller may have stopped waiting.
             log_failure(
                 logger, error, "run.failed agent=%s thread=%s", run.agent, run.thread
             )
@@ -568,23 +567,22 @@ async def _probe(runner: LangGraphLocal, run: RunRef) -> ThreadState:
 
 
 class RemoteKeyturn(Program[RemoteThreadRuns]):
-    """The gateway of another process, for a program that runs its own threads.
+    """A gateway in another process, for a program that runs its own threads.
 
     Args:
-        url: of the gateway, ``https://…``; by default that of ``KEYTURN_GATEWAY``.
-        api_key: by default that of ``KEYTURN_API_KEY``.
+        url: of the gateway, ``https://…``; default: ``KEYTURN_GATEWAY``.
+        api_key: default: ``KEYTURN_API_KEY``.
         receipt_keys: public keys of the gateway, as `keyturn keys list` prints them;
-            with any, a claim counts only with a receipt that one of them signed.
-        retries: how long a run that fails is retried; None is the default.
-        ungated: agent to names of tools that may start ungated; `connected`: them all.
-        webhook_secrets: see `handle_webhook`; by default those of
-            ``KEYTURN_WEBHOOK_SECRET``.
+            with any, a claim needs a receipt signed by one of them.
+        retries: time limits for failing runs; None is the default.
+        ungated: agent to names of tools that may start ungated; `connected` uses all.
+        webhook_secrets: see `handle_webhook`; default: ``KEYTURN_WEBHOOK_SECRET``.
 
     Attributes:
-        gateway: what agents are connected to; may be given to their middleware.
+        gateway: the agents' gateway; may be passed to their middleware.
 
     Raises:
-        SettingsError: when the URL or the key is missing or cannot be used.
+        SettingsError: the URL or the key is missing or cannot be used.
     """
 
     def __init__(
@@ -614,12 +612,12 @@ class RemoteKeyturn(Program[RemoteThreadRuns]):
         self._ungated = ungated or {}
 
     async def __aenter__(self) -> Self:
-        """Begin to work; that the gateway is away now does no harm."""
+        """Begin to work; the gateway need not be available yet."""
         self._runs = RemoteThreadRuns(self.gateway, self._asks, self._retries)
         return self
 
     async def __aexit__(self, *_raised: object) -> None:
-        """Let running steps stop; approvals stay open, and threads where they are."""
+        """Wait for running steps; approvals stay open, and threads keep their state."""
         runs, self._runs = self._open(), None
         await runs.close()
         await self.gateway.aclose()
@@ -627,22 +625,22 @@ class RemoteKeyturn(Program[RemoteThreadRuns]):
     async def handle_webhook(
         self, headers: Mapping[str, str], body: bytes, *, graph: object = None
     ) -> WebhookNews:
-        """Verify a webhook of the gateway, and let the thread that it names go on.
+        """Verify a webhook of the gateway, and continue the thread that it names.
 
-        What runs here goes on at once instead of with its next question to the
-        gateway. Where nothing here runs the thread and ``graph`` is given, it is taken
-        up in the background. A message that comes twice does nothing the second time;
-        one that is lost does no harm, since threads that run here ask by themselves.
+        A thread that runs here continues at once instead of with its next poll. If it
+        does not run here and ``graph`` is given, it is taken up in the background. A
+        repeated message has no effect. A lost message is harmless, because running
+        threads poll anyway.
 
         Args:
             headers: of the request.
             body: of the request, as it was received.
-            graph: of the thread's agent.
+            graph: the graph of the thread's agent.
 
         Raises:
-            NotVerified: when the gateway did not send this now; answer 401 or 403.
-            SettingsError: when there is no secret to verify it with.
-            GraphError: when the graph cannot be used.
+            NotVerified: the gateway did not send this now; answer 401 or 403.
+            SettingsError: there is no secret for the verification.
+            GraphError: the graph cannot be used.
         """
         news = self._webhooks.verify(headers, body)
         if not (news.is_new and news.is_decision):
@@ -660,7 +658,7 @@ class RemoteKeyturn(Program[RemoteThreadRuns]):
 
 
 class Keyturn:
-    """What ``keyturn.Keyturn`` is in a process that cannot open a store."""
+    """Replaces ``keyturn.Keyturn`` in a process that cannot open a store."""
 
     remote = RemoteKeyturn
 

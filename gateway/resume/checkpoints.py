@@ -29,21 +29,20 @@ from keyturn.gateway.setting_forms import check_place, is_postgres
 
 # Open SQLite checkpointers, one for each file, shared inside the process.
 #
-# Theory of operation. SQLite keeps its locks as POSIX advisory locks, and a process
-# loses all of these on a file when it closes *any* descriptor of that file ("How To
-# Corrupt An SQLite Database File", section 2.2). So nothing here, and nothing else in
-# Keyturn, opens a checkpoint file but SQLite itself: a new file is made complete under
-# another name and then linked to its own, and what an existing one holds is found out
-# by SQLite.
+# Theory of operation. SQLite's locks are POSIX advisory locks, and a process loses all
+# of these on a file when it closes *any* descriptor of that file ("How To Corrupt An
+# SQLite Database File", section 2.2). So only SQLite itself opens a checkpoint file: a
+# new file is completed under another name and then linked to its final name, and the
+# content of an existing file is read by SQLite only.
 #
-# Several users of one file in one event loop share a saver. Its writes are brought to
-# their end when the caller is cancelled: a transaction that stays open on a shared
-# connection would keep every other process from writing.
+# Several users of one file in one event loop share a saver. Its writes complete even if
+# the caller is cancelled: an open transaction on a shared connection would block the
+# writes of every other process.
 
-# Identity of a checkpoint database: a random id that is kept in the database itself.
+# Identity of a checkpoint database: a random id in the database itself.
 #
-# A copy and a restored backup have the id of the original; the file tells two live
-# copies apart.
+# A copy and a restored backup have the id of the original; the file distinguishes two
+# live copies.
 
 _SELECT = "SELECT id FROM keyturn_identity WHERE one = 1"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -51,12 +50,12 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class Identity:
-    """Which checkpoint database a process has open.
+    """Identity of an open checkpoint database.
 
     Attributes:
-        id: kept in the database.
-        file: which file of which machine it is; "" when it is not a file.
-        shown: the same for people, without a password.
+        id: the id in the database.
+        file: machine, device and inode of its file; "" for Postgres.
+        shown: the place in readable form, without a password.
     """
 
     id: str
@@ -65,7 +64,7 @@ class Identity:
 
 
 def identity_statements() -> tuple[str, ...]:
-    """Return what gives a database an id, unless it has one."""
+    """Return statements that give a database an id, unless it has one."""
     table = "keyturn_identity (one INTEGER PRIMARY KEY, id TEXT)"
     row = f"(1, '{secrets.token_hex(16)}')"
     return (
@@ -94,35 +93,35 @@ async def identity_of(saver: BaseCheckpointSaver[Any], place: str) -> Identity:
 
 
 def _file(place: str) -> str:
-    """Name a file the same for every process that can have it open with others.
+    """Return a file's identity, equal in every process that may share the file.
 
-    Containers on one machine may share a file under different names of the host.
+    Containers on one machine may share a file under different host names.
     """
     state = Path(place).stat()
     boot = _BOOT.read_text("ascii").strip() if _BOOT.exists() else socket.gethostname()
-    # Device and inode name a file on one running machine; the boot id names the
-    # machine.
+    # Device and inode identify a file on one running machine; the boot id identifies
+    # the machine.
     return f"{boot}:{state.st_dev}:{state.st_ino}"
 
 
 CoroutineT = TypeVar("CoroutineT", bound=Callable[..., Coroutine[Any, Any, Any]])
 
 _LOCK_WAIT_S = 30.0
-"""How long one process waits for another's write; SQLite allows one at a time."""
+"""Longest wait for another process's write; SQLite allows one at a time."""
 
 
 def to_the_end(write: CoroutineT) -> CoroutineT:
-    """Bring what a coroutine writes to its end, also when its caller is cancelled."""
+    """Complete a coroutine's write even if its caller is cancelled."""
 
     @wraps(write)
     async def shielded(*args: object, **named: object) -> object:
         return await asyncio.shield(write(*args, **named))
 
-    return cast("CoroutineT", shielded)  # it is called like what it wraps
+    return cast("CoroutineT", shielded)  # it has the signature of `write`
 
 
 class SqliteSaver(AsyncSqliteSaver):
-    """A saver that leaves no transaction open, whenever its caller is cancelled.
+    """A saver that leaves no transaction open, even if its caller is cancelled.
 
     ``reads`` is a connection for reads alone, once the saver is set up.
     """
@@ -134,14 +133,14 @@ class SqliteSaver(AsyncSqliteSaver):
     adelete_thread = to_the_end(AsyncSqliteSaver.adelete_thread)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Read a checkpoint, also while a write waits for another process."""
+        """Read a checkpoint, even while a write waits for another process."""
         reader = AsyncSqliteSaver(self.reads or self.conn, serde=self.serde)
         reader.is_setup = True
         return await reader.aget_tuple(config)
 
 
 class _Shared:
-    """The one saver of a file in an event loop, and how many use it."""
+    """The only saver of a file in an event loop, and its number of users."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -152,15 +151,15 @@ class _Shared:
 
 _Place = tuple[Path, asyncio.AbstractEventLoop]
 SHARED: Final[dict[_Place, _Shared]] = {}
-"""The files that are open in this process."""
+"""The open files of this process."""
 
 
 @asynccontextmanager
 async def open_sqlite(path: Path) -> AsyncGenerator[SqliteSaver]:
-    """Open the saver of a file, or share the one that is open in this event loop.
+    """Open the saver of a file, or share the open one of this event loop.
 
     Raises:
-        SettingsError: when the file cannot be used.
+        SettingsError: the file cannot be used.
     """
     try:
         found = await asyncio.to_thread(_ready, path)
@@ -169,12 +168,12 @@ async def open_sqlite(path: Path) -> AsyncGenerator[SqliteSaver]:
     # One saver for each event loop: its lock and its connection belong to the loop.
     place = (found, asyncio.get_running_loop())
     shared = SHARED.setdefault(place, _Shared())
-    # Counted before anything is awaited: the last other user would close the saver
-    # under this one.
+    # Count before the first await: otherwise the last other user could close the saver
+    # in use.
     shared.users += 1
     try:
         _refuse_inherited(found)
-        # Users that begin at once wait for the first one's saver.
+        # Concurrent first users wait for one saver.
         async with shared.opening:
             if shared.saver is None:
                 shared.saver = await _opened(found)
@@ -182,11 +181,11 @@ async def open_sqlite(path: Path) -> AsyncGenerator[SqliteSaver]:
     finally:
         shared.users -= 1
         if shared.users == 0:
-            # Before the close is awaited: who opens the file meanwhile gets a saver of
-            # its own.
+            # Before the close is awaited: a user that opens the file now gets a new
+            # saver.
             del SHARED[place]
             if shared.saver is not None:
-                # The queue of its thread brings writes before it to their end.
+                # The queue of its thread completes earlier writes.
                 await asyncio.shield(_closed(shared.saver))
 
 
@@ -208,9 +207,9 @@ async def _opened(path: Path) -> SqliteSaver:
         await connection.commit()
         saver.reads = await reads
     except BaseException as error:
-        # A cancellation, too: an open connection keeps its thread and its locks.
+        # Also on a cancellation: an open connection keeps its thread and its locks.
         for one in (reads, connection):
-            # What aiosqlite raises when the connection was never opened.
+            # aiosqlite raises this for a connection that was never opened.
             with suppress(ValueError):
                 await one.close()
         if isinstance(error, sqlite3.Error):
@@ -220,9 +219,9 @@ async def _opened(path: Path) -> SqliteSaver:
 
 
 def _ready(path: Path) -> Path:
-    """Create the file for this user only; return its one name, without links.
+    """Create the file for this user only; return its real path, without links.
 
-    Checkpoints hold what tools are called with.
+    Checkpoints contain the arguments of tools.
     """
     make_private(path.parent)
     real = path.resolve()
@@ -232,14 +231,13 @@ def _ready(path: Path) -> Path:
 
 
 def _create(path: Path) -> None:
-    """Create an empty database, whose descriptor is closed before it has its name."""
+    """Create an empty database; close its descriptor before it gets its final name."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    # The mode is given at creation: with a chmod after it, others could open the file
-    # in between.
+    # The mode is set at creation: before a later chmod, others could open the file.
     os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     try:
         with suppress(FileExistsError):
-            # link, unlike rename, never replaces what another process put there.
+            # link, unlike rename, never replaces another process's file.
             os.link(draft, path)
     finally:
         draft.unlink()
@@ -248,7 +246,7 @@ def _create(path: Path) -> None:
 def _refuse_inherited(path: Path) -> None:
     """Refuse a file that the parent had open when this process was forked.
 
-    SQLite's own state was copied with it and counts locks that this process lacks.
+    SQLite's state was copied with the process and counts locks that the child lacks.
     """
     pid = os.getpid()
     if any(at == path and one.pid != pid for (at, _), one in SHARED.items()):
@@ -269,7 +267,7 @@ _HELP: Final = {
     "backup, or correct 'checkpoints'. With a new file, threads that wait do not go "
     "on.",
 }
-"""What to do, by the first two words of SQLite's name for an error."""
+"""Next step by the first two words of SQLite's error name."""
 
 _ELSEWHERE = "Set 'data_dir' or 'checkpoints' to a place this user can write."
 
@@ -287,10 +285,10 @@ def _unusable_file(path: Path, error: Exception) -> SettingsError:
 
 _CONNECT_S = 10.0
 _POOL_SIZE = 8
-# Without parameters: a query that has some keeps its snapshot until the next one. The
+# Without parameters: a query with parameters keeps its snapshot until the next one. The
 # number is the bytes of "keyturn".
 _TRY_LOCK = f"SELECT pg_try_advisory_xact_lock({0x74776F6B6579}) AS is_ours"
-"""Asks for the lock under which one process at a time creates the tables."""
+"""Tries the lock under which one process at a time creates the tables."""
 _SETUP_S, _SETUP_POLL_S = 60.0, 0.1
 
 
@@ -299,14 +297,14 @@ async def open_postgres(url: str) -> AsyncGenerator[BaseCheckpointSaver[Any]]:
     """Open a checkpointer over a pool, which survives a restart of the server.
 
     Through a pooler such as PgBouncer each transaction may get another session, so
-    prepared statements and pipelines are used only without one.
+    prepared statements and pipelines are used only without a pooler.
 
     Raises:
-        SettingsError: when a package is missing or the server does not answer.
+        SettingsError: a package is missing or the server does not answer.
     """
     try:
-        # By name, at the time of need: they are an extra, and who keeps checkpoints
-        # in SQLite must not need them.
+        # By name, when needed: these packages are an extra, and checkpoints in SQLite
+        # must not need them.
         savers: Any = importlib.import_module("langgraph.checkpoint.postgres.aio")
         driver: Any = importlib.import_module("psycopg")
         pools: Any = importlib.import_module("psycopg_pool")
@@ -316,8 +314,8 @@ async def open_postgres(url: str) -> AsyncGenerator[BaseCheckpointSaver[Any]]:
             "Checkpoints in Postgres need packages that are not installed; run: "
             "pip install 'keyturn[postgres]'"
         ) from error
-    # What `AsyncPostgresSaver.from_conn_string` sets: it reads rows by name, and its
-    # setup creates indexes CONCURRENTLY, which no transaction allows.
+    # The settings of `AsyncPostgresSaver.from_conn_string`: it reads rows by name, and
+    # its setup creates indexes CONCURRENTLY, which is not allowed in a transaction.
     settings: dict[str, Any] = {
         "autocommit": True,
         "prepare_threshold": None,
@@ -328,7 +326,7 @@ async def open_postgres(url: str) -> AsyncGenerator[BaseCheckpointSaver[Any]]:
     )
     try:
         try:
-            # Before the pool, which would not say why it cannot connect.
+            # Before the pool, which would hide the reason of a failed connection.
             async with (
                 await _connected(driver, url, settings) as own,
                 await _connected(driver, url, settings) as making,
@@ -336,13 +334,13 @@ async def open_postgres(url: str) -> AsyncGenerator[BaseCheckpointSaver[Any]]:
                 is_direct = await _is_direct(own)
                 await _set_up(driver, own, making, savers.AsyncPostgresSaver(making))
             if is_direct:
-                # The pool uses these settings for the connections that it opens now.
+                # The pool uses these settings for its new connections.
                 settings["prepare_threshold"] = 0
             await pool.open(wait=True, timeout=_CONNECT_S)
             saver = savers.AsyncPostgresSaver(pool, serde=strict_serializer())
             saver.supports_pipeline &= is_direct
         except Exception as error:  # noqa: BLE001 - all of them are raised as another
-            # Without its cause: the text of a URL that cannot be read has the password.
+            # Without its cause: the text of an invalid URL contains the password.
             raise _unusable(url, _said(driver, url, error)) from None
         yield saver
     finally:
@@ -350,11 +348,11 @@ async def open_postgres(url: str) -> AsyncGenerator[BaseCheckpointSaver[Any]]:
 
 
 async def _connected(driver: Any, url: str, settings: dict[str, Any]) -> Any:  # noqa: ANN401 - of an optional package
-    """Connect, and wait a while for a server that starts together with the gateway.
+    """Connect; wait a while for a server that starts together with the gateway.
 
     Raises:
-        psycopg.Error: the last one, and at once what no other attempt would change.
-        TimeoutError: when there is no answer at all.
+        psycopg.Error: the last error, or at once an error that a retry cannot change.
+        TimeoutError: there is no answer at all.
     """
     refused: Exception | None = None
     try:
@@ -365,7 +363,7 @@ async def _connected(driver: Any, url: str, settings: dict[str, Any]) -> Any:  #
                 except driver.OperationalError as error:
                     refused = error
                     tried = error.pgconn
-                    # A server asks for passwords once it has started.
+                    # A server that asks for passwords has started.
                     if tried and (tried.used_password or tried.needs_password):
                         raise
                 await asyncio.sleep(_SETUP_POLL_S)
@@ -374,7 +372,7 @@ async def _connected(driver: Any, url: str, settings: dict[str, Any]) -> Any:  #
 
 
 async def _is_direct(connection: Any) -> bool:  # noqa: ANN401 - of an optional package
-    """Return whether no pooler is between; a pooler names a session of its own."""
+    """Return True without a pooler; a pooler reports another session's id."""
     cursor = await connection.execute("SELECT pg_backend_pid() AS pid")
     return bool((await cursor.fetchone())["pid"] == connection.info.backend_pid)
 
@@ -382,12 +380,12 @@ async def _is_direct(connection: Any) -> bool:  # noqa: ANN401 - of an optional 
 async def _set_up(driver: Any, own: Any, making: Any, saver: Any) -> None:  # noqa: ANN401 - classes of optional packages
     """Create the tables, one process at a time; the others wait.
 
-    The lock is polled: who waits inside ``pg_advisory_lock`` holds a snapshot, and the
-    ``CREATE INDEX CONCURRENTLY`` of the lock's holder waits for that snapshot. The lock
-    ends with its transaction, also behind a pooler. Only another connection can create
-    indexes concurrently.
+    The lock is polled: a process that waits inside ``pg_advisory_lock`` has a snapshot,
+    and the lock holder's ``CREATE INDEX CONCURRENTLY`` waits for that snapshot. The
+    lock ends with its transaction, also behind a pooler. Only another connection can
+    create indexes concurrently.
     """
-    # A snapshot of the whole transaction would be waited for as well.
+    # A snapshot of the whole transaction would block them as well.
     await own.set_isolation_level(driver.IsolationLevel.READ_COMMITTED)
     async with asyncio.timeout(_SETUP_S), own.transaction():
         while True:
@@ -401,8 +399,8 @@ async def _set_up(driver: Any, own: Any, making: Any, saver: Any) -> None:  # no
 
 
 def _unusable(url: str, said: str) -> SettingsError:
-    # Never the URL itself: it holds a password. Where it can be read in two ways, what
-    # seems to be its host may be the end of the password.
+    # Never the URL itself: it contains a password. In an ambiguous URL, the apparent
+    # host may be the end of the password.
     host = "" if _is_ambiguous(url) else urlsplit(url).hostname or "the local socket"
     return SettingsError(
         f"The checkpoints in Postgres{f' at {host!r}' if host else ''} cannot be used: "
@@ -418,12 +416,12 @@ def _is_ambiguous(url: str) -> bool:
 
 
 def _said(driver: Any, url: str, error: Exception) -> str:  # noqa: ANN401 - as above
-    """Return what the server or the network said, without any password."""
+    """Return the error text of the server or the network, without any password."""
     if isinstance(error, TimeoutError):
         return f"no answer within {_CONNECT_S:g} s"
     diagnosis = getattr(error, "diag", None)
     text: str | None = getattr(diagnosis, "message_primary", None)
-    # Where no address was tried, the text may quote the URL.
+    # If no address was tried, the text may quote the URL.
     if not text and getattr(error, "pgconn", None) and not _is_ambiguous(url):
         text = str(error).partition("\n")[0]
     if text:
@@ -443,7 +441,7 @@ def open_checkpoints(
         place: path of a SQLite file, or a ``postgres://`` or ``postgresql://`` URL.
 
     Raises:
-        SettingsError: when it is neither, or cannot be opened.
+        SettingsError: it is neither, or cannot be opened.
     """
     try:
         check_place(place)

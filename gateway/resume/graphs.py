@@ -32,33 +32,32 @@ logger = logging.getLogger(__name__)
 Graph = Pregel[Any, Any, Any, Any]
 
 _THEIRS, _OURS = "HumanInTheLoopMiddleware.after_model", "ApprovalMiddleware."
-"""Nodes that LangChain makes of its own middleware and of ours."""
+"""Node names of LangChain's middleware and of Keyturn's."""
 
 
 async def load_graph(ref: str, base: Path, ungated: Collection[str] = ()) -> Graph:
-    """Import the graph behind ``path/to/file.py:name`` or ``package.module:name``.
+    """Import the graph at ``path/to/file.py:name`` or ``package.module:name``.
 
     The name may be a compiled graph, a `StateGraph`, or a function without arguments
     that returns one, synchronous or not.
 
     Args:
-        ref: what the settings say.
+        ref: the setting.
         base: the folder that a relative path starts from.
-        ungated: names of the tools that may start where no gate clears them.
+        ungated: names of the tools that may start without a gate.
 
     Raises:
-        GraphError: one sentence that says what is missing or went wrong.
+        GraphError: one sentence with the missing part or the failure.
     """
     return await as_graph(named(ref, base), ref, ungated)
 
 
 async def as_graph(found: object, ref: str, ungated: Collection[str] = ()) -> Graph:
-    """Turn what a name stands for into a compiled graph.
+    """Turn an imported object into a compiled graph.
 
     Raises:
-        GraphError: when it is not a graph, pauses in a way that cannot be told from a
-            crash, or can start a tool that no gate clears and ``ungated`` does not
-            name.
+        GraphError: it is not a graph, pauses in a way that looks like a crash, or can
+            start a tool without a gate that is missing from ``ungated``.
     """
     if callable(found) and not isinstance(found, Pregel | StateGraph):
         found = await made_by(found, ref)
@@ -98,20 +97,20 @@ def _warn_of_two_pauses(graph: str) -> None:
 def attached(graph: Graph, saver: BaseCheckpointSaver[Any]) -> Graph:
     """Return a copy of a graph that keeps its threads in this checkpointer.
 
-    Only types that the graph's own state declares are built when a checkpoint is
-    read; anything else stays plain data.
+    Reading a checkpoint builds only types that the graph's own state declares;
+    everything else remains plain data.
     """
     strict = saver.with_allowlist(allowed_types(graph))
-    # A copy: `local_runner` is given graphs that the program goes on using by itself.
+    # A copy: the program may continue to use the graph that `local_runner` got.
     return graph.copy(update={"checkpointer": strict})
 
 
 def _every_graph(graph: Graph) -> Iterator[tuple[str, Graph]]:
-    """Return a graph and all that its nodes are known to run, with their places."""
+    """Yield a graph and all graphs inside its nodes, with their places."""
     yield "", graph
     inside = cast("Iterable[tuple[str, Graph]]", graph.get_subgraphs(recurse=True))  # pyright: ignore[reportUnknownMemberType] - subgraphs have unknown state types
     for name, inner in inside:
-        # A graph on another server, such as a `RemoteGraph`, has nothing to look at.
+        # A graph on another server, such as a `RemoteGraph`, cannot be inspected.
         if isinstance(inner, Pregel):  # pyright: ignore[reportUnnecessaryIsInstance] - LangGraph's own types leave it out
             yield f" has a graph at {name!r} that", inner
 
@@ -125,15 +124,15 @@ def _compiled(found: Any) -> object:  # noqa: ANN401 - its four type parameters 
 
 
 def named(ref: str, base: Path, *, what: str = "graph") -> object:
-    """Return what a setting names, as it stands in its module.
+    """Return the object that a setting names, unchanged.
 
     Args:
-        ref: what the settings say.
+        ref: the setting.
         base: the folder that a relative path starts from.
-        what: what it should be, for the sentences of errors.
+        what: the expected kind of object, for errors.
 
     Raises:
-        GraphError: one sentence that says what is missing or went wrong.
+        GraphError: one sentence with the missing part or the failure.
     """
     place, colon, name = ref.rpartition(":")
     if not (place and colon and name):
@@ -149,14 +148,14 @@ def named(ref: str, base: Path, *, what: str = "graph") -> object:
 
 
 async def made_by(factory: object, ref: str, *, what: str = "graph") -> object:
-    """Call a function without arguments, synchronous or not, that makes something.
+    """Call a factory function without arguments, synchronous or not.
 
     Raises:
-        GraphError: when it needs arguments, or raises.
+        GraphError: it needs arguments, or raises.
     """
     maker = cast("Any", factory)
     try:
-        # Asked before the call: a TypeError inside the function would look the same.
+        # Check before the call: a TypeError inside the function would look the same.
         signature_of(maker).bind()
     except (TypeError, ValueError):
         raise GraphError(
@@ -180,8 +179,8 @@ def _module_of_file(path: Path, ref: str) -> ModuleType:
             f"There is no file {str(path)!r}, which {ref!r} names. Correct the name; a "
             "relative one starts at the folder of the settings file."
         )
-    # The same name at every start: checkpoints refer to classes by module. A name of
-    # our own, because a user's bot.py must not stand for our package.
+    # The same name at every start: checkpoints refer to classes by module. Not the
+    # plain name, because a user's bot.py must not replace Keyturn's package.
     tail = hashlib.sha256(str(path).encode()).hexdigest()[:8]
     name = f"keyturn_graph_{path.stem}_{tail}"
     if name in sys.modules:
@@ -191,12 +190,12 @@ def _module_of_file(path: Path, ref: str) -> ModuleType:
         raise GraphError(f"{str(path)!r} cannot be imported as Python.")
     _reachable(path.parent)
     module = importlib.util.module_from_spec(spec)
-    # Before it runs, as `import` does: dataclasses and pydantic look up their module.
+    # Before execution, as `import` does: dataclasses and pydantic look up their module.
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except BaseException as error:
-        # Or the next load would get half a module.
+        # Otherwise the next load would get half a module.
         del sys.modules[name]
         raise _import_failed(ref, error) from error
     return module
@@ -221,13 +220,13 @@ def _import_failed(ref: str, error: BaseException) -> BaseException:
 
 
 def _described(error: BaseException) -> str:
-    """Return type and text, without the full stop that a sentence adds."""
+    """Return type and text, without the text's final full stop."""
     text = f": {error}".rstrip(".") if str(error) else ""
     return f"{type(error).__name__}{text}"
 
 
 def _reachable(folder: Path) -> None:
-    # As Python does for a script, but last: nothing of the user's hides ours.
+    # As Python does for a script, but last: no user module hides one of Keyturn's.
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
 
@@ -240,22 +239,22 @@ def _not_there(module: ModuleType, name: str, ref: str) -> str:
 
 
 _SHOWN = 20
-"""How many tools of one place a refusal names."""
+"""Most tools of one place that a refusal names."""
 
 
 def check_gates(graph: object, ref: str, ungated: Collection[str]) -> None:
-    """Check that everything that a graph can be seen to start is gated.
+    """Check that a gate clears every tool that a graph is found to start.
 
-    Behind a gate, its tools are guarded, so that nothing reaches them past the gate.
+    Tools behind a gate are guarded, so that no caller can bypass the gate.
 
     Args:
         graph: the compiled graph.
-        ref: what the settings call it.
+        ref: its name in the settings.
         ungated: names of the tools that may start without a gate.
 
     Raises:
-        GraphError: when another tool can; the text says where, and what to do. Also
-            when ``ungated`` is one text instead of names.
+        GraphError: another tool can start without a gate; the text names its place
+            and the next step. Also if ``ungated`` is one text instead of names.
     """
     # A text is a collection as well: its letters would be taken as names.
     if isinstance(ungated, str):
@@ -274,7 +273,7 @@ def check_gates(graph: object, ref: str, ungated: Collection[str]) -> None:
             "middleware (for subagents of deepagents: gated_subagents), or name the "
             "tools under 'ungated' of this agent."
         )
-    # Last: a graph that is refused stays as it was given.
+    # Last: a refused graph remains unchanged.
     found.guard_tools()
     unknown = _unknown(found, ungated)
     if unknown:
@@ -282,16 +281,16 @@ def check_gates(graph: object, ref: str, ungated: Collection[str]) -> None:
 
 
 def check_name(graph: object, agent: str) -> None:
-    """Check that the outermost agent of a graph calls itself by its name here.
+    """Check that a graph's outermost agent has the same name as in the settings.
 
-    `keyturn.agent.nesting` refuses each run of another one, once somebody has asked.
+    With another name, `keyturn.agent.nesting` refuses each of its runs.
 
     Args:
         graph: the compiled graph.
-        agent: the name under which the settings have it.
+        agent: its name in the settings.
 
     Raises:
-        GraphError: names both names.
+        GraphError: contains both names.
     """
     for tool in reachable(graph).tools:
         if len(tool.place) == 1 and tool.gate not in {"", agent}:
@@ -307,12 +306,12 @@ def described(
     ungated: Collection[str],
     is_free: Callable[[str, str], bool] = lambda _agent, _tool: False,
 ) -> str:
-    """Return what a graph can start, for people: each tool, and who clears it.
+    """Describe a graph's tools and their gates, in words for people.
 
     Args:
         graph: the compiled graph.
         ungated: names of the tools that may start without a gate.
-        is_free: whether the policy lets a gated tool of an agent run without people.
+        is_free: True if the policy lets an agent's gated tool run without people.
     """
     found = reachable(graph)
     groups: dict[str, list[str]] = {}
@@ -334,9 +333,9 @@ def described(
 
 
 def _unknown(found: Reachable, ungated: Collection[str]) -> list[str]:
-    """Return exceptions that name nothing: a wrong spelling, or a tool that is gone.
+    """Return exceptions without a tool: a wrong spelling, or a removed tool.
 
-    What stands inside functions cannot be read, so with such functions nobody knows.
+    Code inside functions cannot be read, so with such functions the result is empty.
     """
     if found.unseen:
         return []
@@ -357,7 +356,7 @@ def _status(
 
 
 def shown(place: tuple[str, ...]) -> str:
-    """Return a place in a graph as people read it."""
+    """Return a place in a graph in readable form."""
     return " > ".join(place)
 
 

@@ -1,7 +1,7 @@
 """Run LangGraph agents in this process.
 
 Every call names the thread only, never a checkpoint: resuming an old checkpoint forks
-the thread and runs its tools again. Answers go out by interrupt id, strictly, and
+the thread and runs its tools again. Answers are sent by interrupt id, strictly, and
 each superstep is on disk before the next begins (``durability="sync"``).
 """
 
@@ -32,29 +32,28 @@ from keyturn.gateway.resume.runner import AnswerRefused, PendingInterrupt, Threa
 logger = logging.getLogger(__name__)
 
 AGENT_KEY = "keyturn_agent"
-"""Checkpoint metadata: name of the agent whose thread it is."""
+"""Checkpoint metadata: name of the thread's agent."""
 
 _OURS = ("checkpoint_ns", "checkpoint_id", "checkpoint_map")
-"""What names a place in a thread: a config of the user's must not move it."""
+"""Keys of a place in a thread; a user's config must not change it."""
 
 _STRICT = "__pregel_strict_resume"
 """Refuse answers to questions that are not open (langgraph >= 1.2.20, private)."""
 
 
 STREAM_END = object()
-"""Ends the queue of `LangGraphLocal.streaming`; put there by its reader."""
+"""Ends the queue of `LangGraphLocal.streaming`; its reader puts it there."""
 
 
 class LangGraphLocal:
     """One agent's graph, with a checkpointer; see `Runner`.
 
     Args:
-        graph: what is run.
-        config: what every step of a thread is run with besides the thread: callbacks,
-            tags, metadata, a recursion limit, ``configurable``.
-            `check_config` says what it must not hold.
+        graph: the graph.
+        config: for every step of a thread, besides the thread: callbacks, tags,
+            metadata, a recursion limit, ``configurable``; see `check_config`.
         context: the run's context, for a graph with a ``context_schema``.
-        ungated: names of the tools that may start where no gate clears them.
+        ungated: names of the tools that may start without a gate.
         agent: its name, which its checkpoints keep; "" keeps none.
     """
 
@@ -79,7 +78,7 @@ class LangGraphLocal:
     def streaming(
         self, modes: StreamMode | Sequence[StreamMode], *, subgraphs: bool
     ) -> Generator[asyncio.Queue[object]]:
-        """Give what the steps stream that this runner takes inside the block."""
+        """Yield a queue of the chunks that this runner's steps stream in the block."""
         chunks: asyncio.Queue[object] = asyncio.Queue()
         self._chunks = chunks
         self._stream_options = {"stream_mode": modes, "subgraphs": subgraphs}
@@ -89,14 +88,14 @@ class LangGraphLocal:
             self._chunks = None
 
     async def probe(self, thread: str) -> ThreadState:
-        """Read where a thread stands."""
+        """Read the state of a thread."""
         return state_of(await self._snapshot(thread))
 
     async def values(self, thread: str) -> dict[str, Any]:
         """Return the thread's whole state.
 
-        Questions that are still open stand under ``__interrupt__``, as in what
-        LangGraph's ``invoke`` returns.
+        Open questions are under ``__interrupt__``, as in the result of LangGraph's
+        ``invoke``.
         """
         snapshot = await self._snapshot(thread)
         values = cast("dict[str, Any]", snapshot.values)
@@ -105,27 +104,27 @@ class LangGraphLocal:
         return {**values, "__interrupt__": list(snapshot.interrupts)}
 
     async def has_taken(self, thread: str, key: str) -> bool:
-        """Return True if a thread was started with this key, now or ever before.
+        """Return True if this key ever started the thread.
 
-        Its checkpoints say so, which are written together with the input; so a message
-        is known as long as the thread is. A checkpointer that keeps only the newest
-        knows only the last message.
+        The key is read from the checkpoints, which are written together with the input,
+        so a message is known as long as its thread exists. With a checkpointer that
+        keeps only the newest checkpoint, only the last message is known.
         """
         if (await self.probe(thread)).taken == key:
             return True
-        # Only when the newest checkpoint does not say it: this may read the whole
+        # Only if the newest checkpoint has another key: this may read the whole
         # history.
         of_key = self._saver.alist(_config(thread), filter={INPUT_KEY: key}, limit=1)
         return bool([one async for one in of_key])
 
     async def start(self, thread: str, text: str, *, key: str) -> None:
         """Give a thread a person's message and run until it rests."""
-        # A fixed id: given twice, the message replaces itself instead of being added.
+        # A fixed id: a repeated message replaces itself instead of being added.
         message = HumanMessage(text, id=f"in-{key}")
         await self.give(thread, {"messages": [message]}, key=key)
 
     async def give(self, thread: str, given: object, *, key: str) -> None:
-        """Give a thread any input that its graph takes and run until it rests."""
+        """Give a thread any input of its graph and run until it rests."""
         await self._run(thread, given, key)
 
     async def resume(
@@ -134,7 +133,7 @@ class LangGraphLocal:
         """Answer open questions by interrupt id and run until the thread rests.
 
         Raises:
-            AnswerRefused: when one is not open, or its answer does not fit. Other
+            AnswerRefused: a question is not open, or its answer does not fit. Other
                 answers of the same map may have been taken: read the thread again.
         """
         try:
@@ -153,17 +152,17 @@ class LangGraphLocal:
             ) from error
 
     async def nudge(self, thread: str, *, key: str) -> None:
-        """Go on with a thread that was cut off."""
+        """Continue a thread that was interrupted."""
         await self._run(thread, None, key)
 
     async def delete(self, thread: str) -> None:
-        """Forget a thread: all its checkpoints, those of its subgraphs too."""
+        """Delete all checkpoints of a thread, including those of its subgraphs."""
         with _asynchronous(self._saver):
             await self._saver.adelete_thread(thread)
 
     @property
     def _saver(self) -> BaseCheckpointSaver[Any]:
-        # A graph that gets here has one; its own types are partial.
+        # Such a graph always has a checkpointer here; its own types are partial.
         return cast("BaseCheckpointSaver[Any]", cast("Any", self._graph).checkpointer)
 
     async def _snapshot(self, thread: str) -> StateSnapshot:
@@ -180,8 +179,8 @@ class LangGraphLocal:
             **mine,
             "configurable": {
                 **mine.get("configurable", {}),
-                # Ours last: a config of the user's must not move the thread, or run it
-                # unstrictly.
+                # Last: a user's config must not change the thread, or disable strict
+                # resuming.
                 **_configurable(thread),
                 _STRICT: True,
             },
@@ -213,16 +212,16 @@ async def local_runner(
     context: object = None,
     ungated: Collection[str] = (),
 ) -> LangGraphLocal:
-    """Return a runner of a graph that a program gave.
+    """Return a runner for a program's graph.
 
-    The graph keeps its own checkpointer when it has one; otherwise it gets ``saver``.
+    The graph keeps its own checkpointer if it has one; otherwise it gets ``saver``.
 
     Raises:
-        GraphError: when it is not a graph that can be used, or there is no checkpointer
-            for it; ``ref`` names it.
+        GraphError: it is not a usable graph, or there is no checkpointer for it; the
+            text names ``ref``.
     """
     compiled = await as_graph(graph, ref, ungated)
-    # Tested by type: LangGraph also takes True and False as a checkpointer.
+    # Test the type: LangGraph also accepts True and False as a checkpointer.
     has_own = isinstance(getattr(compiled, "checkpointer", None), BaseCheckpointSaver)
     if has_own:
         kept = compiled
@@ -242,7 +241,7 @@ async def local_runner(
 
 @cache
 def _warn_of_memory(*, has_another: bool) -> None:
-    """Warn of graphs whose threads end with this process, once in a process."""
+    """Warn once in a process that threads in memory end with the process."""
     logger.warning(
         "checkpoints.in_memory saver=InMemorySaver: threads that wait for people are "
         "lost when this process ends; compile the graph %s",
@@ -254,9 +253,9 @@ def _warn_of_memory(*, has_another: bool) -> None:
 
 @contextmanager
 def _asynchronous(saver: BaseCheckpointSaver[Any]) -> Generator[None]:
-    """Return what to do about a checkpointer that has synchronous methods only.
+    """Turn the error of a synchronous-only checkpointer into a `GraphError`.
 
-    Every step reads the thread before it runs anything, so nothing ran.
+    Every step reads the thread before it runs, so no step has run.
     """
     try:
         yield
@@ -273,8 +272,8 @@ def check_config(config: RunnableConfig, thread: str) -> None:
     """Check a user's config for the steps of a thread.
 
     Raises:
-        GraphError: when it is none, or names another thread, a checkpoint, or what
-            LangGraph sets.
+        GraphError: it is not a config, or names another thread, a checkpoint, or a
+            setting of LangGraph's own.
     """
     if not is_a(config, Mapping) or not is_a(config.get("configurable", {}), Mapping):
         raise GraphError(
@@ -304,11 +303,11 @@ def _configurable(thread: str) -> dict[str, str]:
 
 
 INPUT_KEY = "keyturn_input"
-"""Checkpoint metadata: key of the input that the thread was last started with."""
+"""Checkpoint metadata: key of the last input that started the thread."""
 
 
 def state_of(snapshot: StateSnapshot) -> ThreadState:
-    """Return where a thread stands."""
+    """Return the state of a thread."""
     if snapshot.metadata is None:
         return ThreadState(exists=False)
     metadata = cast("Mapping[str, object]", snapshot.metadata)
@@ -327,8 +326,8 @@ def state_of(snapshot: StateSnapshot) -> ThreadState:
 def _is_cut_off(snapshot: StateSnapshot) -> bool:
     """Return True if work is left that no answer would advance.
 
-    Tasks that have all ended are such work, too: their process died before it wrote
-    the checkpoint that follows from what they came to.
+    Such work includes tasks that have all ended: their process died before it wrote the
+    checkpoint with their results.
     """
     tasks = snapshot.tasks
     if not any(task.interrupts for task in tasks):
@@ -337,17 +336,17 @@ def _is_cut_off(snapshot: StateSnapshot) -> bool:
 
 
 def _waits_for_nobody(task: PregelTask, snapshot: StateSnapshot) -> bool:
-    """Return True if a task has not ended and no answer would bring it forward.
+    """Return True if a task has not ended and has no question.
 
-    A result of None says nothing by itself: a task may end with it. Those that ended
-    are no longer among the next ones.
+    A result of None is ambiguous, because a task may end with it. Tasks that ended are
+    no longer in ``snapshot.next``.
     """
     has_ended = task.result is not None or task.name not in snapshot.next
     return not task.interrupts and not has_ended
 
 
 def pending_of(interrupt: Interrupt) -> PendingInterrupt:
-    """Return an open question as the worker reads it."""
+    """Return an open question in the worker's form."""
     schema: object = interrupt.response_schema
     return PendingInterrupt(
         id=interrupt.id,
@@ -357,7 +356,7 @@ def pending_of(interrupt: Interrupt) -> PendingInterrupt:
 
 
 def _final_message(values: object) -> str:
-    """Return the last text since the last person spoke: the model's, else a tool's."""
+    """Return the last text since the last human message: the model's, else a tool's."""
     if not isinstance(values, Mapping):
         return ""
     messages = cast("Mapping[str, object]", values).get("messages")

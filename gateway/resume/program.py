@@ -1,9 +1,9 @@
-"""What a program does with the threads of its agents, whichever gateway it has.
+"""Interface of a program to its agents' threads, for a local or remote gateway.
 
-`Keyturn` has the gateway in its own process, `RemoteKeyturn` asks one over HTTP. The
-wait is durable in both. Whatever ends the program, the same call afterwards goes on
-where the thread stands: what was decided meanwhile is carried out, what was executed is
-not executed again.
+`Keyturn` has the gateway in its own process, `RemoteKeyturn` calls one over HTTP. The
+wait is durable in both. After any end of the program, the same call continues from the
+thread's saved state: decisions from the meantime are carried out, and executed calls
+are not executed again.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Program(Generic[R]):
     """The threads, while the program is open."""
     _ungated: Mapping[str, Collection[str]]
     _saver: BaseCheckpointSaver[Any] | None = None
-    """Keeps the threads of graphs without a checkpointer; None: they cannot be used."""
+    """Keeps the threads of graphs without a checkpointer; None: such graphs fail."""
 
     @property
     @abstractmethod
     def _gateway(self) -> Gateway:
-        """Return what the program's agents are connected to."""
+        """Return the gateway of the program's agents."""
 
     def _serves(self, agent: str) -> None:
         """Note that the program runs threads of an agent."""
@@ -60,10 +60,10 @@ class Program(Generic[R]):
         config: RunnableConfig | None = None,
         context: object = None,
     ) -> LangGraphLocal:
-        """Return a runner of a graph that the program gave.
+        """Return a runner for a program's graph.
 
         Raises:
-            GraphError: when the graph cannot be used.
+            GraphError: the graph cannot be used.
         """
         self._open()
         self._serves(agent)
@@ -78,7 +78,7 @@ class Program(Generic[R]):
         )
 
     def connected(self) -> AbstractContextManager[None]:
-        """Connect the agents that are run inside the block by other means.
+        """Connect agents that run inside the block by other means.
 
         The process that runs their threads resumes them.
         """
@@ -100,38 +100,39 @@ class Program(Generic[R]):
     ) -> dict[str, Any]:
         """Run a graph and wait, durably, until its thread is finished.
 
-        Call it again with the same thread after a crash, a time-out or a
-        cancellation: no input, or the same input, goes on where the thread stands and
-        returns the result, whichever process ran it. The thread's last input is
-        never given twice: to repeat the same words, give their message another
-        ``id``. Another input begins a new turn and supersedes what waits.
+        Call it again with the same thread after a crash, a time-out or a cancellation.
+        Without input, or with the same input, it continues from the thread's state and
+        returns the result, whichever process ran it. The thread's last input is never
+        given twice: to repeat the same words, give their message another ``id``.
+        Another input begins a new turn and supersedes waiting calls.
 
-        The thread is advanced with this graph, config and context until it is
-        finished, or until it is run again with others. They live in this process: one
-        that was restarted has to run the thread again to go on with it.
+        The thread is advanced with this graph, config and context until it is finished,
+        or until it is run again with others. They live in this process: after a
+        restart, run the thread again to continue it.
 
         Args:
             graph: a compiled graph, a `StateGraph`, or a function that returns one; its
-                own checkpointer is used. `Keyturn` gives its own to a graph without
-                one, which builds only types of the state.
-            input: what the graph takes, such as ``{"messages": [...]}``.
-            thread_id: names the thread; the same for ever.
-            agent: the agent's name, as ``ApprovalMiddleware(agent)`` has it.
-            requester: who asked; they cannot approve what comes of it.
-            origin: where in Slack they asked.
-            timeout_s: how long to wait altogether; None waits as long as it takes. Only
-                the wait ends then, or when the caller is cancelled: the thread goes on.
-            config: of each step: callbacks, tags, ``configurable``, a recursion limit.
-            context: of a graph with a ``context_schema``; approved tools get it too.
+                own checkpointer is used. `Keyturn` provides its checkpointer to a graph
+                without one, and then builds only types of the state.
+            input: the graph's input, such as ``{"messages": [...]}``.
+            thread_id: permanent name of the thread.
+            agent: the agent's name, as in ``ApprovalMiddleware(agent)``.
+            requester: the requester, who cannot approve the thread's calls.
+            origin: place of the request in Slack.
+            timeout_s: longest wait in total; None for no limit. A time-out or a
+                cancellation ends only the wait: the thread continues.
+            config: for each step: callbacks, tags, ``configurable``, a recursion limit.
+            context: for a graph with a ``context_schema``; approved tools get it too.
 
         Returns:
-            The thread's final state; ``__interrupt__`` in it is a question of others.
+            The thread's final state; ``__interrupt__`` in it is a question of another
+            library.
 
         Raises:
-            TimeoutError: when it takes longer; the thread goes on all the same.
-            GraphError: when graph or config cannot be used, or the run was parked.
-            ThreadUnavailable: without thread and input, once deleted, or at a close.
-            KeyRefused: when a gateway in another process refuses the API key.
+            TimeoutError: the wait was too long; the thread continues.
+            GraphError: graph or config cannot be used, or the run was parked.
+            ThreadUnavailable: no thread and no input, a deleted thread, or a close.
+            KeyRefused: a gateway in another process refuses the API key.
         """
         check_config(config or {}, thread_id)
         runner = await self._runner(graph, agent, config=config, context=context)
@@ -154,13 +155,13 @@ class Program(Generic[R]):
         config: RunnableConfig | None = None,
         context: object = None,
     ) -> AsyncGenerator[Any]:
-        """Run a graph like `run`, and yield what its steps stream, across every wait.
+        """Run a graph like `run`, and yield the chunks of its steps, across every wait.
 
         The chunks are those of LangGraph's ``astream`` with this ``stream_mode`` and
-        ``subgraphs``. A held call shows as an ``__interrupt__`` of its step; `pending`
-        describes it. The stream ends when the thread is finished; `wait` then returns
-        its state. What another process advances is waited for and not streamed.
-        Leaving the stream early ends nothing: the thread goes on.
+        ``subgraphs``. A held call appears as an ``__interrupt__`` of its step;
+        `pending` describes it. The stream ends when the thread is finished; `wait` then
+        returns its state. Steps in another process are awaited but not streamed.
+        Leaving the stream early ends nothing: the thread continues.
         """
         check_config(config or {}, thread_id)
         runner = await self._runner(graph, agent, config=config, context=context)
@@ -169,7 +170,7 @@ class Program(Generic[R]):
         await runs.remember(run, requester, origin)
         with runner.streaming(stream_mode, subgraphs=subgraphs) as chunks:
             running = asyncio.create_task(runs.run(run, runner, input))
-            # However the run ends, or `chunks.get` would wait for ever.
+            # On every end of the run, or `chunks.get` would wait for ever.
             running.add_done_callback(lambda _: chunks.put_nowait(STREAM_END))
             try:
                 while (chunk := await chunks.get()) is not STREAM_END:
@@ -189,12 +190,12 @@ class Program(Generic[R]):
     ) -> dict[str, Any]:
         """Wait until a thread is finished, without running anything; see `run`.
 
-        For a web application that comes back to a run; after a restart, `run` it again.
+        For a web application that returns to a run; after a restart, `run` it again.
 
         Raises:
-            TimeoutError: when it takes longer than ``timeout_s``.
-            GraphError: when the graph cannot be used, or its thread was given up.
-            ThreadUnavailable: when there is no such thread.
+            TimeoutError: the wait takes longer than ``timeout_s``.
+            GraphError: the graph cannot be used, or its thread was given up.
+            ThreadUnavailable: there is no such thread.
         """
         runner = await self._runner(graph, agent)
         async with wait_at_most(timeout_s, thread_id):
@@ -203,7 +204,7 @@ class Program(Generic[R]):
     async def pending(
         self, *, thread_id: str, agent: str = "agent"
     ) -> tuple[PendingCall, ...]:
-        """Return the calls of a thread, and inside its tools, that wait for people."""
+        """Return a thread's waiting calls, including those in its tools."""
         return await self._open().calls.pending(named_run(agent, thread_id))
 
     async def withdraw(
@@ -215,15 +216,15 @@ class Program(Generic[R]):
     ) -> tuple[str, ...]:
         """End calls that have not started and that the program no longer wants.
 
-        Their cards say so, and the agent is told that they did not run.
+        Their cards and the agent's answers report that they did not run.
 
         Args:
             thread_id: the thread.
             agent: the agent's name, as for `run`.
-            item_ids: which (`PendingCall.item_id`); None means all.
+            item_ids: the calls (`PendingCall.item_id`); None means all.
 
         Returns:
-            The ids of those that were ended now.
+            The ids of the calls that were ended now.
         """
         run = named_run(agent, thread_id)
         check_item_ids(item_ids)
@@ -242,16 +243,16 @@ class Program(Generic[R]):
         For graphs that a program runs itself, inside `connected`.
 
         Args:
-            interrupts: of the graph's result, or of the thread's state.
+            interrupts: from the graph's result, or from the thread's state.
             thread_id: the thread.
             agent: the agent's name.
-            timeout_s: how long to wait for the first answer; None is for ever.
+            timeout_s: longest wait for the first answer; None for no limit.
 
         Returns:
-            Interrupt id to answer; empty when nobody decided in time.
+            Interrupt id to answer; empty without a decision in time.
 
         Raises:
-            GraphError: when the agent has another name, or an answer does not fit.
+            GraphError: the agent has another name, or an answer does not fit.
         """
         run = named_run(agent, thread_id)
         return await self._open().answers(run, interrupts, timeout_s)
@@ -259,10 +260,10 @@ class Program(Generic[R]):
     async def delete(
         self, graph: object, *, thread_id: str, agent: str = "agent"
     ) -> None:
-        """Delete a thread, and end what waits in it, inside its tools too.
+        """Delete a thread and end its waiting calls, including those in its tools.
 
-        The cards say that the conversation moved on. What runs now is not stopped. A
-        thread that is not there is no error.
+        The cards report that the conversation moved on. Running calls are not stopped.
+        Deleting a missing thread is not an error.
 
         Args:
             graph: as for `run`.
@@ -270,8 +271,8 @@ class Program(Generic[R]):
             agent: the agent's name, as for `run`.
 
         Raises:
-            GraphError: when the graph cannot be used.
-            ThreadUnavailable: while somebody runs it; nothing was deleted.
+            GraphError: the graph cannot be used.
+            ThreadUnavailable: another process runs it; nothing was deleted.
         """
         runner = await self._runner(graph, agent)
         await self._open().delete(named_run(agent, thread_id), runner)
@@ -287,11 +288,11 @@ class Program(Generic[R]):
 
 @asynccontextmanager
 async def wait_at_most(timeout_s: float | None, thread: str) -> AsyncGenerator[None]:
-    """Bound a wait for a thread; None waits as long as it takes.
+    """Limit a wait for a thread; None for no limit.
 
     Raises:
-        TimeoutError: says what happens to the thread, and how to wait on.
-        SettingsError: when ``timeout_s`` is no number of seconds.
+        TimeoutError: its text describes the thread's state and the next step.
+        SettingsError: ``timeout_s`` is not a number of seconds.
     """
     check_timeout(timeout_s)
     limit = asyncio.timeout(timeout_s)
@@ -309,10 +310,10 @@ async def wait_at_most(timeout_s: float | None, thread: str) -> AsyncGenerator[N
 
 
 def named_run(agent: object, thread_id: object) -> RunRef:
-    """Return the run of an agent and a thread that a program names.
+    """Return the run for a program's agent and thread names.
 
     Raises:
-        GraphError: when it is no name of an agent, or of a thread.
+        GraphError: the agent or the thread has no valid name.
     """
     if not isinstance(agent, str) or not agent.strip():
         raise GraphError(

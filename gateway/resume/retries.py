@@ -1,7 +1,7 @@
-"""Retry failed runs with backoff, and park those that a retry cannot help.
+"""Retry failed runs with backoff, and park runs that a retry cannot help.
 
-The caller of `failed` and `record_resumed` holds the thread's lease, so the record of a
-run is that of its last attempt. People change it too (`keyturn.gateway.service.runs`),
+The caller of `failed` and `record_resumed` has the thread's lease, so the record of a
+run describes its last attempt. People change it too (`keyturn.gateway.service.runs`),
 without the lease: every write is a compare-and-set against the record that was read.
 """
 
@@ -36,18 +36,20 @@ from keyturn.gateway.store.store import Store
 logger = logging.getLogger(__name__)
 
 UNSERVED_S = 30.0
-"""After how long it is told that no process runs a thread: another one may be about to
-take its job, or to start."""
+"""Delay before an announcement that no process runs a thread: a process may be about to
+take its job, or to start.
+"""
 UNSERVED_MS, _UNSERVED_LONGEST_MS = 1000, 600_000
-"""How soon, and how late at most, a job is offered again that no process serves."""
+"""Shortest and longest delay before an unserved job is offered again."""
 _UNSERVED_PARKED_MS = 5000
 _PASSED_ON_MS = 50
-"""How long a job is passed on at once. The server gives it to the process that waited
-longest, so within one round it reaches one that serves it."""
+"""Time in which a job is passed on at once. The server gives it to the process that
+waited longest, so within one round it reaches a process that serves it.
+"""
 _START_MS = 60_000
-"""A process that starts so soon after another one retries no parked run again."""
-# An attempt fails only when somebody else changed the same run meanwhile: this many in
-# a row are a bug or a flood.
+"""A process that starts within this time of another one retries no parked run."""
+# An attempt fails only if the same run was changed concurrently: this many in a row are
+# a bug or a flood.
 _ATTEMPTS = 32
 _LONGEST_DETAIL = 2000
 
@@ -56,8 +58,7 @@ class Retries:
     """Retries, parks or ends the failed runs of a store.
 
     Args:
-        store: where jobs, events and the failed runs are kept; it says how long is
-            retried.
+        store: jobs, events and failed runs, and the retry settings.
     """
 
     def __init__(self, store: Store) -> None:
@@ -73,29 +74,28 @@ class Retries:
         delivery: Delivery | None = None,
         is_last: bool = False,
     ) -> StalledRun | None:
-        """Plan the next attempt of a run that failed, or park it.
+        """Plan the next attempt of a failed run, or park it.
 
         Args:
-            at: the thread, whose lease the caller holds.
-            error: what ended the attempt.
-            left: the job that is still to do; None when the caller does it.
-            delivery: the job that failed, which is acknowledged in the same step.
-            is_last: park the run whatever the error is.
+            at: the thread; the caller has its lease.
+            error: the error that ended the attempt.
+            left: the remaining job; None if it is unknown.
+            delivery: the failed job, which is acknowledged in the same step.
+            is_last: park the run in any case.
 
         Returns:
-            What is kept of the run; None when it was halted and people know that.
+            The record of the run; None if its halt was already announced.
 
         Raises:
-            StoreUnavailable: when nothing was kept; the job is delivered again.
+            StoreUnavailable: nothing was written; the job is delivered again.
         """
         diagnosis = diagnose(error)
         approved_until_ms = await self._approved_until(at)
-        # Without a job in its place the delivery is not acknowledged: it is delivered
-        # again.
+        # Without a replacement job the delivery is not acknowledged, so it is repeated.
         done = delivery.id if delivery and left else ""
         for _ in range(_ATTEMPTS):
             before = await self._stalled.find(at.keys, at.run)
-            # People know of this halt. Another record would tell them again with each
+            # This halt was announced. Another record would announce it again with each
             # job.
             if (
                 before is None
@@ -129,15 +129,16 @@ class Retries:
     async def record_resumed(
         self, at: ThreadRef, delivery: Delivery | None, runner: Runner | None = None
     ) -> None:
-        """Record that a run goes on again, and acknowledge the job that resumed it.
+        """Record that a run has resumed, and acknowledge the job that resumed it.
 
         Args:
-            at: the thread, whose lease the caller holds.
-            delivery: the job; None when the caller had none.
-            runner: of the thread, which knows what it was given; None: nobody knows.
+            at: the thread; the caller has its lease.
+            delivery: the job; None if there was none.
+            runner: the runner of the thread, to check for taken messages; None if
+                unavailable.
         """
         done = delivery.id if delivery else ""
-        # The usual case in one step: it succeeds only when no record is kept.
+        # The usual case in one step: it succeeds only without a record.
         if await self._stalled.change(at.keys, at.run, None, None, delivery=done):
             return
         for _ in range(_ATTEMPTS):
@@ -151,10 +152,10 @@ class Retries:
             ]
             after, events = None, list[Event]()
             if before is not None and left:
-                # Messages that could not be given before: they are next, and are
-                # queued again. One that was given is not: another worker would take its
-                # job at once, find the thread busy and put back what is left of it,
-                # which comes here again, for ever.
+                # Messages that could not be given before are next, so they are queued
+                # again. A taken message is not: another worker would take its job at
+                # once, find the thread busy and put the rest of the job back, which
+                # ends up here again, for ever.
                 after = before.with_(state=RunState.WAITING, jobs=tuple(left))
             elif before is not None and before.is_announced:
                 events = [
@@ -180,7 +181,7 @@ class Retries:
     ) -> None:
         """Requeue a job that this process does not serve, with growing delay.
 
-        ``why`` is a sentence about it, where it is not simply that nobody serves it.
+        ``why`` is a sentence with another reason than that no process serves it.
         """
         for _ in range(_ATTEMPTS):
             before = await self._stalled.find(at.keys, at.run)
@@ -204,7 +205,7 @@ class Retries:
     async def retry_now(self, keys: Keys, serves: Callable[[str], bool]) -> None:
         """Retry failed runs at once, because a process that serves them has started.
 
-        A parked run gets one attempt; people are told only if its result is new.
+        A parked run gets one attempt; only a new result is announced.
         """
         for before in await self._stalled.all(keys):
             is_ours = before.tenant == keys.tenant and serves(before.agent)
@@ -219,7 +220,7 @@ class Retries:
             await self._stalled.change(keys, before.id, before, after, again=after.jobs)
 
     async def forget_old(self, keys: Keys) -> None:
-        """Forget runs that nobody advanced as long as approvals are kept."""
+        """Forget runs without progress for as long as approvals are kept."""
         before_ms = await self._store.conn.now_ms(keys.retry) - KEEP_MS
         for run in await self._stalled.began_before(keys, before_ms):
             await self._forget(keys, run, before_ms)
@@ -253,7 +254,7 @@ class Retries:
         *,
         delivery: str,
     ) -> bool:
-        """Store a run in its new state, its jobs and the event that tells people."""
+        """Store a run's new state, its jobs and the event for its announcement."""
         events: list[Event] = []
         is_parked = after.state is RunState.PARKED
         if (
@@ -261,14 +262,13 @@ class Retries:
             and after.is_listed
             and report_text(after) != after.announced
         ):
-            # Only what reads differently is told, or each attempt would write a
-            # message.
+            # Announce only a changed text, or each attempt would write a message.
             after = after.with_(announced=report_text(after))
             name = EventName.RUN_PARKED if is_parked else EventName.RUN_WAITING
             events = [await run_event(self._store, at.keys, after, name)]
         was_parked = before is not None and before.state is RunState.PARKED
         # The jobs of a parked run are in no queue, so all are queued; those of a
-        # waiting run are queued already, but for the one that was delivered.
+        # waiting run are queued already, except the delivered job.
         again: Sequence[Job] = after.jobs if was_parked else (left,) if left else ()
         return await self._stalled.change(
             at.keys,
@@ -283,7 +283,7 @@ class Retries:
         )
 
     async def _approved_until(self, at: ThreadRef) -> int:
-        """Return when the last approval by people ends; 0 when the run has none."""
+        """Return the end of the last approval by people; 0 if the run has none."""
         approvals = self._store.approvals
         ids = await approvals.unfinished_of_run(at.keys, at.run_ref)
         return max(
@@ -314,14 +314,14 @@ def _first_failure(at: ThreadRef, now_ms: int) -> StalledRun:
 
 
 async def _was_given(at: ThreadRef, runner: Runner | None, job: Job) -> bool:
-    """Return whether a thread was given a message; False when nobody knows."""
+    """Return True if a thread was given a message; False if unknown."""
     if runner is None:
         return False
     try:
         return await runner.has_taken(at.thread, job.id)
     except any_failure() as error:  # the checkpoints cannot be read
-        # The run went on, and that is recorded. Queued again, the message is looked
-        # for again before it is given.
+        # Record that the run continued. The message is queued again, and checked again
+        # before it is given.
         log_failure(logger, error, "thread.unread job=%s", job.id)
         return False
 
@@ -329,7 +329,7 @@ async def _was_given(at: ThreadRef, runner: Runner | None, job: Job) -> bool:
 def _still_to_do(
     before: StalledRun | None, delivery: Delivery | None, left: Job | None
 ) -> tuple[Job, ...]:
-    """Return what is to do after an attempt at one job, of which this is left."""
+    """Return the remaining jobs after an attempt; ``left`` is the rest of its job."""
     replaced = [left, delivery.job if delivery else None]
     jobs = [job for job in (before.jobs if before else ()) if job not in replaced]
     return (*jobs, left) if left else tuple(jobs)
@@ -339,13 +339,13 @@ def _unserved(before: StalledRun, now_ms: int, why: str) -> StalledRun:
     """Return a run after its job was offered to a process that does not serve it."""
     since_ms = before.unserved_since_ms or now_ms
     age_ms = now_ms - since_ms
-    # In proportion to its age: a program that restarts gets its thread within a second,
-    # and a thread of one that is gone costs a look every ten minutes.
+    # In proportion to its age: a restarted program gets its thread within a second, and
+    # a thread of a vanished program costs one offer every ten minutes.
     pause_ms = min(max(UNSERVED_MS, age_ms // 4), _UNSERVED_LONGEST_MS)
     next_ms = now_ms + (0 if age_ms < _PASSED_ON_MS else jittered(pause_ms))
     after = before.with_(unserved_since_ms=since_ms, next_ms=next_ms)
-    # A run that failed before keeps its own reason until it is clear that nobody serves
-    # it.
+    # A run that failed before keeps its reason until it is certain that no process
+    # serves it.
     if before.attempts and age_ms < UNSERVED_S * 1000:
         return after
     cause = unserved()
@@ -360,7 +360,7 @@ def _unserved(before: StalledRun, now_ms: int, why: str) -> StalledRun:
 
 
 def jittered(pause_ms: int) -> int:
-    """Return half of a pause to all of it, so that not all retries come at once."""
+    """Return 50 to 100 % of a pause, so that retries spread out."""
     return max(1, int(pause_ms * _spread()))
 
 
@@ -412,17 +412,17 @@ def failed_again(
     """Return a run after one more failure.
 
     Args:
-        before: as it was; `first_failure` for one that had not failed.
-        diagnosis: what is known of the error.
-        settings: how long is retried.
+        before: its record; a first failure starts with an empty one.
+        diagnosis: classification of the error.
+        settings: retry settings.
         now_ms: the store's clock.
-        approved_until_ms: when the last authorization of the run ends; 0 for none.
-        spread: what part of a pause is waited, so that not all runs come at once.
-        is_last: the run is not retried, whatever the error is.
+        approved_until_ms: end of the run's last authorization; 0 for none.
+        spread: fraction of a pause that is waited, so that runs spread out.
+        is_last: park the run in any case.
     """
-    # A permanent error parked it, and something new was tried since, such as a message:
-    # its time starts over. What could have passed was woken by a start, for one
-    # attempt.
+    # After a permanent error parked the run, a new attempt, such as for a message,
+    # restarts its time. A run parked by a transient error gets only one attempt at a
+    # start.
     starts_over = before.state is RunState.PARKED and not before.can_pass
     since_ms = now_ms if starts_over else before.retried_since_ms
     attempts = 1 if starts_over else before.attempts + 1
@@ -430,14 +430,13 @@ def failed_again(
     limit = settings.unknown_limit if is_unknown else settings.limit
     until_ms = since_ms + milliseconds(limit)
     if diagnosis.can_pass:
-        # People approved a call of it: that is worth retrying for as long as they
-        # allowed.
+        # A call of the run was approved: retry for as long as the approval allows.
         until_ms = max(until_ms, approved_until_ms)
     is_parked = is_last or diagnosis.is_final or now_ms >= until_ms
     pause_ms = _pause_ms(attempts, settings) * spread
-    # After the spread, which must not shorten what a service asked for.
+    # After the spread, which must not shorten the wait that a service asked for.
     pause_ms = max(pause_ms, 1000 * diagnosis.retry_after_s)
-    # No later than the limit, so that the last attempt is made when it is reached.
+    # No later than the limit, so that the last attempt is made at the limit.
     next_ms = 0 if is_parked else min(until_ms, now_ms + max(1, int(pause_ms)))
     is_late = next_ms - before.since_ms >= milliseconds(settings.notify_after)
     state = RunState.PARKED if is_parked else RunState.WAITING
@@ -458,7 +457,7 @@ def failed_again(
 
 
 def _pause_ms(attempts: int, settings: RetrySettings) -> int:
-    # Bounded: attempts may go on for days, and the integer would double with each.
+    # Bounded: attempts may continue for days, and the integer would double with each.
     doubled = 1 << min(attempts - 1, _MOST_DOUBLINGS)
     return min(milliseconds(settings.first) * doubled, milliseconds(settings.longest))
 
@@ -469,5 +468,5 @@ def milliseconds(time: timedelta) -> int:
 
 
 def report_text(run: StalledRun) -> str:
-    """Return what people read of a run; they are told again when it differs."""
+    """Return the text of a run's announcement; a changed text is announced again."""
     return f"{run.state} {run.until_ms} {run.reason}"

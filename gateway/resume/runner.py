@@ -73,7 +73,7 @@ class ThreadState:
 
 
 class Runner(Protocol):
-    """One agent in one runtime. The caller holds the thread's lease throughout."""
+    """One agent in one runtime. The caller has the thread's lease throughout."""
 
     async def probe(self, thread: str) -> ThreadState:
         """Read the state of a thread."""

@@ -1,4 +1,4 @@
-"""What the store keeps of threads, for the process that runs them beside it."""
+"""A store's records of threads, for the process that runs them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from keyturn.gateway.store.stalled import HALTED
 from keyturn.gateway.store.store import Store
 
 MAX_CHARS = 12_000
-"""Longest final message that is passed on: what one Slack message can hold."""
+"""Longest final message: the limit of one Slack message."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ThreadRef:
 
     @classmethod
     def of(cls, store: Store, tenant: str, run: RunRef) -> Self:
-        """Return the thread of a run of a tenant."""
+        """Return the thread of a tenant's run."""
         keys = store.keys_of_tenant(tenant)
         return cls(keys, run.agent, run.thread)
 
@@ -61,21 +61,21 @@ class ThreadRef:
 
     @property
     def run(self) -> str:
-        """Return the id of that run, as it is listed when it fails."""
+        """Return the id of that run among the failed runs."""
         return self.keys.stalled_run(self.agent, self.thread)
 
 
 class RunEvents:
-    """Events about runs, addressed to where the agent was asked."""
+    """Events about runs, addressed to the place of the request."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def started(self, at: ThreadRef, key: str) -> None:
-        """Announce that a run began, once for this input.
+        """Announce the begin of a run, once for this input.
 
         Raises:
-            LeaseLost: another process runs the thread now; nothing was told.
+            LeaseLost: another process runs the thread now; nothing was announced.
         """
         body = (await self.event(at, EventName.RUN_STARTED)).model_dump_json()
         await self._store.threads.announce(
@@ -84,13 +84,13 @@ class RunEvents:
         )  # fmt: skip
 
     async def finished(self, at: ThreadRef, checkpoint: str, words: str) -> bool:
-        """Announce a run's final message, once for this checkpoint; False when it was.
+        """Announce a run's final message, once for this checkpoint; False on a repeat.
 
-        The audit log, which nobody can erase, gets the event without the message: it
+        The audit log cannot be erased, so it gets the event without the message, which
         may quote arguments.
 
         Raises:
-            LeaseLost: another process runs the thread now; nothing was told.
+            LeaseLost: another process runs the thread now; nothing was announced.
         """
         event = await self.event(at, EventName.RUN_FINISHED)
         outbox_event = event.with_(data={**event.data, "text": _bounded(words)})
@@ -105,7 +105,7 @@ class RunEvents:
         )
 
     async def event(self, at: ThreadRef, name: EventName) -> Event:
-        """Return an event about a run, addressed to where the agent was asked."""
+        """Return an event about a run, addressed to the place of the request."""
         facts = await self._store.threads.facts(at.keys, at.agent, at.thread)
         origin = facts.origin
         channel, thread_ts = (origin.channel, origin.thread_ts) if origin else ("", "")
@@ -123,7 +123,7 @@ def _bounded(words: str) -> str:
     cut = len(words) - MAX_CHARS
     if cut <= 0:
         return words
-    # Inside the bound: Slack counts the note, too.
+    # Inside the limit: Slack counts the note, too.
     note = f"… ({cut} more characters)"
     return words[: MAX_CHARS - len(note)] + note
 
@@ -137,9 +137,9 @@ class StoreThreads(Threads):
     """The threads of a tenant's agents; see `Threads`.
 
     Args:
-        store: where items, facts, leases and events are kept.
-        agents: ends the items that nothing asks about any more.
-        tenant: whose threads these are.
+        store: items, facts, leases and events.
+        agents: ends the items that no question refers to any more.
+        tenant: owner of these threads.
     """
 
     def __init__(
@@ -192,9 +192,9 @@ class StoreThreads(Threads):
     async def supersedes(
         self, run: RunRef, state: ThreadState, before: Collection[str]
     ) -> None:
-        """End what waited before a new message came; the card says so.
+        """End the calls from before a new message; the card reports it.
 
-        The middleware does it too; this also holds for a graph that lost it.
+        The middleware does this too; this also covers a graph that lost it.
         """
         items = asked_items(state.pending)
         dropped = [
@@ -213,14 +213,14 @@ class StoreThreads(Threads):
 
     @override
     async def rests(self, run: RunRef, state: ThreadState) -> None:
-        """Withdraw what nothing asks about: another middleware dropped the call.
+        """Withdraw calls without a question: another middleware dropped them.
 
         While the thread rests on a question, an authorized item may belong to a tool
-        whose inside asks that question, so only pending ones end. A question of another
-        library may stand in front of the tools, which then have not asked yet.
+        that contains the question, so only pending items end. A question of another
+        library may come before the tools, which then have no questions yet.
 
         Raises:
-            ThreadUnknown: when there is no such thread, and calls of it are approved.
+            ThreadUnknown: there is no such thread, but it has approved calls.
         """
         if not state.exists:
             if await self._has_approved(run):
@@ -241,13 +241,14 @@ class StoreThreads(Threads):
         """See `Threads.mark`."""
         key, conn = self._facts(run), self._store.conn
         if mark:
-            # Kept: without the mark, a job would resume it by itself, in any process.
+            # A durable write: without the mark, a job in any process would resume the
+            # thread.
             await conn.keep(["HSET", key, HALTED, mark])
         else:
             await conn.command("HDEL", key, HALTED)
 
     async def unfinished(self, run: RunRef) -> list[str]:
-        """Return ids of the approvals in which something is still to happen."""
+        """Return ids of the run's unfinished approvals."""
         keys = self._at(run).keys
         return await self._store.approvals.unfinished_of_run(keys, run)
 
@@ -273,10 +274,10 @@ class StoreThreads(Threads):
 
 @asynccontextmanager
 async def thread_lease(store: Store, at: ThreadRef) -> AsyncGenerator[Lease]:
-    """Hold the right to run a thread; it may end inside the block at any time.
+    """Acquire the right to run a thread; it may end inside the block at any time.
 
     Raises:
-        ThreadUnavailable: when another process runs it.
+        ThreadUnavailable: another process runs it.
     """
     threads, name = store.threads, (at.agent, at.thread)
     async with threads.lease(at.keys, *name) as lease:
@@ -290,14 +291,14 @@ async def thread_lease(store: Store, at: ThreadRef) -> AsyncGenerator[Lease]:
 async def under_lease(
     store: Store, at: ThreadRef, work: Callable[[], Awaitable[T]]
 ) -> T:
-    """Run ``work`` as the only one who runs this thread; see `while_held`.
+    """Run ``work`` under the thread's lease; see `while_held`.
 
-    Two processes that resume one thread at a time lose its continuation: both are
-    told "ok", and the model is never called again.
+    Two processes that resume one thread at the same time lose its continuation: both
+    get "ok", and the model is never called again.
 
     Raises:
-        ThreadUnavailable: when another process runs it.
-        LeaseLost: when the lease was lost and the work was stopped.
+        ThreadUnavailable: another process runs it.
+        LeaseLost: the lease was lost and the work was stopped.
     """
     return await while_held(thread_lease(store, at), work)
 
@@ -307,11 +308,11 @@ async def answers_for(
 ) -> Answers:
     """Collect the answers of all decided items that this thread asks about.
 
-    A question counts only when our own record says that its item belongs to this
-    thread's run and to this hash: the question itself is the agent's word.
+    A question counts only if the stored record confirms that its item belongs to this
+    thread's run and to this hash: the question itself comes from the agent.
 
     Raises:
-        GraphError: when the agent gives itself another name than the settings do.
+        GraphError: the agent's own name differs from the name in the settings.
     """
     found = await find_answers(store, run, questions_of(pending))
     return Answers.to(pending, found)

@@ -1,7 +1,7 @@
 """Evaluate calls by the current policy, from one reading of the store for all of them.
 
-A turn may have dozens of calls that one gesture decides. What their evaluations depend
-on is read together, whatever their number; the rest needs no store.
+One gesture may decide dozens of calls of a turn. The inputs of all their evaluations
+are read together; the evaluation itself needs no store.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.windows import ItemUses, held_in
 
-# Each takes readings of its own, and this runs whenever the policy changes.
+# Each takes separate readings, and this runs at each change of the policy.
 MOST_LOOKED_AT = 1_000
-"""How many approvals are looked at, those that are due soonest."""
+"""Most approvals that are checked for dead ends, the soonest due first."""
 
 
 @dataclass(frozen=True)
 class Beside:
-    """What calls that are approved first by the same gesture leave for later ones.
+    """The effects of calls that the same gesture approves first on later ones.
 
     Attributes:
         precedents: these calls by their effect.
-        micro: by window key, what they add to what is reserved.
+        micro: by window key, the amount they add to the reservations.
     """
 
     precedents: Mapping[str, Sequence[Precedent]] = field(
@@ -72,9 +72,9 @@ NOTHING: Final = Beside()
 
 @dataclass(frozen=True)
 class CurrentEvaluation:
-    """What the policy of now says of a call, and what the call uses by it.
+    """The evaluation of a call by the current policy, and the inputs it depends on.
 
-    ``freeze`` is what stops the call, if somebody froze it.
+    ``freeze`` is the freeze that stops the call, if any.
     """
 
     policy_now: PolicyDecision
@@ -92,7 +92,7 @@ class WaitingCall:
 
     @property
     def agent(self) -> str:
-        """Return whose call it is; of a standing approval, whose calls it covers."""
+        """Return the agent of the call, or of the calls a standing approval covers."""
         bounds = self.item.bounds
         return self.approval.agent if bounds is None else bounds.agent
 
@@ -104,23 +104,23 @@ class WaitingCall:
 
     @property
     def requester(self) -> str:
-        """Return the Slack id of who asked the agent, or ""."""
+        """Return the Slack id of the requester, or ""."""
         return self.approval.requester.user if self.approval.requester else ""
 
 
 @dataclass(frozen=True)
 class ReadCall:
-    """A waiting call, and what its evaluation depends on, as of one moment.
+    """A waiting call, and the inputs of its evaluation at one moment.
 
     Attributes:
-        policy: in force.
-        keys: of the tenant of its run.
-        call: see there.
-        effect: by which earlier calls count as the same.
-        usage: what it uses of windows.
-        totals: what these come to, its own use included once.
-        held: by window key, what is reserved in it without any other call.
-        load: where its agent stands.
+        policy: the policy in force.
+        keys: keys of the tenant of its run.
+        call: the call.
+        effect: its effect; earlier calls with an equal effect are precedents.
+        usage: its window usage.
+        totals: totals of its windows, including its use once.
+        held: current sums of windows, by window key.
+        load: state of its agent.
     """
 
     policy: Policy
@@ -133,9 +133,9 @@ class ReadCall:
     load: AgentLoad
 
     def evaluated(self, beside: Beside = NOTHING) -> CurrentEvaluation:
-        """Evaluate the call; ``beside`` is what calls leave that are approved first.
+        """Evaluate the call; ``beside`` has the effects of calls approved first.
 
-        Totals count what the call uses once, and everything else that is reserved.
+        Totals include the use of this call once, and all other reservations.
         """
         approval, item, policy = self.call.approval, self.call.item, self.policy
         freeze = freeze_of(self.load, self.call.agent, self.call.tool)
@@ -170,12 +170,12 @@ class ReadCall:
             agent=approval.agent,
             tool=item.tool,
             args=self.call.args,
-            # The agent's schema is pinned in the item since the call was submitted.
+            # The item has the agent's schema from the submission.
             declared_schema=None,
             facts=with_precedents(facts, past),
         ).with_(effect=self.effect, past=past, stopped=stopped)
-        # Compared only where the evaluation depends on them: of many who approve the
-        # same at once, each would else have to evaluate again after all those before.
+        # Precedents are compared only if the evaluation depends on them. Otherwise many
+        # approvals of the same effect at once would all have to be evaluated again.
         depends = past.same_by or reads_precedents(policy, approval.agent, item.tool)
         used = EvaluationInputs(self.usage.uses, totals, known if depends else None)
         return CurrentEvaluation(policy_now, used, freeze)
@@ -192,14 +192,14 @@ class ReadCall:
 async def read_calls(
     store: Store, policy: Policy, calls: Sequence[WaitingCall]
 ) -> list[ReadCall]:
-    """Read what the evaluations of calls of one tenant depend on.
+    """Read the inputs of the evaluations of calls of one tenant.
 
-    That of one agent's calls, and the totals of windows, are read as of one moment.
+    The inputs of one agent's calls are from one moment, and so are all window totals.
     """
     if not calls:
         return []
     tenant = calls[0].approval.tenant
-    # Calls that one gesture decides are of one run, or share a card: of one agent.
+    # The calls of one gesture belong to one run, or share a card and thus an agent.
     keys = store.keys_of_tenant(tenant)
     effects = await aside(partial(_effects, policy, calls), [one.args for one in calls])
     usages = [_usage(policy, keys, one) for one in calls]
@@ -247,9 +247,8 @@ def _usage(policy: Policy, keys: Keys, call: WaitingCall) -> CallUsage:
         item.tool,
         call.args,
         requester=call.requester,
-        # The pinned schema, as at the submission: another one could give the same
-        # resource another key, and the use would be counted apart from what is
-        # reserved.
+        # The pinned schema from the submission. Another schema could give the same
+        # resource another key, and the use would be counted apart from its reservation.
         declared_schema=item.args_schema,
     )
 
@@ -274,8 +273,8 @@ def _effect(policy: Policy, call: WaitingCall) -> str:
 async def _totals(
     store: Store, keys: Keys, calls: Sequence[WaitingCall], usages: Sequence[CallUsage]
 ) -> tuple[list[dict[str, int]], dict[str, int]]:
-    """Return the totals of each call by name, and what each window holds, by key."""
-    # What one call leaves for another one is only asked where there are several.
+    """Return each call's totals by name, and the current sums of windows by key."""
+    # Only several calls can affect each other: a single call needs no sums.
     windows = sorted(
         {use.window for one in usages for use in one.uses if len(calls) > 1}
     )
@@ -294,10 +293,10 @@ async def _totals(
 def call_of(
     approval: Approval, index: int, decision: Decision | None
 ) -> WaitingCall | None:
-    """Return what would run by a decision on one call of an approval.
+    """Return the call that would run by a decision on one call of an approval.
 
-    None where there is no decision, no such call, or arguments that are not strict
-    JSON, for which the decision itself is refused.
+    None without a decision, without such a call, or if the arguments are not strict
+    JSON: then the decision is refused.
     """
     if decision is None or not 0 <= index < len(approval.items):
         return None
@@ -305,7 +304,7 @@ def call_of(
     args = item.args
     if isinstance(decision, Edit):
         try:
-            # The strict copy, as the edit itself will be read, since that runs.
+            # The strict copy, because the edit is read the same way before it runs.
             args = accept_object(decision.args)
         except BadJson:
             return None
@@ -319,7 +318,7 @@ async def evaluate_decision(
     index: int,
     decision: Decision | None,
 ) -> CurrentEvaluation | None:
-    """Evaluate what would run by a decision on one call, as of now; see `call_of`."""
+    """Evaluate the call that would run by a decision now; see `call_of`."""
     edited = [decision.args] if isinstance(decision, Edit) else ()
     call = await aside(partial(call_of, approval, index, decision), edited)
     if call is None:
@@ -347,9 +346,9 @@ async def evaluate_waiting(
 def shown_as(
     approval: Approval, evaluated: Mapping[int, CurrentEvaluation]
 ) -> Approval:
-    """Return an approval whose waiting calls need what they were evaluated to need.
+    """Return an approval whose waiting calls have their evaluated requirements.
 
-    It is for showing: nothing is written.
+    For display only: nothing is written.
     """
     items = approval.items
     return approval.replacing(
@@ -358,19 +357,19 @@ def shown_as(
 
 
 async def as_of_now(store: Store, policy: Policy, approval: Approval) -> Approval:
-    """Return an approval whose waiting calls need what the current policy asks for."""
+    """Return an approval whose waiting calls have the current policy's requirements."""
     return shown_as(approval, await evaluate_waiting(store, policy, approval))
 
 
 def counts_in_windows(policy: Policy, approval: Approval) -> bool:
-    """Return whether the uses of a waiting call are added up with those of others."""
+    """Return whether a window adds a waiting call's uses to those of other calls."""
     rules = policy.windows.values()
     waiting = (item for item in approval.items if item.is_pending)
     return any(rule.covers(item.tool) for item in waiting for rule in rules)
 
 
 def depends_on_others(policy: Policy, approval: Approval) -> bool:
-    """Return whether what other calls do may change what a waiting call needs."""
+    """Return whether other calls may change the requirements of a waiting call."""
     waiting = (item for item in approval.items if item.is_pending)
     return counts_in_windows(policy, approval) or any(
         reads_precedents(policy, approval.agent, item.tool) for item in waiting
@@ -378,16 +377,16 @@ def depends_on_others(policy: Policy, approval: Approval) -> bool:
 
 
 async def dead_ends(store: Store, policy: Policy, *, tenant: str) -> list[Item]:
-    """Return waiting calls that nobody can approve by this policy.
+    """Return waiting calls without possible approvers under this policy.
 
-    The policy changes while calls wait: people are replaced, roles get other names, a
-    tool is forbidden. Such a call can still be rejected, and it ends by its own time;
-    the operator of the gateway should know of it before.
+    The policy changes while calls wait: people are replaced, roles are renamed, a tool
+    is forbidden. Such a call can still be rejected, and it expires. The operator of the
+    gateway should learn of it before that.
 
     Args:
-        store: has the calls.
-        policy: that is in force.
-        tenant: whose calls.
+        store: the store with the calls.
+        policy: the policy in force.
+        tenant: the tenant of the calls.
 
     Raises:
         StoreUnavailable: when the store does not answer.

@@ -1,7 +1,7 @@
-"""Propose, list and revoke standing approvals; confirm that their givers hold roles.
+"""Propose, list and revoke standing approvals; confirm the roles of their givers.
 
 A proposal is an approval like any other: it is opened here, and decided by
-`keyturn.gateway.service.reviews`. Nothing here lets a call run.
+`keyturn.gateway.service.reviews`. This module decides none.
 """
 
 from __future__ import annotations
@@ -64,9 +64,8 @@ from keyturn.gateway.store.turn_opener import Preconditions
 
 # Match a turn's calls to the standing approvals that cover them.
 #
-# The calls were evaluated before: only what the policy gives to people at tier
-# ``approve`` is looked at. What is found here is compared again in the step that opens
-# the turn.
+# The calls were evaluated before. Only calls that need people at tier ``approve`` can
+# be covered. The step that opens the turn checks the matches again.
 
 
 async def covered(
@@ -76,17 +75,17 @@ async def covered(
     load: AgentLoad,
     evaluated: Sequence[EvaluatedCall],
 ) -> list[EvaluatedCall]:
-    """Return the calls of a turn, those that are covered with their approval.
+    """Return the calls of a turn; covered calls get their standing approval.
 
     Args:
-        store: where the standing approvals are.
-        keys: of the tenant.
+        store: the store with the standing approvals.
+        keys: keys of the tenant.
         same: the turn, and the effects of its calls.
-        load: what was read of its agent.
-        evaluated: its calls, in their order.
+        load: state of its agent.
+        evaluated: its calls in their order.
     """
     found = list(evaluated)
-    # Who asked earlier is not known, and may have given it.
+    # An earlier requester is unknown, and may be a giver.
     if load.thread.is_partial:
         return found
     agent, policy = same.turn.ref.agent, same.policy
@@ -107,7 +106,7 @@ async def covered(
 
 
 async def standing_of(store: Store, item: Item) -> Approval | None:
-    """Return the standing approval that covered a call, if any, as it stands."""
+    """Return the standing approval that covered a call in its current state, if any."""
     if item.cover is None:
         return None
     found = await store.approvals.load(item.cover.approval)
@@ -116,19 +115,19 @@ async def standing_of(store: Store, item: Item) -> Approval | None:
 
 def _may_be_covered(one: EvaluatedCall) -> bool:
     is_asked = not one.refusal and one.evaluation.can_cover
-    # A business state is what its approver saw; nobody looks at this one.
+    # An approver has to see the business state, and a covered call has no approver.
     is_plain = one.call.state is None and not one.call.problem
-    # What a model wants people to look at is not what they meant by similar.
+    # A call that triage raised is not similar to the approved one.
     raised = one.triage_result.raised_to if one.triage_result else None
-    # Nor is what it could not look at: an agent may have made it fail.
+    # Nor is a call without an assessment: an agent may have made triage fail.
     is_plain = is_plain and raised is None and not one.has_no_opinion
     return is_asked and is_plain and bool(one.effect)
 
 
 async def read_in_force(store: Store, keys: Keys, policy: Policy) -> list[Loaded]:
-    """Return a tenant's standing approvals, proposals too, the oldest first.
+    """Return a tenant's standing approvals and proposals, the oldest first.
 
-    What the policy of now ends is ended on the way, for good.
+    Those that the current policy ends are ended here, permanently.
 
     Raises:
         StoreUnavailable: when the store does not answer.
@@ -147,7 +146,7 @@ async def read_in_force(store: Store, keys: Keys, policy: Policy) -> list[Loaded
 
 
 class _Chosen:
-    """Chooses for one call after the other; each sees the uses of those before it."""
+    """Chooses standing approvals call by call, counting the uses of earlier calls."""
 
     def __init__(
         self, same: TurnPrecedents, load: AgentLoad, standing: dict[str, Approval]
@@ -175,9 +174,9 @@ class _Chosen:
         return one
 
     def _is_first(self, position: int, effect: str) -> bool:
-        """Return whether nothing with the same effect was decided or is in this turn.
+        """Return whether no earlier call, decided or in this turn, has the same effect.
 
-        What people rejected before goes to people again, as what was done does.
+        A repetition of a rejected or executed call needs people again.
         """
         is_known = any(
             self._same.has_precedent(position, self._load, kind)
@@ -201,13 +200,13 @@ class _Chosen:
 async def rejection_of(
     store: Store, policy: Policy, approval: Approval, items: Sequence[Item]
 ) -> dict[str, object]:
-    """Return what a decision writes of its rejections; end what they end.
+    """Return the store effects of rejections, and end the standing approvals they end.
 
     Args:
-        store: where standing approvals are.
-        policy: in force.
+        store: the store with the standing approvals.
+        policy: the policy in force.
         approval: the next version of the approval.
-        items: those that were decided.
+        items: the decided items.
 
     Raises:
         StoreUnavailable: when it is not known that the standing approvals have ended.
@@ -216,7 +215,7 @@ async def rejection_of(
     calls = [one for one in rejected if not (one.is_standing or one.is_question)]
     if calls:
         keys = store.keys_of_tenant(approval.tenant)
-        # Before the rejection is written: a crash in between leaves too little allowed.
+        # Before the rejection is written: a crash in between errs on the safe side.
         await end_those(
             store,
             keys,
@@ -257,7 +256,7 @@ async def end_standing(
         return False
     if not isinstance(found, Write):
         return False
-    # After the record: one that is listed and has ended costs a look.
+    # After the record: an ended entry in the list costs only one reading.
     await store.standing.drop(keys, approval_id)
     logger.info("standing.ended approval=%s why=%s", approval_id, reason)
     return True
@@ -266,9 +265,9 @@ async def end_standing(
 async def end_those(
     store: Store, keys: Keys, is_ended: Callable[[Approval], bool], reason: str
 ) -> list[str]:
-    """End all standing approvals of a tenant that a condition holds of.
+    """End all standing approvals of a tenant that meet a condition; return their ids.
 
-    Proposals that still wait for people are among them.
+    This includes proposals that still wait for people.
 
     Raises:
         StoreUnavailable: when one of them is not known to have ended.
@@ -286,10 +285,10 @@ async def end_those(
 
 
 MOST_SHOWN = 1_500
-"""Characters of the arguments that have to be equal: more do not fit on a card."""
+"""Most characters of the arguments that have to be equal: more do not fit on a card."""
 
 MOST_LISTED = 100
-"""Standing approvals of a tenant at once: each call that may be covered reads them."""
+"""Most standing approvals of a tenant: each call that may be covered reads them all."""
 
 _UNLIMITED = 1_000_000_000
 _TOO_LONG = "What would have to be equal does not fit on a card."
@@ -304,7 +303,7 @@ class StandingService(PolicyService):
     """The standing approvals of one tenant."""
 
     def offer(self, approval: Approval, index: int) -> Offer | str:
-        """Return what may be allowed from a call; else why nothing, as a sentence."""
+        """Return the standing approval that a call offers; else why not, in words."""
         item, policy = approval.items[index], self._policy()
         rule = similar_rule(policy, approval.agent, item.tool)
         if rule is None or not item.can_cover or item.is_question or item.is_standing:
@@ -324,7 +323,7 @@ class StandingService(PolicyService):
     def bounds(
         self, approval: Approval, index: int, chosen: Chosen, now_ms: int
     ) -> Bounds | str:
-        """Return the bounds that a person chose; else why they cannot be, in words."""
+        """Return the chosen bounds; else why they are refused, in words."""
         offer = self.offer(approval, index)
         if isinstance(offer, str):
             return offer
@@ -351,13 +350,13 @@ class StandingService(PolicyService):
     async def propose(
         self, approval: Approval, index: int, chosen: Chosen, by: Reviewer
     ) -> Approval | str:
-        """Open a standing approval that waits for its people; else say why not.
+        """Open a standing approval that waits for its givers; else return why not.
 
         Args:
-            approval: of the call at hand, as the person saw it.
-            index: the call.
-            chosen: what they chose.
-            by: who proposes it; they have no vote by that.
+            approval: the approval of the call at hand, as the person saw it.
+            index: index of the call.
+            chosen: the person's choices.
+            by: the person; proposing is no vote.
 
         Raises:
             StoreUnavailable: when it is not known to be opened.
@@ -382,7 +381,7 @@ class StandingService(PolicyService):
         return found.approval
 
     async def read(self, approval_id: str) -> Loaded | None:
-        """Return a standing approval as it stands; None for anything else."""
+        """Return a standing approval in its current state; None for any other id."""
         loaded = await self._store.approvals.load(approval_id)
         if loaded is None or loaded.approval.tenant != self._tenant:
             return None
@@ -391,12 +390,12 @@ class StandingService(PolicyService):
     async def in_force(self) -> AsyncGenerator[Loaded]:
         """Yield the standing approvals that may cover calls, the oldest first.
 
-        What has to end by itself is ended on the way.
+        Those that the current policy ends are ended here.
 
         Raises:
             StoreUnavailable: when the store does not answer.
         """
-        # Only by time: one that is not there may be about to be opened.
+        # Only by time: an entry without a record may be about to be opened.
         await self._store.standing.drop_overdue(self._keys)
         found = await read_in_force(self._store, self._keys, self._policy())
         for one in found:
@@ -409,12 +408,12 @@ class StandingService(PolicyService):
     async def confirm(
         self, standing: Approval, people: list[Reviewer], *, asked_ms: int
     ) -> None:
-        """Keep one whose givers still hold their roles, and end one of others.
+        """Confirm a standing approval, or end it if its givers lost their roles.
 
         Args:
-            standing: in force.
-            people: its voters, as Slack describes them now.
-            asked_ms: the store's clock from before Slack was asked.
+            standing: a standing approval in force.
+            people: its voters with their current data from Slack.
+            asked_ms: the store's time before the request to Slack.
 
         Raises:
             StoreUnavailable: when it is not known to be written.
@@ -428,9 +427,9 @@ class StandingService(PolicyService):
             )
 
     def forbidden(self, standing: Approval, by: Reviewer) -> Forbidden | None:
-        """Return why somebody may not revoke it; None when they may.
+        """Return why a person may not revoke it; None when they may.
 
-        Anybody who may reject such a call may, and so may each of its givers.
+        Its givers may, and so may everyone with the right to reject such a call.
         """
         item = standing.items[0]
         rules = evaluate_standing(
@@ -474,7 +473,7 @@ class StandingService(PolicyService):
         decision = evaluate_standing(
             policy, bounds, opened_by=policy.digest, opened_ms=now_ms
         )
-        # The people of the call at hand as well: a rule may have asked for them.
+        # Also the approvers of the call at hand: a rule may have required them.
         requirement = stricter(source.requirement, decision.requirement)
         approval_id = store_keys.approval_id(self._keys.tenant, secrets.token_hex(16))
         ctx = Context(
@@ -486,7 +485,7 @@ class StandingService(PolicyService):
             tool_call_id=ALLOW_SIMILAR,
         )
         document = _document(bounds, ctx)
-        # Who chose the bounds is to them what an editor is to a call.
+        # The person who chose the bounds counts as their editor.
         barred = () if requirement.editor_may_vote else (by.person,)
         item = Item(
             **decision.with_(requirement=requirement).kept,
@@ -526,13 +525,13 @@ class StandingService(PolicyService):
                 message_id=standing.message_id,
             ),
             (standing,),
-            # Nobody submits it again.
+            # No verdicts: it is never submitted again.
             verdicts=b"",
             events=(opened_event(standing, by),),
             thread=(standing.agent, standing.thread),
             preconditions=Preconditions(
                 names=(),
-                # Not the agent's own: a person proposes it.
+                # No limit for agents applies: a person proposes it.
                 waiting=_UNLIMITED,
                 requests_10m=_UNLIMITED,
                 run_ref=standing.run_ref,

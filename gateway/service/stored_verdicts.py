@@ -1,7 +1,7 @@
 """Replay the verdicts of a turn, and revoke those that the current policy denies.
 
-A turn is evaluated once. What was auto-approved may still be asked about later,
-by a process that takes the turn over; then a freeze or another policy counts.
+A turn is evaluated once. A process that takes the turn over may submit it again; then a
+freeze or another policy can revoke auto-approved calls.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class StoredVerdicts(Record):
 
     Attributes:
         policy: digest of the policy.
-        verdicts: in the order of the calls. Empty where an approval of the turn was
+        verdicts: in the order of the calls. Empty if an approval of the turn was
             erased.
     """
 
@@ -71,15 +71,15 @@ class StoredVerdicts(Record):
             body = _checked(sealing, turn_key, line, rest)
             body = decrypted(sealing.conn, (Sealed.VERDICTS, turn_key), body)
             return cls.model_validate_json(unpacked(body))
-        # pydantic's ValidationError is a ValueError. Its text would name what is
-        # stored, so only the key of the turn goes on.
+        # pydantic's ValidationError is a ValueError. Its text contains stored data, so
+        # only the key of the turn is passed on.
         except ValueError as error:
             raise CorruptRecord(turn_key) from error
 
     def dumped(self, sealing: Sealing, turn_key: str) -> bytes:
-        """Return what to store: a line with the ids of its approvals, then the rest.
+        """Return the bytes to store: a line with approval ids, then the sealed rest.
 
-        The ids stand apart because the store keeps a turn as long as they are open.
+        The ids are separate because the store keeps a turn while they are open.
         """
         approvals = dict.fromkeys(
             approval_of(one.item_id)[0] for one in self.verdicts if one.item_id
@@ -88,18 +88,18 @@ class StoredVerdicts(Record):
 
     @property
     def is_erased(self) -> bool:
-        """Return whether an approval of the turn was erased: nothing of it follows."""
+        """Return whether an approval of the turn was erased; then no call runs."""
         return not self.verdicts
 
     @classmethod
     def of_erased(cls, turn: Turn) -> StoredVerdicts:
-        """Return what is answered to a turn that is over."""
+        """Return denials for all calls of a turn with an erased approval."""
         return cls(policy="", verdicts=tuple(map(_over, turn.calls)))
 
     def about(self, turn: Turn) -> StoredVerdicts:
         """Return the verdicts on the calls of a turn that is submitted again.
 
-        It may leave out calls, as an agent does whose other calls have ended.
+        The turn may omit calls, because an agent omits calls that have ended.
 
         Raises:
             RefReused: when a call was not in the turn with these arguments.
@@ -112,7 +112,7 @@ class StoredVerdicts(Record):
         return self.with_(verdicts=tuple(given[key] for key in keys))
 
     def is_of(self, policy: Policy) -> bool:
-        """Return whether this very policy gave these verdicts."""
+        """Return whether these verdicts are from this policy."""
         return self.policy == policy.digest
 
     def halted(self, load: AgentLoad, agent: str) -> StoredVerdicts:
@@ -122,9 +122,9 @@ class StoredVerdicts(Record):
 
 
 def erased_turn(sealing: Sealing, approval: Approval) -> bytes:
-    """Return what to store of a turn of which an approval is erased; "" for no turn.
+    """Return the bytes to store for the turn of an erased approval; b"" without a turn.
 
-    It has no words and no calls.
+    They contain no words and no calls.
     """
     if approval.is_standing:
         return b""
@@ -135,7 +135,7 @@ def erased_turn(sealing: Sealing, approval: Approval) -> bytes:
 async def read_verdicts(
     store: Store, keys: Keys, turn_key: str, stored: bytes, *, ref: TurnRef
 ) -> StoredVerdicts:
-    """Read what is stored of a turn; report what is not believed.
+    """Read the stored verdicts of a turn; report them if they are not valid.
 
     Raises:
         CorruptRecord: when it is damaged, or not sealed as this turn's.
@@ -178,7 +178,7 @@ def _over(call: ProposedCall) -> Verdict:
 
 
 def _checked(sealing: Sealing, turn_key: str, line: bytes, rest: bytes) -> bytes:
-    """Return the packed JSON of stored verdicts, which is behind their seal."""
+    """Return the packed JSON of stored verdicts after a check of their seal."""
     seal, body = rest[:SEAL_BYTES], rest[SEAL_BYTES:]
     if not sealing.is_valid(Sealed.VERDICTS, _place(turn_key, line), body, seal):
         raise ValueError("not sealed")
@@ -191,7 +191,7 @@ def _place(turn_key: str, line: bytes) -> tuple[str, str]:
 
 def recheck_verdict(verdict: Verdict, tier: Tier) -> Verdict:
     """Return the verdict for a call that has this tier now."""
-    # Held calls keep their verdict: their claim asks the policy again.
+    # Calls that need a claim keep their verdict: the claim evaluates them again.
     if not verdict.runs_unclaimed or tier.is_auto_approved:
         return verdict
     reason = FORBIDDEN if tier is Tier.DENY else NEEDS_A_PERSON
@@ -199,17 +199,17 @@ def recheck_verdict(verdict: Verdict, tier: Tier) -> Verdict:
 
 
 def refused(verdict: Verdict, reason: str) -> Verdict:
-    """Return the verdict that takes another one back."""
+    """Return the denial that replaces a verdict."""
     return verdict.with_(kind=VerdictKind.DENY, tier=Tier.DENY, reason=reason)
 
 
 async def totals_with(store: Store, head: str, one: CallUsage) -> dict[str, int]:
-    """Return what the windows of a cleared call come to, its own share counted once.
+    """Return the totals of a cleared call's windows, counting its share once.
 
     Args:
-        store: where the windows are.
-        head: a key of the same tenant that holds nothing.
-        one: what the call uses.
+        store: the store with the windows.
+        head: an empty key of the same tenant.
+        one: the call's window usage.
     """
     counted = {use.name: await _is_counted(store, use) for use in one.reserved}
     asked = [_without_share(use) if counted[use.name] else use for use in one.reserved]
@@ -230,6 +230,6 @@ def _without_share(use: Use) -> Use:
 
 def _halted(verdict: Verdict, load: AgentLoad, agent: str) -> Verdict:
     if not verdict.runs_unclaimed:
-        return verdict  # its claim asks
+        return verdict  # its claim checks freezes
     freeze = denials.freeze_of(load, agent, verdict.tool)
     return refused(verdict, denials.freeze_message(freeze)) if freeze else verdict

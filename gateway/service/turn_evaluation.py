@@ -1,6 +1,6 @@
-"""Evaluate the calls of a turn, one after the other, by what was read before.
+"""Evaluate the calls of a turn in their order, from facts that were read before.
 
-The agent's own code may give hints, and triage, a model, may raise a call's tier.
+The agent's code may give hints, and triage, a model, may raise a call's tier.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from keyturn.gateway.triage.assessment import apply_assessment
 from keyturn.gateway.triage.request import request_of
 
 MAX_DESCRIPTION = 200
-"""Longest description of an agent's that stands on a card; a longer one is cut."""
+"""Most characters of an agent's description on a card; a longer one is cut."""
 
 _DEFAULT = re.compile(
     r"\s*Tool execution requires approval\s*(\n\nTool: .*\nArgs: .*)?", re.DOTALL
@@ -67,11 +67,11 @@ def evaluated_calls(
 
     Args:
         same: the turn, and the effects of its calls.
-        load: what was read of its agent.
-        usage: of each call.
-        totals: what the windows of each call come to.
-        triaged: what triage thought of calls, by position.
-        drawn: positions of the calls that a spot check was drawn of.
+        load: state of its agent.
+        usage: window usage of each call.
+        totals: totals of each call's windows, by name.
+        triaged: assessments of calls by triage, by position.
+        drawn: positions of the calls drawn for a spot check.
     """
     evaluated: list[EvaluatedCall] = []
     turn, policy, ran = same.turn, same.policy, Counter[str]()
@@ -90,8 +90,7 @@ def evaluated_calls(
             refusal = call.problem
         elif not refusal and evaluation.tier.needs_people:
             refusal = denials.over_limit(load, policy.protect, held)
-            # Calls of one turn count against the limit together, and a refused one does
-            # not.
+            # All calls of a turn count against the limit, except refused ones.
             held += not refusal
         ran[effect] += not refusal and evaluation.tier.is_auto_approved
         triage_result = assessed.result if assessed else None
@@ -113,7 +112,7 @@ def evaluated_calls(
 
 
 def requester_of(load: AgentLoad) -> str:
-    """Return the Slack id of who asked the agent; "" when nobody is known."""
+    """Return the Slack id of the requester; "" when unknown."""
     return load.thread.requester.user if load.thread.requester else ""
 
 
@@ -123,7 +122,7 @@ def is_returned_unasked(policy: Policy, call: ProposedCall) -> bool:
 
 
 def _raised_if_invalid(call: ProposedCall) -> Sequence[Raise]:
-    """Never auto-approve a call that does not fit: nobody knows what it would do."""
+    """Raise a call that does not fit its tool: its effect is unknown."""
     return (Raise(to=Tier.APPROVE, reason=denials.MISFIT),) if call.problem else ()
 
 
@@ -160,11 +159,11 @@ def evaluate_call(
 
 @dataclass(frozen=True)
 class TriagedCall:
-    """What triage comes to for one call.
+    """The result of triage for one call.
 
     Attributes:
         was: the tier without triage.
-        result: what is kept of the assessment.
+        result: the part of the assessment to keep.
         failure: why there is no assessment; empty when there is one.
     """
 
@@ -180,11 +179,11 @@ class TriagedCall:
 
 
 class TurnTriage:
-    """Triage of one turn: the turn may be evaluated again, a call is put to it once.
+    """Triage of one turn: it gets each call once, even if the turn is evaluated again.
 
     Args:
-        triage: None when there is none.
-        turn: whose calls are put to it.
+        triage: the triage model; None without one.
+        turn: the turn.
     """
 
     def __init__(self, triage: Triage | None, turn: Turn) -> None:
@@ -196,16 +195,16 @@ class TurnTriage:
     async def assess(
         self, evaluated: Sequence[EvaluatedCall], *, now_ms: int
     ) -> Mapping[int, TriagedCall]:
-        """Return what triage comes to, by the position of the call in the turn.
+        """Return the results of triage, by the position of the call in the turn.
 
-        All calls that the policy puts to triage are asked about at the same time.
+        Triage gets all calls that the policy selects at the same time.
 
         Args:
             evaluated: every call of the turn, evaluated without triage.
             now_ms: the store's clock.
         """
-        # A turn may be evaluated many times (`_ATTEMPTS` in submitting.py); triage,
-        # which costs time and money, is asked about a call once.
+        # A turn may be evaluated many times (`_ATTEMPTS` in submitting.py). Triage
+        # costs time and money, so it gets each call once.
         new = [
             (position, one, one.evaluation.triage)
             for position, one in enumerate(evaluated)
@@ -236,9 +235,9 @@ class TurnTriage:
         return await ask(self._triage, request, rule.timeout - self._spent())
 
     def _spent(self) -> timedelta:
-        """Return how long triage took already; a turn waits for it once."""
+        """Return the time that triage of this turn has taken so far."""
         now_s = asyncio.get_running_loop().time()
-        # The first question starts the time for all: later ones get what is left of it.
+        # The first question starts the time for all; later ones get the rest of it.
         if self._began_s is None:
             self._began_s = now_s
         return timedelta(seconds=now_s - self._began_s)
@@ -247,9 +246,9 @@ class TurnTriage:
 def triage_events(
     triaged: Mapping[int, TriagedCall], proposal: Proposal, source: Source
 ) -> Iterator[Event]:
-    """Yield events on what triage raised and where it failed, without its rationale.
+    """Yield events for the raises and failures of triage, without its rationale.
 
-    The rationale may quote arguments, so it is kept with the call and nowhere else.
+    The rationale may quote arguments, so only the call's record has it.
     """
     for position, one in sorted(triaged.items()):
         raised_to, verdict = one.result.raised_to, proposal.verdicts[position]
@@ -272,7 +271,7 @@ def triage_events(
 
 
 def _may_wait(one: EvaluatedCall) -> bool:
-    # What is refused anyway, or cannot be a document, is not worth a model's time.
+    # Refused calls, and calls that cannot be a document, are not worth a model's time.
     return not one.refusal and is_strict(one.call.args)
 
 
@@ -281,8 +280,8 @@ def _triaged(was: Tier, rule: TriageRule, response: TriageResponse) -> TriagedCa
     if assessment is None:
         return TriagedCall(was, TriageResult(), response.failure or "")
     tier = apply_assessment(was, assessment, may_deny=rule.may_deny)
-    # Kept only with a raise: the author of the arguments may have steered the text, and
-    # without a raise it would speak for the call.
+    # The rationale is kept only with a raise. The author of the arguments may have
+    # steered the text, and without a raise it would argue for the call.
     if tier is was:
         return TriagedCall(was, TriageResult(score=assessment.score))
     result = TriageResult(
@@ -292,21 +291,21 @@ def _triaged(was: Tier, rule: TriageRule, response: TriageResponse) -> TriagedCa
 
 
 Evaluate = Callable[[Tier | None], Evaluation]
-"""What policy says of one call, given the tier that its agent asks for."""
+"""Evaluates one call by the policy, given the tier that its agent requests."""
 
 
 def apply_hint(evaluate: Evaluate, hint: CallHint | None) -> Evaluation:
-    """Return policy's evaluation as a hint changes it: raised, narrowed, or as it was.
+    """Return the policy's evaluation with a hint applied: raised, narrowed or the same.
 
     An attacker who can forge a hint gains nothing. Only ``approve`` can be loosened, to
-    ``auto``, only where policy says ``overridable``, and no further than its rules of
-    ``raise`` let it. A reviewer's ``reject`` is never taken away. The description
-    never stands in for the policy's, and is left out where the policy hides
-    arguments, because it may spell them out.
+    ``auto``, only if the policy has ``overridable``, and only as far as its ``raise``
+    rules allow. A reviewer can always ``reject``. The description never replaces the
+    policy's, and it is dropped if the policy hides arguments, because it may contain
+    them.
 
     Args:
-        evaluate: asks the policy about this call; pure, called once or twice.
-        hint: of the agent's own code; None changes nothing.
+        evaluate: evaluates this call by the policy; pure, called once or twice.
+        hint: from the agent's code; None changes nothing.
     """
     evaluation = evaluate(None)
     if hint is None:
@@ -322,11 +321,11 @@ def apply_hint(evaluate: Evaluate, hint: CallHint | None) -> Evaluation:
 
 
 def _tier_by_hint(evaluation: Evaluation, hint: CallHint) -> Tier | None:
-    """Return the tier to which a hint moves a call; None when it moves nothing."""
+    """Return the tier to which a hint moves a call; None for no change."""
     if hint.hold is True and evaluation.tier.is_auto_approved:
         return Tier.APPROVE
-    # Only `approve` can be loosened. A call that a rule raised to `escalate` must not
-    # lose its review by a hint of the agent's own code.
+    # Only `approve` can be loosened: a hint of the agent's code must not remove the
+    # review of a call that a rule raised to `escalate`.
     may_loosen = evaluation.overridable and evaluation.tier is Tier.APPROVE
     if hint.hold is False and may_loosen:
         return Tier.AUTO
@@ -338,7 +337,7 @@ def _narrowed(
 ) -> tuple[Verb, ...]:
     if hinted is None:
         return allow
-    # A card without any way to say no would leave people only to approve or to wait.
+    # Without `reject`, people could only approve or wait.
     kept = tuple(verb for verb in allow if verb in hinted or verb is Verb.REJECT)
     return kept or (Verb.REJECT,)
 

@@ -3,7 +3,7 @@
 A leaf is the canonical JSON (RFC 8785) of an entry. The actor, the reason and all
 details of an entry may have to be erased one day, and a tree never forgets. So a leaf
 contains only a salted hash of each. The values and their salts are stored outside the
-log, in the entry itself. With both, a reader can check that they match. After the
+tree, with the entry. With both, a reader can check that they match. After the
 erasure the hash reveals nothing, and the tree still verifies.
 """
 

@@ -55,7 +55,7 @@ def extend(approval: Approval, reviewer: Reviewer, now_ms: int) -> Change | Refu
 
     Args:
         approval: the current record.
-        reviewer: the person who asks; must be allowed to decide a waiting call.
+        reviewer: the person asking; must be allowed to decide a waiting call.
         now_ms: the store's clock.
     """
     refused = refusal(approval, reviewer, now_ms)

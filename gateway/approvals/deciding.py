@@ -165,7 +165,7 @@ def decide(  # noqa: PLR0913 - all inputs of a decision, by name
 def _actor(context: DecisionContext) -> Reviewer:
     """Return the reviewer with the people they stand in for.
 
-    A withdrawal is only for the requester: nobody can withdraw as a stand-in.
+    Only requesters can withdraw a call, never a stand-in for them.
     """
     item, reviewer = context.item, context.reviewer
     if context.withdraws:
@@ -526,7 +526,7 @@ def vote(
     if why_not:
         return Forbidden(reason=why_not)
     roles = item.requirement.roles
-    # Check everybody who delegated their queue, also those whose roles do not count:
+    # Check every delegator of this person, also those whose roles do not count:
     # one of them may have a role that Slack could not confirm.
     if unresolved := quorum.unresolved_roles(context.resolved, roles):
         return Forbidden(

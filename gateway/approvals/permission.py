@@ -73,7 +73,7 @@ def denial_reason(
 
 
 def is_dead_end(approval: Approval, item: Item, requirement: Requirement) -> bool:
-    """Return True if too few people are left who may approve or answer a call."""
+    """Return True if too few eligible people are left to approve or answer a call."""
     if item.is_question:
         return not (approval.principals or quorum.is_possible(requirement))
     barred = (*approval.principals, *editors(item, requirement))

@@ -79,7 +79,7 @@ class WindowTotal(Record):
 
     Attributes:
         window: its name in the policy.
-        by: value of the policy's grouping key; "" for all calls.
+        by: the policy's grouping key; "" for all calls.
         others_micro: their total in millionths, waiting calls included.
         within_ms: its length.
         is_count: it counts calls; otherwise it adds up amounts.

@@ -352,7 +352,7 @@ def _needed(parts: Iterable[Requirement]) -> list[Requirement]:
 def _follows(
     names: frozenset[str], count: int, known: dict[frozenset[str], int]
 ) -> bool:
-    # As many votes of fewer roles: votes that meet that clause meet this one.
+    # At least as many votes of fewer roles: votes that meet that clause meet this one.
     return any(one <= names and known[one] >= count for one in known)
 
 

@@ -131,8 +131,8 @@ class Item(PolicyDecisionFields):
         spot_check: the question, after the run, whether the call was right; None: not
             asked.
         late_result: an executor's report after people had reconciled the call.
-        requests_before: total of each window that counts requests before this call, in
-            millionths by its key: a request keeps its position.
+        requests_before: total of each request-counting window before this call, in
+            millionths, by the window: a request keeps its position.
         effect: equal for calls with the same effect, by the last evaluation, or "".
         repeats_seen_ms: a decision on this version has seen the precedents up to this
             time; 0: those from before the approval was opened.

@@ -79,7 +79,7 @@ class Asking(Record):
 
 
 class Role(Record):
-    """A role: Slack user ids and user group ids. Both empty: nobody has it.
+    """A role: Slack user ids and user group ids. Both empty: it has no members.
 
     ``notify`` selects the notification of a card, and ``asking`` the people to notify
     now. Neither affects the right to decide.

@@ -1,9 +1,9 @@
 """Re-check an authorization when its call is claimed: keep it, end it, or reopen it.
 
 Time passes between a decision and the execution. The claim evaluates the current
-policy, which can only be stricter than the decision. A forbidden call ends. A call that
-needs more people goes back to them; so does a call whose business state has changed
-since the approval.
+policy, which can only tighten the decision. A forbidden call ends. A call that needs
+more people goes back to them; so does a call whose business state has changed since the
+approval.
 """
 
 from __future__ import annotations

@@ -66,21 +66,21 @@ from keyturn.gateway.triage.asking import Triage
 
 logger = logging.getLogger(__name__)
 
-# Each one is a reading of its own; a run may have thousands of approvals.
+# Each approval is a separate reading; a run may have thousands.
 MAX_HISTORY = 64
-"""How many approvals of a run one look back reads at most, the newest."""
+"""Most approvals of a run that one reading goes back, the newest ones."""
 
 _RAN = {ItemState.EXECUTED, ItemState.FAILED}
 
 
 class AgentService(ClaimService):
-    """What agents may ask. Nothing here can approve anything.
+    """The operations for agents. None of them can approve a call for people.
 
     Args:
-        store: where everything is kept.
+        store: the store.
         policy: returns the policy in force now.
-        tenant: whose agents these are; never taken from an agent's own word.
-        triage: asked about the calls that the policy puts to it.
+        tenant: the tenant of the agents, never taken from their requests.
+        triage: assesses the calls that the policy selects for it.
     """
 
     def __init__(
@@ -97,9 +97,9 @@ class AgentService(ClaimService):
     async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
         """Evaluate all calls of a turn; see `Gateway.submit`."""
         verdicts, older = await self._submitter.submit(turn)
-        # After the turn is open: a crash in between leaves older calls waiting, which
-        # the next turn or their deadline ends. In the other order it would end calls
-        # that nothing has replaced.
+        # After the turn is open: a crash in between leaves older calls waiting until
+        # the next turn or their deadline. In the other order it would end calls without
+        # a replacement.
         if older:
             ended = [one.id for one in older if _is_at(one, turn.ref)]
             await self.supersede_approvals(ended)
@@ -114,7 +114,7 @@ class AgentService(ClaimService):
         return reply
 
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
-        """Return the outcomes of the held calls of one message, in the whole run."""
+        """Return the outcomes of the recorded calls of one message in the whole run."""
         approvals = await self._of_message(ref)
         found = [
             outcome_of(proven_words(self._store, one, item))
@@ -143,7 +143,7 @@ class AgentService(ClaimService):
         return tuple(found)
 
     async def supersede(self, ref: TurnRef) -> None:
-        """End what still waits of this turn, and inside it: the thread moved on."""
+        """End the waiting calls of a turn and inside it: the thread moved on."""
 
         def is_ended(item: Item) -> bool:
             # Of this agent only this message; of agents inside its tools everything.
@@ -154,32 +154,32 @@ class AgentService(ClaimService):
         listed = [one for one in listed if _is_at(one, ref)]
         for approval_id in await approvals.unfinished(self._keys, listed):
             await self._end(approval_id, Transition.SUPERSEDE, is_ended)
-        # Of another agent's message, which nobody advances any more.
+        # Also another agent's calls in this message: nothing resumes them any more.
         await self.supersede_approvals(one.id for one in await self._of_message(ref))
 
     async def supersede_run(self, run: RunRef) -> None:
-        """End everything that waits in a run, inside its tools too."""
+        """End all waiting calls of a run, including those inside its tools."""
         ids = await self._store.approvals.unfinished_of_run(self._keys, run)
         await self.supersede_approvals(ids)
 
     async def supersede_approvals(self, approval_ids: Iterable[str]) -> None:
-        """End what still waits in these approvals: their thread moved on."""
+        """End the waiting calls of these approvals, because their thread moved on."""
         for approval_id in approval_ids:
             await self._end(approval_id, Transition.SUPERSEDE)
 
     async def withdraw(self, item_ids: frozenset[str]) -> None:
-        """End pending items that nobody waits for: the agent dropped the call."""
+        """End waiting items whose calls the agent has dropped."""
         for approval_id in {approval_of(item_id)[0] for item_id in item_ids}:
             await self._end(
                 approval_id, Transition.WITHDRAW, lambda item: item.id in item_ids
             )
 
     async def edits_known(self, ref: TurnRef, edits: Mapping[str, str]) -> EditsKnown:
-        """Return which edits were made in a run, and of which nothing is known.
+        """Return the edits that were made in a run, and the unknown ones.
 
-        An edit was made when our record has it, hash, item and run alike, and the bot
-        signed it. Of an item without a record, or without it by now, the seal of the
-        edit is asked for; without a seal the edit is unknown.
+        An edit was made if the bot signed it and the gateway's record has it with the
+        same hash, item and run. For an item without a record, a valid seal of the edit
+        suffices; without a seal the edit is unknown.
         """
         made, unknown = dict[str, EditOutcome](), set[str]()
         for each, reference in edits.items():
@@ -188,25 +188,25 @@ class AgentService(ClaimService):
             if found is None and self._is_sealed(each, item_id, ref.run_ref, seal):
                 made[each] = EditOutcome.UNKNOWN
             elif found is None:
-                # An id that is none of ours was never made by us: such an edit is
+                # The gateway never issued an id of another form: such an edit is
                 # forged, not unknown.
                 if tenant_of_approval(item_id.rpartition(".")[0]) is not None:
                     unknown.add(each)
             elif _is_of_run(found[0], ref):
                 told = told_edit(found[1])
-                # The whole record is compared: who changed it and why may be forged as
-                # well.
+                # The whole record is compared, because editor and reason may be forged
+                # as well.
                 is_ours = told is not None and edit_hash(told) == each
                 if told and is_ours and await is_edit_proven(self._store, *found):
                     made[each] = told.outcome
             elif found[0].agent != ref.agent:
-                # Answered like an id without a record: nobody learns of the calls of
-                # other agents.
+                # The same as for an id without a record: calls of other agents stay
+                # hidden.
                 unknown.add(each)
         return EditsKnown(made=made, unknown=frozenset(unknown))
 
     def _sealed(self, edit: EditRecord, run: RunRef) -> EditRecord:
-        """Return an edit with its seal for the run that it was made in."""
+        """Return an edit with its seal for its run."""
         place = self._place(edit.item_id, run)
         body = edit_hash(edit).encode()
         return edit.with_(seal=self._store.sealing.seal(Sealed.EDIT, place, body).hex())
@@ -222,18 +222,18 @@ class AgentService(ClaimService):
     def _place(self, item_id: str, run: RunRef) -> tuple[str, ...]:
         return self._tenant, run.agent, run.thread, item_id
 
-    # At-most-once guard of auto-approved calls, across lease holders. All others are
-    # items of an approval.
+    # At-most-once guard of auto-approved calls, across lease owners. All other calls
+    # are items of an approval.
 
     def keeps_calls(self) -> bool:
-        """Return whether a lease counts here: one held, or one nobody may hold."""
+        """Return whether a lease applies: one in use, or one that must be free."""
         return self._store.auto_runs.is_checked
 
     async def report_progress(self, progress: CallProgress) -> CallBegun:
-        """Return whether a call may run, or note what happens to it.
+        """Return whether a call may run, or note its progress.
 
         Raises:
-            LeaseLost: the thread is run by somebody else now.
+            LeaseLost: when another process runs the thread now.
         """
         calls = self._store.auto_runs
         if not calls.is_kept:
@@ -246,7 +246,7 @@ class AgentService(ClaimService):
             await calls.note(self._keys, turn_key, progress.verb, call)
             return CallBegun()
         agent, tool = progress.ref.agent, progress.tool
-        # By the current policy: the question is whether the tool may run again now.
+        # By the current policy, because the tool would run again now.
         repeats = is_idempotent(self._policy(), agent=agent, tool=tool)
         begun = await calls.begin(self._keys, turn_key, call, repeats=repeats)
         if begun.word == "cut_off":
@@ -256,7 +256,7 @@ class AgentService(ClaimService):
         )
 
     async def ended(self, end: CallEnd) -> None:
-        """Keep how a call ended, and count a failure once."""
+        """Record the end of a call, and count a failure once."""
         calls, turn_key = self._store.auto_runs, self._turn_key(end.ref)
         verb: Note = "end" if end.is_over else "give_back"
         await calls.note(self._keys, turn_key, verb, end.tool_call_id, end.result)
@@ -264,7 +264,7 @@ class AgentService(ClaimService):
             return
         ref = end.ref
         reported = (end.tool, end.tool_call_id)
-        # An agent reports what it likes: only failures of calls that we let run count.
+        # An agent's report is not trusted: only failures of cleared calls count.
         if not any(
             one.runs_unclaimed and (one.tool, one.tool_call_id) == reported
             for one in await self._verdicts(turn_key)
@@ -272,7 +272,7 @@ class AgentService(ClaimService):
             logger.warning("call.unknown_failure agent=%s", ref.agent)
             return
         event = call_event(EventName.CALL_FAILED, self._tenant, ref, end.tool)
-        # The same for the same call, so that a report that is sent again counts once.
+        # Stable for a call, so that a repeated report counts once.
         name = f"{turn_key.removeprefix('sha256:')} {end.tool_call_id}"
         await self._store.agent_load.count_failure(self._keys, name, event)
 
@@ -289,7 +289,7 @@ class AgentService(ClaimService):
             sealing = self._store.sealing
             return StoredVerdicts.read(sealing, turn_key, stored).verdicts
         except CorruptRecord as error:
-            # A call that has run stays as it is kept: only its failure is not counted.
+            # The record of the call stays; only its failure is not counted.
             log_failure(logger, error, "turn.unread")
             return ()
 
@@ -306,7 +306,7 @@ class AgentService(ClaimService):
         return tuple(report for report in reports if report is not None)
 
     async def note(self, agent: str) -> AgentNote:
-        """Return which tools of an agent need a person."""
+        """Return the tools of an agent that need a person."""
         policy = self._policy()
         rule = policy.agents.get(agent)
         names = sorted({*policy.tools, *(rule.tools if rule else ())})
@@ -320,12 +320,12 @@ class AgentService(ClaimService):
         )
 
     async def owner_of(self, item_id: str) -> tuple[str, str] | None:
-        """Return agent and tool of an item of this tenant, None where there is none."""
+        """Return agent and tool of an item of this tenant; None if it is unknown."""
         found = await self._found(item_id)
         return None if found is None else (found[0].agent, found[1].tool)
 
     async def _found(self, item_id: str) -> tuple[Approval, Item] | None:
-        """Return an item for telling of it."""
+        """Return an item of this tenant for display; None if missing or corrupt."""
         try:
             approval_id, index = approval_of(item_id)
         except ValueError:
@@ -335,7 +335,7 @@ class AgentService(ClaimService):
         except CorruptRecord as error:
             log_failure(logger, error, "record.corrupt")
             return None
-        # An agent may send any id, also that of another tenant's call.
+        # An agent may send any id, even one of another tenant's call.
         if loaded is None or loaded.approval.tenant != self._tenant:
             return None
         items = loaded.approval.items
@@ -344,12 +344,11 @@ class AgentService(ClaimService):
     async def _of_message(self, ref: TurnRef) -> list[Approval]:
         """Return the approvals of a message: this agent's, else another's of the run.
 
-        Two agents may have messages with one id; then each has its own.
+        Two agents may have messages with the same id; then each gets its approvals.
         """
         listed = await self._store.approvals.of_run(self._keys, ref.run_ref)
         own = await self._made_of([one for one in listed if one.ns == ref.ns], ref)
-        # Bounded: for a message that no agent of this run sent, all approvals would be
-        # read.
+        # Bounded: a message of no agent in this run would need all approvals.
         return own or await self._made_of(listed[-MAX_HISTORY:], ref)
 
     async def _made_of(self, listed: Sequence[Listed], ref: TurnRef) -> list[Approval]:
@@ -365,7 +364,7 @@ class AgentService(ClaimService):
     ) -> None:
         async def compute(loaded: Loaded) -> Write | None:
             found = end_waiting(loaded.approval, transition, loaded.now_ms, ends=ends)
-            # Fenced: a holder that was paused must not end what the new holder asks.
+            # Fenced: a paused lease owner must not end calls of its successor.
             return Write(found, is_fenced=True) if found else None
 
         try:
@@ -377,8 +376,8 @@ class AgentService(ClaimService):
 def _is_of_run(approval: Approval, ref: TurnRef) -> bool:
     """Return whether an approval belongs to the run that a turn is part of.
 
-    One agent may be run by itself now, and then by what brings back the graph around
-    it: then one of the two names no run outside.
+    The same agent may run alone once and inside its outer graph another time. Then one
+    of the two names no outer run.
     """
     is_one_agent = (approval.agent, approval.thread) == (ref.agent, ref.thread)
     is_outermost = approval.nested_in is None or ref.nested_in is None
@@ -390,5 +389,5 @@ def _is_within(ns: str, outer: str) -> bool:
 
 
 def _is_at(one: Listed, ref: TurnRef) -> bool:
-    """Return whether an approval stands where this turn does, or inside it."""
+    """Return whether an approval has the turn's namespace or one inside it."""
     return one.ns == ref.ns or is_inside(one.ns, ref.ns)

@@ -43,17 +43,17 @@ logger = logging.getLogger(__name__)
 MayBe = Callable[[str], bool]
 
 _LOOK = 100
-"""How many approvals are read together."""
+"""Most approvals that are read at once."""
 
 _SCANNED = 500
-"""How many approvals one page looks at, also those that are not for who asks."""
+"""Most approvals that one page scans, including those hidden from the caller."""
 
 
 class ApprovalReadings(PolicyService):
-    """What agents of one tenant may read."""
+    """The approvals of one tenant, as its agents may read them."""
 
     async def one(self, approval_id: str, may_be: MayBe) -> ApprovalView | None:
-        """Return an approval; None where there is none that who asks may read.
+        """Return an approval; None if it does not exist or is hidden from the caller.
 
         Raises:
             StoreUnavailable: when the store does not answer.
@@ -82,14 +82,14 @@ class ApprovalReadings(PolicyService):
         """Return approvals with a call in one of these states, the soonest due first.
 
         Args:
-            may_be: says for which agents who asks speaks.
-            states: pending, authorized or executing ones.
-            agent: only this one's; "" for all.
-            cursor: from the page before; "" for the first one.
-            limit: how many at most.
+            may_be: returns whether the caller may act for an agent.
+            states: pending, authorized or executing.
+            agent: only approvals of this agent; "" for all.
+            cursor: from the page before; "" for the first page.
+            limit: most approvals on the page.
 
         Raises:
-            BadJson: the cursor is none of ours.
+            BadJson: when the cursor is not from this gateway.
             StoreUnavailable: when the store does not answer.
         """
         keys, due = self._keys, _read_cursor(cursor)
@@ -135,8 +135,9 @@ def view_of(approval: Approval, may_be: MayBe = lambda _: False) -> ApprovalView
     """Return an approval as it may be read by its agent's owners.
 
     Args:
-        approval: the record; precedents and windows are shown as it has them.
-        may_be: says for which agents who asks speaks: whose precedents are whole.
+        approval: the record; precedents and windows are shown as recorded.
+        may_be: returns whether the caller may act for an agent; precedents of other
+            agents are shortened.
     """
     return ApprovalView(
         id=approval.id,
@@ -231,7 +232,7 @@ def _call(approval: Approval, item: Item, may_be: MayBe) -> CallView:
 
 
 def missing_of(item: Item) -> tuple[ClauseView, ...]:
-    """Return whose votes a call that waits still lacks."""
+    """Return the votes that a waiting call still lacks."""
     missing = quorum.missing_votes(item.requirement, item.votes, item.action_hash)
     return _clauses(missing) if item.is_pending else ()
 

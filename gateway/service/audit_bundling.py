@@ -1,4 +1,4 @@
-"""Verify a tenant's audit log where it is, and export bundles that prove themselves."""
+"""Verify a tenant's audit log in place, and export bundles with their proofs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from keyturn.gateway.trust.merkle_tree import MerkleTree
 
 @dataclass(frozen=True)
 class Proven:
-    """An entry of the log, and the C2SP proof of it as text.
+    """An entry of the log with its C2SP proof as text.
 
     ``proof`` is empty while no checkpoint covers the entry.
     """
@@ -53,7 +53,7 @@ class Proven:
 
 @dataclass(frozen=True)
 class Exported:
-    """What a bundle has: how many entries and approvals, and of which log."""
+    """The numbers of entries and approvals in a bundle, and the origin of its log."""
 
     entries: int
     approvals: int
@@ -62,7 +62,7 @@ class Exported:
 
 @dataclass
 class _Log:
-    """The tenant's log as it is exported."""
+    """The tenant's log during an export."""
 
     keys: Keys
     files: TreeFiles
@@ -76,7 +76,7 @@ class _Log:
 
 @dataclass
 class _Done:
-    """What was written, and what is wanted: None for all entries."""
+    """The state of an export; ``chosen`` approvals, or None for all entries."""
 
     chosen: frozenset[str] | None
     after: int = -1
@@ -93,7 +93,7 @@ class _Done:
     def counted(
         self, line: JsonObject, index: int, event: Event | None, tenant: str
     ) -> JsonObject:
-        """Return the line of an entry, which counts from now on."""
+        """Count an entry, and return its line."""
         if self.chosen is not None:
             line["after"] = self.after
         self.after = index
@@ -109,8 +109,8 @@ class AuditBundler:
     """Reads a tenant's log with its proofs.
 
     Args:
-        store: with the keys and the folder of the tree.
-        tenant: whose entries.
+        store: a store with the keys and the folder of the tree.
+        tenant: the tenant of the entries.
     """
 
     def __init__(self, store: Store, *, tenant: str) -> None:
@@ -121,7 +121,7 @@ class AuditBundler:
         """Return the entries of an approval with their proofs, oldest first.
 
         Raises:
-            AuditUnreadable: when there is no tree, or the entries are not its.
+            AuditUnreadable: when there is no tree, or entries differ from it.
         """
         keys = self._store.keys_of_approval(approval)
         if keys is None:
@@ -133,7 +133,7 @@ class AuditBundler:
                 if approval not in row.event:
                     continue
                 leaf, event = row.opened_leaf, _event(row)
-                # What somebody else wrote may name it, and is shown as what it is.
+                # Forged entries may name the approval; they are shown with their state.
                 proof = ""
                 if index < log.checkpoint.size:
                     hashes = log.tree.inclusion_proof(index, log.checkpoint.size)
@@ -155,16 +155,16 @@ class AuditBundler:
         """Write a bundle; see `keyturn.gateway.trust.audit_bundle`.
 
         Args:
-            write: takes each line.
-            since_ms: the earliest time.
-            until_ms: the time before which it happened; None for now.
-            sample: of how many approvals, chosen at random; 0 for all entries.
-            approvals: of exactly these, instead of a sample.
-            has_arguments: with the calls that are still kept, and not redacted.
-            progress: is told how many entries were written.
+            write: called with each line.
+            since_ms: start of the period.
+            until_ms: end of the period, exclusive; None for now.
+            sample: number of approvals to choose at random; 0 for all entries.
+            approvals: exactly these approvals, instead of a sample.
+            has_arguments: add the calls that still exist and are not redacted.
+            progress: called with the number of entries written.
 
         Raises:
-            AuditUnreadable: when there is no tree, or the entries are not its.
+            AuditUnreadable: when there is no tree, or entries differ from it.
             SettingsError: when there is no key to sign the bundle with.
         """
         key = required(self._store)[0].signing(Role.AUDIT)
@@ -209,7 +209,7 @@ class AuditBundler:
         if row.leaf:
             return entry_line(index, row.leaf.encode(), {}, hashes)
         leaf = row.opened_leaf
-        # Of another tenant, what is hidden stays so.
+        # The hidden values of another tenant stay hidden.
         is_ours = event is not None and event.tenant == self._tenant
         openings = dict(leaf.openings) if is_ours else {}
         openings.pop(SEAL, None)
@@ -240,7 +240,7 @@ class AuditBundler:
         return await asyncio.to_thread(read)
 
     async def _bound(self, log: _Log, since_ms: int, until_ms: int | None) -> None:
-        """Find which entries are in these times, and still kept."""
+        """Set the range of entries that are in this period and still exist."""
         size = log.checkpoint.size
         if until_ms is not None:
             log.end = min(size, log.files.index_of((until_ms, 0)))
@@ -276,7 +276,7 @@ class AuditBundler:
     async def _sample(
         self, log: _Log, since_ms: int, until_ms: int | None, sample: int
     ) -> frozenset[str]:
-        """Choose approvals at random, so that nobody knows before which."""
+        """Choose approvals at random, so that the choice is unpredictable."""
         found: dict[str, None] = {}
         async with aclosing(self._entries(log, since_ms, until_ms)) as entries:
             async for index, row in entries:
@@ -289,7 +289,7 @@ class AuditBundler:
         return frozenset(chosen)
 
     async def _calls(self, items: Collection[str]) -> AsyncGenerator[JsonObject]:
-        """Yield the calls that are still kept, where nothing of them is hidden."""
+        """Yield the calls that still exist and are not redacted."""
         by_approval: dict[str, list[tuple[str, int]]] = {}
         for item in items:
             try:
@@ -331,22 +331,23 @@ async def verify_log_of(
     """Verify the log of a tenant.
 
     Args:
-        store: with the keys and the folder of the trees.
-        tenant: whose log.
-        checkpoints: that somebody kept elsewhere, as signed notes; each has to be one
-            of the log that it names.
-        progress: is told how many entries of how many are done.
+        store: a store with the keys and the folder of the trees.
+        tenant: the tenant of the log.
+        checkpoints: signed notes that were kept elsewhere; the first one of this log is
+            compared with it.
+        progress: called with the numbers of verified entries and of all entries.
 
     Raises:
         StoreUnavailable: when the store does not answer.
     """
     keys, (keyring, folder) = store.keys_of_tenant(tenant), required(store)
     files, log = TreeFiles(folder, keys.tenant), store.audit(keys)
-    # By the files, and with what they lack of what the store noted.
+    # By the files: entries that they lack are read from the store, even if its note
+    # lists them as sealed.
     segments = await log.noted()
     sealed = segments.by_files(files, is_whole=False)
     live = [row async for row in log.live(sealed.last)]
-    # The tree grows meanwhile: what it has by now is read as well.
+    # The tree may grow during the reading: read its new entries as well.
     while True:
         last = entry_id(live[-1].seq) if live else sealed.last
         if _newest(files) <= last:
@@ -378,10 +379,10 @@ async def verify_log_of(
 
 
 async def forget_tree(store: Store, tenant: str) -> bool:
-    """Let gateways begin another tree, where that of a tenant is lost.
+    """Allow gateways to begin another tree after the loss of a tenant's tree.
 
     Returns:
-        Whether the store knew a tree.
+        Whether the store had a note of a tree.
     """
     keys = store.keys_of_tenant(tenant)
     return bool(number(await store.conn.command("DEL", keys.audit_tree)))

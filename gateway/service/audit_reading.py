@@ -24,10 +24,10 @@ OTHER = "other"
 """The label of every tool that the policy does not list."""
 
 _SLACK_MS = 60_000
-"""An event may be written so much later than its own time, and is read all the same."""
+"""Most milliseconds between an event's time and its entry, when a period is read."""
 
 RUNS_BEGAN_MS = 7 * 86_400_000
-"""How long before a period the runs that end in it may have begun."""
+"""Milliseconds before a period in which the runs that end in it may have begun."""
 
 _KEPT = 500
 _PAGE = 100
@@ -45,9 +45,9 @@ async def entries(
 
 
 async def newest(store: Store, tenant: str, limit: int) -> AsyncGenerator[Event]:
-    """Yield the entries of a tenant, newest first, of those that are looked at.
+    """Yield the entries of a tenant among the ``limit`` newest ones, newest first.
 
-    At most ``limit`` are; see `AuditLog.newest`.
+    See `AuditLog.newest`.
     """
     log = store.audit(store.keys_of_tenant(tenant))
     async with aclosing(log.newest(limit)) as found:
@@ -59,7 +59,7 @@ async def newest(store: Store, tenant: str, limit: int) -> AsyncGenerator[Event]
 async def security_events(
     store: Store, tenant: str, *, since_ms: int = 0
 ) -> AsyncGenerator[Event]:
-    """Yield what was noticed of a tenant, oldest first; see `SecurityEvents`.
+    """Yield the security events of a tenant, oldest first; see `SecurityEvents`.
 
     Raises:
         StoreUnavailable: when the store does not answer, or the audit log is not whole.
@@ -75,10 +75,10 @@ class Exporter(TenantService):
     """Read the audit log of a tenant.
 
     Args:
-        store: where it is.
-        tenant: whose.
-        has_arguments: add the arguments of calls whose approvals are still kept,
-            hidden where the policy hid them on cards.
+        store: the store with the log.
+        tenant: the tenant.
+        has_arguments: add the arguments of calls whose approvals still exist, redacted
+            as on their cards.
     """
 
     def __init__(
@@ -94,8 +94,8 @@ class Exporter(TenantService):
         """Yield one JSON object for each event, oldest first; `replay` reads them.
 
         Args:
-            since_ms: the earliest time, in Unix milliseconds.
-            until_ms: the time before which it happened; None for now.
+            since_ms: start of the period, in Unix milliseconds.
+            until_ms: end of the period, exclusive; None for now.
 
         Raises:
             StoreUnavailable: when there is no store.
@@ -113,7 +113,7 @@ class Exporter(TenantService):
         return row if call is None else {**row, "call": call}
 
     def _call(self, item_id: str) -> JsonObject | None:
-        """Return what the agent asked for; None when it is no longer kept."""
+        """Return the requested call; None when its record no longer exists."""
         named = _named(item_id)
         if named is None:
             return None
@@ -122,15 +122,14 @@ class Exporter(TenantService):
         if approval is None or index >= len(approval.items):
             return None
         item = approval.items[index]
-        # As asked and not as edited: `replay` evaluates what the agent asked for.
+        # As requested and not as edited: `replay` evaluates the request.
         asked = redacted(item.requested_args, item.redact)
         requester = approval.requester.user if approval.requester else ""
         return {"args": asked, "requester": requester}
 
     async def _read(self, page: Sequence[Event]) -> None:
         """Read the approvals of these events that are not known yet."""
-        # Events of one approval stand near each other, so a full cache is simply
-        # emptied.
+        # Events of one approval are near each other, so a full cache is simply emptied.
         if len(self._approvals) >= _KEPT:
             self._approvals.clear()
         named = filter(None, (_named(event.item) for event in page))
@@ -155,7 +154,7 @@ async def _pages(log: AsyncGenerator[Event]) -> AsyncGenerator[list[Event]]:
 
 
 def _named(item_id: str) -> tuple[str, int] | None:
-    """Return the approval that an item is of, and its place there; None for none."""
+    """Return the approval of an item and its index; None for a malformed id."""
     try:
         return approval_of(item_id)
     except ValueError:
@@ -172,13 +171,13 @@ class StatisticsService(TenantService):
         *,
         has_runs: bool = True,
     ) -> Metrics:
-        """Return what happened in a period, from the audit log.
+        """Return the metrics of a period, from the audit log.
 
         Args:
-            selected: which period, tool, tier and agent.
-            zone: whose days and hours.
-            has_runs: whether runs are asked for: the log is then read from a week
-                before, where they may have begun.
+            selected: period, tool, tier and agent.
+            zone: time zone of days and hours.
+            has_runs: include runs. The log is then read from a week before the period,
+                because runs may have begun there.
 
         Raises:
             StoreUnavailable: when there is no store.
@@ -189,7 +188,7 @@ class StatisticsService(TenantService):
             self._store,
             self._tenant,
             since_ms=max(0, selected.since_ms - (RUNS_BEGAN_MS if has_runs else 0)),
-            # The log is found by the time of its entries; `Metrics` asks each event.
+            # The log is read by the time of its entries; `Metrics` uses event times.
             until_ms=None if until_ms is None else until_ms + _SLACK_MS,
         )
         async for event in log:
@@ -200,8 +199,8 @@ class StatisticsService(TenantService):
 class LiveMetrics(PolicyService):
     """The metrics of one tenant since `begin`, by the same fold.
 
-    Nothing runs beside it: each look reads what was logged since the one before.
-    Tools are counted by their `label`.
+    There is no background task: each look reads the entries since the one before. Tools
+    are counted by their `label`.
     """
 
     def __init__(
@@ -214,15 +213,14 @@ class LiveMetrics(PolicyService):
 
     def label(self, tool: str) -> str:
         """Return the name of a tool that the policy lists, else ``OTHER``."""
-        # An agent may name a tool as it likes, also by a
-        # secret, or otherwise each time.
+        # An agent may use any tool name, even a secret or a new one each time.
         policy = self._policy()
         agents = policy.agents.values()
         is_listed = tool in policy.tools or any(tool in one.tools for one in agents)
         return tool if is_listed else OTHER
 
     async def begin(self) -> None:
-        """Count from now on, and not what was logged before.
+        """Count from now on, without earlier entries.
 
         Raises:
             StoreUnavailable: when there is no store.
@@ -230,7 +228,7 @@ class LiveMetrics(PolicyService):
         self._read_to = await self._store.audit(self._keys).end()
 
     async def outbox(self) -> Backlog:
-        """Return how long the tenant's outbox is.
+        """Return the backlog of the tenant's outbox.
 
         Raises:
             StoreUnavailable: when there is no store.
@@ -238,12 +236,12 @@ class LiveMetrics(PolicyService):
         return await backlog(self._store.conn, self._keys)
 
     async def look(self) -> Metrics:
-        """Return what happened until now.
+        """Return the metrics until now.
 
         Raises:
-            StoreUnavailable: when there is no store; the next look goes on from here.
+            StoreUnavailable: when there is no store; the next look continues from here.
         """
-        # Two looks side by side would count the same entries twice.
+        # Two concurrent looks would count the same entries twice.
         async with self._reading:
             log = self._store.audit(self._keys)
             async for event in log.entries(after=self._read_to):

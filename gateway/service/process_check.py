@@ -1,8 +1,9 @@
 """Register a process with a heartbeat; refuse one whose settings contradict another's.
 
-Two gateways of one agent have to keep its threads in one database: a job is taken by
-either, and only the database has the thread. Two bots have to know each other's keys:
-a click reaches either. What does not fit is refused in a sentence, which others tell.
+Two gateways of one agent have to use one database for its threads, because either may
+take a job and only the database has the thread. Two bots have to know each other's
+keys, because a click reaches either. The reason of a refusal is a sentence that other
+processes show.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from keyturn.gateway.store.usable import until_usable
 logger = logging.getLogger(__name__)
 
 BEAT_S = 5.0
-"""How often a process shows that it lives; a quarter of what it is given."""
+"""Seconds between heartbeats; a quarter of a registration's lifetime."""
 _LOOK_S = 0.2
 
 NO_WRITES = (
@@ -47,13 +48,13 @@ def process_name() -> str:
 class Registration:
     """The registration of this process among the others of its store.
 
-    Attributes:
-        problem: why it does not fit any more; "" while it does. It was stopped for a
-            while, and another one joined that does not fit.
-        is_refused: the store answers, and did not keep the last sign of life.
+    It also compares the clock of this machine with the store's, and the accepted
+    secrets with the one that seals the store.
 
-    It also compares the clock of this machine with the store's, and the secrets that it
-    accepts with the one that the store is sealed with.
+    Attributes:
+        problem: why the process no longer fits; "" while it fits. This happens if the
+            process was paused and a contradicting one joined.
+        is_refused: True if the store answers but rejected the last heartbeat.
     """
 
     def __init__(self, store: Store, keys: Keys, process: ProcessInfo) -> None:
@@ -64,25 +65,24 @@ class Registration:
         self.is_refused = False
 
     async def enter(self) -> None:
-        """Join; wait for those that seem to be alive only as long as it takes to see.
+        """Join; wait only until a contradicting process proves alive or expires.
 
         Raises:
-            SettingsError: when this process does not fit; says what to do.
+            SettingsError: when this process does not fit; the text has the remedy.
         """
         seen: dict[str, int] = {}
         while True:
             found = await self._store.processes.read(self._keys)
             name, problem = self._mismatch(found, await self._waiting(found))
             if not problem:
-                # Refused when somebody else joined since the reading: two that do not
-                # fit together must not both be let in, so both read again.
+                # False if another process joined since the reading. Two that do not fit
+                # must not both join, so both read again.
                 if await self._join(found):
                     return
                 continue
             ends = found.alive[name][1] if name else 0
-            # Who shows a second sign of life is alive; who is dead is soon forgotten.
-            # A process that was killed counts as alive for some seconds more. Nobody is
-            # refused because of it before it has shown a second sign of life.
+            # A killed process counts as alive for some more seconds. So only a second
+            # heartbeat of the other process refuses this one.
             if not name or seen.setdefault(name, ends) != ends:
                 role = self._process.role
                 who = f"{role}@{socket.gethostname()}"
@@ -92,9 +92,9 @@ class Registration:
             await asyncio.sleep(_LOOK_S)
 
     async def stay(self) -> None:
-        """Show for ever that this process lives, and look whether it still fits."""
+        """Send heartbeats forever, and check that this process still fits."""
         while True:
-            # In proportion to the life, which tests shorten.
+            # In proportion to the lifetime, which tests shorten.
             await asyncio.sleep(BEAT_S * self._store.processes.life_ms / 20_000)
             with suppress(StoreUnavailable):
                 await self._beat()
@@ -103,9 +103,9 @@ class Registration:
                 await self._compare_secret()
 
     async def _beat(self) -> None:
-        """Show that this process lives, which tells whether the store keeps anything.
+        """Send a heartbeat, which also tests whether the store accepts writes.
 
-        One whose disk or memory is full, or that became a replica, goes on answering.
+        A store with a full disk or memory, or a new replica, still answers reads.
         """
         try:
             await self._store.processes.stay(self._keys, self._name, self._process)
@@ -115,14 +115,13 @@ class Registration:
         self.is_refused = False
 
     async def _look(self) -> None:
-        """Look whether this process still fits; a corrupt row changes nothing."""
+        """Check that this process still fits; a corrupt row changes nothing."""
         try:
             found = await self._store.processes.read(self._keys)
         except ValueError as error:
             log_failure(logger, error, "process.corrupt")
             return
-        # Without the waiting calls: a database that is lost is noticed when a process
-        # starts.
+        # Without the waiting calls: a lost database is detected when a process starts.
         _, problem = self._mismatch(found, {})
         if problem and problem != self.problem:
             logger.error("process.does_not_fit why=%s", problem)
@@ -130,17 +129,17 @@ class Registration:
 
     @property
     def problems(self) -> list[str]:
-        """Return what an operator should mend at this process."""
+        """Return the problems of this process for its operator."""
         secret = "" if self._is_secret_known else SEALED_OTHERWISE
         kept = NO_WRITES if self.is_refused else ""
         found = (self.problem, clock_problem(self._store), secret, kept)
         return [one for one in found if one]
 
     async def _compare_clocks(self) -> None:
-        """Tell others how far off the clock is, and report it when it gets wrong."""
+        """Publish the clock's offset, and report when the clock becomes wrong."""
         ahead_s = round(self._store.conn.clock.offset_s)
         before_s, mine = self._process.ahead_s, self._process
-        # Not each second of a clock that drifts: others are told in a sentence.
+        # Not for each second of drift, because the offset becomes a sentence elsewhere.
         if abs(ahead_s - before_s) <= 1 and bool(ahead_s) == bool(before_s):
             return
         self._process = mine.with_(ahead_s=ahead_s)
@@ -155,8 +154,8 @@ class Registration:
     async def _compare_secret(self) -> None:
         """Report it when the store is marked with a secret that is not accepted here.
 
-        Somebody replaced the secret, or writes to the store: then this says so before
-        anything else that they wrote is read.
+        The secret was replaced, or an intruder writes to the store. The report comes
+        before any of their other data is read.
         """
         was_known = self._is_secret_known
         self._is_secret_known = await knows_secret(self._store.conn, self._keys)
@@ -177,12 +176,12 @@ class Registration:
         await self._store.security.report(self._keys, found)
 
     async def leave(self) -> None:
-        """Leave; who is not reached forgets it by itself."""
+        """Leave; if the store does not answer, the registration expires."""
         with suppress(StoreUnavailable):
             await self._store.processes.leave(self._keys, self._name)
 
     def add_agent(self, agent: str) -> None:
-        """Bring forward threads of one more agent."""
+        """Add an agent whose threads this process runs."""
         if agent not in self._process.agents:
             agents = (*self._process.agents, agent)
             self._process = self._process.with_(agents=agents)
@@ -231,12 +230,12 @@ class Registration:
 async def registered(
     store: Store, process: ProcessInfo
 ) -> AsyncGenerator[Registration]:
-    """Be one of the processes of a tenant while the block runs.
+    """Register a process of a tenant while the block runs.
 
-    A store that is away is waited for, as when it was opened.
+    The entry waits for a store that is away, as at its opening.
 
     Raises:
-        SettingsError: when it does not fit with the others; says what to do.
+        SettingsError: when it does not fit the others; the text has the remedy.
         StoreUnavailable: when the store does not answer in time.
     """
     keys = store.keys_of_tenant(process.tenant)
@@ -250,13 +249,13 @@ async def registered(
         yield registration
     finally:
         beating.cancel()
-        # Before it leaves: a sign of life after that would register it again.
+        # Before it leaves: a later heartbeat would register it again.
         await asyncio.gather(beating, return_exceptions=True)
         await registration.leave()
 
 
 def kept_by(process: ProcessInfo) -> list[AgentCheckpoints]:
-    """Return where a gateway keeps the threads of the agents that it serves."""
+    """Return the checkpoint databases of a gateway's agents."""
     return [
         AgentCheckpoints(
             tenant=process.tenant,
@@ -269,7 +268,7 @@ def kept_by(process: ProcessInfo) -> list[AgentCheckpoints]:
 
 
 async def process_problems(store: Store, keys: Keys) -> list[str]:
-    """Return what is wrong with processes: refused, missing, or a wrong clock."""
+    """Return the problems of processes: refused, missing, or with a wrong clock."""
     found = await store.processes.read(keys)
     clocks = sorted(
         offset_sentence(f"the {one.role} {one.where}", one.ahead_s, "the store's")
@@ -280,13 +279,13 @@ async def process_problems(store: Store, keys: Keys) -> list[str]:
 
 
 def clock_problem(store: Store) -> str:
-    """Return how far the clock of this machine is from the store's; "" if it is not."""
+    """Return a sentence about this machine's clock if it is off from the store's."""
     ahead_s = store.conn.clock.offset_s
     return offset_sentence("this machine", ahead_s, "the store's") if ahead_s else ""
 
 
 async def unserved(store: Store, keys: Keys) -> list[str]:
-    """Return a sentence for each agent whose calls wait and that no process serves."""
+    """Return a sentence for each agent with waiting calls and without a process."""
     found = await store.processes.read(keys)
     served = {
         (process.tenant, agent)
@@ -308,7 +307,7 @@ async def unserved(store: Store, keys: Keys) -> list[str]:
 def _two_keys(mine: ProcessInfo, other: ProcessInfo) -> str:
     if not (mine.seals and other.seals):
         return ""
-    # In both directions: each has to accept the buttons that the other one posts.
+    # In both directions: each has to accept the buttons of the other.
     if other.seals in mine.accepts and mine.seals in other.accepts:
         return ""
     return (

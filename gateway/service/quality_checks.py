@@ -1,8 +1,8 @@
-"""Check the quality of decisions: spot checks of calls, and calls with a mistake.
+"""Check the quality of decisions: spot checks of calls, and seeded defects.
 
-No agent asks for seeded defects. Their record is no approval and lies where no claim
-reads it, and they have no thread, so there is nothing that could run. They count in
-their own numbers alone.
+A seeded defect is a call with a mistake that no agent proposed. It cannot run: its
+record is not an approval, claims never read it, and it has no thread. It counts only in
+separate metrics.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from keyturn.gateway.store.threads import ThreadFacts
 logger = logging.getLogger(__name__)
 
 DRAWN = Raise(to=Tier.NOTIFY, reason="Shown because a spot check was drawn of it.")
-"""What makes a call of tier ``auto`` run with a card, on which somebody checks it."""
+"""Raises a call of tier ``auto``, so that it runs with a card for the spot check."""
 
 
 class SpotCheckService(PolicyService):
@@ -49,10 +49,10 @@ class SpotCheckService(PolicyService):
     async def answer(
         self, approval_id: str, index: int, reviewer: Reviewer, *, is_right: bool
     ) -> str:
-        """Record whether a call was right, once; return why not, or "" when it is.
+        """Record once whether a call was right; return why it is refused, or "".
 
         Raises:
-            StoreUnavailable: when it is not known to be kept.
+            StoreUnavailable: when it is not known to be recorded.
             CorruptRecord: when the record is corrupt.
         """
         answer = quality_checks.RIGHT if is_right else quality_checks.WRONG
@@ -80,12 +80,12 @@ class SpotCheckService(PolicyService):
         return found if isinstance(found, str) else ""
 
     def usergroups(self, *roles: Role) -> frozenset[str]:
-        """Return the user groups that are asked, by these roles and by the policy."""
+        """Return the user groups of these roles and of the policy's checkers."""
         asked = (*roles, *self._of_now())
         return frozenset(group for role in asked for group in role.usergroups)
 
     def _of_now(self) -> tuple[Role, ...]:
-        # A policy that asks nobody any more leaves the questions that were asked.
+        # If the policy has no checkers any more, open questions stay.
         policy = self._policy()
         rule = policy.spot_checks
         return policy.roles_named(rule.of) if rule else ()
@@ -97,7 +97,7 @@ async def draw(
     rule: SpotCheckRule | None,
     evaluated: Sequence[EvaluatedCall],
 ) -> frozenset[int]:
-    """Return the positions of calls of tier ``auto`` that a spot check is drawn of."""
+    """Draw calls of tier ``auto`` for a spot check; return their positions."""
     if rule is None:
         return frozenset()
     return frozenset(
@@ -132,11 +132,11 @@ class SeededDefectService(PolicyService):
     """The seeded defects of one tenant."""
 
     async def read(self) -> Seeded:
-        """Return what is shown, if anything is; raises `StoreUnavailable`."""
+        """Return the state of the seeded defect; raises `StoreUnavailable`."""
         return await self._store.seeded.read(self._keys)
 
     async def waiting(self) -> Loaded | None:
-        """Return what is shown as an approval that waits; None when none does.
+        """Return the shown card as a waiting approval; None without one.
 
         Raises:
             StoreUnavailable: when the store does not answer.
@@ -150,10 +150,10 @@ class SeededDefectService(PolicyService):
         return None if is_over else loaded
 
     async def show_if_due(self, seeded: Seeded, now_ms: int) -> None:
-        """Note the next card when its time has come, or plan when that is.
+        """Record the next card when it is due, or plan its time.
 
         Raises:
-            StoreUnavailable: when it is not known to be kept.
+            StoreUnavailable: when it is not known to be recorded.
         """
         policy = self._policy()
         rule = policy.seeded_defects
@@ -161,7 +161,7 @@ class SeededDefectService(PolicyService):
             return
         if not seeded.due_ms:
             every_ms = int(rule.every.total_seconds() * 1000)
-            # From half to one and a half times as long, so that nobody waits for it.
+            # From half to one and a half times as long, so that it is unexpected.
             due_ms = now_ms + every_ms // 2 + secrets.randbelow(every_ms)
             await self._store.seeded.plan(self._keys, due_ms)
             return
@@ -170,7 +170,7 @@ class SeededDefectService(PolicyService):
         call = secrets.choice(rule.calls)
         shown = seeded_approval(policy, call, self._tenant, now_ms)
         if shown is None:
-            # A rule denies it, for one. The next one is drawn again.
+            # For example, a rule denies it. The next look draws again.
             logger.warning("seeded.not_shown tool=%r", call.tool)
             await self._store.seeded.end(self._keys)
             return
@@ -178,7 +178,7 @@ class SeededDefectService(PolicyService):
         await self._store.seeded.show(self._keys, card)
 
     async def posted(self, card: SeededCard, channel: str, ts: str) -> None:
-        """Count a card, and note where it stands; raises `StoreUnavailable`."""
+        """Count a card, and record its place; raises `StoreUnavailable`."""
         event = self._event(card, EventName.SEEDED_SHOWN)
         seeded = self._store.seeded
         await seeded.posted(self._keys, channel, ts, event)
@@ -186,10 +186,10 @@ class SeededDefectService(PolicyService):
     async def answer(
         self, card: SeededCard, reviewer: Reviewer, *, has_approved: bool
     ) -> bool:
-        """Count what a reviewer did; False when it had ended before.
+        """Count a reviewer's answer; False when the card had ended before.
 
         Raises:
-            StoreUnavailable: when it is not known to be kept.
+            StoreUnavailable: when it is not known to be recorded.
         """
         answer = APPROVED if has_approved else NOTICED
         by = reviewer.person
@@ -201,17 +201,17 @@ class SeededDefectService(PolicyService):
         return await seeded.answer(self._keys, answer, event)
 
     async def expire(self, card: SeededCard) -> None:
-        """Count that nobody answered in time; raises `StoreUnavailable`."""
+        """Count a card without an answer in time; raises `StoreUnavailable`."""
         event = self._event(card, EventName.SEEDED_EXPIRED)
         await self._store.seeded.answer(self._keys, EXPIRED, event)
 
     async def end(self) -> None:
-        """Forget the card, which shows what it was; raises `StoreUnavailable`."""
+        """Remove the record of a revealed card; raises `StoreUnavailable`."""
         await self._store.seeded.end(self._keys)
 
     def _event(self, card: SeededCard, name: EventName) -> Event:
         shown, item = card.shown, card.shown.items[0]
-        # Without the ids of an approval: there is none, and nothing may look for it.
+        # Without ids of an approval, because there is none.
         return Event(
             name=name,
             tenant=self._tenant,
@@ -224,7 +224,7 @@ class SeededDefectService(PolicyService):
 
 
 def refusal(card: SeededCard, reviewer: Reviewer) -> str | None:
-    """Return why somebody could not decide such a call; None: they could."""
+    """Return why a reviewer could not decide such a call; None if they could."""
     item = card.shown.items[0]
     return quorum.ineligible_reason(reviewer, item.requirement, ())
 
@@ -232,9 +232,9 @@ def refusal(card: SeededCard, reviewer: Reviewer) -> str | None:
 def seeded_approval(
     policy: Policy, call: SeededCall, tenant: str, now_ms: int
 ) -> Approval | None:
-    """Return what the card of a call would show if an agent asked for it now.
+    """Return the approval that would open if an agent proposed the call now.
 
-    None when people would not be asked about it.
+    None when the call would not need people.
     """
     facts = Facts(now_ms=now_ms, windows=dict.fromkeys(policy.windows, 0))
     evaluation = evaluate(
@@ -253,13 +253,13 @@ def seeded_approval(
         facts=ThreadFacts(),
         policy_digest=policy.digest,
     )
-    # The same code as for real calls, so that its card looks like theirs; the verdict
-    # and the events, by which a call would run, are dropped.
+    # The code for real calls, so that the cards look alike. The verdict and the events,
+    # which would make a call run, are dropped.
     found = propose([EvaluatedCall(proposed, evaluation)], source).approvals
     if not found:
         return None
     expires_at_ms = now_ms + found[0].ttl_ms
-    # No call is like one that nobody asked for.
+    # A call that no agent proposed must not offer a standing approval.
     items = tuple(item.with_(can_cover=False) for item in found[0].items)
     return found[0].with_(
         items=items, created_at_ms=now_ms, expires_at_ms=expires_at_ms

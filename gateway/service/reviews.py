@@ -58,11 +58,11 @@ from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.threads import ThreadFacts
 
 MAX_REEVALUATED = 50
-"""Waiting approvals that are evaluated again at most when a window may have changed."""
+"""Most waiting approvals to evaluate again after a window may have changed."""
 
 
 class ReviewService(PolicyService):
-    """What a chat front end may ask on behalf of a person it verified."""
+    """The services that a chat front end uses on behalf of verified people."""
 
     def __init__(
         self, store: Store, policy: Callable[[], Policy], *, tenant: str = "default"
@@ -86,7 +86,7 @@ class ReviewService(PolicyService):
 
     @property
     def channel(self) -> str:
-        """Return where the policy sends what belongs to no tool."""
+        """Return the policy's default channel."""
         return self._policy().defaults.channel
 
     @property
@@ -97,7 +97,7 @@ class ReviewService(PolicyService):
     async def read(self, approval_id: str) -> Loaded | None:
         """Return an approval and the store's clock, or None for an unknown id.
 
-        The id of a collected card is that of the record which shows its members.
+        For the id of a collected card, return the record that shows its members.
 
         Raises:
             CorruptRecord: when the record is corrupt.
@@ -118,16 +118,16 @@ class ReviewService(PolicyService):
     ) -> Outcome:
         """Decide or vote on one item; atomic, and safe to repeat.
 
-        The decision, its audit entry, its event and the job that brings the agent
-        back are one write. The current policy is asked as well as the pinned one, and
-        the stricter wins.
+        The decision, its audit entry, its event and the job that resumes the agent are
+        one write. Both the pinned and the current policy apply, and the stricter one
+        wins.
 
         Args:
-            click: what the person saw.
-            decision: what they say.
-            reviewer: who they are.
-            voters: resolves those who voted before, who are unknown without it.
-            seen: the record when the caller has just read it; spares one reading.
+            click: the approval, item and version that the person saw.
+            decision: their decision.
+            reviewer: the person.
+            voters: resolves the earlier voters; without it they are unknown.
+            seen: the record, if the caller has just read it; saves one reading.
 
         Raises:
             StoreUnavailable: when it is not known to be written.
@@ -150,14 +150,15 @@ class ReviewService(PolicyService):
     ) -> GestureOutcome:
         """Decide the calls of a card by one gesture, in one write.
 
-        All of the partition counts or nothing. Only calls that the policy of this
-        moment escalates, and those that repeat another, are left out and named.
+        All decisions of the partition are recorded, or none. The exceptions are calls
+        that the current policy escalates and calls that repeat another one: they keep
+        waiting, and the outcome names them.
 
         Args:
             shown: the record of the card, as the person saw it.
-            click: approval and version; its hash is the digest that was shown.
-            partition: a decision for each call that waits.
-            reviewer: who they are.
+            click: approval and version; its hash is the shown digest.
+            partition: a decision for each waiting call.
+            reviewer: the person.
             voters: as for `decide`.
             seen: as for `decide`.
 
@@ -173,10 +174,10 @@ class ReviewService(PolicyService):
         )
 
     async def report(self, approval_id: str, reporter: Reviewer, text: str) -> bool:
-        """Keep what somebody reports of calls; False when they did before.
+        """Record a person's report about calls; False if they made one before.
 
         Raises:
-            StoreUnavailable: when it is not known to be kept.
+            StoreUnavailable: when it is not known to be recorded.
         """
 
         async def compute(loaded: Loaded) -> Write | None:
@@ -198,25 +199,25 @@ class ReviewService(PolicyService):
         origin: Origin | None,
         message_key: str = "",
     ) -> bool:
-        """Give an agent a person's message; a worker runs it.
+        """Queue a person's message to an agent; a worker runs it.
 
-        Everybody who spoke in the thread is a principal of every call that comes of
-        it. A message into a thread that waits supersedes what waits there.
+        All people who spoke in the thread are principals of its later calls. A message
+        in a thread with waiting calls supersedes them.
 
         Args:
-            agent: who is asked.
-            thread: where.
-            text: what.
-            requester: who asks.
-            origin: where in Slack the agent's words belong.
-            message_key: names the message where it may be delivered again.
+            agent: name of the agent.
+            thread: its thread.
+            text: the message.
+            requester: the person.
+            origin: place in Slack for the agent's replies.
+            message_key: name of the message, if it may be delivered again.
 
         Returns:
-            False when this message was kept before: it runs once.
+            False if this message was queued before: it runs once.
 
         Raises:
-            StoreUnavailable: when it is not known to be kept; deliver it again.
-            TooManySpeakers: when more people spoke here than are remembered.
+            StoreUnavailable: when it is not known to be queued; deliver it again.
+            TooManySpeakers: when the thread has more people than the store can record.
         """
 
         def change(before: ThreadFacts) -> ThreadFacts:
@@ -234,7 +235,7 @@ class ReviewService(PolicyService):
         return await self._store.threads.ask(self._keys, job, key, change)
 
     async def was_asked(self, message_key: str) -> bool:
-        """Return whether a message was kept for an agent."""
+        """Return whether a message was queued for an agent."""
         threads = self._store.threads
         return await threads.was_asked(self._keys, message_key)
 
@@ -242,7 +243,8 @@ class ReviewService(PolicyService):
         """Extend the deadline; see `deadline_changes.extend`.
 
         Raises:
-            StoreUnavailable: when it is not known to be written; as the next three.
+            StoreUnavailable: when it is not known to be written; also raised by
+                `acknowledge`, `ask_requester` and `reply`.
         """
         return await self._change_own(
             approval_id,
@@ -254,7 +256,7 @@ class ReviewService(PolicyService):
     async def acknowledge(
         self, approval_id: str, reviewer: Reviewer
     ) -> Change | Refusal:
-        """Mark who handles it; see `deadline_changes.acknowledge`."""
+        """Record that a reviewer handles it; see `deadline_changes.acknowledge`."""
         return await self._change_own(
             approval_id,
             lambda approval, now_ms: deadline_changes.acknowledge(
@@ -285,10 +287,10 @@ class ReviewService(PolicyService):
         )
 
     def usergroups(self, item: Item) -> frozenset[str]:
-        """Return the user groups that may matter for an item, then or now.
+        """Return the user groups whose members may have to decide an item.
 
-        Those of its pinned requirement, and those that the policy names for its tool at
-        any tier: people whom either asks may come first.
+        These are the groups of its pinned requirement, and the groups that the current
+        policy names for its tool at any tier.
         """
         pinned = (group for role in item.requirement.roles for group in role.usergroups)
         rules = EffectiveRules(self._policy(), item.ctx.agent, item.tool)
@@ -298,37 +300,37 @@ class ReviewService(PolicyService):
     async def waiting(self, limit: int = MAX_QUEUE) -> list[Loaded]:
         """Return approvals with an item that waits for a person, soonest due first.
 
-        At most ``limit`` are looked at, so that a long queue costs no more.
+        At most ``limit`` are read, which bounds the cost of a long queue.
         """
         return [loaded async for loaded in self.queue.waiting(limit)]
 
     async def as_of_now(self, loaded: Loaded) -> Loaded:
-        """Return an approval as it is to be shown: needing what it needs now."""
+        """Return an approval for display, with its current requirements."""
         policy = self._policy()
         evaluated = await evaluate_waiting(self.store, policy, loaded.approval)
         shown = shown_as(loaded.approval, evaluated)
         return self.reach.resolved(Loaded(shown, loaded.now_ms))
 
     async def read_as_of_now(self, approval_id: str) -> Loaded | None:
-        """Return what `read` does, as it is to be shown; never decide over this."""
+        """Return the result of `read` for display; never decide on this record."""
         loaded = await self.read(approval_id)
         if loaded is not None and is_collected(loaded.approval):
             return await self.collected_cards.read(approval_id, self.as_of_now)
         return None if loaded is None else await self.as_of_now(loaded)
 
     async def reevaluated_waiting(self) -> list[Loaded]:
-        """Return waiting approvals as of now; what is due soonest comes first."""
+        """Return waiting approvals as needed now, soonest due first."""
         policy = self._policy()
         found = [await self.as_of_now(one) async for one in self.queue.waiting()]
-        # After all were read: if the store fails in between, the next look starts over.
+        # After all were read: if the store fails in between, the next call starts over.
         self._shown_by = policy.digest
         return found
 
     async def reevaluated(self, limit: int = MAX_REEVALUATED) -> list[Loaded]:
         """Return waiting approvals whose calls depend on others, soonest due first.
 
-        Those of another policy are among them, unless all were returned under it;
-        ``limit`` bounds what it costs.
+        After a change of the policy, approvals from another policy are included once,
+        from the whole queue. Otherwise ``limit`` bounds the cost.
         """
         policy = self._policy()
         is_new = policy.digest != self._shown_by
@@ -347,7 +349,7 @@ class ReviewService(PolicyService):
     async def preview(
         self, approval: Approval, index: int, args: JsonObject
     ) -> PolicyDecision | None:
-        """Return what the policy would ask for if these arguments were to run.
+        """Return the policy's decision on a call with these arguments.
 
         Nothing is recorded or reserved. None when there is no such item, or when the
         arguments are not strict JSON.
@@ -359,12 +361,12 @@ class ReviewService(PolicyService):
 
 
 class CollectedCardService(PolicyService):
-    """What collected cards show, by their id, and which calls the policy collects."""
+    """The records of collected cards by id, and the policy's rules for collecting."""
 
     def rule(self, approval: Approval) -> BatchRule | None:
-        """Return by which rule of the policy a single call may share a card; or None.
+        """Return the rule that lets a single call share a card, or None.
 
-        Where the rule is about tasks, a call without one does not.
+        A rule by task needs a call with a task.
         """
         tool = approval.items[0].tool
         rule = EffectiveRules(self._policy(), approval.agent, tool).first.batch
@@ -372,17 +374,17 @@ class CollectedCardService(PolicyService):
         return None if is_without else rule
 
     def is_used(self) -> bool:
-        """Return whether the policy lets any call share a card."""
+        """Return whether the policy has any rule for shared cards."""
         return any(rule.batch for _, rule in self._policy().tool_rules())
 
     async def read(
         self, card: str, shown: Callable[[Loaded], Awaitable[Loaded]] | None = None
     ) -> Loaded | None:
-        """Return the record of a collected card; None when the id is of none.
+        """Return the record of a collected card; None for any other id.
 
         Args:
             card: its id.
-            shown: returns a member as it is to be shown; without it each is as stored.
+            shown: prepares a member for display; without it members are as stored.
         """
         members, left = await self._members(card)
         if not members:
@@ -414,8 +416,8 @@ class CollectedCardService(PolicyService):
                 loaded = await self._store.approvals.load(approval_id)
             except CorruptRecord:
                 loaded = None
-            # Of one that is corrupt, or kept no longer, nothing can be shown or
-            # decided, and that must not keep people from the others.
+            # A corrupt or expired member cannot be shown or decided, and must not block
+            # the others.
             if loaded is not None and loaded.approval.tenant == self._tenant:
                 found.append(loaded)
         return found, left + len(members) - len(found)
@@ -423,16 +425,16 @@ class CollectedCardService(PolicyService):
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Whom to ask now: on-call rotations and quiet hours of the policy in force.
+    """The people to notify now, by on-call rotations and quiet hours of the policy.
 
-    Worked out whenever an approval is read to be shown, and never stored: it changes
-    who is asked and nothing about who may decide.
+    Computed whenever an approval is read for display, and never stored: it affects
+    notifications only, not the right to decide.
     """
 
     policy: Callable[[], Policy]
 
     def resolved(self, loaded: Loaded) -> Loaded:
-        """Return an approval whose roles say whom of them to ask now."""
+        """Return an approval whose roles name the people to notify now."""
         approval, now_ms = loaded.approval, loaded.now_ms
         policy = self.policy()
         rules = policy.roles
@@ -457,9 +459,9 @@ class Reach:
         return Loaded(approval.with_roles(asked), now_ms)
 
     def changed_ms(self, now_ms: int) -> int:
-        """Return when others began to be asked last; 0 when the policy is the same.
+        """Return the last change of the people to notify, in ms; 0 without one.
 
-        At that moment quiet hours ended, or a turn of a rotation began.
+        This is the last end of quiet hours, or the last begin of a rotation's turn.
         """
         moments = self._changes(utc(now_ms))
         return max((int(one.timestamp() * 1000) for one in moments), default=0)
@@ -476,7 +478,7 @@ class Reach:
 
 
 def _has_turn(policy: Policy, rotation: str, now_ms: int) -> tuple[str, ...]:
-    """Return who is on call; nobody before the first turn: then everybody is asked."""
+    """Return the person on call; empty before the first turn: then all are notified."""
     rule = policy.on_call.get(rotation)
     found = on_call(rule, utc(now_ms)) if rule else ""
     return (found,) if found else ()
@@ -485,8 +487,8 @@ def _has_turn(policy: Policy, rotation: str, now_ms: int) -> tuple[str, ...]:
 def _quiet_until_ms(
     rule: QuietRule | None, approval: Approval, item: Item, now_ms: int
 ) -> int:
-    # A call in doubt may have run, and its agent waits without a deadline: people are
-    # asked at any hour.
+    # A call in doubt may have run, and its agent waits without a deadline, so people
+    # are notified at any hour.
     if rule is None or not item.is_pending:
         return 0
     expires = utc(approval.expires_at_ms)

@@ -24,15 +24,15 @@ RETRIED = "retried"
 _LIMIT = "limit"
 
 _NEWEST = 3
-"""How many of a run's newest approvals are read to find one that is there."""
+"""Number of a run's newest approvals that are read to find an existing one."""
 
 
 async def run_event(
     store: Store, keys: Keys, run: StalledRun, name: EventName
 ) -> Event:
-    """Return an event about a failed run, addressed to where it was asked for.
+    """Return an event about a failed run, addressed to the place of its request.
 
-    A run that was not asked for in Slack is reported in its newest card's channel.
+    A run without a request in Slack is reported in its newest card's channel.
     """
     channel, thread_ts = await _where_to_tell(store, keys, run)
     return Event(
@@ -61,7 +61,7 @@ async def _where_to_tell(store: Store, keys: Keys, run: StalledRun) -> tuple[str
         return facts.origin.channel, facts.origin.thread_ts
     run_ref = RunRef(agent=run.agent, thread=run.thread)
     newest = await store.approvals.of_run(keys, run_ref, newest=_NEWEST)
-    # Not where their cards are by the store, which anybody may write there.
+    # The channel of the sealed record: the stored place of a card is not protected.
     loaded = await store.approvals.load_each(one.id for one in newest)
     return (loaded[-1].approval.channel if loaded else ""), ""  # oldest first
 
@@ -77,25 +77,25 @@ class RunService(PolicyService):
         self._reviewer_freezes = ReviewerFreezes(store, policy, tenant=tenant)
 
     async def all(self) -> list[StalledRun]:
-        """Return the runs that wait or are parked, the longest first."""
+        """Return the waiting and parked runs, the longest failing first."""
         found = await self._store.stalled.all(self._keys)
         listed = [one for one in found if one.tenant == self._tenant and one.is_listed]
         return sorted(listed, key=lambda one: one.since_ms)
 
     async def find(self, run: str) -> StalledRun | None:
-        """Return a run that failed; None when it goes on, or there is none."""
+        """Return a failed run; None if it continues or does not exist."""
         keys = self._store.keys_of_run(run)
         found = await self._store.stalled.find(keys, run) if keys else None
         return found if found and found.tenant == self._tenant else None
 
     async def counts(self) -> tuple[int, int]:
-        """Return how many runs of the tenant wait, and how many are parked."""
+        """Return the numbers of the tenant's waiting runs and parked runs."""
         return await self._store.stalled.counts(self._keys)
 
     async def forbidden(self, run: StalledRun, reviewer: Reviewer) -> Forbidden | None:
-        """Return why a person may not try a run again; None when they may.
+        """Return why a person may not retry a run; None when they may.
 
-        Who asked for the run may, and who may decide calls of its agent.
+        Its requesters and the reviewers of its agent may.
         """
         outsider = no_member(reviewer)
         if outsider is not None:
@@ -110,13 +110,13 @@ class RunService(PolicyService):
     async def retry(
         self, run: StalledRun, by: str, gesture: Gesture = Gesture.API
     ) -> bool:
-        """Try a run again now; False when it changed since it was read.
+        """Retry a run now; False when it changed since it was read.
 
-        The time for its retries starts over. Who asks for it, and by which gesture, is
-        for the audit log.
+        The time for its retries starts over. ``by`` and ``gesture`` are for the audit
+        log.
 
         Raises:
-            StoreUnavailable: when it is not known to be tried.
+            StoreUnavailable: when it is not known to be retried.
         """
         stalled, keys = self._store.stalled, self._keys
         now_ms = await self._store.conn.now_ms(keys.retry)
@@ -137,7 +137,7 @@ class RunService(PolicyService):
             run,
             after,
             again=after.jobs,
-            # A person lets it go on beyond the limit, which counts from zero.
+            # A person allows it beyond the limit, which restarts from zero.
             forgotten=HALTED if run.trouble == _LIMIT else "",
             events=[event],
         )
@@ -145,18 +145,18 @@ class RunService(PolicyService):
     async def drop(
         self, run: StalledRun, by: str, gesture: Gesture = Gesture.API
     ) -> bool:
-        """End a run: its calls end unexecuted; False when it changed meanwhile.
+        """End a run and its calls unexecuted; False when it changed since it was read.
 
         A new message in its thread starts a new run.
 
         Raises:
             StoreUnavailable: when it is not known to be dropped.
-            ThreadUnavailable: while somebody runs the thread.
+            ThreadUnavailable: while a worker runs the thread.
         """
         keys = self._keys
         place = (keys, run.agent, run.thread)
         run_ref = RunRef(agent=run.agent, thread=run.thread)
-        # Under the lease: a worker that is just retrying the run would write its
+        # Under the lease: otherwise a worker that is retrying the run could write its
         # failure, or an approval, after the drop.
         async with self._store.threads.lease(*place):
             event = await self._event(run, EventName.RUN_DROPPED, by, gesture)
@@ -169,7 +169,7 @@ class RunService(PolicyService):
                 is_dropped=True,
                 events=[event],
             )
-            # Only if this call dropped it: the record may be a new one.
+            # Only if this call dropped it: otherwise the record may be a new one.
             if is_dropped:
                 await self._agents.supersede_run(run_ref)
                 await self._store.threads.end_run(*place)

@@ -404,7 +404,7 @@ class GrowingTree:
 
     @property
     def is_full(self) -> bool:
-        """Return whether the most entries allowed wait for a checkpoint."""
+        """Return whether `CHECKPOINT_ENTRIES` or more entries wait for a checkpoint."""
         return self.head.size - self.signed >= CHECKPOINT_ENTRIES
 
 

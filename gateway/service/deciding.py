@@ -169,7 +169,7 @@ class DecisionService(PolicyService):
     async def _waiting_edited(
         self, gesture: Gesture, calls: Mapping[int, DecidedCall]
     ) -> PolicyDecision | None:
-        """Evaluate an edited call also as it waits."""
+        """Evaluate an edited call also with its arguments before the edit."""
         waiting = None
         for call in calls.values():
             if gesture.card is None and isinstance(call.decision, Edit):

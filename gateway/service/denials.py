@@ -26,7 +26,7 @@ MISFIT = (
 
 
 def refusal(load: AgentLoad, policy: Policy, ref: TurnRef, call: ProposedCall) -> str:
-    """Return why a call is refused before any policy, for the model; else ""."""
+    """Return why a call is refused regardless of its tier, for the model; else ""."""
     if not call.tool:
         return NAMELESS
     if call.is_question and ref.nested_in is not None:
@@ -53,7 +53,7 @@ def wanted_of(calls: Iterable[ProposedCall], effects: Iterable[str]) -> Wanted:
 def denial(
     load: AgentLoad, protect: Protection, agent: str, tool: str, args: JsonObject
 ) -> str:
-    """Return why a call is refused under any rule of the policy; "" if it is not.
+    """Return why a freeze, a pause or a rejection refuses a call; "" if none does.
 
     Args:
         load: state of the agent.

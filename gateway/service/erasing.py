@@ -142,7 +142,7 @@ class Eraser(TenantService):
         return loaded.approval
 
     async def _is_known(self, approval_id: str) -> bool:
-        """Return whether there is such an approval, or was one."""
+        """Return whether the approval exists or existed."""
         try:
             if await self._read(approval_id) is not None:
                 return True

@@ -178,7 +178,7 @@ class EventFeed:
 
     Attributes:
         tail: reads the events.
-        is_closing: True once waits return at once, because the process stops.
+        is_closing: True if waits return immediately, because the process stops.
     """
 
     def __init__(self, store: Store, *, tenant: str) -> None:

@@ -154,11 +154,11 @@ class RunCalls(TenantService):
     async def settle(
         self, run: RunRef, asked: Collection[str], *, is_finished: bool
     ) -> None:
-        """Withdraw the calls that a resting thread does not ask about any more.
+        """Withdraw the calls that a paused thread no longer asks about.
 
-        Another middleware dropped them. While the thread rests on a question, an
-        authorized item may belong to a tool whose inside asks that question, so only
-        pending ones end.
+        Another middleware dropped them. While the thread waits for an answer, an
+        authorized item may belong to a tool that asks the question inside, so only
+        pending items end.
         """
         ends = _UNSTARTED if is_finished else {ItemState.PENDING}
         dropped = frozenset(
@@ -301,7 +301,7 @@ class RemoteRunService(RunCalls):
         )
 
     async def lease(self, asked: LeaseQuestion) -> LeaseReply:
-        """Take, keep, renumber or give back a lease."""
+        """Take, extend, renumber or release a lease."""
         agent, thread = asked.run.agent, asked.run.thread
         keys = self._keys
         reply = await self._store.threads.leases.step(

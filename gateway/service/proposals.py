@@ -170,7 +170,7 @@ class EvaluatedCall:
     Attributes:
         call: as proposed.
         evaluation: by the policy, with the raises of triage.
-        refusal: why the call is refused before the policy; "" if it is not.
+        refusal: why the call is denied apart from its tier; "" if it is not.
         triage_result: the part of triage's assessment to keep.
         requests_before: totals of windows of requests before this call.
         is_returned: the call goes back to the model because it does not fit.

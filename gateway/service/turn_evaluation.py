@@ -299,7 +299,7 @@ def apply_hint(evaluate: Evaluate, hint: CallHint | None) -> Evaluation:
 
     An attacker who can forge a hint gains nothing. Only ``approve`` can be loosened, to
     ``auto``, only if the policy has ``overridable``, and only as far as its ``raise``
-    rules allow. A reviewer can always ``reject``. The description never replaces the
+    rules allow. A hint never removes ``reject``. The description never replaces the
     policy's, and it is dropped if the policy hides arguments, because it may contain
     them.
 

@@ -1,1 +1,1 @@
-"""Gateway service: evaluate calls, hold them for approval, resume agents."""
+"""Gateway service: evaluate calls, suspend them for approval, resume agents."""

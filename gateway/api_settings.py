@@ -14,14 +14,14 @@ _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 
 class Address(NamedTuple):
-    """Where a server listens."""
+    """Host and port of a server."""
 
     host: str
     port: int
 
     @property
     def is_loopback(self) -> bool:
-        """Return whether only this machine reaches it."""
+        """Return True if only this machine can connect."""
         if self.host == "localhost":
             return True
         try:
@@ -31,13 +31,13 @@ class Address(NamedTuple):
 
     @property
     def url_host(self) -> str:
-        """Return host and port as they stand in a URL (RFC 3986, section 3.2.2)."""
+        """Return host and port in URL form (RFC 3986, section 3.2.2)."""
         shown = f"[{self.host}]" if ":" in self.host else self.host
         return f"{shown}:{self.port}"
 
 
 def address_of(text: str) -> Address:
-    """Read ``host:port``; an IPv6 host stands in brackets.
+    """Read ``host:port``, with an IPv6 host in brackets.
 
     Raises:
         ValueError: for any other text.
@@ -76,11 +76,11 @@ def _https(url: str) -> str:
 
 
 class PersonSettings(_Model):
-    """Who somebody is in Slack, as far as a decision needs it.
+    """A person's identity in Slack.
 
     Attributes:
         user: their Slack user id.
-        usergroups: ids of the user groups in which they are.
+        usergroups: ids of their user groups.
         name: for the card and the audit log.
     """
 
@@ -95,16 +95,16 @@ class PersonSettings(_Model):
 
 
 class PeopleSettings(_Model):
-    """Who may decide over HTTP: an OpenID Connect issuer says who somebody is.
+    """People who may decide over HTTP, identified by an OpenID Connect issuer.
 
     Attributes:
-        issuer: as tokens name it; its keys are found from there.
-        audience: as tokens name this gateway.
-        claim: which of a token's claims names the person; ``email`` counts only where
-            the issuer has verified it.
+        issuer: the ``iss`` of tokens; its keys are discovered from there.
+        audience: the ``aud`` of tokens for this gateway.
+        claim: the token's claim that names the person; ``email`` counts only if the
+            issuer has verified it.
         team: id of the Slack workspace.
-        reviewers: value of the claim to who that is in Slack; nobody else decides.
-        keys_url: where the issuer's keys are; None: as the issuer's own document says.
+        reviewers: the claim's value to the person in Slack; only these people decide.
+        keys_url: URL of the issuer's keys; None: from the issuer's own document.
     """
 
     issuer: Annotated[str, AfterValidator(_https)]
@@ -123,18 +123,19 @@ class PeopleSettings(_Model):
 
 
 class ApiSettings(_Model):
-    """How agents in other processes reach the gateway.
+    """Settings of the HTTP API for agents in other processes.
 
     Attributes:
         listen: ``host:port``; empty: there is no HTTP API.
-        certificate: file of the TLS certificate, with those between it and the root.
+        certificate: file of the TLS certificate and its intermediate certificates.
         private_key: file of its private key.
         behind_proxy: a proxy in front ends TLS, so plain HTTP from other machines is
             accepted.
-        requests_per_minute: how many requests one API key may send to one process.
-        megabytes_per_day: how much one API key may have one process store in a day.
-        connections: how many connections one process keeps at once.
-        people: who may decide over HTTP; None: people decide in Slack alone.
+        requests_per_minute: limit for one API key in one process.
+        megabytes_per_day: most data that one API key may store through one process in
+            a day.
+        connections: most open connections of one process.
+        people: the people who may decide over HTTP; None: decisions in Slack only.
     """
 
     listen: Annotated[str, AfterValidator(_address)] | None = None
@@ -164,11 +165,11 @@ class ApiSettings(_Model):
 
     @property
     def address(self) -> Address | None:
-        """Return where it listens; None: nowhere."""
+        """Return the server's address; None without an API."""
         return None if self.listen is None else address_of(self.listen)
 
     def below(self, base: Path) -> ApiSettings:
-        """Return the settings with file names that start at a folder."""
+        """Return the settings with file names relative to a folder."""
         return self.model_copy(
             update={
                 name: base / path.expanduser()

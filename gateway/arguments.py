@@ -1,4 +1,4 @@
-"""Check the arguments of public functions, before anything is done with them."""
+"""Check the arguments of public functions before any other step."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from keyturn.gateway.validation_errors import shortened
 
 
 def is_a(given: object, kinds: type | tuple[type, ...]) -> bool:
-    """Return whether a caller has kept to the types that are declared."""
+    """Return True if an argument has one of its declared types."""
     return isinstance(given, kinds)
 
 
 def require(is_usable: object, name: str, given: object, needed: str) -> None:
-    """Refuse an argument that cannot be used.
+    """Refuse an unusable argument.
 
     Args:
-        is_usable: whether it can be.
+        is_usable: False to refuse it.
         name: of the argument.
         given: its value, which is shown.
-        needed: what to write instead.
+        needed: a usable value, in words.
 
     Raises:
         SettingsError: names argument, value and next step.
@@ -34,17 +34,17 @@ def require(is_usable: object, name: str, given: object, needed: str) -> None:
 
 
 def require_secret(is_usable: object, name: str, given: object, needed: str) -> None:
-    """Refuse an argument that cannot be used, without its value; see `require`."""
+    """Refuse an unusable argument without its value; see `require`."""
     if not is_usable:
         kind = type(given).__name__
         raise SettingsError(f"{name}= of type {kind} cannot be used: {needed}.")
 
 
 def check_timeout(timeout_s: object) -> None:
-    """Check a number of seconds; what is left of a deadline may be negative.
+    """Check a number of seconds; the rest of a deadline may be negative.
 
     Raises:
-        SettingsError: when it is none.
+        SettingsError: it is not a number.
     """
     is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
     require(
@@ -56,19 +56,19 @@ def check_timeout(timeout_s: object) -> None:
 
 
 def check_tool_names(name: str, tools: object) -> None:
-    """Check a collection of names; in a text, each part of it would count as a name.
+    """Check a collection of names; each letter of a plain text would count as a name.
 
     Raises:
-        SettingsError: when it is none.
+        SettingsError: it is not a collection of texts.
     """
     require(is_texts(tools), name, tools, "give a list of names of tools")
 
 
 def check_item_ids(item_ids: object) -> None:
-    """Check which calls a program names.
+    """Check the ids of a program's calls.
 
     Raises:
-        SettingsError: when they are no ids; a part of one would be another's.
+        SettingsError: they are not a collection of ids.
     """
     needed = "give a list of ids of calls, or None for all"
     is_usable = item_ids is None or is_texts(item_ids)
@@ -79,7 +79,7 @@ def check_ungated(ungated: object) -> None:
     """Check the exceptions of each agent.
 
     Raises:
-        SettingsError: when they are not lists of names by the name of an agent.
+        SettingsError: they do not map agent names to lists of tool names.
     """
     needed = "give a mapping, such as {'billing': ['look_up']}"
     require(ungated is None or is_a(ungated, Mapping), "ungated", ungated, needed)
@@ -89,7 +89,7 @@ def check_ungated(ungated: object) -> None:
 
 
 def is_texts(given: object) -> bool:
-    """Return whether this is a collection of texts, and not one text."""
+    """Return True for a collection of texts, False for a single text."""
     if isinstance(given, str | bytes) or not isinstance(given, Collection):
         return False
     return all(isinstance(one, str) for one in cast("Iterable[object]", given))

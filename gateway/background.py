@@ -1,7 +1,7 @@
-"""Work that goes on whatever happens to its caller: blocked, cancelled, forked.
+"""Work that continues although its caller is blocked, cancelled or forked.
 
-Tools block the event loop that they run on. Heartbeats are sent from one event loop in
-a daemon thread, so that neither a claim nor a lease ends while its process works.
+Tools block their event loop. Heartbeats are sent from one event loop in a daemon
+thread, so that neither a claim nor a lease ends while its process works.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# A loop itself keeps no task from being collected.
+# An event loop has only weak references to its tasks; this keeps them alive.
 _running = set[asyncio.Task[Any]]()
 
 
@@ -25,16 +25,16 @@ def spawn(work: Coroutine[Any, Any, T]) -> Future[T]:
 
 
 def call_later(delay_s: float, callback: Callable[[], None]) -> None:
-    """Call a function on the background loop of this process after a while.
+    """Call a function on the background loop of this process after a delay.
 
-    It cannot be taken back: what is no longer wanted does nothing when it is called.
+    The call cannot be cancelled: an unwanted callback must do nothing.
     """
     loop = _background.loop()
     loop.call_soon_threadsafe(loop.call_later, delay_s, callback)
 
 
 class _Background:
-    """One event loop in one daemon thread; made again in a forked child."""
+    """One event loop in one daemon thread; created again in a forked child."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,7 +60,7 @@ _background = _Background()
 
 
 def begun(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Begin work in a task of its own; await it with `waited_for`."""
+    """Start work in a separate task; await it with `waited_for`."""
     task = asyncio.create_task(work)
     _running.add(task)
     task.add_done_callback(_end)
@@ -68,7 +68,7 @@ def begun(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
 
 
 async def waited_for(task: asyncio.Task[T]) -> T:
-    """Return what a task comes to; it goes on when the caller is cancelled."""
+    """Return a task's result; the task continues if the caller is cancelled."""
     await asyncio.wait([task])
     return task.result()
 
@@ -76,5 +76,6 @@ async def waited_for(task: asyncio.Task[T]) -> T:
 def _end(task: asyncio.Task[Any]) -> None:
     _running.discard(task)
     if not task.cancelled():
-        # Read here, or asyncio would report the error of a task whose caller is gone.
+        # Read here, or asyncio would report the error of a task without a waiting
+        # caller.
         task.exception()

@@ -1,8 +1,8 @@
-"""Clocks: how long ago something was, and the time of a clock elsewhere.
+"""Clocks: elapsed time, and the time of a remote clock.
 
-The store decides time. What cannot ask it for each question, such as the five minutes
-of a signature of Slack, uses the store's last answer and how long ago it was. The clock
-of this machine may then be wrong, or be set while the process runs.
+The store decides time. Checks that cannot query it each time, such as the five minutes
+of a Slack signature, use the store's last answer plus the time elapsed since. They are
+correct even if this machine's clock is wrong, or is set while the process runs.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 MOST_OFFSET_S = 5.0
-"""How far two clocks may be apart; people read times on cards."""
+"""Largest accepted difference of two clocks; people read times on cards."""
 
 _CLOSE_S, _MOST_S = 0.5, 5.0
 _OLD_S = 60.0
 
-# Not `time.monotonic`: on Linux it stands still while the machine is suspended, and
-# what was known before would pass for new afterwards. Both clocks run on while a
-# process is stopped (SIGSTOP). On macOS CLOCK_MONOTONIC counts suspension.
+# Not `time.monotonic`: on Linux it stops while the machine is suspended, and old
+# answers would pass for new ones afterwards. Both clocks continue while a process is
+# stopped (SIGSTOP). On macOS CLOCK_MONOTONIC counts suspension.
 _CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def now_s() -> float:
-    """Return seconds of a clock that never goes back and never stands still."""
+    """Return seconds of a clock that never goes back and never stops."""
     return time.clock_gettime(_CLOCK)
 
 
 class _Reading(NamedTuple):
-    """What the other clock said, when that was by ours, and how far off it may be."""
+    """The remote clock's time, the local time of the reading, and its accuracy."""
 
     other_s: float
     at_s: float
@@ -37,10 +37,10 @@ class _Reading(NamedTuple):
 
 
 class ReferenceClock:
-    """A clock elsewhere, as far as this process knows it.
+    """A remote clock, estimated from its last answer.
 
     Args:
-        elapsed_s: a clock of this machine that never goes back and that nobody sets.
+        elapsed_s: a clock of this machine that never goes back and cannot be set.
         wall_s: Unix seconds by this machine.
     """
 
@@ -55,31 +55,31 @@ class ReferenceClock:
         self._last: _Reading | None = None
 
     def asking(self) -> float:
-        """Return what `answered` needs to know of the moment before a question."""
+        """Return the time before a question, for `answered`."""
         return self._elapsed_s()
 
     def answered(self, other_s: float, asked_s: float, within_s: float = 0.0) -> None:
-        """Take note of an answer.
+        """Record an answer.
 
         Args:
-            other_s: Unix seconds that the other clock showed.
-            asked_s: what `asking` returned before.
-            within_s: how far off the answer itself may be.
+            other_s: Unix seconds by the remote clock.
+            asked_s: result of `asking` before the question.
+            within_s: accuracy of the answer itself.
         """
         now_s, last = self._elapsed_s(), self._last
         within_s += (now_s - asked_s) / 2
-        # An answer that took long says little; it counts once the one before is old.
-        # None does where this process was stopped meanwhile: the one before is better.
+        # A slow answer is inaccurate; it counts only once the last one is old. After a
+        # stop of this process in between, an answer is too inaccurate to count.
         is_better = last is None or within_s <= max(_CLOSE_S, last.within_s)
         is_old = last is not None and now_s - last.at_s > _OLD_S
         if is_better or (is_old and within_s <= _MOST_S):
             self._last = _Reading(other_s, (asked_s + now_s) / 2, within_s)
 
     def now_s(self) -> float:
-        """Return its time in Unix seconds; this machine's while nothing is known.
+        """Return the remote time in Unix seconds; this machine's without an answer.
 
-        A first answer that took long only bounds it: this machine's clock is the
-        better guess between these bounds.
+        A slow first answer only limits the time: this machine's clock is the better
+        guess between these limits.
         """
         wall_s, last = self._wall_s(), self._last
         if last is None:
@@ -90,7 +90,7 @@ class ReferenceClock:
 
     @property
     def offset_s(self) -> float:
-        """Return how far ahead of it this machine's clock is; 0 where they agree."""
+        """Return the lead of this machine's clock in seconds; 0 if they agree."""
         last = self._last
         if last is None:
             return 0.0
@@ -99,7 +99,7 @@ class ReferenceClock:
 
 
 def offset_sentence(whose: str, offset_s: float, other: str) -> str:
-    """Return what is wrong with a clock, and what to do."""
+    """Return a sentence with a clock's error and the next step."""
     side = "ahead of" if offset_s > 0 else "behind"
     return (
         f"The clock of {whose} is {abs(offset_s):.0f} s {side} {other}; set it by NTP."

@@ -1,7 +1,7 @@
 """Load process settings from ``keyturn.yml`` and environment variables.
 
-Secrets come from the environment only, and no error shows one. What may be set, and by
-which variable, is `SettingsFile` and `keyturn.gateway.config.VARIABLES`.
+Secrets come from the environment only, and no error shows one. `SettingsFile` lists the
+settings, and `keyturn.gateway.config.VARIABLES` their environment variables.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "KEYTURN_LOG_LEVEL": ("log", "level"),
     "KEYTURN_LOG_FORMAT": ("log", "format"),
 }
-"""Environment variable to the setting it overrides; an empty variable is not set."""
+"""Environment variable to the setting it overrides; an empty variable is ignored."""
 
 SECRETS: Final[Mapping[str, str]] = {
     "KEYTURN_SECRET": "secret",
@@ -86,8 +86,9 @@ SECRETS: Final[Mapping[str, str]] = {
 """Environment variable to the name of the secret; none of them may be in a file."""
 
 OF_AGENTS: Final = ("KEYTURN_GATEWAY", "KEYTURN_API_KEY", "KEYTURN_WEBHOOK_SECRET")
-"""What an agent in another process reads (`keyturn.gateway.client.http_gateway`, and
-`keyturn.gateway.remote.program`)."""
+"""Variables of an agent in another process (`keyturn.gateway.client.http_gateway` and
+`keyturn.gateway.remote.program`).
+"""
 
 _WHERE: Final[Mapping[str, str]] = {
     "SLACK_BOT_TOKEN": (
@@ -102,23 +103,23 @@ _WHERE: Final[Mapping[str, str]] = {
 }
 
 _NO_TOKEN = re.compile(r"[^!-~]")
-"""What is in no token of Slack, and comes from copying: blanks and line breaks."""
+"""Characters that no Slack token contains, such as a copied blank or line break."""
 
 
 def refuse_misspelled(env: Mapping[str, str]) -> None:
-    """Refuse ``KEYTURN_REDIS_ULR``: silence would start another store.
+    """Refuse ``KEYTURN_REDIS_ULR``: ignoring it would start another store.
 
     Raises:
-        BadDocument: names the variable that was probably meant.
+        BadDocument: suggests the variable with the nearest name.
     """
     known = [*VARIABLES, *SECRETS, *OF_AGENTS]
     for name in sorted(env):
         if not name.startswith(("KEYTURN_", "SLACK_")) or name in known:
             continue
-        # One or two letters of a long name, or one of our names without its last word.
-        # Other programs have variables of these prefixes, which are none of our
-        # business: tools of Slack, and Kubernetes, which names services so
-        # (KEYTURN_REDIS_PORT).
+        # One or two wrong letters in a long name, or a known name without its last
+        # word. Other programs have variables with these prefixes, which must be
+        # ignored: Slack's tools, and Kubernetes, which names services like
+        # KEYTURN_REDIS_PORT.
         least = 0.86 if name.startswith("KEYTURN_") else 0.9
         close = difflib.get_close_matches(name, known, n=1, cutoff=least)
         if close:
@@ -127,22 +128,22 @@ def refuse_misspelled(env: Mapping[str, str]) -> None:
 
 
 def not_set(name: str) -> str:
-    """Say that a secret is not set, and where it is to be found."""
+    """Return a sentence: the secret is not set, and its source."""
     return f"{name} is not set; {_WHERE[name]}."
 
 
 def secrets_in(env: Mapping[str, str]) -> dict[str, SecretStr]:
-    """Return the secrets that an environment holds, by their names.
+    """Return the secrets in an environment, by their names.
 
     Raises:
-        SettingsError: when one of them cannot be what its variable is for.
+        SettingsError: a variable has an unusable value.
     """
     found = {
         secret: SecretStr(env[name])
         for name, secret in SECRETS.items()
         if env.get(name)
     }
-    # At the start and not at the first click: a key that cannot be used seals nothing.
+    # At the start and not at the first click: an unusable key seals nothing.
     if "secret" in found:
         parse_secrets(found["secret"].get_secret_value())
     for name in _WHERE:
@@ -175,7 +176,7 @@ _NO_POLICY = (
     "'policy' in keyturn.yml. If that file is elsewhere, start there or name it (-c)."
 )
 MAX_WORKERS = 256
-# The only hosts to which a token may travel without TLS: nothing leaves the machine.
+# A token may travel without TLS only to these hosts: it does not leave the machine.
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _STORE = re.compile(r"unix|rediss?(\+sentinel|\+cluster)?")
 
@@ -213,22 +214,22 @@ class _Model(BaseModel):
 
 
 class PolicySource(_Model):
-    """Where the policy stands: a file of its own, or a key of ``keyturn.yml``."""
+    """Source of the policy: a separate file, or a key of ``keyturn.yml``."""
 
     path: Path
     under: str = ""
 
     def read(self) -> str:
-        """Return the text of the file, as it is now.
+        """Return the current text of the file.
 
         Raises:
-            SettingsError: when it cannot be read.
+            SettingsError: it cannot be read.
         """
         return read_text(self.path, "the policy", hint=_NO_POLICY)
 
 
 class SlackMode(StrEnum):
-    """How Slack reaches the bot."""
+    """Connection from Slack to the bot."""
 
     SOCKET = "socket"
     HTTP = "http"
@@ -242,10 +243,10 @@ class AgentSettings(_Model):
 
 
 class SlackSettings(_Model):
-    """How to reach Slack; ``port`` None is 3000 by HTTP and none in Socket Mode.
+    """Connection to Slack; ``port`` None is 3000 for HTTP and unused in Socket Mode.
 
-    ``fallback_channel`` takes a card that its own channel refuses. ``team`` is the only
-    workspace to serve; empty is that of the bot token.
+    ``fallback_channel`` gets a card if its own channel refuses it. ``team`` is the only
+    workspace to serve; empty is the bot token's workspace.
     """
 
     mode: SlackMode = SlackMode.SOCKET
@@ -258,7 +259,7 @@ class SlackSettings(_Model):
 
 
 class _AsWritten(_Model):
-    """What a process takes as the file says it."""
+    """Settings that a process uses unchanged from the file."""
 
     tenant: TenantName = "default"
     redis_url: Annotated[SecretStr, AfterValidator(_redis_url)] | None = None
@@ -287,7 +288,7 @@ class SettingsFile(_AsWritten):
 
 
 class SlackSecrets(_Model):
-    """What proves the bot to Slack and Slack to the bot."""
+    """Credentials between the bot and Slack."""
 
     bot_token: SecretStr | None = None
     app_token: SecretStr | None = None
@@ -295,31 +296,32 @@ class SlackSecrets(_Model):
 
 
 class Settings(_AsWritten):
-    """Everything one process needs to know before it starts.
+    """All settings of one process.
 
     Attributes:
-        folder: where relative names start from: the one of the settings file.
-        tenant: whose approvals these are.
+        folder: base of relative names: the settings file's folder.
+        tenant: owner of the approvals.
         agents: name to its graph, as an absolute ``file.py:name`` or ``module:name``.
-        triage: what the policy puts calls to, named like a graph; None for nothing.
-        policy: where the policy stands; loaded by `keyturn.gateway.policy.load`.
-        data_dir: where the embedded store, checkpoints and the secret file live.
+        triage: the triage for calls that the policy selects, named like a graph; None
+            for none.
+        policy: source of the policy; loaded by `keyturn.gateway.policy.load`.
+        data_dir: folder of the embedded store, checkpoints and the secret file.
         redis_url: the store; None is the embedded one in ``data_dir``.
         checkpoints: path of a SQLite file, or a ``postgresql://`` URL.
-        encrypt_store: whether texts are encrypted in the store.
-        workers: how many threads of agents are resumed at the same time.
-        retention: how long the audit log is kept.
-        audit_folder: where sealed segments of the audit log go; None keeps all of it in
-            the store.
-        retries: how long a run that fails is retried.
-        slack: how to reach Slack.
-        metrics: which digest and alerts the bot posts, and where.
-        keys: where the signing keys are, and others' public keys.
-        api: how agents in other processes reach the gateway.
-        webhooks: which of them are told that their threads have decisions.
-        log: what ``keyturn run`` and its parts write to stderr, and how.
+        encrypt_store: encrypt texts in the store.
+        workers: number of agent threads that are resumed at the same time.
+        retention: retention time of the audit log and of messages.
+        audit_folder: folder of sealed segments of the audit log; None keeps all of it
+            in the store.
+        retries: retry limits for failed runs.
+        slack: connection to Slack.
+        metrics: digest and alerts, and their channel.
+        keys: folder of the signing keys, and public keys of other processes.
+        api: access of agents in other processes to the gateway.
+        webhooks: programs to notify of decisions in their threads.
+        log: level and format of the log of ``keyturn run`` and its parts on stderr.
         slack_secrets: tokens and the signing secret.
-        secret: keys from the environment that seal buttons, the one in use first.
+        secret: keys from the environment that seal buttons, the current one first.
     """
 
     folder: Path
@@ -337,11 +339,11 @@ class Settings(_AsWritten):
         """Read the settings.
 
         Args:
-            path: the file; None is ``keyturn.yml`` here, or none when there is none.
+            path: the file; None is ``keyturn.yml`` in this folder, if it exists.
             env: the environment of the process.
 
         Raises:
-            SettingsError: one sentence a problem, with the setting's name.
+            SettingsError: one sentence for each problem, with the setting's name.
         """
         source = path or DEFAULT_FILE
         is_there = path is not None or source.exists()
@@ -349,10 +351,10 @@ class Settings(_AsWritten):
         text = read_text(source, "the settings", hint=hint) if is_there else ""
         try:
             document = parse_yaml(text, str(source))
-            # Before the model is read, which would only call it an unknown key.
+            # Before the model, which would only report an unknown key.
             _refuse_secrets(document)
-            # Validated twice: here, so that problems have lines of the file; with the
-            # environment over it, problems name the variable.
+            # Validated twice: here, so that problems have lines of the file; then with
+            # the environment, so that problems name the variable.
             read_model(document, SettingsFile)
             settings = _overlaid(document, env)
         except BadDocument as error:
@@ -366,24 +368,24 @@ class Settings(_AsWritten):
 
     @property
     def audit(self) -> tuple[timedelta, Path | None]:
-        """Return for how long the audit log is kept, and where its segments are."""
+        """Return the audit log's retention time and the folder of its segments."""
         return self.retention.audit, self.audit_folder
 
     def secret_keys(self) -> tuple[bytes, ...]:
-        """Return the keys of buttons: the one that seals, then others to accept.
+        """Return the keys of buttons: the sealing key, then others to accept.
 
-        They are the environment's, or else ``data_dir/secret.key``, which is created
-        at the first start, and ``secret.old.key`` when it is there.
+        They come from the environment, or else from ``data_dir/secret.key``, which is
+        created at the first start, and ``secret.old.key``, if it exists.
 
         Raises:
-            SettingsError: when a file cannot be used as a secret.
+            SettingsError: a file cannot be used as a secret.
         """
         if self.secret is not None:
             return parse_secrets(self.secret.get_secret_value())
         return folder_secrets(self.data_dir)
 
     def slack_problems(self) -> tuple[str, ...]:
-        """Return which secrets the Slack mode needs and lacks, with next steps."""
+        """Return the secrets that the Slack mode lacks, with next steps."""
         secrets, mode = self.slack_secrets, self.slack.mode
         problems: list[str] = []
         if secrets.bot_token is None:
@@ -417,7 +419,7 @@ def _refuse_secrets(document: Document) -> None:
 def _overlaid(document: Document, env: Mapping[str, str]) -> SettingsFile:
     value = dict(document.value) if isinstance(document.value, dict) else {}
     refuse_misspelled(env)
-    # An empty variable is one that is not set: shells and compose files pass those on.
+    # An empty variable counts as missing: shells and compose files pass such variables.
     given: dict[tuple[str, ...], str] = {
         path: name for name, path in VARIABLES.items() if env.get(name)
     }
@@ -425,7 +427,7 @@ def _overlaid(document: Document, env: Mapping[str, str]) -> SettingsFile:
         inner = value
         for key in path[:-1]:
             member = inner.get(key)
-            # A copy at each level: the document keeps what the file says.
+            # A copy at each level: the document must not change.
             inner[key] = inner = dict(member) if isinstance(member, dict) else {}
         inner[path[-1]] = env[name]
     try:

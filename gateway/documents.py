@@ -1,8 +1,8 @@
 """Parse a YAML document into an immutable model, with line numbers for errors.
 
-One strict parser reads all YAML: the YAML 1.2 core schema (``no`` and ``12:30``
-are text), no tags, no anchors (so no bombs), no duplicate keys, keys are text, at most
-`MAX_DEPTH` deep and `MAX_TEXT` long (a parser of YAML takes hours over brackets).
+One strict parser reads all YAML: the YAML 1.2 core schema (``no`` and ``12:30`` are
+text), no tags, no anchors (so no bombs), no duplicate keys, keys are text, at most
+`MAX_DEPTH` deep and `MAX_TEXT` long (PyYAML takes hours for a million brackets).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from keyturn.gateway.errors import KeyturnError, SettingsError
 from keyturn.gateway.validation_errors import Path, sentence, shortened
 
 MAX_DEPTH = 64
-"""How deep a document may be nested."""
+"""Deepest nesting of a document."""
 
 MAX_TEXT = 1_000_000
 """Longest document, in characters."""
@@ -32,16 +32,16 @@ MAX_BYTES = 4 * MAX_TEXT
 """Longest file of settings or policy."""
 
 MAX_PROBLEMS = 100
-"""Most problems that are named at once."""
+"""Most problems in one error."""
 
-# A problem quotes what was written, which may be a whole document.
+# A problem quotes its value, which may be a whole document.
 _LONGEST_TEXT = 1_000
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong: ``file:line`` and a sentence."""
+    """One problem: ``file:line`` and a sentence."""
 
     location: str
     text: str
@@ -55,7 +55,7 @@ class BadDocument(KeyturnError):
     """A YAML document cannot be used.
 
     Attributes:
-        problems: everything that is wrong with it, in the order of its lines.
+        problems: all problems, in the order of their lines.
     """
 
     def __init__(self, problems: Iterable[Problem]) -> None:
@@ -65,7 +65,7 @@ class BadDocument(KeyturnError):
 
 @dataclass(frozen=True)
 class Document:
-    """A parsed document that remembers the line of every value."""
+    """A parsed document with the line of every value."""
 
     value: JsonValue
     source: str
@@ -104,16 +104,16 @@ def read_text(
 
     Args:
         path: the file.
-        what: it should hold, such as ``the policy``.
-        hint: what to do when there is no such file.
-        at_most: so many bytes; less than 0 is no limit.
+        what: its content, such as ``the policy``, for errors.
+        hint: next step if the file is missing.
+        at_most: limit in bytes; less than 0 for no limit.
 
     Raises:
-        SettingsError: when it cannot be read, is too long or is not UTF-8.
+        SettingsError: it cannot be read, is too long or is not UTF-8.
     """
     try:
         with path.open("rb") as file:
-            # One byte more than allowed tells a file that is too long, without reading
+            # One byte above the limit reveals a file that is too long, without reading
             # all of it.
             found = file.read(at_most + 1 if at_most >= 0 else -1)
     except FileNotFoundError:
@@ -132,10 +132,10 @@ def read_text(
 
 
 def as_text(found: bytes, source: str) -> str:
-    """Return the text of a file; a byte order mark in front of it says nothing.
+    """Return the text of a file without its byte order mark.
 
     Raises:
-        BadDocument: when it is not UTF-8; names the line.
+        BadDocument: it is not UTF-8; names the line.
     """
     try:
         return found.removeprefix(codecs.BOM_UTF8).decode("utf-8")
@@ -154,10 +154,10 @@ def parse_yaml(text: str, source: str) -> Document:
         source: its file name, for ``file:line``.
 
     Raises:
-        BadDocument: when it is not YAML, or YAML that could mean two things.
+        BadDocument: it is not YAML, or it is ambiguous.
     """
     rows = _Rows(text)
-    # Before PyYAML sees it, which takes hours over a million brackets.
+    # Before PyYAML, which takes hours for a million brackets.
     if len(text) > MAX_TEXT:
         problem = f"This has {len(text)} characters; {MAX_TEXT} is the limit."
         raise BadDocument([Problem(f"{source}:1", problem)])
@@ -183,9 +183,9 @@ def read_model(
     """Validate a document as a model; an empty document is an empty mapping.
 
     Args:
-        document: what was read.
-        model: what it has to be.
-        shows_values: nothing in it is a secret, so problems say what it holds.
+        document: the document.
+        model: its required model.
+        shows_values: it contains no secret, so problems may quote values.
 
     Raises:
         BadDocument: names the line of every problem, and a near name for a typo.
@@ -204,7 +204,7 @@ def read_model(
             )
             for details in found[:MAX_PROBLEMS]
         ]
-        # Each once: pydantic says the same of every member of a union.
+        # Each once: pydantic reports the same problem for every member of a union.
         raise BadDocument(dict.fromkeys(problems)) from error
 
 
@@ -220,7 +220,7 @@ _HINTS = {
     "<block mapping start>": "indent the keys of one mapping alike",
     "<block end>": "indent the keys of one mapping alike",
 }
-"""A part of what PyYAML says, to what to do about it; the first that fits counts."""
+"""Part of a PyYAML message to its next step; the first match counts."""
 
 
 def _not_yaml(error: yaml.MarkedYAMLError, rows: _Rows) -> str:
@@ -233,7 +233,7 @@ def _not_yaml(error: yaml.MarkedYAMLError, rows: _Rows) -> str:
 
 
 class _Refused(Exception):
-    """YAML that is not let in, and where."""
+    """YAML that is not accepted, and its place."""
 
     def __init__(self, index: int, text: str) -> None:
         self.index = index
@@ -242,7 +242,7 @@ class _Refused(Exception):
 
 
 class _Rows:
-    """Tell the line of a place in a string, as editors count lines.
+    """Find the line of a place in a string, as editors count lines.
 
     YAML counts more characters as the end of a line than editors do.
     """
@@ -252,7 +252,7 @@ class _Rows:
         self._starts = [found.end() for found in re.finditer(r"\r\n?|\n", text)]
 
     def at(self, index: int) -> int:
-        """Return the line, 1 for the first; what is behind the end is in the last."""
+        """Return the line, from 1; an index past the end is in the last line."""
         return 1 + bisect_right(self._starts, min(index, self._last))
 
 
@@ -262,12 +262,12 @@ class _CoreLoader(yaml.SafeLoader):
     _depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose the next node, if it may be let in; refuse before reading on."""
+        """Compose the next node, if it is accepted; refuse before reading on."""
         event = cast("yaml.Event", self.peek_event())  # type: ignore[no-untyped-call] # types-PyYAML leaves it untyped
         self._depth += 1
         text = ""
         # Refused at the event, before an alias is expanded: nine lines of aliases can
-        # stand for a billion values.
+        # expand to a billion values.
         if getattr(event, "anchor", None) is not None:
             text = "Anchors and aliases are not accepted; write the value out."
         elif getattr(event, "tag", None) is not None:
@@ -320,14 +320,13 @@ class _Reader:
         members: dict[str, JsonValue] = {}
         for key_node, value_node in node.value:
             line = self.rows.at(key_node.start_mark.index)
-            # `1:` or `true:` as a key would be another name than the one that was
-            # written.
+            # `1:` or `true:` as a key would differ from the written name.
             if key_node.tag != f"{_TAG}str":
                 text = "A key has to be text; put it in quotes."
                 raise BadDocument([Problem(f"{self.source}:{line}", text)])
             key = str(key_node.value)
-            # YAML forbids it, PyYAML keeps the last: half of a policy would silently
-            # not count.
+            # YAML forbids it, PyYAML keeps the last: half of a policy would be ignored
+            # silently.
             if key in members:
                 first, name = self.lines[(*path, key)], shortened(key)
                 text = f"Key {name!r} appears twice; the first is in line {first}."
@@ -343,7 +342,7 @@ _SCALARS: dict[str, Callable[[str], JsonValue]] = {
     "int": int,
     "float": float,
 }
-"""Type of a plain value in the core schema to what reads it; all else is text."""
+"""Type of a plain value in the core schema to its parser; all else is text."""
 
 
 def _bad(rows: _Rows, source: str, index: int, text: str) -> BadDocument:

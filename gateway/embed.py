@@ -3,9 +3,10 @@
     async with Keyturn(policy=Path("policy.yml")) as tk:
         final = await tk.run(graph, {"messages": [...]}, thread_id="order-78291")
 
-The wait is durable. Whatever ends this program, the same call afterwards goes on where
-the thread stands: what was decided meanwhile is carried out, what was executed is not
-executed again. Cards are shown by a bot, in this program or another, on the same store.
+The wait is durable. After any end of this program, the same call continues from the
+thread's saved state: decisions from the meantime are carried out, and executed calls
+are not executed again. A bot shows cards, in this program or another, on the same
+store.
 """
 
 from __future__ import annotations
@@ -46,29 +47,29 @@ from keyturn.gateway.webhooks.sending import sending_webhooks
 
 
 class Keyturn(Program[ThreadRuns]):
-    """A gateway in this process: store, checkpoints, workers and the clock.
+    """A gateway in this process: store, checkpoints, workers and the periodic sweep.
 
     Args:
-        settings: all of ``keyturn.yml``, instead of all that follows but ``triage``.
-        triage: asked what the policy puts to it; None is what the settings name.
-        policy: a policy, or the path of its file, which is followed when it changes.
+        settings: all of ``keyturn.yml``, instead of ``policy`` to ``ungated``.
+        triage: assesses calls that the policy selects; None: as in the settings.
+        policy: a policy, or the path of its file, which is reloaded when it changes.
         url: the store's address; None is an embedded server in ``data_dir``.
-        secrets: all processes on one store have the same; none: those in ``data_dir``.
+        secrets: the same in all processes on one store; none: those in ``data_dir``.
         encrypt_store: encrypt texts in the store (``docs/encryption.md``).
-        data_dir: where the embedded server and the checkpoints live.
-        checkpoints: a SQLite file or ``postgresql://`` URL instead of that.
-        tenant: whose approvals these are.
-        slots: how many threads are advanced at the same time.
-        retries: how long a run that fails is retried; None is the default.
+        data_dir: folder of the embedded server and the checkpoints.
+        checkpoints: another SQLite file or a ``postgresql://`` URL.
+        tenant: owner of the approvals.
+        slots: number of threads that are advanced at the same time.
+        retries: retry limits for failed runs; None is the default.
         audit_folder: of sealed parts of the audit log; None: all is in the store.
-        ungated: agent to names of tools that may start ungated; `connected`: them all.
+        ungated: agent to names of tools that may start ungated; `connected` uses all.
         insecure_dev: accept a store that would lose acknowledged decisions.
         keyring: signing keys; None: all roles sign here, with keys of ``data_dir``.
 
     Attributes:
         store: the open store.
-        service: the gateway that agents of this process are connected to.
-        reviews: what a chat front end may ask.
+        service: the gateway of this process's agents.
+        reviews: the service for a chat front end.
         registration: of this process among the others of the store.
     """
 
@@ -76,7 +77,7 @@ class Keyturn(Program[ThreadRuns]):
     service: AgentService
     reviews: ReviewService
     remote = RemoteKeyturn
-    """The gateway of another process: ``Keyturn.remote("https://…", api_key=…)``."""
+    """A gateway in another process: ``Keyturn.remote("https://…", api_key=…)``."""
 
     def __init__(  # noqa: PLR0913 - what a program may say of its gateway, by name
         self,
@@ -120,10 +121,10 @@ class Keyturn(Program[ThreadRuns]):
         """Open everything and begin to work.
 
         Raises:
-            StoreUnavailable: when there is no store.
-            UnsafeStore: when the store would lose acknowledged decisions.
-            SettingsError: when the checkpoints or the triage cannot be used.
-            GraphError: when an agent of the settings cannot be loaded.
+            StoreUnavailable: there is no store.
+            UnsafeStore: the store would lose acknowledged decisions.
+            SettingsError: the checkpoints or the triage cannot be used.
+            GraphError: an agent of the settings cannot be loaded.
         """
         async with AsyncExitStack() as stack:
             enter = stack.enter_async_context
@@ -158,7 +159,7 @@ class Keyturn(Program[ThreadRuns]):
         return self
 
     async def __aexit__(self, *_raised: object) -> None:
-        """Let running threads stop, then close everything; approvals stay open."""
+        """Wait for running threads, then close everything; approvals stay open."""
         await self._stack.aclose()
 
     def reload(self) -> None:
@@ -183,20 +184,20 @@ _OTHERS: tuple[tuple[str, type | tuple[type, ...], str], ...] = (
     ("audit_folder", Path, "give the path of a folder, Path('audit')"),
     ("keyring", Keyring, "give a Keyring, or leave it out"),
 )
-"""Arguments that may be None: name, type, what to write instead."""
+"""Arguments that may be None: name, type, next step."""
 
 
 def check_arguments(given: Mapping[str, object]) -> None:
     """Check the arguments of `Keyturn(...)` by their names.
 
     Raises:
-        SettingsError: names the first that cannot be used, and what to write instead.
+        SettingsError: names the first unusable argument and the next step.
     """
     for name, kind, needed in _OTHERS:
         value = given[name]
         require(value is None or isinstance(value, kind), name, value, needed)
     for name in ("url", "checkpoints"):
-        # It may hold a password.
+        # It may contain a password.
         is_text = given[name] is None or isinstance(given[name], str)
         require_secret(is_text, name, given[name], "give an address as text")
     for name in ("encrypt_store", "insecure_dev"):

@@ -6,20 +6,19 @@ from __future__ import annotations
 class KeyturnError(Exception):
     """The base of every error that Keyturn raises on purpose.
 
-    Its text is one calm sentence: what happened, the value, the next step. It is
-    safe to print to an operator; it never holds a secret or a tool's arguments.
+    Its text is one calm sentence: the event, the value, the next step. The text is safe
+    to print for an operator: it never contains a secret or a tool's arguments.
     """
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Return what makes the same error in another process of a worker pool.
+        """Return the parts to rebuild this error in another process of a worker pool.
 
-        By default Python calls the class with the text, and a pool hangs where that
-        fails.
+        By default Python calls the class with the text. If that fails, the pool hangs.
         """
         return _remade, (self.plain_class(), self.args, vars(self))
 
     def plain_class(self) -> type[KeyturnError]:
-        """Return the class by which another process knows this error."""
+        """Return the class that replaces this one in another process."""
         return type(self)
 
 
@@ -35,8 +34,8 @@ class BadJson(KeyturnError):
     """A document is not strict JSON.
 
     Attributes:
-        pointer: JSON Pointer (RFC 6901) of the offending place, "" for the whole.
-        problem: what is wrong with it, without the value itself.
+        pointer: JSON Pointer (RFC 6901) of the invalid place, "" for the whole.
+        problem: the problem, without the value itself.
     """
 
     def __init__(self, problem: str, pointer: str = "") -> None:
@@ -58,7 +57,7 @@ class PolicyError(KeyturnError):
     """A policy cannot be loaded or evaluated; nothing runs under it.
 
     Attributes:
-        location: ``file:line`` when it is known, else the file's name.
+        location: ``file:line`` if known, else the file's name.
     """
 
     def __init__(self, problem: str, location: str = "") -> None:
@@ -67,15 +66,15 @@ class PolicyError(KeyturnError):
 
 
 class StoreUnavailable(KeyturnError):
-    """The store did not answer, or refused to promise that it kept the write."""
+    """The store did not answer, or did not confirm that it kept the write."""
 
 
 class AuditUnreadable(StoreUnavailable):
-    """A part of the audit log that is in files is missing, or was changed."""
+    """A file of the audit log is missing or was changed."""
 
 
 class BotKeyUnknown(StoreUnavailable):
-    """A decision is signed with a key that this process has not been told of yet."""
+    """A decision is signed with a key that this process does not have yet."""
 
 
 class CorruptRecord(KeyturnError):
@@ -95,11 +94,11 @@ class CorruptRecord(KeyturnError):
 
 
 class ForgedRecord(CorruptRecord):
-    """A stored record is not as a process with the secret wrote it last.
+    """A stored record differs from the last one written with the secret.
 
     Attributes:
         why: in words.
-        is_replayed: it was like this before.
+        is_replayed: it is an older version of the record.
     """
 
     def __init__(self, approval: str, why: str, *, is_replayed: bool = False) -> None:
@@ -114,7 +113,7 @@ class ForgedRecord(CorruptRecord):
 
 
 class NotConfirmed(StoreUnavailable):
-    """The store kept a write, and no replica has confirmed it: it may yet be lost."""
+    """The store kept a write without a replica's confirmation: it may be lost."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -125,9 +124,9 @@ class NotConfirmed(StoreUnavailable):
 
 
 class Unanswered(StoreUnavailable):
-    """Who was asked to keep something did not answer, and may have kept it.
+    """A write got no answer, and may have been kept.
 
-    It is the store, or the gateway for a program that asks it over HTTP.
+    The write went to the store, or to the gateway for a program that uses it over HTTP.
     """
 
     def __init__(self, why: str, hint: str, *, who: str = "The store") -> None:
@@ -138,7 +137,7 @@ class Unanswered(StoreUnavailable):
 
 
 class KeptInPart(Unanswered):
-    """The store ended a script of ours in its middle; what was written stays."""
+    """The store stopped a script in the middle; its earlier writes remain."""
 
     def __init__(self, why: str) -> None:
         StoreUnavailable.__init__(
@@ -154,8 +153,8 @@ class AlreadySpent(KeyturnError):
 
     Attributes:
         approval, item: of the call, or of the standing approval that covered it.
-        number: the newest attempt that is spent.
-        at_ms: when, by the store's clock.
+        number: the newest spent attempt.
+        at_ms: its time, by the store's clock.
     """
 
     def __init__(self, approval: str, item: int, number: int, at_ms: int) -> None:
@@ -168,11 +167,11 @@ class AlreadySpent(KeyturnError):
 
 
 class NotVerified(KeyturnError):
-    """A signed text does not prove what it claims; nothing of it may be used.
+    """A signed text does not prove its claim; do not use any of it.
 
     Attributes:
         reason: one word for programs and for the log of security events.
-        problem: the same in words; holds nothing that was signed.
+        problem: the same in words, without any part of the signed text.
     """
 
     def __init__(self, reason: str, problem: str) -> None:
@@ -182,10 +181,10 @@ class NotVerified(KeyturnError):
 
 
 class UnsafeStore(KeyturnError):
-    """The store would lose acknowledged decisions, so Keyturn will not use it.
+    """The store would lose acknowledged decisions, so Keyturn does not use it.
 
     Attributes:
-        can_pass: it may end by itself, because a failover is under way.
+        can_pass: True if the problem may end without action, as during a failover.
     """
 
     def __init__(self, problem: str, *, can_pass: bool = False) -> None:
@@ -194,7 +193,7 @@ class UnsafeStore(KeyturnError):
 
 
 class IllegalTransition(KeyturnError):
-    """A state was asked to follow another that the lifecycle table does not allow."""
+    """The lifecycle table does not allow this transition of a state."""
 
     def __init__(self, state: str, transition: str) -> None:
         super().__init__(f"An item that is {state!r} cannot {transition!r}.")
@@ -205,7 +204,7 @@ class NotAllowed(KeyturnError):
 
 
 class RefReused(NotAllowed):
-    """A turn was submitted under the name of another turn, with other calls."""
+    """A turn was submitted under another turn's name, with other calls."""
 
     def __init__(self, message_id: str, call: str) -> None:
         super().__init__(
@@ -218,16 +217,16 @@ class RefReused(NotAllowed):
 class KeyRefused(NotAllowed):
     """A gateway in another process refuses the API key of this one.
 
-    It says nothing of a call: with another key the same call may run.
+    The refusal does not concern a call: with another key the same call may run.
     """
 
 
 class NotStarted(NotAllowed):
-    """The guard of a tool refused it before it began, so it had no effect."""
+    """A tool's guard refused it before it began, so it had no effect."""
 
 
 class UngatedTool(NotAllowed):
-    """A tool was started below a gated agent and no gate cleared it; it did not run."""
+    """A tool was started below a gated agent without a cleared call; it did not run."""
 
     def __init__(self, agent: str, tool: str) -> None:
         super().__init__(
@@ -239,7 +238,7 @@ class UngatedTool(NotAllowed):
 
 
 class TooManySpeakers(NotAllowed):
-    """More people spoke in a thread than are remembered; none of them is forgotten."""
+    """More people spoke in a thread than can be remembered; none is forgotten."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(
@@ -253,7 +252,7 @@ class GraphError(KeyturnError):
 
 
 class BadStep(KeyturnError):
-    """A step of a graph is written in a way that cannot run; nobody was asked."""
+    """A graph's step cannot run as written; no approval was requested."""
 
 
 class StateUnknown(KeyturnError):
@@ -261,15 +260,15 @@ class StateUnknown(KeyturnError):
 
 
 class ClockWrong(KeyturnError):
-    """A call did not run, since the clock of this machine is not the gateway's."""
+    """A call did not run, because this machine's clock differs from the gateway's."""
 
 
 class ThreadUnavailable(KeyturnError):
-    """A thread cannot be resumed now; its job stays and is tried again."""
+    """A thread cannot be resumed now; its job remains for another attempt."""
 
 
 class ThreadUnknown(ThreadUnavailable):
-    """The checkpoints of this process do not know a thread with approved calls."""
+    """The checkpoints of this process lack a thread with approved calls."""
 
     def __init__(self, agent: str, thread: str) -> None:
         super().__init__(
@@ -291,4 +290,4 @@ class LeaseLost(ThreadUnavailable):
 
 
 FINAL_ERRORS = (NotAllowed, CorruptRecord, IllegalTransition)
-"""The gateway has answered: asked again, it says the same."""
+"""Final answers of the gateway: a retry gets the same error."""

@@ -1,9 +1,9 @@
 """Log failures by error class and location, without the error's own text.
 
-The text of a foreign error, and so its traceback, may quote the arguments of a tool or
-what somebody wrote. Neither reaches the log of a system in use. A log that a developer
-reads shows them (`keyturn.gateway.logs.write_logs`): each record carries its error in a
-`Failure`, which no other handler can read by printing or serialising the record.
+The text of a foreign error, and so its traceback, may quote a tool's arguments or a
+person's words. Neither reaches a production log. A developer's log shows them
+(`keyturn.gateway.logs.write_logs`): each record carries its error in a `Failure`, which
+no other handler can read by printing or serialising the record.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from typing import cast
 from keyturn.gateway.errors import KeyturnError
 
 FAILURE = "failure"
-"""Name of the attribute of a log record that holds its `Failure`."""
+"""Name of a log record's attribute with its `Failure`."""
 
 _PLACES = 8
 _EXITS = (SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError)
 
 
 class _NoMatch(BaseException):
-    """Is never raised: an ``except`` clause with it catches nothing."""
+    """Never raised: an ``except`` clause with it catches nothing."""
 
 
 def any_failure() -> type[BaseException]:
-    """Return what an ``except`` clause has to name to catch all but an exit.
+    """Return the class for an ``except`` clause that catches everything except an exit.
 
-    A library in Rust panics with an error that is no `Exception`
-    (``pyo3_runtime.PanicException``, a class that cannot be imported). A loop that
-    catches `Exception` ends of it in silence. Write ``except any_failure() as error:``
-    where one failure must not end the others; the clause looks at the error in flight.
+    A library in Rust panics with an error that is not an `Exception`
+    (``pyo3_runtime.PanicException``, a class that cannot be imported). It would
+    silently end a loop that catches `Exception`. Write ``except any_failure() as
+    error:`` where one failure must not end the others. The clause checks the error in
+    flight.
     """
     return _NoMatch if _is_exit(sys.exception()) else BaseException
 
@@ -48,7 +49,7 @@ def _is_exit(error: BaseException | None) -> bool:
 
 
 class Failure:
-    """An error on its way to a log that may show its text; its own text is empty."""
+    """An error for a log that may show its text; ``str()`` does not reveal the text."""
 
     __slots__ = ("_error",)
 
@@ -56,7 +57,7 @@ class Failure:
         self._error = error
 
     def text(self) -> str:
-        """Return the error's traceback with its words and those of its causes."""
+        """Return the error's traceback with its text and the texts of its causes."""
         return "".join(traceback.format_exception(self._error)).rstrip()
 
 
@@ -67,25 +68,25 @@ def log_failure(
 
     Args:
         logger: of the module that survives it.
-        error: what happened.
-        event: what it means here, a constant with ``%s`` for each of the values.
+        error: the error.
+        event: its meaning here, a constant with ``%s`` for each of the values.
         values: ids and names; no arguments of a tool.
     """
     message = event % values
-    # In a holder without a text: a handler of somebody else's that writes every
-    # attribute of a record must not write the error's words.
+    # In a holder without a text: a foreign handler that writes every attribute of a
+    # record must not write the error's text.
     carried = {FAILURE: Failure(error)}
     logger.error("%s error=%s", message, described(error), stacklevel=2, extra=carried)
 
 
 def described(error: BaseException) -> str:
-    """Return what an error is, where it came through, and what caused it.
+    """Return an error's class, its path through the code, and its causes.
 
-    The places run from the innermost outwards. Words stand beside our own errors only:
-    they hold no argument and no secret.
+    The places run from the innermost outwards. Only Keyturn's own errors have their
+    text added: it contains no argument and no secret.
     """
     words = f" {error}" if isinstance(error, KeyturnError) else ""
-    # The innermost ones: they say where, the outer ones are always the same loop.
+    # The innermost ones show the origin; the outer ones are always the same loop.
     frames = traceback.extract_tb(error.__traceback__)[-_PLACES:]
     places = " < ".join(
         f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames)

@@ -1,8 +1,8 @@
-"""Keep Python's search for unreachable objects from holding up a whole process.
+"""Keep Python's garbage collection from blocking a whole process.
 
-What a process imports with an agent's libraries is some hundred thousand objects, which
-live as long as it does. To look through them takes an eighth of a second or more, in
-which nothing else runs: a click or a tool that begins then waits for it.
+An agent's libraries create some hundred thousand objects at import, which live as long
+as the process. Scanning them takes an eighth of a second or more, and blocks everything
+else: a click or a starting tool waits for it.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ from __future__ import annotations
 import gc
 
 NEW_OBJECTS = 5_000
-"""How many objects Python makes before it looks for unreachable ones: by default 700,
-which is several times for each step of an agent. To look through 20,000 takes 20 ms."""
+"""Number of new objects before a collection: by default 700, which is several
+collections for each step of an agent. Scanning 20,000 objects takes 20 ms.
+"""
 
 
 def spare_what_is_there(new_objects: int = NEW_OBJECTS) -> None:
-    """Never look again through what this process has made so far; look less often.
+    """Exempt all present objects from garbage collection, and collect less often.
 
-    For who owns the process, and has started all that lives as long as it does.
+    For the owner of the process, after all long-lived objects were created.
     """
-    # First: what is unreachable already would stay for ever.
+    # First: objects that are unreachable already would otherwise stay for ever.
     gc.collect()
     gc.freeze()
     gc.set_threshold(new_objects, *gc.get_threshold()[1:])

@@ -1,4 +1,4 @@
-"""HTTP server that incomplete requests cannot hold up: timeouts, connection limit."""
+"""HTTP server that incomplete requests cannot block: timeouts, connection limit."""
 
 from __future__ import annotations
 
@@ -20,26 +20,27 @@ logger = logging.getLogger(__name__)
 _UNREAD_BYTES = 32 * 1024
 
 STOP_BODY_S = 2.0
-"""How long a server that stops waits for bodies of which the header has come."""
+"""Time that a stopping server waits for bodies whose header has arrived."""
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 ErrorAnswer = Callable[[int, str], web.Response]
-"""Returns the answer to a request that cannot be read: its status, and in words."""
+"""Returns the answer to an unreadable request, by its status and a text."""
 
 Admit = Callable[[web.BaseRequest], Awaitable[web.StreamResponse | int]]
-"""Decides by the header of a request, before its body is read: how many bytes it may
-have, 0 where none is wanted, or a refusal."""
+"""Decides by a request's header, before its body is read: the largest body in bytes, 0
+for none, or a refusal.
+"""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one server takes.
+    """Limits of one server.
 
     Attributes:
-        connections: how many at once.
-        header_s: how long the header of a request may take.
-        body_s: how long its body may take.
-        body_bytes: how long a body may be.
+        connections: most open connections.
+        header_s: time limit for a request's header.
+        body_s: time limit for its body.
+        body_bytes: longest body.
     """
 
     connections: int = 400
@@ -56,17 +57,17 @@ class GuardedServer(web.Server):
     """HTTP server with a timeout for incomplete requests and a connection limit.
 
     At the limit, a new connection replaces the one that has been incomplete longest, so
-    idle connections keep no client out. A complete request is always answered.
+    idle connections do not block clients. A complete request is always answered.
 
-    A body that is too long is refused (413): before it is read where its header says
-    so. Compressed bodies are never decompressed.
+    A body that is too long is refused (413): before it is read if its header declares
+    the length. Compressed bodies are never decompressed.
 
     Args:
         handler: answers requests.
-        limits: what the server takes.
+        limits: limits of the server.
         name: of the server, in its log.
-        error_answer: makes the answers to what is no request.
-        admit: is asked before a body is read; None: every body is.
+        error_answer: creates the answers to unreadable requests.
+        admit: decides before a body is read; None: every body is read.
     """
 
     def __init__(
@@ -82,13 +83,13 @@ class GuardedServer(web.Server):
             self._received,
             request_factory=self._request,
             access_log=None,
-            # A small compressed body may expand to gigabytes; nobody has to compress.
+            # A small compressed body may expand to gigabytes; compression is optional.
             auto_decompress=False,
             # Above the 60 s after which usual proxies drop an idle connection, so that
-            # the proxy closes it first and sends no request into a closing one.
+            # the proxy closes it first and sends no request into a closing connection.
             keepalive_timeout=75.0,
             lingering_time=1.0,
-            # What a connection holds of a body that nobody reads yet is twice this.
+            # A connection buffers up to twice this of an unread body.
             read_bufsize=_UNREAD_BYTES,
         )
         self._handler = handler
@@ -99,11 +100,11 @@ class GuardedServer(web.Server):
         # Connections without a complete request, oldest first, each with the timer that
         # closes it.
         self._waiting: dict[web.RequestHandler, asyncio.TimerHandle | None] = {}
-        # Connections in the middle of a body, each with what tells the end of it.
+        # Connections in the middle of a body, each with a future for its end.
         self._bodies: dict[web.RequestHandler, asyncio.Future[None]] = {}
 
     def __call__(self) -> web.RequestHandler:
-        """Return what speaks to one connection."""
+        """Return the handler of one connection."""
         if self.error_answer is None:
             return super().__call__()
         return _Connection(self, loop=self._loop, **self._kwargs)
@@ -111,39 +112,39 @@ class GuardedServer(web.Server):
     def connection_made(
         self, handler: web.RequestHandler, transport: asyncio.Transport
     ) -> None:
-        """Make room if it is full, and start the clock for the first header."""
+        """Make room at the limit, and start the timer for the first header."""
         super().connection_made(handler, transport)
-        # Only reached when every connection has sent a whole request: those are
-        # answered, and the new one is refused.
+        # Only reached if every connection has sent a whole request: those are answered,
+        # and the new one is refused.
         if len(self.connections) > self._limits.connections and not self._made_room():
             logger.warning("%s.refused why=too_many_requests", self._name)
             transport.abort()
             return
         loop = asyncio.get_running_loop()
         # `abort` and not `close`: closing waits until buffers are flushed, which a
-        # client that does not read can put off for ever.
+        # client that does not read can delay for ever.
         self._waiting[handler] = loop.call_later(self._limits.header_s, transport.abort)
 
     def connection_lost(
         self, handler: web.RequestHandler, exc: BaseException | None = None
     ) -> None:
-        """Stop the clock."""
+        """Cancel the timer."""
         super().connection_lost(handler, exc)
         self._stop_clock(handler)
         self._waiting.pop(handler, None)
 
     def pre_shutdown(self) -> None:
-        """Close connections, but for those in the middle of a body.
+        """Close connections, except those in the middle of a body.
 
-        On a connection that is closed, aiohttp answers what has come whole and drops
-        what comes, so a body would be waited for in vain for as long as it may take.
+        On a closed connection, aiohttp answers complete requests and drops further
+        data. The server would then wait in vain for the rest of a body.
         """
         for connection in self.connections:
             if connection not in self._bodies:
                 connection.close()
 
     async def shutdown(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as in aiohttp
-        """Answer what is being received and answered; then close all connections."""
+        """Answer the requests in progress; then close all connections."""
         if self._bodies:
             await asyncio.wait([*self._bodies.values()], timeout=STOP_BODY_S)
         for connection in [*self._bodies]:
@@ -154,7 +155,7 @@ class GuardedServer(web.Server):
         await super().shutdown(timeout)
 
     async def _received(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request whose header came whole, once its body did too."""
+        """Answer a request after its header and its body have arrived."""
         connection = request.protocol
         self._stop_clock(connection)
         try:
@@ -165,15 +166,15 @@ class GuardedServer(web.Server):
             # aiohttp would drop the connection without an answer.
             raise RuntimeError("a library panicked") from panic
         finally:
-            # None means that the client went away meanwhile; it must not be listed
-            # again, since `connection_lost` ran already.
+            # None: the client has disconnected. It must not be listed again, because
+            # `connection_lost` ran already.
             if connection.transport is not None:
                 self._waiting[connection] = None
 
     async def _answered(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.content.is_eof():
             self._waiting.pop(request.protocol, None)
-            # Most requests come whole, and nobody is asked about their bodies.
+            # Most requests arrive whole; without `admit` they need no further check.
             is_asked = self._admit is not None
             refused = await self._refused_or_read(request) if is_asked else None
         else:
@@ -184,22 +185,22 @@ class GuardedServer(web.Server):
         self._waiting.pop(request.protocol, None)
         response = await self._handler(request)
         if hdrs.UPGRADE in request.headers:
-            # We speak nothing else. The parser took what came behind this request for
-            # the other protocol, so requests among it are never answered.
+            # The server has no other protocol. The parser passed on the data after this
+            # request for the other protocol, so requests in it are never answered.
             response.force_close()
         return response
 
     async def _refused_or_read(
         self, request: web.BaseRequest
     ) -> web.StreamResponse | None:
-        """Read the body of a request, if it may have one; return what refuses it."""
+        """Read the body of a request, if it may have one; return a refusal, if any."""
         most = self._limits.body_bytes
         if self._admit is not None:
             admitted = await self._admit(request)
             if not isinstance(admitted, int):
                 return admitted
             most = min(most, admitted)
-        # Most bodies come with their header, and some are not wanted.
+        # Most bodies arrive with their header, and some are not wanted.
         if not most or request.content.is_eof():
             return None
         if (request.content_length or 0) > most:
@@ -264,7 +265,7 @@ class GuardedServer(web.Server):
 
 
 class _Connection(web.RequestHandler):
-    """Answers what is no request as its server says."""
+    """Answers unreadable requests with its server's `error_answer`."""
 
     def handle_error(
         self,
@@ -276,11 +277,11 @@ class _Connection(web.RequestHandler):
         """Return the answer to a request that cannot be read, and close.
 
         Raises:
-            ConnectionError: there is nobody to answer, or the answer was begun.
+            ConnectionError: the client has disconnected, or the answer was begun.
         """
         manager = self._manager
         if not isinstance(manager, GuardedServer):
-            # None: the client went away in the middle of its request.
+            # None: the client disconnected in the middle of its request.
             raise ConnectionError("The connection is lost.")
         if request.writer.output_size > 0:
             raise ConnectionError("The answer was begun already.")

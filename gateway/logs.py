@@ -1,7 +1,7 @@
 """Write structured logs to stderr, one line per event, as text or JSON.
 
 Events are named ``thing.happened`` and carry ids, states and digests, never arguments,
-texts of people or secrets. A library that embeds Keyturn sets up logging by itself.
+texts of people or secrets. A program that embeds Keyturn configures logging itself.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from pydantic import BaseModel, ConfigDict
 from keyturn.gateway.failures import FAILURE, Failure, described
 
 REPEATED_AFTER_S = 60.0
-"""How long the same warning or error is written once."""
+"""Interval in which an equal warning or error is written once."""
 
 _MOST_LINES = 500
 
 _NAMED = re.compile(r"(\w+)=(%[-+ #0]*\d*(?:\.\d+)?[a-zA-Z])")
 _REPEATED = "keyturn_repeated"
-"""Attribute of a record: how often its line was left out before it."""
+"""Attribute of a record: number of suppressed repeats before it."""
 
 
 class LogSettings(BaseModel):
-    """What is logged, and how.
+    """Settings of the log.
 
     Attributes:
-        level: from which importance on events are written.
-        format: ``text`` is for people, ``json`` for whatever collects logs.
+        level: lowest level that is written.
+        format: ``text`` is for people, ``json`` for log collectors.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -48,29 +48,29 @@ def write_logs(settings: LogSettings, *, shows_errors: bool = False) -> None:
     """Write the process's events to stderr from now on; called once, at the start.
 
     Args:
-        settings: what is written, and how.
-        shows_errors: whether the words of foreign errors are shown, with tracebacks.
-            They may quote arguments of tools: for a developer's own machine only.
+        settings: level and format.
+        shows_errors: True shows texts and tracebacks of foreign errors. They may quote
+            arguments of tools: for a developer's own machine only.
     """
     handler = logging.StreamHandler(sys.stderr)
     is_json = settings.format == "json"
     handler.setFormatter((_Json if is_json else _Text)(shows_errors=shows_errors))
-    # On the handler and not on a logger: a logger's filter does not see what its
-    # children log.
+    # On the handler and not on a logger: a logger's filter does not get the records of
+    # its children.
     handler.addFilter(Repeats())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    # Other libraries are heard from WARNING on.
+    # Records of other libraries are written from WARNING on.
     logging.getLogger("keyturn").setLevel(settings.level.upper())
 
 
 class Repeats(logging.Filter):
-    """Let a line through once a minute, however often it is repeated.
+    """Write a line at most once a minute, however often it is repeated.
 
-    Strangers who send garbage, and a store that is away, would fill a log with one
-    line. The next one that is let through says how many there were meanwhile.
+    Garbage from strangers, or an unavailable store, would fill a log with one line. The
+    next written line contains the number of repeats.
 
     Args:
-        clock: seconds that only grow.
+        clock: monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -79,15 +79,15 @@ class Repeats(logging.Filter):
         self._lines: OrderedDict[tuple[str, str], _Line] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to write a record; errors of this minute are written once."""
-        # Events of normal work are never dropped: they may be counted.
+        """Return True to write a record; errors of this minute are written once."""
+        # Normal events are never dropped: they may be counted.
         if record.levelno < logging.WARNING:
             return True
         now_s = self._clock()
         try:
             key = (record.name, record.getMessage())
-        # Arguments that do not fit their message: logging reports that itself, where it
-        # writes the record. Raised here, it would reach who logged.
+        # Arguments that do not fit their message: logging reports this itself when it
+        # writes the record. Raised here, the error would reach the caller.
         except Exception:  # noqa: BLE001 - `%` calls methods of any argument
             return True
         line = self._lines.get(key)
@@ -99,7 +99,7 @@ class Repeats(logging.Filter):
             setattr(record, _REPEATED, line.repeats)
         self._lines[key] = _Line(now_s + REPEATED_AFTER_S)
         self._lines.move_to_end(key)
-        # Strangers choose part of some lines; the table stays bounded.
+        # Strangers choose part of some lines; the table must remain bounded.
         while len(self._lines) > _MOST_LINES:
             self._lines.popitem(last=False)
         return True
@@ -123,13 +123,13 @@ class _Text(logging.Formatter):
         """Return the line of an event, and the traceback of its error if shown."""
         record.message = record.getMessage()
         record.asctime = self.formatTime(record, self.datefmt)
-        # Not that of `super`: it adds the traceback of a library's error, words and
-        # all, whatever is to be shown.
+        # Not `super().format`: it always adds the traceback of a library's error with
+        # its text.
         line, trace = self.formatMessage(record), self.trace(record)
         return f"{line}\n{trace}" if trace else line
 
     def trace(self, record: logging.LogRecord) -> str:
-        """Return the words and places of a record's error; "" where not shown."""
+        """Return the text and traceback of a record's error; "" if not shown."""
         error = _error_of(record)
         failure = getattr(record, FAILURE, Failure(error) if error else None)
         if not self._shows_errors or not isinstance(failure, Failure):
@@ -137,14 +137,14 @@ class _Text(logging.Formatter):
         return "\n".join(map(_shown, failure.text().splitlines()))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
-        """Return the line of an event; nothing in a field can begin another one."""
+        """Return the line of an event; no field can start another line."""
         more = "".join(f" {name}={value}" for name, value in _added(record).items())
         record.message = _shown(f"{record.message}{more}")
         return super().formatMessage(record)
 
 
 class _Json(_Text):
-    """One object a line: when, how important, which event, and its fields."""
+    """One JSON object a line: time, level, logger, event and fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line."""
@@ -157,14 +157,14 @@ class _Json(_Text):
         if trace := self.trace(record):
             row["trace"] = trace
         line = json.dumps(row, ensure_ascii=False)
-        # JSON lets some of what ends a line elsewhere, or controls a terminal, stand.
+        # JSON does not escape every line separator or terminal control character.
         return "".join(
             one if one.isprintable() else json.dumps(one)[1:-1] for one in line
         )
 
 
 def _shown(text: str) -> str:
-    # A line break or an escape sequence in a field could write a line of its own.
+    # A line break or an escape sequence in a field could forge another line.
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
@@ -174,17 +174,17 @@ def _error_of(record: logging.LogRecord) -> BaseException | None:
 
 
 def _added(record: logging.LogRecord) -> dict[str, str]:
-    """Return what is said of a record beside its own message."""
+    """Return the fields that are added to a record's own message."""
     repeated, error = getattr(record, _REPEATED, 0), _error_of(record)
     return {
         **({"repeated": str(repeated)} if repeated else {}),
-        # As `log_failure` does it: type and place.
+        # In the form of `log_failure`: type and place.
         **({"error": described(error)} if error else {}),
     }
 
 
 def _fields(record: logging.LogRecord) -> dict[str, str]:
-    """Return the event and its fields by name, when it is written as ours are."""
+    """Return event and fields by name, if the record has Keyturn's form."""
     template, args = str(record.msg), record.args
     named = _NAMED.findall(template)
     event, _, _ = template.partition(" ")

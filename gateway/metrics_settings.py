@@ -59,19 +59,19 @@ class _Model(BaseModel):
 
 
 class DigestSettings(_Model):
-    """When the numbers of a week are posted: a day, a time, and whose."""
+    """Time of the weekly digest: a day, a time and its zone."""
 
     day: Annotated[str, AfterValidator(_day)] = "mon"
     at: Annotated[str, AfterValidator(_clock)] = "09:00"
     zone: Annotated[str, AfterValidator(_zone)] = "UTC"
 
     def last_due(self, now: datetime) -> datetime:
-        """Return when the newest digest was due; ``now`` is aware."""
+        """Return the due time of the newest digest; ``now`` is aware."""
         local = now.astimezone(ZoneInfo(self.zone))
         back = (local.weekday() - _Day[self.day.upper()]) % 7
         at = time.fromisoformat(self.at)
         due = datetime.combine(local.date() - timedelta(days=back), at, local.tzinfo)
-        # By the clock, also where that was put forward or back in between.
+        # By local clock time, even across a change to or from summer time.
         return due if due <= now else due - timedelta(days=7)
 
     def week_of(self, due: datetime) -> tuple[datetime, datetime]:
@@ -81,13 +81,13 @@ class DigestSettings(_Model):
 
 
 class AlertSettings(_Model):
-    """What is told at once.
+    """Thresholds of the immediate alerts.
 
     Attributes:
         waiting: a call waits for longer than this.
         corrected: more than this share of the decisions of the last 24 hours, in
             percent, were an edit or a rejection; of at least ``decisions``.
-        decisions: fewer decisions say nothing.
+        decisions: with fewer decisions there is no alert.
     """
 
     waiting: Annotated[timedelta, BeforeValidator(parse_duration)] | None = None
@@ -101,10 +101,10 @@ def _listen(text: str) -> str:
 
 
 class MetricsSettings(_Model):
-    """Which metrics are posted, and where; where they are served.
+    """Posted metrics and their channel, and the metrics server.
 
     ``listen`` is ``host:port`` of a server for ``/metrics`` and ``/readyz`` alone; None
-    serves them where Slack reaches the bot. ``channel`` empty is the channel of the
+    serves them on the bot's server for Slack. ``channel`` empty is the channel of the
     policy's defaults.
     """
 
@@ -115,5 +115,5 @@ class MetricsSettings(_Model):
 
     @property
     def address(self) -> Address | None:
-        """Return where they are served alone; None: nowhere."""
+        """Return the address of the separate server; None for none."""
         return None if self.listen is None else address_of(self.listen)

@@ -1,9 +1,9 @@
 """Reload a changed policy file; an invalid file never replaces a valid policy.
 
-A change counts once the file has stood still from one look to the next, because half
-of a file can be a policy, too: one that lacks the rules of the other half. What cannot
-be read or is not a policy is refused, and then the policy in force stays. So a file
-that is emptied, deleted or misspelt never loosens anything.
+A change is applied once two successive looks find the same content, because half of a
+file can also be a policy: one without the rules of the other half. An unreadable file
+or an invalid policy is refused, and the policy in force remains. So an emptied, deleted
+or misspelt file never loosens a rule.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from keyturn.gateway.store.store import Store
 logger = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-"""How often to look at the file, about."""
+"""Approximate interval between looks at the file."""
 
 _LONGEST_REASON = 500
 
@@ -45,7 +45,7 @@ class Change:
     Attributes:
         was: digest of the policy that was in force; empty at the start.
         now: digest of the policy that is in force.
-        why: why the file was refused, with file and line; empty when it was taken.
+        why: reason of a refusal, with file and line; empty if it was accepted.
     """
 
     was: str
@@ -54,7 +54,7 @@ class Change:
 
 
 class _Reading(NamedTuple):
-    """What a look at the file found: its text, or why it cannot be read."""
+    """Result of a look at the file: its text, or the problem of reading it."""
 
     text: str = ""
     problem: str = ""
@@ -71,11 +71,11 @@ class PolicyFile:
     It may be called from any thread.
 
     Args:
-        source: where the policy stands.
+        source: place of the policy.
 
     Raises:
-        PolicyError: when the file is not a policy at the start; names the line.
-        SettingsError: when it cannot be read at the start.
+        PolicyError: the file is not a policy at the start; names the line.
+        SettingsError: it cannot be read at the start.
     """
 
     def __init__(self, source: PolicySource) -> None:
@@ -83,7 +83,7 @@ class PolicyFile:
         self._evaluated = self._standing = _Reading(source.read())
         self._is_asked = False
         self._policy = self._evaluated.load(source)
-        # A pipe is read once, and would block a second reader.
+        # A pipe can be read only once, and would block a second reader.
         self._is_followed = source.path.is_file()
 
     def __call__(self) -> Policy:
@@ -95,31 +95,30 @@ class PolicyFile:
         self._is_asked = True
 
     def look(self) -> Change | None:
-        """Look at the file once, and take it when it is a policy; blocks on the disk.
+        """Look at the file once, and apply it if it is a policy; blocks on the disk.
 
         Returns:
-            None when there is nothing to tell: nothing changed, or it changes still.
+            None if the file has not changed, or is still changing.
         """
         if not self._is_followed:
             return None
         found = _read(self._source)
-        # Compared by content: a time stamp has the grain of its file system, and a link
-        # may be turned to another file.
+        # Compared by content: the precision of a time stamp depends on the file system,
+        # and a link may be changed to another file.
         is_still, self._standing = found == self._standing, found
         if not is_still or (found == self._evaluated and not self._is_asked):
             return None
-        # Before it is loaded: a file that is refused is refused once and not each
-        # second.
+        # Before loading: a refused file is refused once and not each second.
         self._is_asked, self._evaluated = False, found
         was = self._policy.digest
         try:
             policy = found.load(self._source)
         except (PolicyError, SettingsError) as error:
             return Change(was, was, str(error)[:_LONGEST_REASON])
-        # The digest is computed here, off the event loop, before anybody needs it.
+        # The digest is computed here, off the event loop, before its first use.
         change = Change(was, policy.digest)
-        # One assignment, which is atomic among threads: a turn sees the old policy or
-        # the new.
+        # One assignment, which is atomic among threads: a turn uses either the old
+        # policy or the new one.
         self._policy = policy
         return change
 
@@ -127,11 +126,11 @@ class PolicyFile:
 def policy_of(
     settings: Settings | None, policy: Policy | Path | None
 ) -> Callable[[], Policy]:
-    """Return what gives the policy in force: of the settings, a file, or as given.
+    """Return a function for the policy in force: of the settings, a file, or fixed.
 
     Raises:
-        SettingsError: when there is not exactly one of the two, or no such file.
-        PolicyError: when it is not a policy.
+        SettingsError: there is not exactly one of the two, or no such file.
+        PolicyError: it is not a policy.
     """
     if settings is not None and policy is None:
         return PolicyFile(settings.policy)
@@ -151,36 +150,36 @@ async def followed(
 ) -> AsyncGenerator[None]:
     """Follow the file of a policy while the block runs; the event loop never waits.
 
-    What is in force at the start and each change is logged and told, once; what
-    cannot be told is told later. Before it is told, standing approvals under any other
-    policy end.
+    The policy at the start and each change is logged and announced, once. A failed
+    announcement is repeated later. Before it, standing approvals under any other policy
+    end.
 
     Args:
-        policy: to keep up to date.
-        store: whose audit log and outbox are told.
-        tenant: whose policy it is.
-        every_s: about how often to look.
+        policy: the policy to keep up to date.
+        store: its audit log and outbox get the announcement.
+        tenant: owner of the policy.
+        every_s: approximate interval between looks.
     """
     untold = [_logged(Change(was="", now=policy().digest), tenant)]
     keys = store.keys_of_tenant(tenant)
     outbox = store.outbox(keys, reader="")
 
     async def look() -> None:
-        # In a thread: a file on a network may block, and a large policy takes a while
-        # to check.
+        # In a thread: a file on a network may block, and checking a large policy takes
+        # time.
         change = await asyncio.to_thread(policy.look)
         if change is not None:
             untold.append(_logged(change, tenant))
         while untold:
             await outbox.put(await counted(untold[0]))
-            # After the put: what cannot be told now is told at a later look.
+            # After the put: a failed announcement is repeated at a later look.
             del untold[0]
 
     async def counted(event: Event) -> Event:
-        """End what another policy allowed; count calls that nobody can approve."""
+        """End standing approvals of other policies; count calls without approvers."""
         if event.name is not EventName.POLICY_LOADED:
             return event
-        # By the policy that was loaded then, even if the file was put back since.
+        # By the policy that was loaded then, even if the file has changed back since.
         loaded = event.policy_digest
         await end_those(
             store, keys, lambda one: one.policy_digest != loaded, POLICY_CHANGED
@@ -208,7 +207,7 @@ def _read(source: PolicySource) -> _Reading:
     except (OSError, ValueError):
         is_pipe = False  # reading it says what is wrong
     if is_pipe:
-        # It would be waited for until somebody writes, also when the process ends.
+        # Reading it would block until a writer appears, even when the process ends.
         return _Reading(problem=f"{str(source.path)!r}, the policy, is not a file now.")
     try:
         return _Reading(source.read())
@@ -217,7 +216,7 @@ def _read(source: PolicySource) -> _Reading:
 
 
 def _logged(change: Change, tenant: str) -> Event:
-    """Log a change where it is seen under any settings of logs, and make its event."""
+    """Log a change at a level that is always visible, and return its event."""
     process = f"{socket.gethostname()}-{os.getpid()}"
     if change.why:
         name = EventName.POLICY_REFUSED

@@ -14,14 +14,14 @@ Pause = Annotated[timedelta, BeforeValidator(parse_pause)]
 
 
 class RetrySettings(BaseModel):
-    """How long a run is retried that fails with an error that can pass.
+    """Time limits for retries of a run after a transient error.
 
     Attributes:
-        limit: how long at least: a run in which something is approved is retried until
+        limit: shortest time of retries: a run with an approved call is retried until
             that approval has ended, if that is later.
-        unknown_limit: how long when nobody knows whether the error can pass.
-        notify_after: how long a run has to wait before people are told of it.
-        first: the first pause; each one after it is twice as long.
+        unknown_limit: time of retries for an error of unknown kind.
+        notify_after: wait of a run before people are notified.
+        first: the first pause; each later pause is twice as long.
         longest: the longest pause, unless a service asks for a longer one.
     """
 

@@ -56,14 +56,14 @@ logger = logging.getLogger(__name__)
 async def load_runners(
     settings: Settings, saver: BaseCheckpointSaver[Any]
 ) -> dict[str, Runner]:
-    """Load the graph of every agent that the settings name.
+    """Load the graph of every agent in the settings.
 
     Raises:
-        GraphError: one sentence about the first that cannot be used.
+        GraphError: one sentence about the first unusable agent.
     """
     runners: dict[str, Runner] = {}
     for name, agent in settings.agents.items():
-        # A module may take half a minute, and then nothing else says what is going on.
+        # An import may take half a minute, so log its begin.
         logger.info("agent.importing agent=%s graph=%s", name, agent.graph)
         graph = await load_graph(agent.graph, settings.folder, agent.ungated)
         check_name(graph, name)
@@ -74,13 +74,13 @@ async def load_runners(
 
 
 async def load_triage(settings: Settings) -> Triage | None:
-    """Load what the settings name as triage; None when they name nothing.
+    """Load the triage of the settings; None without one.
 
     The name may be an object with a coroutine ``assess``, or a class or function
-    without arguments that makes one, synchronous or not.
+    without arguments that returns one, synchronous or not.
 
     Raises:
-        SettingsError: one sentence that says what is missing or went wrong.
+        SettingsError: one sentence with the missing part or the failure.
     """
     ref = settings.triage
     if ref is None:
@@ -97,12 +97,12 @@ async def load_triage(settings: Settings) -> Triage | None:
 async def gateway_process(
     saver: BaseCheckpointSaver[Any], place: str, *, tenant: str, serves: Collection[str]
 ) -> ProcessInfo:
-    """Return what a gateway says of itself to the others.
+    """Return a gateway's description of itself for other processes.
 
     Args:
         saver: keeps the threads.
-        place: what the saver was opened with.
-        tenant: whose agents these are.
+        place: path or URL that the saver was opened with.
+        tenant: owner of the agents.
         serves: agents of which every thread is advanced.
     """
     identity = await identity_of(saver, place)
@@ -129,17 +129,17 @@ async def running(
     grace_s: float = GRACE_S,
     on_change: Callable[[ThreadChange], None] = ignore,
 ) -> AsyncGenerator[AgentService]:
-    """Work on jobs and let time pass while the block runs; then stop with grace.
+    """Run workers and sweeps while the block runs; then stop with grace.
 
     ``runners`` are those of whole agents by name, or of single threads as well.
 
     Yields:
-        The gateway that agents of this process are connected to.
+        The gateway of this process's agents.
     """
     gateway = AgentService(store, policy, tenant=tenant, triage=triage)
     known = runners if isinstance(runners, Runners) else Runners(runners)
-    # In containers host and process id are often those of the process before: with its
-    # name, this one would take that one's deliveries for its own.
+    # In containers host and process id are often those of the previous process: with
+    # the same name, this process would take over the other's deliveries.
     consumer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     retried = Retries(store)
     worker = Worker(
@@ -154,8 +154,8 @@ async def running(
         on_change=on_change,
     )
     recovery = RecoveryLoop(store, known, tenant=tenant)
-    # Before the first job: a store that was put back to an older copy must not run a
-    # call that has run since.
+    # Before the first job: a store restored from an older copy must not run a call
+    # again that has already run.
     await recovery.begin()
     keys = store.keys_of_tenant(tenant)
     writers = [AuditWriter(store, keys)] if store.keeps_tree else []
@@ -192,14 +192,14 @@ async def running(
 async def _compare_freezes(
     writers: Iterable[AuditWriter], freezes: FreezeService
 ) -> None:
-    # Also with the entries that the process before left in the stream.
+    # Include the entries that the previous process left in the stream.
     for writer in writers:
         await writer.tick()
     await freezes.mend()
 
 
 async def forget_attempts(store: Store, ledger: Ledger) -> None:
-    """Delete from the ledger what no record can use any more."""
-    # The earlier one of two clocks: a store whose clock is far ahead, or is not ours,
-    # would have the gateway forget what was spent.
+    """Delete ledger rows that no record can use any more."""
+    # The earlier of two clocks: a store whose clock is far ahead, or a foreign store,
+    # would make the gateway forget spent attempts.
     await ledger.forget(min(await store.conn.now_ms(""), round(now_s() * 1000)))

@@ -19,13 +19,13 @@ _HEX = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder, and those above it that are missing, for this user only.
+    """Create a folder and its missing parents, for this user only.
 
-    With `mkdir(parents=True)` those above it are as open as the umask lets them be, and
-    who can write there can put another folder in its place.
+    With `mkdir(parents=True)` the parents get the permissions of the umask, and a user
+    with write access to them could replace the folder.
 
     Raises:
-        OSError: when one of them cannot be made.
+        OSError: one of them cannot be created.
     """
     if not folder.parent.exists():
         make_private(folder.parent)
@@ -36,10 +36,10 @@ def make_private(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Put the names of a folder on the disk, where its file system can do that.
+    """Write the names in a folder to the disk, if its file system supports that.
 
     Raises:
-        OSError: when they may not be there.
+        OSError: they may not be on the disk.
     """
     # A new name is on the disk only when its folder is.
     opened = os.open(folder, os.O_RDONLY)
@@ -53,7 +53,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def parse_secrets(text: str) -> tuple[bytes, ...]:
-    """Return the secrets of a string: the one in use, then older ones, with commas.
+    """Return the secrets of a string: the current one, then older ones, with commas.
 
     Each is 32 bytes, written as 64 hex digits.
 
@@ -73,22 +73,22 @@ def _parsed(text: str) -> bytes:
 
 
 def load_old_secret(path: Path) -> tuple[bytes, ...]:
-    """Return the secret that was in use before, when its file was kept.
+    """Return the previously used secret, if its file was kept.
 
     Raises:
-        SettingsError: when it is not a file of 32 bytes that only its owner can use.
+        SettingsError: it is not a file of 32 bytes that only its owner can use.
     """
     with _usable(path, "Make it readable for this user, or move it away."):
         return (_load(path),) if path.exists() else ()
 
 
 def folder_secrets(folder: Path) -> tuple[bytes, ...]:
-    """Return the secrets in a data folder: the one in use, then the one before.
+    """Return the secrets in a data folder: the current one, then the previous one.
 
-    The first caller creates the one in use.
+    The first caller creates the current one.
 
     Raises:
-        SettingsError: when a file is not one of 32 bytes that only its owner can use.
+        SettingsError: a file is not one of 32 bytes that only its owner can use.
     """
     key = load_or_create_secret(folder / "secret.key")
     return (key, *load_old_secret(folder / "secret.old.key"))
@@ -97,11 +97,11 @@ def folder_secrets(folder: Path) -> tuple[bytes, ...]:
 def load_or_create_secret(path: Path) -> bytes:
     """Return the secret of a file; the first caller creates it.
 
-    Of several processes that start at once all return the same bytes: the file appears
-    whole, under its name, for exactly one of them.
+    Processes that start at the same time all return the same bytes: the file appears
+    complete, under its name, for exactly one of them.
 
     Raises:
-        SettingsError: when it is not a file of 32 bytes that only its owner can use.
+        SettingsError: it is not a file of 32 bytes that only its owner can use.
     """
     hint = "Set 'data_dir' to a folder this user can write, or set KEYTURN_SECRET."
     with _usable(path, hint):
@@ -113,7 +113,7 @@ def load_or_create_secret(path: Path) -> bytes:
 
 @contextmanager
 def _usable(path: Path, hint: str) -> Generator[None]:
-    """Return which file could not be used, and what to do."""
+    """Turn an OSError into a `SettingsError` with the file and the next step."""
     try:
         yield
     except OSError as error:
@@ -124,22 +124,21 @@ def _usable(path: Path, hint: str) -> Generator[None]:
 
 def _create(path: Path) -> None:
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    # Created with its mode: a chmod afterwards leaves a moment in which others can open
-    # it.
+    # Created with its mode: before a later chmod, others could open it.
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(secrets.token_bytes(SIZE))
             file.flush()
-            # Before it gets its name: a crash must not leave an empty file that no
-            # start can use.
+            # Before it gets its name: a crash must not leave an empty file, which no
+            # start could use.
             os.fsync(file.fileno())
         try:
-            # link, unlike rename, never replaces what another process put there.
+            # link, unlike rename, never replaces another process's file.
             os.link(draft, path)
         except FileExistsError:
             return
-        # Before it seals: a power cut must not take what the store is sealed with.
+        # Before its first use: a power cut must not lose the key that seals the store.
         sync_folder(path.parent)
     finally:
         draft.unlink()
@@ -150,7 +149,7 @@ def _load(path: Path) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         # Of the open file and not of the path, which another process may have replaced.
         state = os.fstat(file.fileno())
-        # One byte more than a secret has shows a longer file without reading it.
+        # One extra byte reveals a longer file without reading all of it.
         data = file.read(SIZE + 1)
     if stat.S_IMODE(state.st_mode) & 0o077:
         raise SettingsError(

@@ -1,6 +1,6 @@
 """Forms of texts in settings, and the settings that more than one package reads.
 
-The description of a pattern is what an error says after "write". Time is written as in
+Error texts show a pattern's description after "write". A duration has the form
 ``500ms``, ``90s``, ``30m``, ``1h`` or ``2d``.
 """
 
@@ -31,19 +31,19 @@ _LONGEST = timedelta(days=30)
 _PAUSE = re.compile(r"(?P<count>[1-9][0-9]{0,6})ms", re.ASCII)
 
 AUDIT_KEPT = timedelta(days=400)
-"""How long audit entries are kept where nobody says otherwise."""
+"""Default retention of audit entries."""
 
 _SHORTEST = 30
-"""Days for which approvals are kept: the log outlives what it tells of."""
+"""Days for which approvals are kept: the log must outlive its approvals."""
 
 MESSAGES_KEPT = timedelta(days=30)
-"""How long messages in Slack keep what they show where nobody says otherwise."""
+"""Default time after which messages in Slack lose their details."""
 
 _NEVER = "never"
 
 _DAYS = re.compile(r"(?P<count>[1-9][0-9]{0,4})d", re.ASCII)
 
-# As `keyturn keys list` prints them; each is read as a whole when a process starts.
+# As `keyturn keys list` prints them; each is parsed completely when a process starts.
 _PUBLIC = re.compile(r"[^\s+]+\+[0-9a-f]{8}\+[A-Za-z0-9+/]+=*", re.ASCII)
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.ASCII | re.IGNORECASE)
@@ -52,7 +52,7 @@ _WRITE = "write the path of a SQLite file, or postgresql://user:password@host/na
 
 
 def is_name(text: str) -> bool:
-    """Return whether an agent or a tool can have this name in code, policy and keys."""
+    """Return True if an agent or a tool can have this name in code, policy and keys."""
     return text.strip() == text != "" and text.isprintable()
 
 
@@ -75,10 +75,10 @@ AgentName = Annotated[str, AfterValidator(_agent_name)]
 """The name of an agent in its code; see `gateway.client.http_gateway.agent_name`."""
 
 GraphRef = Annotated[str, AfterValidator(partial(_named, "graph"))]
-"""Where a graph is, as ``file.py:name``."""
+"""Place of a graph, as ``file.py:name``."""
 
 TriageRef = Annotated[str, AfterValidator(partial(_named, "triage"))]
-"""Where a triage is, likewise."""
+"""Place of a triage, in the same form."""
 
 ChannelName = Annotated[
     str,
@@ -130,7 +130,7 @@ def parse_pause(text: object) -> timedelta:
 
 
 def parse_duration(text: object) -> timedelta:
-    """Parse a duration; one that is parsed already stays as it is.
+    """Parse a duration; a parsed one is returned unchanged.
 
     Raises:
         ValueError: for anything else, and for more than 30 days.
@@ -171,11 +171,11 @@ def _days(value: object) -> timedelta:
 
 
 class RetentionSettings(BaseModel):
-    """How long the store and Slack keep what grows with every call.
+    """Retention of data in the store and in Slack that grows with every call.
 
     Attributes:
         audit: entries of the audit log.
-        messages: what messages in Slack show, after their approval has ended; None: for
+        messages: details in Slack messages, after their approval has ended; None: for
             ever.
     """
 
@@ -199,10 +199,10 @@ PublicKeyText = Annotated[str, AfterValidator(_public)]
 
 
 class KeySettings(BaseModel):
-    """Where the keys are, and public keys of other processes by their role.
+    """Place of the keys, and public keys of other processes by their role.
 
-    ``folder`` None is ``keys`` in the data folder. The keys named here count beside
-    those of the folder.
+    ``folder`` None is ``keys`` in the data folder. These keys are valid in addition to
+    those in the folder.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -213,25 +213,25 @@ class KeySettings(BaseModel):
     audit: tuple[PublicKeyText, ...] = ()
 
     def below(self, base: Path) -> Self:
-        """Return the same with a folder whose name starts from another one."""
+        """Return the settings with the folder's name relative to another folder."""
         if self.folder is None:
             return self
         return self.model_copy(update={"folder": base / self.folder.expanduser()})
 
 
 def is_postgres(place: str) -> bool:
-    """Return whether a place is a Postgres database; else it is a SQLite file."""
+    """Return True for a Postgres database, False for a SQLite file."""
     return urlsplit(place).scheme in {"postgres", "postgresql"}
 
 
 def check_place(place: str) -> None:
-    """Refuse what is meant as something else than a file and would be made one.
+    """Refuse a place that would create a file although another database is meant.
 
     ``postgresql+asyncpg://…`` of another library would be the path of a new file: each
-    gateway would keep the threads for itself, and the password would name a folder.
+    gateway would keep separate threads, and the password would be part of a path.
 
     Raises:
-        ValueError: with a text that does not hold the place, which may have a password.
+        ValueError: its text omits the place, which may contain a password.
     """
     if place in _MEMORY:
         raise ValueError(

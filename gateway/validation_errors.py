@@ -1,4 +1,4 @@
-"""Format validation errors of a document as sentences that say what to write."""
+"""Format a document's validation errors as sentences with the next step."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pydantic_core import ErrorDetails
 Path = tuple[str | int, ...]
 
 ProblemAt = tuple[Path, str]
-"""What is wrong at a place of a file, as a sentence."""
+"""A place in a file, and its problem as a sentence."""
 
 _MOST_NAMES = 40
 _MOST_TRIED = 2_000
 _MISSPELLED = 0.85
-"""How much a misspelled name has in common with the name that was meant."""
+"""Least similarity of a misspelled name to the intended name."""
 _LONGEST_NAME = 80
 
 _NEEDED = {
@@ -41,19 +41,19 @@ _NEEDED = {
     "too_short": "name at least one",
     "tuple_type": "a list is needed here, such as [a, b]",
 }
-"""Type of a problem, as pydantic names it, to what to write instead."""
+"""Pydantic's type of a problem to its next step."""
 
 
 def sentence(
     details: ErrorDetails, model: type[BaseModel], *, shows_values: bool = False
 ) -> str:
-    """Say in one sentence what pydantic found.
+    """Describe a problem that pydantic found, in one sentence.
 
     Args:
         details: one entry of ``ValidationError.errors()``.
-        model: the model that was validated, to suggest a near name.
-        shows_values: nothing in the document is a secret, so say what it holds; a
-            word where one of a few is needed is shown in any case.
+        model: the validated model, to suggest a near name.
+        shows_values: the document contains no secret, so quote its values. A wrong
+            choice among a few words is quoted in any case.
     """
     path = details["loc"]
     name = dotted(path)
@@ -73,18 +73,18 @@ def sentence(
             form = _form_at(model, path) if kind == "string_pattern_mismatch" else ""
             needed = f"write {form}" if form else _NEEDED.get(kind)
             needed = needed.format(**details.get("ctx", {})) if needed else ""
-            # In settings a value may be a secret in the wrong place.
+            # In settings a value may be a misplaced secret.
             held = f" is {shown(details['input'])};" if shows_values else ":"
             return f"{name!r}{held} {needed or details['msg']}."
 
 
 def near(word: str, known: Iterable[str]) -> str:
-    """End a sentence with the near name, else with the list of all names."""
+    """Return the end of a sentence: the near name, else the list of all names."""
     names = sorted(known)
     # difflib compares each pair of letters: a long key among many names takes seconds.
     word, tried = word[:_LONGEST_NAME], names[:_MOST_TRIED]
     close = difflib.get_close_matches(word, tried, n=1)
-    # `INFO` is nearer to no name than `info` is to another one.
+    # `INFO` resembles no name, but `info` may.
     close = close or difflib.get_close_matches(word.lower(), tried, n=1)
     if close:
         return f"did you mean {close[0]!r}?"
@@ -94,17 +94,17 @@ def near(word: str, known: Iterable[str]) -> str:
 
 
 def did_you_mean(word: str, known: Collection[str]) -> str:
-    """Return the question for a name that is a misspelling of a known one; else ""."""
+    """Return the question for a misspelling of a known name; else ""."""
     if word in known:
         return ""
     tried = sorted(known)[:_MOST_TRIED]
-    # Stricter than `near`: the names of two tools may be much alike.
+    # Stricter than `near`: the names of two tools may be very similar.
     close = difflib.get_close_matches(word[:_LONGEST_NAME], tried, 1, _MISSPELLED)
     return f"did you mean {close[0]!r}?" if close else ""
 
 
 def dotted(path: Path) -> str:
-    """Return a path as people write it: ``tools.refund.allow[0]``."""
+    """Return a path in readable form: ``tools.refund.allow[0]``."""
     text = ""
     for token in path:
         if token == "[key]":  # noqa: S105 - pydantic's mark for a key, no secret
@@ -114,12 +114,12 @@ def dotted(path: Path) -> str:
 
 
 def shortened(name: str) -> str:
-    """Return a name that is not too long for a sentence."""
+    """Return a name, shortened for a sentence."""
     return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
 
 
 def shown(value: object) -> str:
-    """Return a value as its author would know it again, cut where it is long."""
+    """Return a value in its author's notation, shortened."""
     if isinstance(value, str):
         return repr(shortened(value))
     try:
@@ -130,7 +130,7 @@ def shown(value: object) -> str:
 
 
 def _choice(given: object, known: list[str]) -> str:
-    """Say which of a few values to write instead of this one."""
+    """Return the end of a sentence: a valid value instead of this one."""
     if str(given) in known:
         return f"write {given} without quotes."
     if len(known) == 1:
@@ -152,7 +152,7 @@ def _choices(model: type[BaseModel], path: Path) -> list[str]:
 
 
 def _form_at(model: type[BaseModel], path: Path) -> str:
-    """Return what the description of a field says of the form of its texts."""
+    """Return a field's description, which names the form of its texts."""
     while path and isinstance(path[-1], int):
         path = path[:-1]
     parent = _model_of(_type_at(model, path[:-1])) if path else None
@@ -168,7 +168,7 @@ def _type_at(model: type[BaseModel], path: Path) -> object:
             field = _fields(parent).get(str(token))
             found = field.annotation if field else None
         else:
-            # dict[str, X] and tuple[X, ...]: the type of what the token selects.
+            # dict[str, X] and tuple[X, ...]: the type of the selected element.
             arguments = [a for a in get_args(found) if a is not Ellipsis]
             found = arguments[-1] if arguments else None
         if get_origin(found) in {Union, UnionType}:
@@ -179,7 +179,7 @@ def _type_at(model: type[BaseModel], path: Path) -> object:
 
 
 def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """Return the fields of a model by the names that a document has for them."""
+    """Return the fields of a model by their names in a document."""
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 

@@ -1,4 +1,4 @@
-"""Settings of webhooks: which program is told that its threads have decisions."""
+"""Settings of webhooks: the programs that get notice of decisions in their threads."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def _target_name(name: str) -> str:
 
 
 def _is_name(host: str) -> bool:
-    """Return whether this is a host name, and no address in any spelling."""
+    """Return True for a host name, False for an address in any spelling."""
     if ":" in host or not _HOST.fullmatch(host):
         return False
-    # What ends with a number is an address: 127.1, 2130706433 and 0x7f000001, too (URL
-    # Standard, "ends in a number").
+    # A host that ends with a number is an address, such as 127.1, 2130706433 and
+    # 0x7f000001 (URL Standard, "ends in a number").
     last = host.rstrip(".").rpartition(".")[2].lower()
     return not (last.isdigit() or re.fullmatch("0x[0-9a-f]*", last))
 
@@ -78,12 +78,12 @@ class _Model(BaseModel):
 
 
 class WebhookTarget(_Model):
-    """One program that is told.
+    """One program that gets webhooks.
 
     Attributes:
-        url: where, ``https://…`` with a host name.
-        agents: of whose threads; ``*`` is all of them.
-        secrets: numbers of its secrets, the one in use first: each message is signed
+        url: ``https://…`` with a host name.
+        agents: agents of its threads; ``*`` is all of them.
+        secrets: numbers of its secrets, the current one first: each message is signed
             with all of them, so that a receiver can change from one to the next.
     """
 
@@ -99,19 +99,19 @@ class WebhookTarget(_Model):
         return (urlsplit(self.url).hostname or "").rstrip(".")
 
     def is_of(self, agent: str) -> bool:
-        """Return whether it is told about threads of an agent."""
+        """Return True if it gets webhooks for threads of an agent."""
         return bool({agent, "*"} & {*self.agents})
 
 
 class WebhookSettings(_Model):
-    """Who is told that their threads have decisions.
+    """Programs that get notice of decisions in their threads.
 
     Attributes:
         targets: a name, which never changes, to each program.
         private_hosts: names of hosts that may have a private address.
-        certificates: a file of certificate authorities that are trusted as well.
-        timeout_s: how long a receiver may take to answer.
-        retry_for: how long a message is sent again until it is given up.
+        certificates: a file of additional trusted certificate authorities.
+        timeout_s: time limit for a receiver's answer.
+        retry_for: time for which a message is sent again until it is given up.
     """
 
     targets: dict[Annotated[str, AfterValidator(_target_name)], WebhookTarget] = Field(
@@ -123,7 +123,7 @@ class WebhookSettings(_Model):
     retry_for: Annotated[timedelta, BeforeValidator(_retry_for)] = timedelta(hours=24)
 
     def below(self, base: Path) -> WebhookSettings:
-        """Return the settings with file names that start at a folder."""
+        """Return the settings with file names relative to a folder."""
         if self.certificates is None:
             return self
         path = base / self.certificates.expanduser()

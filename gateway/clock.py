@@ -48,7 +48,7 @@ class ReferenceClock:
         self,
         *,
         elapsed_s: Callable[[], float] = now_s,
-        wall_s: Callable[[], float] = time.time,  # noqa: TID251 - it is what is compared
+        wall_s: Callable[[], float] = time.time,  # noqa: TID251 - the clock to compare
     ) -> None:
         self._elapsed_s = elapsed_s
         self._wall_s = wall_s

@@ -79,7 +79,7 @@ class Keyturn(Program[ThreadRuns]):
     remote = RemoteKeyturn
     """A gateway in another process: ``Keyturn.remote("https://…", api_key=…)``."""
 
-    def __init__(  # noqa: PLR0913 - what a program may say of its gateway, by name
+    def __init__(  # noqa: PLR0913 - one keyword for each option
         self,
         settings: Settings | None = None,
         *,
@@ -222,7 +222,7 @@ def _check_tenant(tenant: object) -> None:
         TypeAdapter[str](TenantName).validate_python(tenant, strict=True)
     except ValidationError:
         form = get_args(TenantName)[1].description
-        require(False, "tenant", tenant, f"give {form}")  # noqa: FBT003 - it was just found to be wrong
+        require(False, "tenant", tenant, f"give {form}")  # noqa: FBT003 - the value is invalid
 
 
 def _check_secrets(secrets: object) -> None:

@@ -271,7 +271,7 @@ class _Connection(web.RequestHandler):
         self,
         request: web.BaseRequest,
         status: int = 500,
-        exc: BaseException | None = None,  # noqa: ARG002 - its text quotes what came
+        exc: BaseException | None = None,  # noqa: ARG002 - its text quotes the request
         message: str | None = None,  # noqa: ARG002 - likewise
     ) -> web.StreamResponse:
         """Return the answer to a request that cannot be read, and close.

@@ -205,7 +205,7 @@ def _read(source: PolicySource) -> _Reading:
     try:
         is_pipe = stat.S_ISFIFO(source.path.stat().st_mode)
     except (OSError, ValueError):
-        is_pipe = False  # reading it says what is wrong
+        is_pipe = False  # reading it reports the problem
     if is_pipe:
         # Reading it would block until a writer appears, even when the process ends.
         return _Reading(problem=f"{str(source.path)!r}, the policy, is not a file now.")

@@ -69,7 +69,7 @@ def identity_statements() -> tuple[str, ...]:
     row = f"(1, '{secrets.token_hex(16)}')"
     return (
         f"CREATE TABLE IF NOT EXISTS {table}",
-        f"INSERT INTO keyturn_identity VALUES {row} ON CONFLICT DO NOTHING",  # noqa: S608 - hex digits of our own
+        f"INSERT INTO keyturn_identity VALUES {row} ON CONFLICT DO NOTHING",  # noqa: S608 - generated hex digits
     )
 
 
@@ -339,7 +339,7 @@ async def open_postgres(url: str) -> AsyncGenerator[BaseCheckpointSaver[Any]]:
             await pool.open(wait=True, timeout=_CONNECT_S)
             saver = savers.AsyncPostgresSaver(pool, serde=strict_serializer())
             saver.supports_pipeline &= is_direct
-        except Exception as error:  # noqa: BLE001 - all of them are raised as another
+        except Exception as error:  # noqa: BLE001 - each is replaced
             # Without its cause: the text of an invalid URL contains the password.
             raise _unusable(url, _said(driver, url, error)) from None
         yield saver

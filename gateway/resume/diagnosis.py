@@ -217,7 +217,7 @@ def _by_grpc(error: BaseException) -> ErrorKind | None:
     code = attribute(error, "code")
     try:
         found: object = code() if callable(code) else code
-    except Exception:  # noqa: BLE001 - foreign code; then it is not known
+    except Exception:  # noqa: BLE001 - foreign code may raise
         return None
     name = attribute(found, "name")
     return _GRPC.get(name, ErrorKind.REFUSED) if isinstance(name, str) else None

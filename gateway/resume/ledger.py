@@ -183,7 +183,7 @@ class DatabaseLedger:
         for _ in range(2 if self._connection else 1):
             try:
                 self._commit(batch)
-            except Exception as error:  # noqa: BLE001 - each of them is told
+            except Exception as error:  # noqa: BLE001 - each caller gets it
                 failure = StoreUnavailable(
                     "The ledger beside the checkpoints cannot be written, so nothing "
                     f"was started: {type(error).__name__}. See that its disk has room "

@@ -85,7 +85,7 @@ class Program(Generic[R]):
         ungated = {tool for tools in self._ungated.values() for tool in tools}
         return connected(self._gateway, ungated=ungated)
 
-    async def run(  # noqa: PLR0913 - what a program may say of a run, by name
+    async def run(  # noqa: PLR0913 - one keyword for each option
         self,
         graph: object,
         input: object = None,  # noqa: A002 - LangGraph's own word
@@ -141,7 +141,7 @@ class Program(Generic[R]):
             await self._open().remember(run, requester, origin)
             return await self._open().run(run, runner, input)
 
-    async def stream(  # noqa: PLR0913 - what `run` takes, and how to stream
+    async def stream(  # noqa: PLR0913 - one keyword for each option
         self,
         graph: object,
         input: object = None,  # noqa: A002 - LangGraph's own word
@@ -177,7 +177,7 @@ class Program(Generic[R]):
                     yield chunk
                 await running  # raises what the run raised
             finally:
-                running.cancel()  # only this wait ends; the thread goes on
+                running.cancel()  # only this wait ends; the thread continues
                 await asyncio.gather(running, return_exceptions=True)
 
     async def wait(

@@ -433,7 +433,7 @@ class Recovery:
             try:
                 state = await runner.probe(run_ref.thread)
                 problem = await self._problem(run_ref, state, approvals)
-            except any_failure() as error:  # one keeps no other from it
+            except any_failure() as error:  # it must not stop the others
                 log_failure(logger, error, "recovery.unread thread=%s", run_ref.thread)
                 continue
             if problem:
@@ -490,7 +490,7 @@ class Recovery:
                 continue
             try:
                 state = await runner.probe(run.thread)
-            except any_failure() as error:  # one keeps no other from it
+            except any_failure() as error:  # it must not stop the others
                 log_failure(logger, error, "recovery.unread thread=%s", run.thread)
                 continue
             if state.is_cut_off:

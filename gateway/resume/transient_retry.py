@@ -36,7 +36,7 @@ async def repeat(
         except StoreUnavailable as error:
             logger.warning("sweep.unavailable error=%s", error)
             factor *= 2
-        except any_failure() as error:  # time must go on
+        except any_failure() as error:  # the loop must continue
             log_failure(logger, error, "sweep.failed")
             factor *= 2
         spread = random.uniform(0.5, 1.5)  # noqa: S311 - spreads load only

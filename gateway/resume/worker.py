@@ -117,7 +117,7 @@ class Worker:
         on_change: called after each finished job.
     """
 
-    def __init__(  # noqa: PLR0913 - what a worker is made of
+    def __init__(  # noqa: PLR0913 - the parts of a worker
         self,
         store: Store,
         gateway: AgentService,

@@ -43,7 +43,7 @@ async def test_a_refund_needs_a_person_and_over_50_a_senior_alone(
         await weekend.demo.sandbox.person(ANA).click(
             CHANNEL, str(large["ts"]), Action.APPROVE
         )
-        await weekend.told(ANA, "Only senior can decide this")
+        await weekend.told(ANA, "Only senior can decide")
         assert (await weekend.item(large)).state is ItemState.PENDING
         await weekend.approve(large, LEAD, until=", done ")
 

@@ -120,7 +120,7 @@ async def test_a_role_stops_its_own_tools_and_not_those_of_others(stack: Stack) 
     strict = LOCKED.replace("of: [support, senior], at_least", "of: senior, at_least")
     stack.policy = load_policy(strict, "policy.yml")
     async with stack.running():
-        await ask(stack, "freeze tool lonely", "Only senior can decide this")
+        await ask(stack, "freeze tool lonely", "Only senior can decide")
 
         await ask(stack, "freeze tool lonely", "is frozen", user="U0CHLOE")
 

@@ -106,7 +106,7 @@ async def test_a_call_that_somebody_else_edited_is_left_out_of_the_choice(
 
         assert await ana.submit({}) == {}
 
-        page = await last_page(ana, "*Call 8:* It was changed, and waits")
+        page = await last_page(ana, "*Call 8:* Changed: needs its own review")
         assert "*55 approved* · *1 still waiting*" in page
         assert await ana.submit({}) == {}
         approval = await stack.approval(first)

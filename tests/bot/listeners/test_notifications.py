@@ -324,7 +324,7 @@ async def test_a_value_that_we_did_not_seal_stops_nothing(
 
         await click_with(stack, message, Action.FREEZE_TOOL, value.replace(part, other))
 
-        await stack.told("U0ANA", "nothing")
+        await stack.told("U0ANA", "othing")
         assert await stack.reviews.freezes.frozen() == ()
 
 

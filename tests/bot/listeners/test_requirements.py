@@ -62,7 +62,7 @@ async def test_one_senior_alone_approves_above_50_and_nobody_else_can(
         (verdict,) = await shop.submit(("refund_it", {"amount": 51}))
 
         await click(shop, verdict, "U0ANA", Action.APPROVE)
-        await shop.told("U0ANA", "Only senior can decide this")
+        await shop.told("U0ANA", "Only senior can decide")
         assert await state(shop, verdict) is ItemState.PENDING
         await click(shop, verdict, "U0CHLOE", Action.APPROVE)
 

@@ -179,7 +179,7 @@ async def test_who_asked_has_to_have_an_id_of_slack(opened: Open, user: str) -> 
     """By another name nobody would be kept from approving."""
     who = Person(team="T0", user=user)
     async with opened() as tk:
-        with pytest.raises(ValueError, match="no id of a Slack user"):
+        with pytest.raises(ValueError, match="not an id of a Slack user"):
             await tk.run(
                 sample_tools.graph, refund(), **PLACE, requester=who, timeout_s=5
             )

@@ -66,7 +66,7 @@ async def test_what_is_no_set_of_questions_is_refused(
     verdict = await ask(service, args)
 
     assert verdict.kind is VerdictKind.DENY
-    assert "nobody was asked" in verdict.reason
+    assert "no question was asked" in verdict.reason
 
 
 async def test_a_forgotten_requester_asks_for_no_second_person(

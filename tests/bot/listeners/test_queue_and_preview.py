@@ -157,7 +157,7 @@ async def test_what_waits_for_others_hides_nothing_of_a_persons_own_queue(
         await ana.command("/approvals", "list", CHANNEL)
         await stack.told("U0ANA", short_id(approval_id))
 
-        told = await stack.told("U0ANA", "the 10 approvals that expire first")
+        told = await stack.told("U0ANA", "only the 10 that expire first")
 
     assert short_id(approval_id) in told
     assert "Waiting for you: 1" in home_of(state)
@@ -179,7 +179,7 @@ async def test_who_has_more_than_one_look_reads_is_told_so(
         await stack.told("U0ANA", "only the 2 approvals that expire first")
 
     assert "Waiting for you: 2 or more" in home_of(state)
-    assert "only the 2 that end soonest were looked at" in home_of(state)
+    assert "only the 2 approvals that expire first were checked" in home_of(state)
 
 
 async def test_home_leaves_out_what_a_person_has_approved_already(

@@ -30,9 +30,8 @@ from keyturn.gateway.service.tenant_service import TenantService
 from keyturn.gateway.store.atomic_write import Loaded
 from keyturn.gateway.store.fences import Lease
 from keyturn.gateway.store.jobs import Job
-from keyturn.gateway.store.leases import REACH
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.threads import ThreadFacts, Why
+from keyturn.gateway.store.threads import REACH, ThreadFacts, Why
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,8 @@
 """Hold a lease while work is done, and stop the work when the lease is lost.
 
-The leases are in the store (`LeaseStore`) or in a gateway in another process; a
-function sends the requests. A repeated request has the same token and is idempotent.
+The leases are in the store (`keyturn.gateway.store.threads`) or in a gateway in another
+process; a function sends the requests. A repeated request has the same token and is
+idempotent.
 
 Heartbeats renew leases and deliveries. The background loop sends them even if an event
 loop is blocked: blocking code must not end leases of the process, or of other calls
@@ -19,7 +20,7 @@ import threading
 import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from keyturn.gateway import background
@@ -27,15 +28,11 @@ from keyturn.gateway.clock import now_s
 from keyturn.gateway.errors import (
     KeyturnError,
     LeaseLost,
-    NotAllowed,
     ThreadUnavailable,
 )
 from keyturn.gateway.protocol import run_context
-from keyturn.gateway.protocol.http_api import LeaseReply, LeaseState, LeaseVerb
-from keyturn.gateway.store.connection import Connection, number, text
+from keyturn.gateway.protocol.http_api import LeaseReply, LeaseVerb
 from keyturn.gateway.store.fences import Lease, ending_in_time, holding
-from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.script import Script
 
 logger = logging.getLogger(__name__)
 
@@ -44,12 +41,6 @@ T = TypeVar("T")
 Ask = Callable[[LeaseVerb, str, int], Awaitable[LeaseReply]]
 """Perform one step of a lease, given the verb, the holder's token and a minimum for a
 new fence; see `LeaseQuestion`."""
-
-TAKE_LEASE = Script("lease")
-
-REACH = 1_000_000
-"""How far a holder in another process may raise the fence at once. Without a limit, one
-holder could exhaust the fences of all agents of the tenant."""
 
 BLOCKED_S = 2.0
 """Response time from which an event loop counts as blocked."""
@@ -148,69 +139,6 @@ async def while_held(
             running.cancel()
             # The lease is released after this block, so the work must have ended.
             await asyncio.gather(running, watching, return_exceptions=True)
-
-
-class LeaseStore:
-    """Leases on names of one tenant; one holder at a time for each name.
-
-    Args:
-        conn: the store.
-        lease_ms: how long a lease lives without a heartbeat.
-    """
-
-    def __init__(self, conn: Connection, *, lease_ms: int) -> None:
-        self._conn = conn
-        self._lease_ms = lease_ms
-
-    def held(
-        self, keys: Keys, name: str, *, ends_blocked: bool = False
-    ) -> AbstractAsyncContextManager[Lease]:
-        """Hold a lease; see `held`."""
-
-        async def ask(verb: LeaseVerb, token: str, above: int) -> LeaseReply:
-            return await self.step(keys, name, verb, token, above)
-
-        return held(ask, ends_blocked=ends_blocked)
-
-    async def step(
-        self,
-        keys: Keys,
-        name: str,
-        verb: LeaseVerb,
-        token: str,
-        above: int = 0,
-        *,
-        reach: int = 0,
-    ) -> LeaseReply:
-        """Take, keep, renumber or give back a lease; see `LeaseQuestion`.
-
-        ``reach`` limits how far ``above`` may exceed the newest fence; 0: no limit.
-
-        Raises:
-            NotAllowed: ``above`` is out of reach; nothing changed.
-        """
-        reply = await TAKE_LEASE(
-            self._conn,
-            lease=name,
-            fences=keys.fences,
-            verb=verb,
-            token=token,
-            ttl_ms=self._lease_ms,
-            above=above,
-            reach=reach,
-        )
-        state = text(reply[0])
-        if state == "too_high":
-            raise NotAllowed(
-                f"'above' is more than {reach} above the newest fence of this gateway; "
-                "run the thread in the gateway's own process once."
-            )
-        return LeaseReply(
-            state=cast("LeaseState", state),
-            fence=number(reply[1]) if state == "held" else 0,
-            name=name,
-            lease_s=self._lease_ms / 1000,
-        )
 
 
 class _LoopWatch:

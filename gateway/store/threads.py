@@ -13,15 +13,23 @@ from typing import Literal, cast
 
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.approvals.record import Origin
-from keyturn.gateway.errors import StoreUnavailable, TooManySpeakers
+from keyturn.gateway.errors import NotAllowed, StoreUnavailable, TooManySpeakers
+from keyturn.gateway.protocol.http_api import LeaseReply, LeaseState, LeaseVerb
 from keyturn.gateway.protocol.records import Person, Record, RunRef
 from keyturn.gateway.store.audit_seals import sealed_text
-from keyturn.gateway.store.connection import Argument, Connection, Reply, fields, text
+from keyturn.gateway.store.connection import (
+    Argument,
+    Connection,
+    Reply,
+    fields,
+    number,
+    text,
+)
 from keyturn.gateway.store.encryption import packed, unpacked
 from keyturn.gateway.store.fences import Lease
 from keyturn.gateway.store.jobs import Job, sealed_job
 from keyturn.gateway.store.keys import KEEP_MS, MESSAGE_LIFETIME, Keys
-from keyturn.gateway.store.leases import LeaseStore
+from keyturn.gateway.store.leases import held
 from keyturn.gateway.store.listed_members import readable_fields
 from keyturn.gateway.store.outbox import announcement
 from keyturn.gateway.store.script import Script
@@ -30,6 +38,7 @@ from keyturn.gateway.store.sealing import Sealed, Sealing
 REMEMBER = Script("remember")
 ASK = Script("ask")
 END_RUN = Script("end_run")
+TAKE_LEASE = Script("lease")
 
 _SEEN_MS = int(MESSAGE_LIFETIME.total_seconds() * 1000)
 
@@ -41,6 +50,11 @@ ANNOUNCE = Script("announce", is_fenced=True)
 
 MAX_PRINCIPALS = 100
 """Limit of people who may speak in a thread: each one is remembered."""
+
+REACH = 1_000_000
+"""How far a holder in another process may raise the fence at once. Without a limit, one
+holder could exhaust the fences of all agents of the tenant."""
+
 
 Mark = Literal["begun", "ended", "digest", "waiting", "corrected"]
 """Kinds of announcements, made once for each mark: see `ThreadStore.announce`."""
@@ -430,3 +444,66 @@ class InterruptStore:
 
 def _due(keys: Keys, job: Job, at_ms: int) -> list[Argument]:
     return ["ZADD", keys.retry, "LT", at_ms, job.model_dump_json()]
+
+
+class LeaseStore:
+    """Leases on names of one tenant; one holder at a time for each name.
+
+    Args:
+        conn: the store.
+        lease_ms: how long a lease lives without a heartbeat.
+    """
+
+    def __init__(self, conn: Connection, *, lease_ms: int) -> None:
+        self._conn = conn
+        self._lease_ms = lease_ms
+
+    def held(
+        self, keys: Keys, name: str, *, ends_blocked: bool = False
+    ) -> AbstractAsyncContextManager[Lease]:
+        """Hold a lease; see `held`."""
+
+        async def ask(verb: LeaseVerb, token: str, above: int) -> LeaseReply:
+            return await self.step(keys, name, verb, token, above)
+
+        return held(ask, ends_blocked=ends_blocked)
+
+    async def step(
+        self,
+        keys: Keys,
+        name: str,
+        verb: LeaseVerb,
+        token: str,
+        above: int = 0,
+        *,
+        reach: int = 0,
+    ) -> LeaseReply:
+        """Take, keep, renumber or give back a lease; see `LeaseQuestion`.
+
+        ``reach`` limits how far ``above`` may exceed the newest fence; 0: no limit.
+
+        Raises:
+            NotAllowed: ``above`` is out of reach; nothing changed.
+        """
+        reply = await TAKE_LEASE(
+            self._conn,
+            lease=name,
+            fences=keys.fences,
+            verb=verb,
+            token=token,
+            ttl_ms=self._lease_ms,
+            above=above,
+            reach=reach,
+        )
+        state = text(reply[0])
+        if state == "too_high":
+            raise NotAllowed(
+                f"'above' is more than {reach} above the newest fence of this gateway; "
+                "run the thread in the gateway's own process once."
+            )
+        return LeaseReply(
+            state=cast("LeaseState", state),
+            fence=number(reply[1]) if state == "held" else 0,
+            name=name,
+            lease_s=self._lease_ms / 1000,
+        )

@@ -323,7 +323,7 @@ def test_a_card_that_nobody_decides_expires_before_their_eyes(
 
         assert not screen.all('[data-action-id="approve"]')
         screen.wait(
-            lambda: "Nobody decided in time" in final_message(screen), "the last words"
+            lambda: "no decision in time" in final_message(screen), "the last words"
         )
         assert not demo.effects()
     finally:

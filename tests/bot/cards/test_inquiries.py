@@ -199,7 +199,7 @@ def test_the_form_is_about_one_call_or_all_of_them() -> None:
     assert "About the *1 call* that still waits." in str(
         modal.question_form(rest, None, KIM)
     )
-    assert f"<@{KIM.user}> asked the agent" in str(one)
+    assert f"<@{KIM.user}> is mentioned in the thread" in str(one)
     for view in (one, every):
         assert_tame(view["blocks"])
         assert not validate_modal(view)

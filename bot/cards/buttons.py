@@ -334,7 +334,7 @@ def time_buttons(frame: Frame, *, is_in_full: bool) -> list[Block]:
             None,
             Action.TAKE,
             label("I'm on it"),
-            accessibility_label=label("Tell other reviewers that you are looking"),
+            accessibility_label=label("Tell the others that you are looking"),
         )
     ]
     is_due = is_in_full or is_pressing(approval, now_ms=now_ms)
@@ -343,7 +343,7 @@ def time_buttons(frame: Frame, *, is_in_full: bool) -> list[Block]:
             None,
             Action.EXTEND,
             label("More time"),
-            accessibility_label=label("Give reviewers half as much time again"),
+            accessibility_label=label("Give everyone half as much time again"),
         )
         offered.append(extend)
     return offered

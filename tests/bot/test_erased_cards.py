@@ -19,7 +19,7 @@ async def test_a_card_is_replaced_by_one_sentence(stack: Stack) -> None:
         await ana.click(CHANNEL, str(card["ts"]), Action.REJECT)
         await ana.wait_for_view()
         await ana.submit({Input.REASON.value: "too much"})
-        await stack.card(verdict, says("rejected"))
+        await stack.card(verdict, says("Rejected"))
         found = (await stack.approval(verdict)).items[0]
         assert found.state is ItemState.REJECTED
 

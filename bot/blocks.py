@@ -1,11 +1,11 @@
 """Build the blocks, inputs and views the bot sends, as plain dicts.
 
-Every text has one of the types of `keyturn.bot.text`, so a type checker refuses a
-plain `str`, and untrusted text in markup. Plain text is cut to Slack's limits with a
-visible mark; markup is never cut, since that could split a mention. A value that does
-not fit its input raises an error, and the caller offers another way to edit it. The
-results are sent as they are; `ensure_valid_message` and `ensure_valid_view` check
-Slack's rules for the whole message.
+Every text has one of the types of `keyturn.bot.text`, so a type checker refuses a plain
+`str`, and untrusted text in markup. Plain text is cut to Slack's limits with a visible
+mark; markup is never cut, since that could split a mention. A value that does not fit
+its input raises an error, and the caller offers another way to edit it. The results are
+sent unchanged; `ensure_valid_message` and `ensure_valid_view` check Slack's rules for
+the whole message.
 """
 
 from collections.abc import Sequence
@@ -50,8 +50,8 @@ def plain_text(text: Plain, limit: int, *, lines: bool = False) -> Block:
     Without `lines` a newline is shown as a mark: labels are one line.
     """
     shown = excerpt(text.text, limit).text if lines else fit(text.text, limit)
-    # `emoji` false: ":white_check_mark:" in a text of strangers stays letters. Slack
-    # refuses an empty text.
+    # `emoji` false: ":white_check_mark:" in untrusted text stays letters. Slack refuses
+    # an empty text.
     return {"type": "plain_text", "text": shown or EMPTY, "emoji": False}
 
 
@@ -67,7 +67,7 @@ def any_text(text: Template | Plain, limit: int) -> Block:
 
 
 def confirm(title: Plain, text: Template | Plain, *, yes: Plain) -> Block:
-    """Make the question a button asks before it acts."""
+    """Make a button's confirmation dialog."""
     return {
         "title": plain_text(title, limits.CONFIRM_TITLE),
         "text": any_text(text, limits.CONFIRM_TEXT),
@@ -77,30 +77,35 @@ def confirm(title: Plain, text: Template | Plain, *, yes: Plain) -> Block:
 
 
 def option(text: Plain, value: str) -> Block:
-    """Make one choice; `value` comes back when it is chosen."""
+    """Make one option of a menu; Slack returns `value` if it is chosen."""
     return {"text": plain_text(text, limits.OPTION), "value": value}
 
 
 TEXT_BUDGET = 9_000
-"""How many characters the blocks of one of our messages have at most. It is below
-`limits.TEXT_IN_ALL_BLOCKS`, because Slack may count in another way."""
+"""Maximum characters in the blocks of one message.
+
+It is below `limits.TEXT_IN_ALL_BLOCKS`, because Slack may count in another way.
+"""
 
 AS_WRITTEN: dict[str, object] = {
     "parse": "none",
     "link_names": False,
     "attachments": [],
 }
-"""What every message is sent with. Else Slack would turn untrusted plain text into
-mentions and links, and leave the table of a card below the card that has none now."""
+"""Arguments of every message.
+
+Without them Slack would turn untrusted plain text into mentions and links, and an
+updated card without a table would keep the old one.
+"""
 
 _SHOWN_PROBLEMS = 5
 
 
 class BadBlocks(ValueError):
-    """Report a payload that Slack would refuse, before it is sent.
+    """A payload that Slack would refuse, found before it is sent.
 
-    `problems` holds every reason; the message names places and limits but none of the
-    texts, so that it may be logged.
+    `problems` contains every reason. The message names places and limits but no texts,
+    so that it may be logged.
     """
 
     def __init__(self, problems: Sequence[Problem]) -> None:
@@ -115,8 +120,8 @@ class BadBlocks(ValueError):
 class Message:
     """Blocks, the text that screen readers and notifications read, and metadata.
 
-    ``text`` holds ids, tier, state and expiry, and nothing that anybody else wrote.
-    Every app in the workspace can read ``metadata``: it holds ids only.
+    ``text`` contains ids, tier, state and expiry, and no text of other people or
+    agents. Every app in the workspace can read ``metadata``: it contains ids only.
     """
 
     blocks: tuple[Block, ...]
@@ -134,8 +139,8 @@ def ensure_valid_message(
     Raises:
         BadBlocks: with every problem found.
     """
-    # Before Slack, whose refusal names no place. What the validator lets through and
-    # Slack refuses is left to the caller.
+    # Before Slack, whose refusal names no place. The caller handles refusals that the
+    # validator does not foresee.
     problems = validate_message(blocks, text, update=update)
     if not problems and (size := text_length(blocks)) > TEXT_BUDGET:
         message = f"text must have at most {TEXT_BUDGET} characters, has {size}"
@@ -183,8 +188,8 @@ def section(
         "section",
         text=any_text(text, limits.TEXT),
         accessory=accessory,
-        # Slack folds long sections behind "see more" otherwise: nobody may approve what
-        # is collapsed.
+        # Otherwise Slack folds long sections behind "see more", and people would
+        # approve collapsed text.
         expand=True,
         block_id=block_id,
     )
@@ -222,7 +227,7 @@ def button(
 ) -> Block:
     """Make a button; screen readers read `accessibility_label`, else its text.
 
-    There is no link button: nothing may be decided by following a link.
+    There is no link button: following a link must never decide anything.
     """
     spoken = fit((accessibility_label or text).text, limits.BUTTON)
     return block_object(
@@ -237,27 +242,27 @@ def button(
 
 
 def overflow(action_id: str, options: Sequence[Block]) -> Block:
-    """Make the "⋯" menu of two to five acts; Slack gives it no label of its own."""
+    """Make the "⋯" menu of two to five options; Slack gives it no label."""
     return block_object("overflow", action_id=str(action_id), options=[*options])
 
 
 def box(text: str) -> Block:
-    """Show text of strangers in fixed width, whole and uninterpreted.
+    """Show untrusted text in fixed width, whole and uninterpreted.
 
-    Nothing is cut here: take `keyturn.bot.text.excerpt` first where a text may be long.
+    No text is cut here: use `keyturn.bot.text.excerpt` first if it may be long.
     """
-    # Revealed here whatever the caller did; doing it twice changes nothing.
+    # Revealed even if the caller has done so; a second time changes nothing.
     part: Block = {"type": "text", "text": untrusted(text).text or EMPTY}
     return block_object("rich_text_preformatted", elements=[part])
 
 
 def line(*parts: Block) -> Block:
-    """Make a line of ours from `text_run`, `bold` and `mention` parts."""
+    """Make a line from `text_run`, `bold` and `mention` parts."""
     return block_object("rich_text_section", elements=[*parts])
 
 
 def link(url: str, text: Label) -> Block:
-    """Make a link with a text of ours; nothing is decided by following it."""
+    """Make a link with a trusted text; following it decides nothing."""
     return block_object("link", url=url, text=text.text)
 
 
@@ -267,12 +272,12 @@ def rich_text(*parts: Block) -> Block:
 
 
 def text_run(text: Label) -> Block:
-    """Make a run of rich text of ours."""
+    """Make a run of trusted rich text."""
     return block_object("text", text=text.text or EMPTY)
 
 
 def bold(text: Label) -> Block:
-    """Make a bold run of rich text of ours."""
+    """Make a bold run of trusted rich text."""
     return block_object("text", text=text.text or EMPTY, style={"bold": True})
 
 
@@ -384,7 +389,7 @@ def time_input(action_id: str, *, initial: str | None = None) -> Block:
 def moment_input(action_id: str, *, initial: int | None = None) -> Block:
     """Make a calendar with a clock; a moment is in Unix seconds.
 
-    Slack shows it in the time zone of the person who looks at it.
+    Slack shows it in each reader's time zone.
     """
     return block_object(
         "datetimepicker", action_id=str(action_id), initial_date_time=initial
@@ -398,7 +403,7 @@ def select(
     initial: str | None = None,
     placeholder: Plain | None = None,
 ) -> Block:
-    """Make a menu of up to 100 options, of which one is chosen."""
+    """Make a menu to choose one of up to 100 options."""
     offered = _distinct(options)
     return block_object(
         "static_select",
@@ -415,7 +420,7 @@ def multi_select(
     *,
     initial: Sequence[str] = (),
 ) -> Block:
-    """Make a menu of up to 100 options, of which several are chosen."""
+    """Make a menu to choose several of up to 100 options."""
     offered = _distinct(options)
     return block_object(
         "multi_static_select",
@@ -441,7 +446,7 @@ def checkboxes(
 def radio_buttons(
     action_id: str, options: Sequence[Block], *, initial: str | None = None
 ) -> Block:
-    """Make up to ten buttons, of which one is chosen."""
+    """Make up to ten buttons; one can be chosen."""
     offered = _distinct(options)
     return block_object(
         "radio_buttons",
@@ -452,10 +457,9 @@ def radio_buttons(
 
 
 def _distinct(options: Sequence[Block]) -> list[Block]:
-    """Number the options when two of them look alike, such as after a cut."""
+    """Number the options if two of them look alike, such as after a cut."""
     shown = [str(offered["text"]) for offered in options]
-    # Two options that look alike could be mistaken for each other, and a reviewer would
-    # choose a value they did not mean.
+    # A reviewer could mistake one for the other and choose an unintended value.
     if len(set(shown)) == len(shown):
         return [*options]
     return [_numbered(place, offered) for place, offered in enumerate(options, 1)]

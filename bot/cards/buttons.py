@@ -1,4 +1,4 @@
-"""Build a card's buttons: one row of the usual acts, a menu of the rarer ones."""
+"""Build a card's buttons: a row of common actions, and a menu of rare ones."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from keyturn.gateway.protocol.records import Finding, ItemState, Tier, Verb
 from keyturn.sandbox.blockkit import limits
 
 MAX_ROWS = 5
-"""How many waiting calls are offered at once."""
+"""Maximum number of pending calls that one message offers."""
 
 BY_VERB: dict[Verb, Action] = {
     Verb.RESPOND: Action.RESPOND_WORDS,
     Verb.EDIT: Action.EDIT_WORDS,
     Verb.REJECT: Action.REJECT_WORDS,
 }
-"""What words can be passed on as, in the order in which it is offered."""
+"""Decisions that a person's text can become, in the order of the buttons."""
 
 _SHOWN = 600
 _TOOL = 80
@@ -58,13 +58,13 @@ _SPOKEN = {
 def offer(
     frame: Frame, allowed: Mapping[int, Collection[Verb]], words: str, *, ts: str
 ) -> Message:
-    """Return the private message that asks what somebody's words are to become.
+    """Return the private message that asks what to do with a person's text.
 
     Args:
         frame: of the card.
-        allowed: for each call, by its index, what this person may do with it.
-        words: what they wrote; it is shown, and stays on the server.
-        ts: of the message in which they wrote it.
+        allowed: for each call, by its index, this person's permitted decisions.
+        words: their text; it is shown, and stays on the server.
+        ts: of the message that contains it.
     """
     blocks: list[Block] = [
         section(
@@ -98,10 +98,10 @@ def block_id(ts: str, index: int) -> str:
 
 
 def ts_of(block: str) -> str:
-    """Return which message a button's words stand in; "" for another block."""
+    """Return the ``ts`` of the message with a button's text; "" for another block."""
     kind, _, rest = block.partition(":")
-    # Input from a client: whatever it says, it only names a key that also holds the
-    # user who clicked.
+    # Untrusted input, but it only selects a key that also contains the user who
+    # clicked.
     return rest.rpartition(":")[0] if kind == "words" else ""
 
 
@@ -121,24 +121,24 @@ FINDINGS = {
     Finding.RERUN: "Run it again",
     Finding.SKIP: "Leave it",
 }
-"""What people say of a call whose worker stopped while it ran."""
+"""Labels of the findings about a call whose worker stopped in the middle."""
 
 FINDINGS_OF_A_FAILURE = FINDINGS | {Finding.EXECUTED: "It took effect"}
-"""What people say of a call that ran and reported a failure."""
+"""Labels of the findings about a call that ran and reported a failure."""
 
 _TOTAL = 180
 _TOTAL_OF_FEW = 80
 _MANY = 2
 _IN_MENU = 5
-"""How many options Slack takes in an overflow menu."""
+"""Maximum number of options in Slack's overflow menu."""
 
 
 def decisions(frame: Frame, item: Item, *, is_shown_whole: bool) -> list[Block]:
-    """Return the row under one call: only what may be said of it now.
+    """Return the row under one call, with its current actions.
 
-    Approve is there only when the card shows every character of the call; else
-    Full details stands first, and its last page has Approve. The row of a single call
-    has also what is about the card's time.
+    Approve appears only if the card shows every character of the call. Otherwise Full
+    details comes first, and its last page has Approve. The row of a single call also
+    has the buttons about the card's time.
     """
     view = view_all(frame, item)
     if item.state is ItemState.IN_DOUBT:
@@ -161,10 +161,10 @@ def decisions(frame: Frame, item: Item, *, is_shown_whole: bool) -> list[Block]:
 
 
 def menu(rare: Sequence[Block]) -> list[Block]:
-    """Return buttons as one menu; one alone stays a button, which takes one click less.
+    """Return buttons as one menu; a single one stays a button, which saves a click.
 
-    Each option is sealed as its button is. None may ask back: Slack asks one question
-    for a whole menu. What a menu has no room for, the last of them, stands beside it.
+    Each option is sealed like its button. None may need a confirmation: Slack has one
+    for the whole menu. Buttons beyond the menu's size, the last ones, come after it.
     """
     if len(rare) < _MANY:
         return [*rare]
@@ -185,7 +185,7 @@ def _by_use(offered: Sequence[Block]) -> tuple[list[Block], list[Block]]:
 
 
 def question_buttons(frame: Frame, item: Item) -> list[Block]:
-    """Return Answer and Skip, while a question waits."""
+    """Return Answer and Skip, while a question is pending."""
     if not frame.can_decide(item):
         return []
     return [
@@ -213,7 +213,7 @@ def question_buttons(frame: Frame, item: Item) -> list[Block]:
 
 
 def form_buttons(frame: Frame, item: Item) -> list[Block]:
-    """Return Edit, Reject and Respond, as far as they are allowed."""
+    """Return those of Edit, Reject and Respond that are allowed."""
     if item.is_question:
         return question_buttons(frame, item)
     offered = {
@@ -241,15 +241,15 @@ def form_buttons(frame: Frame, item: Item) -> list[Block]:
 
 
 def approve_all(frame: Frame) -> Block:
-    """Return the button that approves every waiting call of a batch.
+    """Return the button that approves every pending call of a batch.
 
-    Its value is sealed over the batch digest: a call that is added, dropped, changed
-    or moved makes it invalid.
+    Its value is sealed over the batch digest: adding, dropping, changing or moving a
+    call invalidates it.
     """
     waiting = [item for item in frame.approval.items if item.is_pending]
     needs_others = any(votes_missing(item) > 1 for item in waiting)
     once = " once everybody who is needed has approved" if needs_others else ""
-    # First: Slack takes a short text here, and this is what would be a mistake.
+    # First: Slack's text is short, and a duplicate is the likeliest mistake.
     same = same_calls(frame.approval)
     return frame.button(
         None,
@@ -266,7 +266,7 @@ def approve_all(frame: Frame) -> Block:
 
 
 def _summed(frame: Frame, waiting: Sequence[Item], once: str) -> list[str]:
-    """Say that the waiting calls run, their total, and how many have a warning."""
+    """Describe the pending calls: their effect, their total, and their warnings."""
     indexes = {item.index for item in waiting}
     total = sums(totals_of(frame.approval), indexes)
     most = _TOTAL if is_table(frame.approval) else _TOTAL_OF_FEW
@@ -280,7 +280,7 @@ def _summed(frame: Frame, waiting: Sequence[Item], once: str) -> list[str]:
 
 
 def reject_all(frame: Frame) -> Block:
-    """Return the button that opens a form to reject every waiting call of a batch."""
+    """Return the button that opens a form to reject every pending call of a batch."""
     waiting = [item for item in frame.approval.items if item.is_pending]
     return frame.button(
         None,
@@ -292,7 +292,7 @@ def reject_all(frame: Frame) -> Block:
 
 
 def choose(frame: Frame) -> Block:
-    """Return the button that opens the form in which each call gets its decision."""
+    """Return the button that opens the form to decide each call."""
     return frame.button(
         None,
         Action.CHOOSE,
@@ -302,7 +302,7 @@ def choose(frame: Frame) -> Block:
 
 
 def open_call(frame: Frame) -> Block:
-    """Return the menu that opens one call of a table, what needs people first."""
+    """Return the menu that opens one call of a table, most urgent calls first."""
     found = noticed(frame.approval)
     doubt = ItemState.IN_DOUBT
     items = sorted(
@@ -315,7 +315,7 @@ def open_call(frame: Frame) -> Block:
 
 
 def view_call(frame: Frame, item: Item) -> Block:
-    """Return the button that opens a call which has no row on the card."""
+    """Return the button that opens a call without a row on the card."""
     return frame.button(
         item.index,
         Action.VIEW_ALL,
@@ -350,7 +350,7 @@ def time_buttons(frame: Frame, *, is_in_full: bool) -> list[Block]:
 
 
 def _approve(frame: Frame, item: Item) -> Block:
-    # Where a reason is needed, a form opens, and one question is enough.
+    # If a reason is needed, the form opens, and a second confirmation is too much.
     has_form = Verb.APPROVE in item.requires_reason
     is_asked = item.tier is Tier.ESCALATE and not has_form
     return frame.button(
@@ -364,7 +364,7 @@ def _approve(frame: Frame, item: Item) -> Block:
 
 
 def allow_similar(frame: Frame, item: Item) -> list[Block]:
-    """Return the button that allows similar calls, where the policy lets people."""
+    """Return the button that allows similar calls, if the policy permits it."""
     can_approve = Verb.APPROVE in item.allow and item.tier is Tier.APPROVE
     if not (item.can_cover and can_approve) or item.edit is not None:
         return []
@@ -398,7 +398,7 @@ def view_all(frame: Frame, item: Item, *, is_shown_whole: bool = True) -> Block:
 
 
 def findings(frame: Frame, item: Item) -> list[Block]:
-    """Return the buttons with which people say what happened to a call in doubt."""
+    """Return the buttons for the findings about a call in doubt."""
     again = label(if_repeated(item))
     question = confirm(label("Run it again?"), again, yes=label("Run again"))
     names = FINDINGS_OF_A_FAILURE if item.has_failed else FINDINGS
@@ -417,7 +417,7 @@ def findings(frame: Frame, item: Item) -> list[Block]:
             label(names[Finding.EXECUTED]),
             accessibility_label=_spoken(frame, item, "It took effect"),
         ),
-        # The agent of a call that nobody was asked about has gone on.
+        # The agent of a call without review has gone on.
         *([] if item.is_auto_approved else [rerun]),
         frame.button(
             item.index,
@@ -435,13 +435,13 @@ def findings(frame: Frame, item: Item) -> list[Block]:
 
 
 def if_repeated(item: Item) -> str:
-    """Say what it means to run a call in doubt again."""
+    """Describe the effect of running a call in doubt again."""
     if item.idempotent:
         return "The tool is declared safe to repeat with the same key."
     return "If it already worked, this does it a second time."
 
 
 def _spoken(frame: Frame, item: Item, verb: str) -> Plain:
-    """Return what a screen reader says of a button: "Reject 2: Refund €23.00"."""
+    """Return a button's text for screen readers: "Reject 2: Refund €23.00"."""
     nth = f" {item.index + 1}" if frame.approval.is_batch else ""
     return untrusted(fit(f"{verb}{nth}: {call_title(item)}", limits.BUTTON))

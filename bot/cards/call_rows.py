@@ -1,4 +1,4 @@
-"""Render each call of a card as blocks, and the footer that is about all of them."""
+"""Render each call of a card as blocks, and the footer about all of them."""
 
 from __future__ import annotations
 
@@ -78,15 +78,15 @@ from keyturn.gateway.protocol.records import (
 )
 
 _ANSWERED = 1_000
-"""Characters that all of it takes on a card, at most."""
+"""Maximum characters of all answers on a card."""
 
 _NAME = 60
 _HEAD = 150
-"""What stands above each answer, with its name."""
+"""Characters of the line above each answer, with its author's name."""
 
 
 def answered(frame: Frame) -> list[Block]:
-    """Return the answers while calls wait; Full details of a call have them whole."""
+    """Return the answers while calls are pending; Full details show them whole."""
     approval = frame.approval
     if not approval.answered or approval.state is not ApprovalState.OPEN:
         return []
@@ -97,7 +97,7 @@ def answered(frame: Frame) -> list[Block]:
     share = _ANSWERED // len(approval.answered) - _HEAD
     blocks: list[Block] = []
     for one in approval.answered:
-        # The name in plain text: a mention would notify them of the call.
+        # The name in plain text: a mention would notify its owner of the call.
         name = untrusted(f"By {fit(one.by.name or one.by.user, _NAME)}")
         head = template("💬 *Answered before*, {at}", at=when(one.at_ms))
         text = box(excerpt(one.text, share).text)
@@ -107,18 +107,18 @@ def answered(frame: Frame) -> list[Block]:
 
 _MAX_MIXED = 2
 _MOST_TEXT = 2_600
-"""Characters that the calls of a card take together, at most."""
+"""Maximum characters of all calls on a card."""
 _STATEMENT_CHARS = 700
 _STATEMENT_CHARS_IN_BATCH = 300
 _OBSERVATIONS = 2
 _LABEL_CHARS = 40
-"""Characters that the label of one note takes, at most."""
+"""Maximum characters of one note's label."""
 FINDINGS: dict[Finding, LiteralString] = {
     Finding.EXECUTED: "it took effect",
     Finding.RERUN: "run it again",
     Finding.SKIP: "leave it",
 }
-"""What a person says of a call in doubt."""
+"""Findings about a call in doubt, in words."""
 
 _REVOKED: LiteralString = "↩ *The approval was taken back* {at}."
 _HEADS: dict[ItemState, LiteralString] = {
@@ -134,12 +134,12 @@ def needs_full_view(approval: Approval, index: int) -> bool:
 
 
 def whole_calls(approval: Approval) -> frozenset[int]:
-    """Return the calls of which the card shows every character."""
+    """Return the calls that the card shows in full."""
     if is_table(approval):
         return table_of(approval).whole
     share = text_budget(approval)
-    # The business state is part of what is approved, so a state that is cut needs the
-    # full view as well.
+    # The business state is part of the approved action, so a cut state needs the full
+    # view as well.
     return frozenset(
         index
         for index, shown in listings(approval).items()
@@ -150,7 +150,7 @@ def whole_calls(approval: Approval) -> frozenset[int]:
 def listings(approval: Approval) -> dict[int, Listing]:
     """Return the arguments of each call that has a row, as the card shows them.
 
-    Short calls are whole, and the long ones share the rest.
+    Short calls are whole, and the long ones share the remaining room.
     """
     items, share = rows_of(approval), text_budget(approval)
     room = sum(share.row - _taken(item, share) for item in items)
@@ -169,10 +169,10 @@ def listings(approval: Approval) -> dict[int, Listing]:
 
 
 def _taken(item: Item, share: TextBudget) -> int:
-    """Return how much of a call's row its title and its notes take.
+    """Return the number of characters that a call's title and notes take.
 
-    Rare notes are not reserved for in advance, which would shorten every call on every
-    card for what few calls have.
+    No room is reserved for rare notes: that would shorten every call on every card for
+    the sake of a few.
     """
     noted = len(item.observations[-_OBSERVATIONS:])
     if item.edit is not None:
@@ -194,7 +194,7 @@ def _taken(item: Item, share: TextBudget) -> int:
 
 
 def call_row(frame: Frame, item: Item, shown: Listing) -> list[Block]:
-    """Return the blocks of one call, from what it is to what may be said of it."""
+    """Return the blocks of one call, from its description to its buttons."""
     blocks = [
         *title(frame, item, is_in_header=not frame.approval.is_batch),
         call_box(frame, item, shown),
@@ -210,7 +210,7 @@ def call_row(frame: Frame, item: Item, shown: Listing) -> list[Block]:
 
 
 def agent_statement(frame: Frame) -> list[Block]:
-    """Return the agent's text, marked as unverified, and what people said before."""
+    """Return the agent's text, marked as unverified, and earlier words of people."""
     text, words = frame.approval.says, [*answered(frame), *inquiries(frame)]
     if not text:
         return words
@@ -223,12 +223,12 @@ def agent_statement(frame: Frame) -> list[Block]:
 
 
 def title(frame: Frame, item: Item, *, is_in_header: bool = False) -> list[Block]:
-    """Return what stands above a call: what it does, and what the agent says it does.
+    """Return the lines above a call: its description and the agent's description.
 
     Args:
         frame: of the card.
         item: the call.
-        is_in_header: the card's header says what it does, as far as it fits there.
+        is_in_header: the card's header shows the description, up to its limit.
     """
     summary = call_title(item)
     is_doubled = any(item in group for group in doubled(frame.approval))
@@ -254,7 +254,7 @@ def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
         parts += [line(bold(label(f"{state_title(item)}:")))]
         parts += [box(_state(item, frame.budget).text)]
     if item.triage is not None and item.is_pending and item.edit is None:
-        # After an edit its words would be about what does not run.
+        # After an edit the rationale would be about a call that does not run.
         parts += _quoted(f"{TRIAGE_TITLE}:", item.triage.rationale, frame)
     if item.edit is not None:
         parts.append(
@@ -277,7 +277,7 @@ def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
 
 
 def checked(frame: Frame, item: Item) -> list[Block]:
-    """Return what people found out about a call in doubt, as parts of rich text."""
+    """Return people's findings about a call in doubt, as parts of rich text."""
     parts: list[Block] = []
     for one in item.observations[-_OBSERVATIONS:]:
         sentence = label(f" says: {FINDINGS[one.finding]}")
@@ -289,14 +289,14 @@ def checked(frame: Frame, item: Item) -> list[Block]:
 
 
 def result_title(result: Result) -> LiteralString:
-    """Return whose words a result is: the tool's, or the agent's without a start."""
+    """Return the title of a result: the tool's, or the agent's if it never started."""
     if result.has_started:
         return "Result (as the tool says)"
     return "Why it did not start (as the agent says)"
 
 
 def late_report(item: Item, late: Result) -> tuple[str, str]:
-    """Return a title and a text for what a worker reported after people did."""
+    """Return title and text of a worker's report that came after people's finding."""
     result = "it ran" if late.ok else "it failed"
     against = ", unlike what people found" if item.is_contradicted else ""
     title = f"Its worker reported later that {result}{against}"
@@ -321,13 +321,13 @@ def _quoted(title: str, text: str, frame: Frame) -> list[Block]:
 
 def _person(person: Person) -> Block:
     ref = who(person).text
-    # Rich text takes a user id as such and is refused by Slack for one that is not of
-    # its form; `who` has checked the form.
+    # Rich text accepts only well-formed user ids, and Slack refuses the message
+    # otherwise; `who` has checked the form.
     return mention(person.user) if ref.startswith("<@") else text_run(label("somebody"))
 
 
 def _notes(frame: Frame, item: Item) -> list[Block]:
-    """Warn of what is odd in a call, and say why it needs what it needs.
+    """Return a call's warnings, and the reasons for its requirements.
 
     One block: a card of several calls has no room for more.
     """
@@ -354,7 +354,7 @@ def _warnings(frame: Frame, item: Item) -> list[Template | Plain]:
 
 
 def _why(frame: Frame, item: Item) -> list[Template | Plain]:
-    """Say why a call needs what it needs; nothing where that says nothing."""
+    """Explain a call's requirements, if the explanation is informative."""
     text, raised = why(item), _raised(frame, item)
     says_more = raised is not None or not is_usual(item)
     return [
@@ -365,10 +365,10 @@ def _why(frame: Frame, item: Item) -> list[Template | Plain]:
 
 
 def _raised(frame: Frame, item: Item) -> Template | None:
-    """Say that a call that waits needs more now than when it was opened."""
+    """Describe a requirement that is stricter now than when the call was opened."""
     first = item.floor
     if first is None or not item.is_pending or frame.approval.is_batch:
-        return None  # a row of a batch has room for what it needs and reasons only
+        return None  # a row of a batch has room only for requirements and reasons
     if item.tier is first.tier and not asks_more(item.requirement, first.requirement):
         return None
     if item.tier is Tier.DENY:
@@ -380,9 +380,9 @@ def _raised(frame: Frame, item: Item) -> Template | None:
 
 
 def _spelling(frame: Frame, item: Item) -> list[Plain]:
-    """Say what the model wrote where the tool reads it as something else.
+    """Show the model's spelling of arguments that the tool reads differently.
 
-    It is about what was asked for first, whatever was edited since.
+    It is about the requested arguments, also after an edit.
     """
     if item.original_args is None or frame.is_crowded:
         return []
@@ -392,7 +392,7 @@ def _spelling(frame: Frame, item: Item) -> list[Plain]:
 
 
 def _revoked(frame: Frame, item: Item) -> list[Template | Label | Plain]:
-    """Say why an approval does not count any more, or why the call ended by itself."""
+    """Explain why an approval was revoked, or why the call ended by itself."""
     revoked = item.revoked
     if revoked is None or not (item.is_pending or revoked.is_final):
         return []
@@ -407,16 +407,16 @@ def _revoked(frame: Frame, item: Item) -> list[Template | Label | Plain]:
 
 
 def state(frame: Frame) -> Block:
-    """Return where a card's one call stands, below its header, which has the sign."""
+    """Return the state of a single-call card, below its header, which has the sign."""
     item = frame.approval.items[0]
     status = status_sentence(frame.approval, item, now_ms=frame.now_ms)
     return section(parted(status)[1])
 
 
 def _standing(frame: Frame, item: Item, shown: Listing) -> list[Block]:
-    """Return how much of a call is shown and, of several, where this one stands.
+    """Return the visible share of a call and, for one of several, its state.
 
-    A call that waits for one person, as its card says, has nothing to add.
+    For a call that waits for one person, as its card states, there is nothing to add.
     """
     approval, lines = frame.approval, list[Template]()
     waits = frame.can_decide(item) and is_just_waiting(approval, item)
@@ -431,11 +431,11 @@ def _standing(frame: Frame, item: Item, shown: Listing) -> list[Block]:
 
 
 def decided_alone(approval: Approval) -> frozenset[int]:
-    """Return the waiting calls that no decision on the whole card may approve.
+    """Return the pending calls that a decision on the whole card cannot approve.
 
     These are calls that the card cannot show whole, that need a reason to be approved,
     or that are escalated: an edit may have raised the tier of one call of a batch. In a
-    table these are also calls of which more is to be said than a row holds.
+    table these are also calls with notes that do not fit in a row.
     """
     # Once for all calls: a table is made as a whole.
     whole, is_row = whole_calls(approval), is_table(approval)
@@ -454,7 +454,7 @@ def decided_alone(approval: Approval) -> frozenset[int]:
 
 
 def batch_footer(frame: Frame) -> list[Block]:
-    """Return what concerns the batch as a whole; nothing for a single call."""
+    """Return the blocks about the batch as a whole; none for a single call."""
     approval = frame.approval
     if not approval.is_batch:
         return []
@@ -464,7 +464,7 @@ def batch_footer(frame: Frame) -> list[Block]:
     blocks: list[Block] = []
     offered: list[Block] = []
     if len(waiting) > 1 and not frame.is_late:
-        # All or none: "Approve all" that leaves one out would be read as having
+        # All or none: if "Approve all" left one out, people would assume that they had
         # approved it.
         if not decided_alone(approval):
             offered.append(buttons.approve_all(frame))
@@ -501,8 +501,8 @@ def _of_table(frame: Frame) -> list[Block]:
             offered.append(buttons.choose(frame))
         if all(Verb.REJECT in item.allow for item in waiting):
             offered.append(buttons.reject_all(frame))
-    # On a collected card each call has its own time, and its own words in its thread:
-    # these are in what *Open a call…* shows.
+    # On a collected card each call has its own time and its own thread; *Open a call…*
+    # shows both.
     rare = ask_requester(frame, None) + buttons.time_buttons(frame, is_in_full=False)
     is_of_several = is_collected(approval)
     offered += [buttons.open_call(frame), *buttons.menu([] if is_of_several else rare)]

@@ -60,7 +60,7 @@ _LONGEST_NAME = 200
 def security_message(event: Event) -> Message:
     """Return the message about one of `SECURITY_EVENTS`.
 
-    Names may be of those who changed the store, so they stand in plain text.
+    Names may come from an intruder in the store, so they are plain text.
     """
     headline = section(template("🛡️ *Security event*"))
     blocks: list[Block] = [headline, section(_what_happened(event))]
@@ -114,11 +114,11 @@ _MEANS: dict[EventName, LiteralString] = {
 def freeze_message(event: Event, *, command: str = COMMAND) -> Message:
     """Return the message about one of `FREEZE_EVENTS`.
 
-    Names and reasons may come from agents and people, so they stand in plain text.
+    Names and reasons may come from agents and people, so they are plain text.
 
     Args:
-        event: what happened.
-        command: the slash command that the app has.
+        event: the freeze or pause.
+        command: the app's slash command.
     """
     headline, text = _HEADLINES[event.name]
     head = (
@@ -145,7 +145,7 @@ def scope_of(event: Event) -> tuple[str, str]:
 def actor_ref(actor: str) -> Ref:
     """Mention the Slack user who did it, or show the name of a command-line user."""
     _, _, person = actor.partition("/")
-    # "T0/U0ANA" by Slack, "cli/ana" by the command line; anything else is
+    # "T0/U0ANA" by Slack, "cli/ana" by the command line; other names are shown as
     # "somebody".
     for ref, text in ((user, person), (code, actor)):
         with suppress(ValueError):
@@ -176,10 +176,10 @@ RUN_TEXTS: dict[EventName, LiteralString] = {
     EventName.RUN_RESUMED: "The run continued.",
     EventName.RUN_DROPPED: "The run was dropped.",
 }
-"""What notifications and screen readers read."""
+"""Text for notifications and screen readers."""
 
 ANNOUNCED: LiteralString = "The run came to a halt."
-"""The same of the message before it says how the run stands."""
+"""The same text for the first message, before the run's state is known."""
 
 _TITLES: dict[EventName, LiteralString] = {
     EventName.RUN_WAITING: "⏳ *The run waits.*",
@@ -189,7 +189,7 @@ _TITLES: dict[EventName, LiteralString] = {
 
 
 def run_announced(event: Event) -> Message:
-    """Return what is posted first, before it can be edited: true for ever.
+    """Return the first message, before it can be edited: its text stays true.
 
     Args:
         event: one of `keyturn.gateway.approvals.events.TROUBLED_RUN`, with an outage.
@@ -201,10 +201,10 @@ def run_announced(event: Event) -> Message:
 
 
 def run_state(event: Event, *, key: bytes, team: str) -> Message:
-    """Return the message about a run that failed, as it stands after an event.
+    """Return the message about a failed run, after an event.
 
-    Its reason is a sentence of the gateway that may hold the names of agents and
-    threads, so it stands in plain text.
+    Its reason is a sentence of the gateway that may contain the names of agents and
+    threads, so it is plain text.
 
     Args:
         event: one of `keyturn.gateway.approvals.events.TROUBLED_RUN`, with an outage.

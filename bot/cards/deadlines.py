@@ -1,4 +1,4 @@
-"""Say when the calls of a card expire, where they do not all expire together."""
+"""Describe when the calls of a card expire, if they do not expire together."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.timing import ends
 
 _NAMED = 3
-"""How many ends are named with their calls; more would be a list and no line."""
+"""Maximum number of expiry times with their calls in one line."""
 
 
 _VERBS: tuple[LiteralString, ...] = ("expires", "waits until")
 
 
 def saying_when(said: LiteralString, approval: Approval) -> Template:
-    """Return a sentence about a card that says ``It expires {at}`` or ``It waits``."""
+    """Complete a sentence with ``It expires {at}`` or ``It waits until {at}``.
+
+    If the calls end at different times, the sentence is about the first.
+    """
     if len(ends(approval)) > 1:
         said = said.replace(", and then nothing runs", "")
         for verb in _VERBS:
@@ -28,12 +31,12 @@ def saying_when(said: LiteralString, approval: Approval) -> Template:
 
 
 def expires_each(approval: Approval) -> list[Template]:
-    """Return when the calls of a batch expire that wait; nothing when none does."""
+    """Return when the pending calls of a batch expire; empty if none is pending."""
     each = [*ends(approval).items()]
     if len(each) < 2:  # noqa: PLR2004 all together
         return [template("Expires {at}.", at=when(end_ms)) for end_ms, _ in each]
     if is_collected(approval):
-        # Each came a moment after the other.
+        # The calls arrived moments apart.
         return [template("The first expires {at}.", at=when(each[0][0]))]
     said: list[Template] = []
     for end_ms, items in each[:_NAMED]:

@@ -22,18 +22,18 @@ from keyturn.gateway.protocol.business_state import state_in
 from keyturn.gateway.protocol.strict_json import JsonObject
 
 MAX_WORDS = 800
-"""Most words and blanks that are compared between the first and the last change.
+"""Maximum words and blanks compared between the first and the last change.
 
-The time of a comparison grows with their square, and anybody may have written both.
+The time of a comparison grows with their square, and either text may be untrusted.
 """
 
 _WORD = re.compile(r"\S+|\s+")
 _BESIDE = 40
-"""Unchanged characters that are shown at either side of a change."""
+"""Unchanged characters that are shown on either side of a change."""
 
 
 class PartKind(StrEnum):
-    """Which of the two texts a part of a difference is in."""
+    """The text that a part of a difference belongs to."""
 
     SAME = "same"
     REMOVED = "removed"
@@ -41,18 +41,18 @@ class PartKind(StrEnum):
 
 
 class Part(NamedTuple):
-    """A stretch of one of the texts or of both, as it came: nothing is revealed."""
+    """A stretch of one or both texts, with hidden characters still hidden."""
 
     kind: PartKind
     text: str
 
 
 def word_diff(before: str, after: str) -> tuple[Part, ...]:
-    """Return the parts of two texts in order, a removed one before what replaces it.
+    """Return the parts of two texts in order, a removed one before its replacement.
 
-    Parts that are the same or removed give ``before``; parts that are the same or added
-    give ``after``. Where more than `MAX_WORDS` lie between the first and the last
-    change, all of them are one change.
+    Same and removed parts give ``before``; same and added parts give ``after``. If
+    there are more than `MAX_WORDS` between the first and the last change, they are one
+    change.
     """
     old, new = _WORD.findall(before), _WORD.findall(after)
     head = _alike(old, new)
@@ -66,14 +66,14 @@ def word_diff(before: str, after: str) -> tuple[Part, ...]:
 def shown_lines(parts: Sequence[Part]) -> list[tuple[bool, str]]:
     """Return a difference as one text, such as ``a refund of ⟦-20⟧⟦+30⟧ euros``.
 
-    Hidden characters stand as marks. Only our code writes white brackets, so neither
-    text can imitate a change. Unchanged words far from a change are left out, with
-    their number of characters.
+    Hidden characters are shown as marks. Only trusted code writes white brackets, so
+    neither text can imitate a change. Unchanged words far from a change are omitted,
+    and their number of characters is given.
 
     Returns:
         Its lines, each with whether it has a change.
     """
-    # Told by the parts and not by the brackets: a text may hold a closing one.
+    # Detected by the parts and not by the brackets: a text may contain a closing one.
     lines = [(False, "")]
     for part, text in zip(parts, _shown_parts(parts), strict=True):
         is_change = part.kind is not PartKind.SAME
@@ -98,7 +98,7 @@ _SIGNS = {PartKind.REMOVED: "-", PartKind.ADDED: "+"}
 
 
 def _alike(first: Sequence[str], second: Sequence[str]) -> int:
-    """Return how many words at the start of both are the same."""
+    """Count the equal words at the start of both."""
     pairs = zip(first, second, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
@@ -115,7 +115,7 @@ def _compared(old: Sequence[str], new: Sequence[str]) -> Iterable[Part]:
             found += [*_change(removed, added), Part(PartKind.SAME, same)]
             removed, added = [], []
         else:
-            # A blank between two changed words is read as part of the change.
+            # A blank between two changed words reads as part of the change.
             removed += old[i:j]
             added += new[k:m]
     return [*found, *_change(removed, added)]
@@ -126,7 +126,7 @@ def _change(old: Sequence[str], new: Sequence[str]) -> list[Part]:
 
 
 def _beside(text: str, *, is_first: bool, is_last: bool) -> str:
-    """Return an unchanged stretch, its middle left out when it is long."""
+    """Return an unchanged stretch, without its middle if it is long."""
     head, tail = (0 if is_first else _BESIDE), (0 if is_last else _BESIDE)
     left = len(text) - head - tail
     if left <= _BESIDE:
@@ -147,7 +147,7 @@ _NO_FORMATS: Mapping[str, str] = {}
 
 
 def diff(item: Item, *, budget: int) -> str:
-    """Return the difference between the requested call and the one that would run."""
+    """Return the difference between the requested call and the current one."""
     return changes_of(item, item.requested_args, item.args, budget=budget)
 
 
@@ -174,16 +174,16 @@ def changes(
     preview: Preview | None = None,
     formats: Mapping[str, str] = _NO_FORMATS,
 ) -> str:
-    """Return the lines ``name  before → after``; "" when nothing differs.
+    """Return the lines ``name  before → after``; "" if nothing differs.
 
-    Both values stand in the format that the policy gives the argument, such as
-    ``€449.50``, where it fits both and tells them apart.
+    Both values use the policy's format for the argument, such as ``€449.50``, if it
+    fits both and keeps them distinct.
 
-    Longer values stand below their name, each line behind ``-`` (before) or ``+``
-    (after), so that no value can pass for another line. Two texts that are half alike
-    are one text, in which the changed words are marked: behind ``~`` the lines that
-    have such words, behind ``|`` all others. Redacted values stay hidden; a text over
-    ``budget`` characters is cut in the middle with a mark.
+    Longer values are below their name, each line behind ``-`` (before) or ``+``
+    (after), so that no value can pass for another line. Two similar texts are shown as
+    one text with marked words: lines with changed words are behind ``~``, others behind
+    ``|``. Redacted values stay hidden; a text over ``budget`` characters is cut in the
+    middle with a mark.
     """
     found = differences(before, after, redact)
     if preview is not None:
@@ -194,14 +194,14 @@ def changes(
 
 
 def state_text(item: Item) -> str:
-    """Return the business state of a call by its keys, with what changed marked.
+    """Return the business state of a call by its keys, with changes marked.
 
-    Keys whose value is as it was when the call was asked for read ``name  value``.
-    Empty without a state.
+    A key whose value is unchanged since the request reads ``name  value``. Empty
+    without a state.
     """
     asked, now = state_in(item.requested), state_in(item.action)
-    # A state of null on both sides is "the tool has no state", and shows nothing; null
-    # on one side is a change.
+    # Null on both sides means that the tool has no state, and shows nothing; null on
+    # one side is a change.
     if asked is None or now is None or asked.value is now.value is None:
         return ""
     before, after = _by_keys(asked.value, now.value), _by_keys(now.value, asked.value)
@@ -211,7 +211,7 @@ def state_text(item: Item) -> str:
 
 
 def state_title(item: Item) -> LiteralString:
-    """Return the title of `state_text`, by whether the state has changed."""
+    """Return the title of `state_text`; it depends on whether the state has changed."""
     asked, now = state_in(item.requested), state_in(item.action)
     has_changed = asked is not None and now is not None and not asked.is_same(now)
     if has_changed:
@@ -220,7 +220,7 @@ def state_title(item: Item) -> LiteralString:
 
 
 def _by_keys(value: JsonValue, other: JsonValue) -> JsonObject:
-    """Return a state as names and values; what has no keys is called ``state``."""
+    """Return a state as names and values; one without keys is called ``state``."""
     has_keys = all(isinstance(one, dict) or one is None for one in (value, other))
     if not has_keys or value == {}:
         return {"state": value}
@@ -246,11 +246,11 @@ def _row(
     if all(written) and written[0] != written[1]:
         old, new = written
     label = preview_name(name, preview)
-    # Both are redacted: the reader learns that it changed, and not what.
+    # Both are redacted: the reader learns that the value changed, but not how.
     if old == new:
         return f"{label}  changed, {old}"
-    # A value that holds an arrow could pass for another change: "1 → 2" of `a → b`. It
-    # stands on lines of its own.
+    # A value that contains an arrow could pass for another change: "1 → 2" of `a → b`.
+    # It goes on separate lines.
     is_plain = not any(sign in old + new for sign in ("\n", _TO))
     if is_plain and max(len(old), len(new)) <= _SHORT:
         return f"{label}  {old}{_TO}{new}"
@@ -262,7 +262,7 @@ def _row(
 
 
 def _by_name(formats: Iterable[str]) -> dict[str, str]:
-    """Return the formats of arguments by their names; those inside one are left out."""
+    """Return the formats of top-level arguments, by name."""
     found = [one.partition("|") for one in formats]
     return {
         path.removeprefix("args."): form
@@ -272,7 +272,7 @@ def _by_name(formats: Iterable[str]) -> dict[str, str]:
 
 
 def _formatted(argument: Argument | None, form: str) -> str:
-    """Return a value in a format; "" where it has none or does not fit it."""
+    """Return a value in its format; "" if it has none or does not fit."""
     if not form or argument is None or argument.is_redacted:
         return ""
     return formatted(argument.value, form) or ""
@@ -281,7 +281,7 @@ def _formatted(argument: Argument | None, form: str) -> str:
 def _changed_words(
     before: Argument | None, after: Argument | None
 ) -> list[tuple[bool, str]]:
-    """Return two texts as lines with the changed words marked; none for unlike ones."""
+    """Return two texts as lines with marked changes; empty if they are unlike."""
     if before is None or after is None or before.is_redacted or after.is_redacted:
         return []
     if not (isinstance(before.value, str) and isinstance(after.value, str)):

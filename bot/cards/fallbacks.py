@@ -1,7 +1,7 @@
 """Build the plain-text fallback of messages, for notifications and screen readers.
 
-They contain only our own sentences, names of tools and numbers: no ids, and nothing
-that an agent, a customer or a reviewer wrote.
+It contains only the bot's sentences, names of tools and numbers: no ids, and no text of
+an agent, a customer or a reviewer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def plain_card(frame: Frame) -> Message:
         header(label("A request that cannot be displayed")),
         section(text),
     ]
-    # Nothing to approve with: nobody may approve what the card does not show.
+    # No approval: people must not approve calls that the card does not show.
     rejected = [
         item for item in approval.items if item.is_pending and Verb.REJECT in item.allow
     ]
@@ -44,7 +44,7 @@ def plain_card(frame: Frame) -> Message:
         value = frame.value(one.index, Action.REJECT)
         reject = button(Action.REJECT, words, value=value, style="danger")
         if others:
-            # Slack takes no two buttons of one action in a block, and fifty blocks.
+            # Slack accepts each action once in a block, and at most fifty blocks.
             reject = frame.menu(
                 rejected,
                 Action.REJECT,
@@ -52,7 +52,7 @@ def plain_card(frame: Frame) -> Message:
                 placeholder=label("Reject a call…"),
             )
         blocks.append(actions(reject))
-    # Without a version: it mentions nobody.
+    # Without a version, because it mentions no one.
     payload: Block = {"approval": approval.id}
     shown: Block = {"event_type": CARD_EVENT, "event_payload": payload}
     return Message(blocks=tuple(blocks), text=card_fallback(approval), metadata=shown)
@@ -101,12 +101,12 @@ _OTHER_EVENT = "News about {tool}."
 
 
 def card_fallback(approval: Approval, *, is_local: bool = False) -> str:
-    """Return the sentence for a card; what is asked comes first.
+    """Return the sentence for a card, with the request first.
 
     Args:
-        approval: the one that the card shows.
-        is_local: give times in each reader's own zone, as Slack shows them in a message
-            without blocks; a notification would have their markup.
+        approval: the one on the card.
+        is_local: show times in each reader's zone, as Slack does in a message without
+            blocks; a notification would show the markup.
     """
     at = _expiry(approval, is_local=is_local)
     if approval.is_question or approval.is_standing:
@@ -207,8 +207,8 @@ def _of_item(item: Item) -> str:
 
 def tool_name(tool: str) -> str:
     """Return a tool's name, unless it could be read as markup."""
-    # The top-level `text` is read as markup, and shown where nothing of the card stands
-    # beside it: in notifications and lists.
+    # The top-level `text` is parsed as markup, and appears without the card in
+    # notifications and lists.
     return tool if _NAME.fullmatch(tool) else "another tool"
 
 

@@ -70,7 +70,7 @@ _HOW: LiteralString = (
 
 
 def manual(place: str, command: str) -> list[Block]:
-    """Return the text for a place where cards appear and the slash command."""
+    """Return the explanation of the place where cards appear and the slash command."""
     return [
         divider(),
         header(label("How approvals work")),
@@ -85,7 +85,7 @@ def _where(channel: str) -> Template:
 
 
 ALL = "*"
-"""The value of the option that leaves nothing out; no tool or agent has this name."""
+"""The value of the option that filters nothing; no tool or agent has this name."""
 
 ON, OFF = "on", "off"
 
@@ -94,7 +94,7 @@ FIRST = "first"
 
 
 def filter_row(page: Page, chosen: HomeFilter) -> list[Block]:
-    """Return the menus to filter a queue by; nothing where there is no choice."""
+    """Return the menus to filter a queue by; empty if there is no choice."""
     menus = [
         *_menu(Action.FILTER_TOOL, "All tools", page.tools, chosen.tool),
         *_menu(Action.FILTER_AGENT, "All agents", page.agents, chosen.agent),
@@ -110,7 +110,8 @@ def filter_row(page: Page, chosen: HomeFilter) -> list[Block]:
         )
     if not menus:
         return []
-    # With the choice in its id: Slack keeps what a menu shows while its id stays.
+    # The block id contains the choice: Slack keeps a menu's selection while its id
+    # stays.
     said = chosen.with_(after="").model_dump_json()
     of = hashlib.sha256(said.encode()).hexdigest()[:8]
     row: list[Block] = [actions(*menus, block_id=f"filter.{of}")]
@@ -122,7 +123,7 @@ def filter_row(page: Page, chosen: HomeFilter) -> list[Block]:
 
 
 def pager(page: Page) -> list[Block]:
-    """Return what leads to the other pages; nothing where there is one."""
+    """Return the buttons to the other pages; empty if there is one page."""
     if page.before is None and page.next is None:
         return []
     text = template(
@@ -134,7 +135,7 @@ def pager(page: Page) -> list[Block]:
     turns: list[Block] = []
     if page.before is not None:
         more = label("More urgent")
-        # Slack takes no empty value.
+        # Slack refuses an empty value.
         turns.append(button(Action.HOME_BACK, more, value=page.before or FIRST))
     if page.next is not None:
         turns.append(button(Action.HOME_NEXT, label("Less urgent"), value=page.next))
@@ -145,10 +146,10 @@ def _menu(
     action: Action, everything: str, names: Iterable[str], chosen: str
 ) -> list[Block]:
     """Return one menu, if there is a choice."""
-    # What is chosen stays an option when nothing of it waits any more, or the tab would
-    # show a filter that is not the one in force.
+    # The chosen name stays an option even when no such call is pending; otherwise the
+    # tab would show another filter than the active one.
     offered = sorted({*names, chosen} - {""}) if chosen else [*names]
-    # A longer name is not offered: the value of an option would not hold it.
+    # A longer name is not offered: it does not fit in an option's value.
     offered = [one for one in offered if len(_value(one)) <= limits.OPTION_VALUE]
     if len(offered) < (1 if chosen else 2):
         return []
@@ -163,9 +164,9 @@ def _menu(
 
 
 def name_in(value: str) -> str:
-    """Return the name that an option stands for; "" for all, and for no value of ours.
+    """Return the name of an option; "" for all, and for a malformed value.
 
-    Names are encoded: values of Slack hold no text of strangers.
+    Names are encoded, because Slack's values must not contain untrusted text.
     """
     try:
         return urlsafe_b64decode(value.encode()).decode() if value != ALL else ""
@@ -178,7 +179,7 @@ def _value(name: str) -> str:
 
 
 AS_OF = "as_of"
-"""``block_id`` of the line that names the time: it alone is other each time."""
+"""``block_id`` of the line with the time, the only one that always changes."""
 
 _INCOMPLETE = template(
     "This list may be incomplete: Slack did not say which user groups you are in. "
@@ -194,7 +195,7 @@ _ONLY_NO: LiteralString = (
 )
 _NO_TROUBLE: Mapping[str, str] = {}
 _MAX_OWN = 3
-"""How many of a person's own calls stand below a full page."""
+"""Maximum number of a person's own calls below a full page."""
 _MAX_LINE_CHARS = 200
 _MAX_AGENT_CHARS = 60
 _MAX_REASON_CHARS = 120
@@ -217,17 +218,17 @@ def home(  # noqa: PLR0913 - facts of one tab, each by name
     """Return the Home tab.
 
     Args:
-        page: what waits for this person, as much of it as is listed.
+        page: this page of the person's queue.
         key: the bot's sealing key.
         team: the workspace.
         now_ms: the time, in Unix milliseconds.
         chosen: the person's filter.
-        until_ms: until when the tab shows changes by itself.
-        is_complete: False when Slack left open what the person may decide.
-        looked_at: how many were looked at, when there may be more; else 0.
-        own: those that this person asked for or changed, and may only end.
-        troubles: approval id to Slack's word for why its card is missing or old.
-        manual: what stands at the end.
+        until_ms: end of the time in which the tab updates itself.
+        is_complete: False if Slack did not return all of the person's groups.
+        looked_at: number of approvals checked, if there may be more; else 0.
+        own: approvals that this person requested or changed, and may only end.
+        troubles: approval id to Slack's error for a missing or outdated card.
+        manual: the blocks at the end.
     """
     at_least = " or more" if looked_at else ""
     blocks = [
@@ -253,22 +254,22 @@ def home(  # noqa: PLR0913 - facts of one tab, each by name
         blocks.append(section(template(_CUT, count=looked_at)))
     blocks += _own(own, row, key=key, team=team, now_ms=now_ms)
     if page.groups or own:
-        # Else the buttons of the last row and these look like one row.
+        # Otherwise the buttons of the last row and these look like one row.
         blocks.append(divider())
     blocks.append(_past())
     return home_view([*blocks, *manual], callback_id=View.HOME)
 
 
 def _as_of(until_ms: int, now_ms: int) -> Template:
-    """Say of when the tab is, and until when it shows changes by itself."""
+    """Describe when the tab was updated, and until when it updates itself."""
     if now_ms >= until_ms:
         return template("Updated {at}; press *Refresh* for news.", at=when(now_ms))
-    # A fixed end, so that two renderings of one state are the same but for the time.
+    # A fixed end, so that two renderings of one state differ only in the time.
     return template("Live until {until}", until=when(until_ms))
 
 
 def _refresh() -> Block:
-    # It shows a person their own tab again, so its value needs no signature.
+    # It shows people their own tab again, so its value needs no signature.
     return button(
         Action.REFRESH, label("Refresh"), accessibility_label=label("Refresh this list")
     )
@@ -293,7 +294,7 @@ def _nothing(page: Page, *, is_known: bool) -> list[Block]:
 
 
 def _heading(group: Group, *, is_first: bool) -> list[Block]:
-    """Return what stands above the rows of one tool and agent."""
+    """Return the heading of the rows of one tool and agent."""
     above = [] if is_first else [divider()]
     if group.count == 1:
         return above
@@ -304,12 +305,12 @@ def _heading(group: Group, *, is_first: bool) -> list[Block]:
     review = button(
         Action.REVIEW,
         label(f"Review {count} together"),
-        # Only which calls it is about: the form is made for who may decide them.
+        # Only the ids of the calls: the form is made for the person who clicks.
         value=" ".join(group.together),
         style="primary",
         accessibility_label=label(f"Review {count} waiting calls together"),
     )
-    # A name that survives a redraw of the tab: a click on the button before counts.
+    # A name that survives a redraw of the tab, so that an earlier click counts.
     kind = sha256(f"{group.agent}\n{group.tool}".encode()).hexdigest()[:16]
     return [*above, section(name, accessory=review, block_id=f"group.{kind}")]
 
@@ -317,11 +318,11 @@ def _heading(group: Group, *, is_first: bool) -> list[Block]:
 def _own(
     own: Sequence[Approval], above: int, *, key: bytes, team: str, now_ms: int
 ) -> list[Block]:
-    """List what others decide and this person may only end, in the room that is left.
+    """List the approvals that this person may only end, in the remaining room.
 
     Args:
         own: the approvals.
-        above: how many rows stand above.
+        above: number of rows above.
         key: the bot's sealing key.
         team: the workspace.
         now_ms: the time.
@@ -329,8 +330,8 @@ def _own(
     waiting = most_urgent(own)
     if not waiting:
         return []
-    # At least one, however full the list above is: else nobody would learn that they
-    # can end what they asked for.
+    # At least one, even below a full list; otherwise people would not learn that they
+    # can end their own requests.
     shown = waiting[: max(1, min(_MAX_OWN, ROWS - above))]
     blocks = [
         header(label(f"Waiting for others: {sum(len(pending(o)) for o in waiting)}")),
@@ -354,18 +355,19 @@ def _row(
 ) -> list[Block]:
     approval = frame.approval
     item = pending(approval)[0]
-    # Without the row's number: a call that comes above it must not undo a click, and a
+    # Without the row's number: a new call above it must not invalidate a click, but a
     # change of the call must.
     name = "own" if is_own else "home"
     decided = None if is_own else decidable_in_row(approval)
     opened = "" if is_own else why_opened(approval)
     whole = whole_call(item) if decided else ()
-    # Without words of the policy the title has the same arguments as the one line.
+    # Without a description by the policy the title would repeat the arguments of the
+    # line.
     has_title = bool(item.description) or not (whole and whole_line(item))
     titles = [fit(_title(approval), _MAX_LINE_CHARS)] if has_title else []
     return [
         rich_text(
-            # In a box: the act holds words of the agent, and runs of text are ours.
+            # In a box: it may contain the agent's words, and runs of text are trusted.
             *map(box, [*titles, *whole])
         ),
         context(
@@ -384,7 +386,7 @@ def _row(
 
 
 def _title(approval: Approval) -> str:
-    """Return what waits: the one call, or how many of which tools."""
+    """Return the pending call, or the number of pending calls and their tools."""
     waiting = pending(approval)
     if len(waiting) == 1:
         return call_title(waiting[0])
@@ -435,7 +437,7 @@ def _why_opened(item: Item, why: LiteralString) -> list[Template]:
 def _facts(approval: Approval, item: Item, why: str) -> Template:
     """Return facts of a row: size, votes, expiry, requester.
 
-    A missing or outdated card comes first: only this tab can be used then.
+    A missing or outdated card comes first, because then only this tab works.
     """
     waiting = len(pending(approval))
     count = counted_votes(item)
@@ -458,7 +460,7 @@ def _facts(approval: Approval, item: Item, why: str) -> Template:
         facts.append(template("requested by the agent"))
     else:
         by = who(approval.requester)
-        # It is the agent that asks a question.
+        # The agent asks the question.
         said = "asked for {who}" if item.is_question else "requested by {who}"
         facts.append(template(said, who=by))
     return joined(" · ", facts)

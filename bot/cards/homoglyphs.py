@@ -1,15 +1,15 @@
 """Detect words and host names of look-alike letters (homoglyphs).
 
-A word that mixes look-alike alphabets is one, and so is a word of Cyrillic or Greek
-letters that pass for Latin ones, where no other letter in the text is of that alphabet.
-Ordinary text is left alone: accents, one alphabet a word, Latin beside Chinese,
-Japanese, Korean, Thai or Arabic, which no one takes for Latin, and the few Greek
-letters that stand for units.
+A word is suspicious if it mixes look-alike alphabets. So is a word of Cyrillic or Greek
+letters that resemble Latin ones, if the text has no other letter of that alphabet.
+Ordinary text is accepted: accents, one alphabet per word, Latin next to Chinese,
+Japanese, Korean, Thai or Arabic, which are not confused with Latin, and the few Greek
+letters that are units.
 
-A text can also look like another one of the same letters, where an accent is a
-character of its own. Honest words come so from keyboards and file systems, so that is
-told of what people compare as a whole (addresses, paths, numbers), and of a word that
-stands there in both forms.
+A text can also look like another one of the same letters if an accent is a separate
+character. Keyboards and file systems produce such words honestly. So only texts that
+people compare as a whole (addresses, paths, numbers) are reported, and words that occur
+in both forms.
 """
 
 import re
@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator
 
 from keyturn.gateway.approvals.invisible_characters import is_hidden
 
-# First words of Unicode names. All hold letters that pass for Latin ones.
+# First words of Unicode names of alphabets with letters that resemble Latin ones.
 _LOOKALIKE = frozenset(
     {
         "LATIN",
@@ -36,7 +36,7 @@ _LOOKALIKE = frozenset(
         "OSAGE",
     }
 )
-# Drawn as a Latin letter in most fonts; by code point, as no reader could tell them.
+# Drawn as a Latin letter in most fonts; by code point, as they are indistinguishable.
 _AS_LATIN = {
     "Cyrillic": frozenset(
         "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0455\u0456\u0458\u0475\u04bb\u0501"
@@ -54,15 +54,15 @@ _TOKEN = re.compile(r"[^\s\"(),;<>\[\]{}]+")
 _AROUND = ".:!?…'*`\u2018\u2019\u201c\u201d\u00ab\u00bb"
 # An address, a host, a file, a path, a name with a number.
 _NAME = re.compile(r"[@._\\\d]|^[/~]|://")
-# To order accents takes the square of their number; nobody compares longer names.
+# Sorting accents takes the square of their number; people do not compare longer names.
 _LONGEST_TOKEN = 256
 
 
 def homoglyph_warnings(text: str) -> list[str]:
     """Return a line for each word or host of `text` with look-alike letters.
 
-    A line holds the word, and of a host its ASCII form (Punycode): untrusted text.
-    Hidden characters and accents are looked through, so that they cannot split a word.
+    A line contains the word, and a host's ASCII form (Punycode): untrusted text. Hidden
+    characters and accents are ignored, so that they cannot split a word.
     """
     found: dict[str, str] = {}
     seen = _skeleton(text)
@@ -82,7 +82,7 @@ def homoglyph_warnings(text: str) -> list[str]:
 
 
 def _unusual_forms(text: str) -> list[str]:
-    """Name what has the same letters in other code points than usual (not in NFC)."""
+    """Name the texts whose letters have unusual code points (not in NFC)."""
     if text.isascii():
         return []
     tokens = {token.strip(_AROUND) for token in _TOKEN.findall(text)}
@@ -105,9 +105,9 @@ def _unusual_forms(text: str) -> list[str]:
 
 
 def _read_as_latin(letters: Collection[str]) -> frozenset[str]:
-    """Return the alphabets of which a text has none but letters that pass for Latin.
+    """Return the alphabets whose letters in a text all resemble Latin ones.
 
-    Where others are in it, its readers expect that alphabet.
+    If other letters occur, readers expect that alphabet.
     """
     return frozenset(
         script
@@ -124,8 +124,7 @@ def _has_letters(word: str) -> bool:
 def _words(seen: str) -> Iterator[str]:
     """Yield hosts whole, and the parts of other words: Russian writes `IT-отдел`."""
     for word in _WORD.findall(seen):
-        # A host is compared as a whole, because its parts together are what a reader
-        # takes for a name they know.
+        # A host is compared as a whole, because readers recognize the whole name.
         yield from (word,) if "." in word else word.split("-")
 
 
@@ -151,8 +150,8 @@ def _script(character: str) -> str | None:
 
 
 def _punycode(host: str) -> str:
-    # As a browser does it (IDNA maps fullwidth letters to plain ones), or the warning
-    # would name another host than the one that opens.
+    # As a browser does it (IDNA maps fullwidth letters to plain ones); otherwise the
+    # warning would name another host than the one that opens.
     labels = unicodedata.normalize("NFKC", host).lower().split(".")
     return ".".join(
         label if label.isascii() else "xn--" + label.encode("punycode").decode("ascii")

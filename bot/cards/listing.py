@@ -1,9 +1,9 @@
 """Render a tool call as plain text: its name and one argument per line.
 
-Short arguments are aligned under the tool's name. A long or multi-line one gets a box
-of its own, so that no value can imitate the line of another argument. The texts are
-untrusted; hidden characters are already replaced by visible marks, and only our code
-writes marks, so two different calls never look the same.
+Short arguments are aligned under the tool's name. A long or multi-line one gets a
+separate box, so that no value can imitate the line of another argument. The texts are
+untrusted; hidden characters are already replaced by visible marks, and only trusted
+code writes marks, so two different calls never look the same.
 """
 
 from __future__ import annotations
@@ -25,21 +25,24 @@ from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.protocol.strict_json import JsonObject
 
 UNIT = "x-unit"
-"""The keyword of a unit. JSON Schema 2020-12 keeps names with ``x-`` for extensions:
-https://json-schema.org/draft/2020-12/json-schema-core#section-6.5"""
+"""The keyword of a unit.
+
+JSON Schema 2020-12 keeps names with ``x-`` for extensions:
+https://json-schema.org/draft/2020-12/json-schema-core#section-6.5
+"""
 
 
 def title_of(name: str, schema: JsonValue) -> str:
-    """Return title and unit as they came, such as ``Refund, EUR``; "" without both.
+    """Return title and unit unchanged, such as ``Refund, EUR``; "" without both.
 
-    Both are shown beside the argument's own name and never instead of it: the name is
-    what the tool gets. Only for the policy's schema: a title of an agent's, such as
-    "Amount in cents", would change how people read a call.
+    They are shown next to the argument's name, which the tool gets, and never replace
+    it. Only for the policy's schema: an agent's title, such as "Amount in cents", would
+    change how people read a call.
 
     Args:
-        name: of the argument. A title that only spells it in another way, such as the
-            ones that pydantic makes, is left out.
-        schema: of the argument; anything that is not an object says nothing.
+        name: of the argument. A title that only respells it, such as pydantic's default
+            titles, is omitted.
+        schema: of the argument; ignored unless it is an object.
     """
     if not isinstance(schema, dict):
         return ""
@@ -62,7 +65,7 @@ def titles_of(item: Item) -> dict[str, str]:
 
 
 def _text(value: JsonValue) -> str:
-    # On one line and without gaps: what follows a gap would read as a value.
+    # On one line and without gaps: text after a gap would read as a value.
     return " ".join(value.split()) if isinstance(value, str) else ""
 
 
@@ -77,7 +80,7 @@ _SHORT_NAME = 32
 _LONGEST_TITLE = 60
 _COLUMN = 24
 _ACT_VALUES, _ACT_VALUE = 3, 40
-"""How many arguments stand for a call without a description, and how long each."""
+"""Number of arguments that describe a call without a description, and their length."""
 _MIN_EXCERPT_CHARS = 80
 _MAX_EXCERPT_CHARS = 800  # the rest has to be opened anyway; more would not help
 # Spaces that could push a part of a value to where the next line seems to begin.
@@ -88,7 +91,7 @@ _BETWEEN = "  "
 _TITLE = " ("
 _BRACKETS = re.compile(r"\([^()]*\)")
 _TEXT = "⟦text⟧"
-# Such as an address with a name, without what could pass for the end of it.
+# Such as an address with a name, without characters that look like its end.
 _ELEMENT = re.compile(r"[^\s,]+(?: [^\s,]+)*")
 
 
@@ -96,8 +99,8 @@ _ELEMENT = re.compile(r"[^\s,]+(?: [^\s,]+)*")
 class Listing:
     """Boxes of text, and how much of a call they show.
 
-    ``shown`` and ``total`` count code points of the text on the card, as the gap in it
-    does; they are equal when nothing is left out.
+    ``shown`` and ``total`` count code points of the text on the card, as its gap does;
+    they are equal if the text is complete.
     """
 
     boxes: tuple[str, ...]
@@ -120,8 +123,8 @@ def boxes(
 ) -> tuple[str, ...]:
     """Return a whole call as boxes, in fixed order: short arguments, then long ones.
 
-    Each of the two in the order of the preview, then of the titles (see
-    `argument_titles`), then by name. The text of a preview has a box of its own.
+    Both are in the order of the preview, then of the titles (see `argument_titles`),
+    then by name. The text of a preview has a separate box.
     """
     order = dict.fromkeys([*(preview.labels if preview else ()), *titles])
     shown = arguments(args, redact, order=[*order])
@@ -153,16 +156,16 @@ def boxes_of(item: Item) -> tuple[str, ...]:
 def fitted(whole: tuple[str, ...], *, budget: int) -> Listing:
     """Return the boxes of a call in at most ``budget`` characters (at least 80).
 
-    What does not fit becomes one box with the beginning and the end, the gap named in
-    between; lines of long values are then indented behind a bar.
+    A longer call becomes one box with the beginning and the end, and a named gap
+    between them; lines of long values are then indented behind a bar.
     """
     total = sum(map(len, whole))
     if total <= budget:
         return Listing(whole, total, total)
     text = "\n".join([whole[0], *(_barred(box) for box in whole[1:])])
     cut = excerpt(text, max(min(budget, _MAX_EXCERPT_CHARS), _MIN_EXCERPT_CHARS))
-    # Of the text with its bars, of which the gap says how much is missing.
-    # One less at most: blank lines in a row take less room than they are long.
+    # Counted in the text with its bars, like the number in the gap. One less at most:
+    # consecutive blank lines take less room than their length.
     return Listing((cut.text,), min(cut.shown, cut.total - 1), cut.total)
 
 
@@ -182,9 +185,9 @@ def preview_name(name: str, preview: Preview | None) -> str:
 
 
 def preview_value(argument: Argument, preview: Preview | None) -> str:
-    """Return a value as it is read in a preview: a list of texts without brackets.
+    """Return a value as a preview shows it: a list of texts without brackets.
 
-    Everything else is read as in any other call.
+    Other values read as in any other call.
     """
     is_part = preview is not None and argument.name in preview.labels
     if not is_part or argument.is_redacted or not isinstance(argument.value, list):
@@ -193,7 +196,8 @@ def preview_value(argument: Argument, preview: Preview | None) -> str:
     is_plain = len(found) == len(argument.value) and all(map(_ELEMENT.fullmatch, found))
     if not found or not is_plain:
         return readable(argument)
-    # Only our code writes marks: one text with a comma is no list of two.
+    # Only trusted code writes marks, so one text with a comma does not look like a
+    # list.
     end = f"⟦list of {len(found)}⟧"
     line = f"{reveal(_without_marks(', '.join(found)))} {end}"
     if is_short("", line):
@@ -202,7 +206,7 @@ def preview_value(argument: Argument, preview: Preview | None) -> str:
 
 
 def all_text(item: Item) -> str:
-    """Return every text of a call that is shown, as it came."""
+    """Return every visible text of a call, unchanged."""
     shown = redacted(item.args, item.redact)
     # Without line breaks, which take a slow path of the library.
     texts = [
@@ -215,21 +219,21 @@ def all_text(item: Item) -> str:
 
 
 def is_misleading(item: Item) -> bool:
-    """Return whether a call holds characters that hide, or look like others."""
+    """Return whether a call contains hidden or look-alike characters."""
     text = all_text(item)
     return has_hidden(text) or bool(homoglyph_warnings(text))
 
 
 def needs_a_look(item: Item) -> bool:
-    """Return whether the card of a call warns of what stands in it."""
+    """Return whether the card of a call has a warning about its content."""
     return is_misleading(item) or bool(unlimited(item))
 
 
 def call_title(item: Item) -> str:
-    """Return on one line what a call does: by the policy, else by its arguments.
+    """Return a one-line title of a call: from the policy, else from its arguments.
 
-    Never by the agent's own words, which may call it something else. A question is
-    nothing but its words.
+    Never from the agent's words, which may be misleading. The title of a question is
+    its text.
     """
     if item.is_question:
         first, *others = (one.question for one in item.questions)
@@ -252,7 +256,7 @@ def call_title(item: Item) -> str:
         name, text = one_line(one.name), readable(one)
         if is_short(name, text) and len(text) <= _ACT_VALUE:
             shown_values.append(f"{name} {text}")
-            # What comes behind these is not worked out: it may be long.
+            # Later arguments are not rendered: they may be long.
             if len(shown_values) == _ACT_VALUES:
                 break
     main = ", ".join(shown_values)
@@ -260,7 +264,7 @@ def call_title(item: Item) -> str:
 
 
 def schema_order(item: Item) -> list[str]:
-    """Return the names of the arguments in the order in which the schema has them."""
+    """Return the names of the arguments in the schema's order."""
     return [*argument_titles(item.args_schema)]
 
 
@@ -271,14 +275,13 @@ def one_line(text: str) -> str:
 
 
 def readable(argument: Argument) -> str:
-    """Return a value as it is read: nothing hidden, no edge unseen, no kind mistaken.
+    """Return a value for reading, with visible edges and an unambiguous type.
 
-    A short text that would be misread bare is quoted; a longer one that reads as
-    another kind of value stands under a mark that says that it is text.
+    A short text that would be misread bare is quoted. A longer text that reads as
+    another type is below a mark for text.
     """
     text = _without_marks(argument.text)
-    # Only a string can be mistaken for another kind of value: "7" for 7, "null" for
-    # null.
+    # Only a string can be mistaken for another type: "7" for 7, "null" for null.
     if argument.is_redacted or not isinstance(argument.value, str):
         return reveal(text)
     if len(argument.text) <= _SHORT_VALUE and not _GAP.search(argument.text):
@@ -297,7 +300,7 @@ def named_values(
 
 
 def is_short(name: str, text: str, longest: int = _SHORT_VALUE) -> bool:
-    """Return whether a value stands beside its name, and needs no box of its own."""
+    """Return whether a value fits next to its name, without a separate box."""
     is_plain = not (_GAP.search(text) or _GAP.search(name))
     return len(name) <= _SHORT_NAME and len(text) <= longest and is_plain
 
@@ -305,10 +308,10 @@ def is_short(name: str, text: str, longest: int = _SHORT_VALUE) -> bool:
 def _heading(
     argument: Argument, titles: Mapping[str, str], preview: Preview | None
 ) -> str:
-    """Return what stands beside or above a value: a label, or a name with its title."""
+    """Return the heading of a value: a label, or a name with its title."""
     if preview is None or argument.name not in preview.labels:
         return _titled(argument.name, titles.get(argument.name, ""), preview)
-    # By the value that is shown: of a hidden one not even the kind is said.
+    # By the visible value: not even the kind of a hidden one is shown.
     is_sql = preview.kind is PreviewKind.SQL and _is_preview_text(argument, preview)
     kinds = statement_kinds(argument.text) if is_sql else ()
     label = preview.labels[argument.name]
@@ -318,28 +321,28 @@ def _heading(
 
 
 def _is_preview_text(argument: Argument, preview: Preview | None) -> bool:
-    """Return whether a value is the body or the statement, which has its own box."""
+    """Return whether a value is the body or the statement, which has a separate box."""
     is_text = isinstance(argument.value, str) and not argument.is_redacted
     return preview is not None and argument.name == preview.text and is_text
 
 
 def _titled(name: str, title: str, preview: Preview | None) -> str:
-    """Return the name of an argument with its title, told apart from any other name."""
-    # A name that looks as if it had a title is quoted.
+    """Return an argument's name with its title, distinct from any other name."""
+    # A name that looks like a name with a title is quoted.
     is_like_titled = _TITLE in name
     plain = preview_name(name, preview)
     shown = reveal(_without_marks(_quoted(name))) if is_like_titled else plain
     if not title:
         return shown
-    # One that ends the bracket around it could go on as if with the value.
+    # A title that closes its bracket could continue like the value.
     if set("()") & set(_BRACKETS.sub("", title)):
         title = _quoted(title)
     return f"{shown}{_TITLE}{fit(_without_marks(title), _LONGEST_TITLE)})"
 
 
 def _without_marks(text: str) -> str:
-    """Show the bracket that begins our marks as a mark itself."""
-    # Before `reveal` adds marks of ours, or those would be marked as well.
+    """Show the bracket that begins a mark as a mark itself."""
+    # Before `reveal` adds marks, or those would be marked as well.
     return text.replace("⟦", mark("⟦"))
 
 
@@ -352,7 +355,7 @@ def _quoted(text: str) -> str:
 
 
 def _with_edges(text: str) -> str:
-    """Mark a blank at either end of a longer text, where nobody would see it."""
+    """Mark a blank at either end of a longer text, where it would be invisible."""
     first = mark(text[0]) if text[0].isspace() else text[0]
     last = mark(text[-1]) if text[-1].isspace() else text[-1]
     return first + text[1:-1] + last

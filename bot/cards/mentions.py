@@ -1,9 +1,9 @@
 """Choose whom a card mentions, and who gets a copy of it as a direct message.
 
-Slack notifies people of a mention in a new message, and of none in a changed one. So a
-card mentions its reviewers when it is posted, and a thread reply mentions those who are
-needed later. Nobody is mentioned who has a copy. All ids come from the policy, or from
-the user groups that it names.
+Slack notifies people of a mention in a new message, but not in an edited one. So a card
+mentions its reviewers when it is posted, and a thread reply mentions those who are
+needed later. People with a copy are not mentioned. All ids come from the policy, or
+from the user groups that it names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from keyturn.gateway.protocol.records import ItemState, Person, Tier
 
 
 def reached(frame: Frame) -> list[Block]:
-    """Return a line about those whom mentions do not reach; on a copy, of its card."""
+    """Return a line about reviewers without a mention; on a copy, about its card."""
     if not any(is_for_people(item) for item in frame.approval.items):
         return []
     parts: list[Template] = []
@@ -43,20 +43,20 @@ def reached(frame: Frame) -> list[Block]:
 
 
 MOST = 8
-"""Mentions in one message; the policy can name hundreds of people."""
+"""Maximum mentions in one message; the policy can name hundreds of people."""
 
 MOST_COPIES = 5
-"""Direct messages about one approval: each is changed whenever the card is."""
+"""Maximum direct messages about one approval; each is updated along with the card."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mentions:
-    """Whom a card asks for a decision.
+    """The reviewers that a card asks for a decision.
 
     Attributes:
-        roles: the names of the roles that are mentioned; with ``@`` and an id, people
-            who got no direct message.
-        mentions: one per user group or user, in the order in which they are named.
+        roles: the names of the mentioned roles; with ``@`` and an id, people who got no
+            direct message.
+        mentions: one per user group or user, in order.
     """
 
     roles: tuple[str, ...]
@@ -64,32 +64,32 @@ class Mentions:
 
     @property
     def named(self) -> Template:
-        """Return the mentions, with the number of those that are left out."""
+        """Return the mentions, with the number of omitted ones."""
         more = len(self.mentions) - MOST
         shown = self.mentions[:MOST]
         rest = [template("(and {more} more, not mentioned)", more=more)]
         return joined(" ", [*shown, *(rest if more > 0 else [])])
 
     def before(self, sentence: Template) -> Template:
-        """Return a sentence with the mentions in front of it, if there are any."""
+        """Return a sentence with the mentions, if any, in front of it."""
         return joined(" ", [self.named, sentence]) if self.mentions else sentence
 
 
 def mentions_for(
     approval: Approval, *, but: Collection[str] = (), spared: str = ""
 ) -> Mentions:
-    """Return whom the waiting calls of a card need now, and who gets no copy of it.
+    """Return the reviewers whom the pending calls need now and who get no copy.
 
-    Left out are those who may not decide or have, those whom the policy calls later
-    as long as others are enough, and roles that are not to be mentioned.
+    This excludes people who may not decide or have decided, people whom the policy
+    calls only if others do not suffice, and roles that are not to be mentioned.
 
     Args:
         approval: the record, as it is to be shown.
-        but: names of roles to leave out.
-        spared: a person to leave out, with the user groups they may be in.
+        but: names of roles to exclude.
+        spared: a person to exclude, with the user groups they may be in.
     """
-    # Before the escalation those of `escalate_to` are left out, even where they hold a
-    # role that is needed: they are called when it is their turn.
+    # Before the escalation people of `escalate_to` are excluded, even if they have a
+    # needed role: they are called when it is their turn.
     if approval.requester and _is_for_requester(approval):
         return _requester(approval.requester, but)
     copied = _copied(approval)
@@ -106,18 +106,18 @@ def mentions_for(
 
 
 def copies_for(approval: Approval) -> tuple[str, ...]:
-    """Return who gets a copy of a card now, `MOST_COPIES` at most."""
+    """Return the people who get a copy of a card now, at most `MOST_COPIES`."""
     return tuple(_copied(approval))
 
 
 def copies_called(approval: Approval) -> tuple[str, ...]:
-    """Return who of those with a copy is called by an escalation."""
+    """Return the people with a copy whom an escalation calls."""
     called = {user for role in _escalated(approval) for user in role.asked.users}
     return tuple(user for user in _copied(approval) if user in called)
 
 
 def quiet_roles(approval: Approval) -> dict[str, int]:
-    """Return roles that are not asked in their quiet hours, and until when."""
+    """Return the roles in quiet hours, and when these end."""
     return {
         role.name: role.asked.quiet_until_ms
         for role in _asked(approval)
@@ -126,7 +126,7 @@ def quiet_roles(approval: Approval) -> dict[str, int]:
 
 
 def unreachable(approval: Approval) -> dict[str, str]:
-    """Return who should have got a copy, with Slack's word for why they did not."""
+    """Return the people whose copy failed, with Slack's error."""
     return {
         user: why
         for role in _asked(approval)
@@ -136,13 +136,13 @@ def unreachable(approval: Approval) -> dict[str, str]:
 
 
 def _asked(approval: Approval) -> list[Role]:
-    """Return the roles that the waiting calls need, with whom of them to ask."""
+    """Return the roles that the pending calls need, with the people to ask."""
     if _is_for_requester(approval):
         return []
     later = () if approval.escalated_at_ms else approval.waiting.roles
     waiting = [item for item in approval.items if is_for_people(item)]
     roles = [role for item in waiting for role in _needed(approval, item, later)]
-    # Those who are called later are asked then, whatever their tier says of others.
+    # Roles that are called later get direct messages then, whatever the tier's setting.
     if approval.escalated_at_ms and waiting:
         roles += [role for role in _escalated(approval) if role.notify is Notify.DM]
     return roles
@@ -158,7 +158,7 @@ def _is_quiet(role: Role) -> bool:
 
 
 def _copied(approval: Approval) -> list[str]:
-    """Return who gets a copy, one of each role in turn."""
+    """Return the people who get a copy, one of each role in turn."""
     each = [
         [user for user in role.asked.users if user not in role.asked.unreachable]
         for role in _asked(approval)
@@ -169,12 +169,12 @@ def _copied(approval: Approval) -> list[str]:
 
 
 def _by_mention(role: Role, copied: Collection[str]) -> dict[str, Asking]:
-    """Return whom of a role to mention, by the name under which that is remembered."""
+    """Return the people of a role to mention, by the recorded name of the role."""
     asking = role.asked
     if role.notify is Notify.NONE or _is_quiet(role):
         return {}
     users = tuple(one for one in asking.users if one not in copied)
-    # With another person on call the same role is another one to ask.
+    # With another person on call the same role counts as another one.
     is_narrowed = bool(asking.on_call) and asking.users == asking.on_call
     name = " ".join((role.name, *(asking.on_call if is_narrowed else ())))
     if role.notify is Notify.MENTION:
@@ -184,7 +184,7 @@ def _by_mention(role: Role, copied: Collection[str]) -> dict[str, Asking]:
 
 
 _REQUESTER = "requester"
-"""Stands for a role: of the one person whom a question is for first."""
+"""Name of the pseudo-role of the one person whom a question is for first."""
 
 
 def _requester(person: Person, but: Collection[str]) -> Mentions:
@@ -192,7 +192,7 @@ def _requester(person: Person, but: Collection[str]) -> Mentions:
         return Mentions((), ())
     try:
         return Mentions((_REQUESTER,), (template("{who}", who=user(person.user)),))
-    except ValueError:  # asked by a program, under a name that is no id of Slack's
+    except ValueError:  # requested by a program, under a name that is no Slack id
         return Mentions((), ())
 
 
@@ -207,7 +207,7 @@ def of_roles(roles: Iterable[Role], *, but: Iterable[Person]) -> Mentions:
 def is_for_people(item: Item) -> bool:
     """Return whether people have to decide about a call or reconcile it.
 
-    Nobody is asked about a call that the current policy denies.
+    Calls that the current policy denies are excluded.
     """
     is_pending = item.is_pending and item.tier is not Tier.DENY
     return is_pending or item.state is ItemState.IN_DOUBT
@@ -231,18 +231,18 @@ def _escalated(approval: Approval) -> list[Role]:
 
 
 def _needed(approval: Approval, item: Item, later: Sequence[Role]) -> list[Role]:
-    """Return the roles whose votes are missing, with those who may still give one."""
+    """Return the roles whose votes are missing, with the people who can still vote."""
     votes = _votes(item)
     missing = quorum.missing_votes(item.requirement, votes, item.action_hash)
     if not missing:
-        # One more click completes it, also of somebody who voted.
+        # One more click completes it, also by a person who has voted.
         missing, votes = quorum.clauses(item.requirement), ()
     needed: list[Role] = []
     open_now: dict[frozenset[str], int] = {}
-    # What one role alone has to give stands first, and may be all that is missing.
+    # Votes that only one role can give come first, and may be all that is missing.
     for names in sorted(missing, key=lambda one: (len(one), sorted(one))):
-        # Votes that a narrower set of roles has to give count for a wider one, too:
-        # where they are as many, the wider one asks nobody else.
+        # Votes that a narrower set of roles has to give also count for a wider one. If
+        # they suffice, the wider one asks no one else.
         inside = sum(count for one, count in open_now.items() if one < names)
         if inside >= missing[names]:
             continue
@@ -254,8 +254,8 @@ def _needed(approval: Approval, item: Item, later: Sequence[Role]) -> list[Role]
             if role.name in names
         ]
         first = _without_later(roles, later)
-        # Those who are called later, and those who are not on call, are left out only
-        # while the others are enough; else nobody would be asked who can complete it.
+        # People who are called later or are not on call are excluded only while the
+        # others suffice; otherwise those who can complete it might not be asked.
         fewest = ([_on_call(role) for role in first], first)
         enough = (some for some in fewest if _can_give(some, missing[names]))
         needed += next(enough, roles)
@@ -263,7 +263,7 @@ def _needed(approval: Approval, item: Item, later: Sequence[Role]) -> list[Role]
 
 
 def _on_call(role: Role) -> Role:
-    """Return a role of which those on call are asked, if there are any."""
+    """Return a role narrowed to its people on call, if there are any."""
     asking = role.asked
     if not asking.on_call:
         return role
@@ -278,7 +278,7 @@ def _votes(item: Item) -> tuple[Vote, ...]:
 
 
 def _counted(votes: Iterable[Vote], names: frozenset[str]) -> set[str]:
-    """Return whose word counts for one of these roles already, or is used up."""
+    """Return the people whose vote counts for one of these roles, or is used up."""
     given = (vote.by for vote in votes if not names.isdisjoint(vote.roles))
     return _users(given) | _users(one for vote in votes for one in vote.on_behalf_of)
 
@@ -291,7 +291,7 @@ def _without_later(roles: Sequence[Role], later: Sequence[Role]) -> list[Role]:
 
 def _can_give(roles: Sequence[Role], votes: int) -> bool:
     people = {one for role in roles for one in role.asked.users}
-    # How many are in a user group is known to Slack alone; one is taken to be enough.
+    # Only Slack knows the size of a user group; one member is assumed to suffice.
     return len(people) >= votes or any(role.asked.usergroups for role in roles)
 
 
@@ -319,8 +319,8 @@ def _barred_everywhere(approval: Approval) -> set[str]:
         for item in approval.items
         if item.is_pending
     ]
-    # Only who may decide none of the calls: in a batch a person can be barred from one
-    # call and be needed for another.
+    # Only people who may decide none of the calls: in a batch a person can be barred
+    # from one call and be needed for another.
     return set[str].intersection(*each) if each else _users(approval.principals)
 
 
@@ -345,7 +345,7 @@ def _mentions(asking: Asking, spared: str = "") -> list[Template]:
 
 def _in_turn(each: Iterable[Iterable[Template]]) -> tuple[Template, ...]:
     """Return all mentions once, one of each role in turn, so that no role is cut."""
-    # Eight mentions at most. Taken role by role, a role of eight people would push out
-    # the only holder of the next one.
+    # Eight mentions at most. Role by role, a role of eight people would push out the
+    # only holder of the next one.
     turns = chain.from_iterable(zip_longest(*each))
     return tuple(dict.fromkeys(one for one in turns if one is not None))

@@ -31,7 +31,7 @@ from keyturn.sandbox.blockkit import JSON, limits
 
 _HEADINGS = ("Calls", "Auto", "Corrected", "p50", "p90")
 _SHOWN = (*_HEADINGS[:3], "Half within", "90 % within")
-"""As many columns as a message shows without scrolling, and how they are headed."""
+"""Headings of the columns, as many as a message shows without scrolling."""
 
 _MAX_TOOLS = 10
 _NAME = 60
@@ -41,7 +41,7 @@ Row = tuple[str, ...]
 
 
 def tool_rows(metrics: Metrics) -> list[Row]:
-    """Return the rows of a table by tool; the last may say that there are more."""
+    """Return the rows of a table by tool; the last may count the remaining tools."""
     tools = by_calls(metrics)
     rows = [_row(name, counts) for name, counts in tools[:_MAX_TOOLS]]
     if more := tools[_MAX_TOOLS:]:
@@ -67,7 +67,7 @@ def facts_block(shown: Iterable[Fact]) -> Block:
 
 
 def table_block(rows: Iterable[Sequence[str]]) -> Block:
-    """Return a table of `tool_rows`; Slack takes one in a message, none in a view."""
+    """Return a table of `tool_rows`; Slack accepts it in a message, not in a view."""
     # Names of tools come from agents.
     named = [(untrusted(fit(name, _NAME)).text, *row) for name, *row in rows]
     cells_: list[JSON] = [
@@ -86,10 +86,10 @@ METRICS_EVENTS = frozenset({EventName.METRICS_DIGEST, EventName.METRICS_ALERT})
 """Events that are posted in the channel of metrics."""
 
 DIGEST = "digest"
-"""In the data of `METRICS_DIGEST`: what it shows, as JSON of `Digest`."""
+"""Key in the data of `METRICS_DIGEST`: its content, as JSON of `Digest`."""
 
 OUTCOMES = ("Auto-approved", "Approved", "Corrected", "Other")
-"""What became of the calls of a day; each call is in one of them.
+"""Outcomes of the calls of a day; each call has one of them.
 
 Always all four: Slack colours them by their order, and a colour should mean the same
 each week.
@@ -101,15 +101,15 @@ _MINUTE_MS = 60_000
 
 
 class Digest(Record):
-    """What a digest shows, as it was when it was due.
+    """Content of a digest, at the time when it was due.
 
     Attributes:
         since_ms: the beginning of its week.
         until_ms: the end.
         facts: name, rate and words of each line.
         tools: rows of a table, without its heading.
-        days: date, and how many calls there were.
-        outcomes: of each day, how many of its calls had which of `OUTCOMES`.
+        days: date, and number of calls.
+        outcomes: for each day, the number of calls with each of `OUTCOMES`.
     """
 
     since_ms: int
@@ -131,8 +131,8 @@ def digest_of(metrics: Metrics) -> Digest:
         until_ms=selected.until_ms or 0,
         facts=tuple(facts(metrics)),
         tools=tuple(tool_rows(metrics)),
-        # Not `evaluated`: what was let run on one day may lapse on the next, which then
-        # would have fewer calls than the parts of them.
+        # Not `evaluated`: a call authorized on one day may lapse on the next, which
+        # would then have fewer calls than the sum of its parts.
         days=tuple((day, sum(outcomes)) for day, outcomes in days),
         outcomes=tuple(outcomes for _, outcomes in days),
     )
@@ -145,7 +145,7 @@ def _days_of(metrics: Metrics) -> Iterator[str]:
     first, last = (
         datetime.fromtimestamp(at / 1000, metrics.zone).date() for at in ends
     )
-    # A week has seven. Of more, a chart could not show all.
+    # A week has seven days; a chart could not show more than its limit.
     count = min((last - first).days + 1, limits.CHART_POINTS)
     for back in reversed(range(count)):
         yield (last - timedelta(days=back)).isoformat()
@@ -161,15 +161,15 @@ def metrics_message(event: Event, *, has_chart: bool = True) -> Message:
     """Return the message about one of `METRICS_EVENTS`.
 
     Args:
-        event: what happened.
-        has_chart: False where Slack refuses charts; the digest then has bars of text.
+        event: the digest or alert.
+        has_chart: False if Slack refuses charts; the digest then has bars of text.
     """
     try:
         if event.name is EventName.METRICS_ALERT:
             return _alert(event)
         digest = Digest.model_validate_json(event.data[DIGEST])
         return _digest(digest, has_chart=has_chart)
-    # Another version may write other facts. Events behind this one must not wait.
+    # Another version may write other facts. Later events must not wait.
     except (KeyError, ValueError):
         text = "These numbers cannot be shown; 'keyturn stats' has them."
         return Message((section(label(text)),), text)
@@ -195,7 +195,7 @@ def _digest(digest: Digest, *, has_chart: bool) -> Message:
         blocks.append(days(digest))
     if digest.tools:
         blocks.append(table_block(digest.tools))
-    # Screen readers read this, and not the blocks; it has words of ours alone.
+    # Screen readers read this instead of the blocks; it contains only trusted words.
     said = [
         f"{one.name}: {', '.join(filter(None, (one.rate, one.said)))}" for one in shown
     ]
@@ -219,7 +219,7 @@ def _bars(digest: Digest) -> Block:
 
 
 def bars(days: Sequence[tuple[str, int]]) -> str:
-    """Return a bar of each day, as long as it had calls, and their number."""
+    """Return a bar for each day, proportional to its calls, and their number."""
     most = max(1, *(count for _, count in days))
     # Rounded up, so that a day with calls has a bar.
     return "\n".join(
@@ -241,7 +241,7 @@ def _day(day: str) -> str:
 
 def _alert(event: Event) -> Message:
     known = {key: int(value) for key, value in event.data.items()}
-    # Of an alert about corrections the limit is a percentage, and is not read here.
+    # For an alert about corrections the limit is a percentage, and is not read here.
     limit_ms = known.get("limit_ms") or known["limit"] * _MINUTE_MS
     is_exact = limit_ms % _MINUTE_MS == 0
     limit = limit_ms // (_MINUTE_MS if is_exact else 1000)
@@ -281,10 +281,10 @@ def _bar_chart(
     categories: Sequence[Label],
     series: Sequence[tuple[Label, Sequence[int]]],
 ) -> Block:
-    """Make bars of each series in each category; only messages take two of them.
+    """Make bars of each series in each category; a message can have two such charts.
 
-    Slack calls a name that occurs twice an error, so names are words of ours: text of
-    strangers could be cut to the same.
+    Slack refuses a name that occurs twice, so names are trusted words: untrusted texts
+    could become equal after a cut.
     """
     names = [one.text for one in categories]
     drawn: list[JSON] = [

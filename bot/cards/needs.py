@@ -1,4 +1,4 @@
-"""Say in words who has to approve a call, why, and how many have."""
+"""Describe in words the approvals a call needs, the reasons, and the votes so far."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _PEOPLE: dict[int, LiteralString] = {
     5: "five people",
     6: "six people",
 }
-# What the gateway writes before the words of a policy, or of a problem.
+# The gateway's prefix before the words of a policy, or of a problem.
 _RAISED = re.compile(r"(?:Raised to [a-z]+(?:, and needs \S+)?|Needs \S+): ")
 
 
 def needs(item: Item) -> Template:
-    """Return who has to approve a call, such as "Needs two people"."""
+    """Return the approvals that a call needs, such as "Needs two people"."""
     if item.cover is not None:
         return template("*No review needed*: a standing approval covers it")
     if item.tier.is_auto_approved:
@@ -48,22 +48,22 @@ def needs(item: Item) -> Template:
 
 
 def is_usual(item: Item) -> bool:
-    """Return whether a call needs what each call of its tool needs: one person.
+    """Return whether a call needs one person, the usual requirement of its tool.
 
-    The first reason is the tier that the policy lists, which says nothing of this call.
+    The first reason is the policy's tier of the tool, which is not about this call.
     """
     return item.tier is Tier.APPROVE and not item.reasons[1:]
 
 
 def why(item: Item) -> str:
-    """Return the reasons that are about this call; "" where there are none."""
+    """Return the reasons that are about this call; "" if there are none."""
     return " · ".join(map(without_tier, item.reasons[1:]))
 
 
 def because(words: Template, reasons: str, most: int) -> Template | Untrusted:
     """Return words and their reasons, cut to ``most`` characters, as one sentence.
 
-    Plain text where there are reasons: Slack sets parts of a line apart.
+    Plain text if there are reasons, because Slack separates the parts of a line.
     """
     if not reasons:
         return words
@@ -71,29 +71,29 @@ def because(words: Template, reasons: str, most: int) -> Template | Untrusted:
 
 
 def without_tier(reason: str) -> str:
-    """Return a reason without the tier or requirement that stands before it."""
+    """Return a reason without the tier or requirement before it."""
     return _RAISED.sub("", reason, count=1) if _RAISED.match(reason) else reason
 
 
 _MAX_NAMES = 3
-"""Roles and parts of a requirement that one line names; the others are "others"."""
+"""Maximum roles and parts of a requirement in one line; the rest is "others"."""
 _MAX_NAME_CHARS = 32
-"""Characters of a role's name; a longer one is shortened."""
+"""Maximum characters of a role's name."""
 
 
 def counted_votes(item: Item) -> Tally:
-    """Return how far the call is, for exactly what would run now."""
+    """Return the tally of a call, for exactly its current version."""
     return tally(item.requirement, item.votes, item.action_hash)
 
 
 def votes_missing(item: Item) -> int:
-    """Return how many people still have to approve, at least."""
+    """Return the minimum number of people who still have to approve."""
     count = counted_votes(item)
     return max(count.need - count.have, sum(count.lacking.values()))
 
 
 def approvals(item: Item) -> Template:
-    """Return "1 of 2 approvals", or "2 approvals" once there are enough in number."""
+    """Return "1 of 2 approvals", or "2 approvals" once their number suffices."""
     have, need = counted_votes(item).have, counted_votes(item).need
     if have < need:
         return template("*{have} of {need} approvals*", have=have, need=need)
@@ -113,7 +113,7 @@ def so_far(item: Item) -> Template:
 def still_needed(item: Item) -> Template:
     """Return "; still needs 1 from senior" while votes of a role are missing.
 
-    Before anybody approved it is ", including 1 from senior".
+    Before the first approval it is ", including 1 from senior".
     """
     count = counted_votes(item)
     parts = list(count.lacking.items())
@@ -137,7 +137,7 @@ def roles_of(requirement: Requirement) -> Template:
 
 
 def _roles(names: str) -> Template:
-    """Name one role, or several of which one is enough."""
+    """Name one role, or several alternatives."""
     # `Tally.lacking` joins names like this; a role's name has no space (`RoleName`).
     roles = names.split(" or ")
     named = [named_role(name) for name in roles[:_MAX_NAMES]]
@@ -146,7 +146,7 @@ def _roles(names: str) -> Template:
 
 
 def named_role(name: str) -> Template:
-    """Name a role, cut to a length that a line of a card has room for."""
+    """Name a role, cut to fit in a line of a card."""
     return template("{role}", role=_role(name))
 
 

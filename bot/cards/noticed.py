@@ -1,12 +1,12 @@
-"""Find the calls that a reviewer should look at first, and say why.
+"""Find the calls that a reviewer should look at first, and explain why.
 
-In a table they stand on top, with a mark. Only the rows move: every call keeps its
-number, and what is signed keeps the order of the record.
+In a table their rows are on top, with a mark. Only the rows move: every call keeps its
+number, and the signed data keeps the order of the record.
 
-Precedents are earlier calls with the same effect. A banner says which waiting calls
-were done before. Small print names who decided, and says what was rejected and what the
-windows of a call hold. No argument is repeated, and a reviewer's words are shown only
-to those who review the same agent.
+Precedents are earlier calls with the same effect. A banner names the pending calls with
+an earlier call. Small print names the deciders, rejected calls and the totals of a
+call's windows. No argument is repeated, and a reviewer's words are shown only to
+reviewers of the same agent.
 """
 
 from __future__ import annotations
@@ -61,21 +61,21 @@ _CALLS = 80
 _TOTAL = 200
 _TOOL = 60
 _ROOM = 350
-"""Characters of all lines about totals on a card without a table."""
+"""Maximum characters of all lines about totals on a card without a table."""
 
 
 def is_remarkable(item: Item) -> bool:
-    """Return whether a warning or an opinion belongs to a call."""
+    """Return whether a call has a warning or an opinion."""
     return not (
         item.original_args is None and item.revoked is None and item.triage is None
     )
 
 
 def noticed(approval: Approval) -> frozenset[int]:
-    """Return the calls that differ from the others in what a reviewer looks for.
+    """Return the calls that deserve a reviewer's attention.
 
-    A number far from the others, an evaluation that is stricter or has another reason,
-    a call that was done before or waits twice, odd characters, or a warning of its own.
+    These have a number far from the others, a stricter evaluation or another reason, an
+    earlier or duplicate call, odd characters, or a warning.
     """
     found = {index for total in totals_of(approval) for index in total.far}
     found |= _stricter(approval)
@@ -94,7 +94,7 @@ def noticed(approval: Approval) -> frozenset[int]:
 
 
 def mark(item: Item, found: frozenset[int]) -> str:
-    """Return the sign that stands before the number of a call; "" for none."""
+    """Return the sign before the number of a call; "" for none."""
     if item.state is ItemState.IN_DOUBT and not item.has_failed:
         return "❓ "
     if item.has_failed or item.state is ItemState.FAILED:
@@ -103,7 +103,7 @@ def mark(item: Item, found: frozenset[int]) -> str:
 
 
 def in_order(approval: Approval, found: frozenset[int]) -> list[Item]:
-    """Return the calls as their rows stand: those that need a look first."""
+    """Return the calls in the order of their rows: those that need a look first."""
     needs_people, failed = ItemState.IN_DOUBT, ItemState.FAILED
     return sorted(
         approval.items,
@@ -117,14 +117,14 @@ def in_order(approval: Approval, found: frozenset[int]) -> list[Item]:
 
 
 def notices(frame: Frame) -> list[Block]:
-    """Return what is said above a table: totals, and why calls are marked."""
+    """Return the notes above a table: totals, and why calls are marked."""
     return [*totals(frame), *_warnings(frame), *_reasons(frame)]
 
 
 def _stricter(approval: Approval) -> frozenset[int]:
     """Return the calls that need more, or for another reason, than most of them."""
     judged = Counter((item.tier, item.reasons) for item in approval.items)
-    # Among equals the one that asks for less, so that the others are found.
+    # Among equals the less strict one, so that the others are found.
     (tier, reasons), _ = max(
         judged.items(), key=lambda one: (one[1], -one[0][0].rank, -len(one[0][1]))
     )
@@ -136,12 +136,12 @@ def _stricter(approval: Approval) -> frozenset[int]:
 
 
 def totals(frame: Frame) -> list[Block]:
-    """Return totals by state, and which calls are not in them."""
+    """Return totals by state, and the calls that they omit."""
     found = totals_of(frame.approval)
     lines: list[Plain | Template] = []
     for place, total in enumerate(found):
         parts = _by_state(frame.approval, total)
-        # The header has the first total, unless it is long; what it is of is said here.
+        # The header has the first total, unless it is long; its parts are listed here.
         is_in_header = place == 0 and bool(header_total(frame.approval))
         if len(parts) > is_in_header:
             lines.append(label(_whole(f"{total.name}: {' · '.join(parts)}")))
@@ -155,7 +155,7 @@ def totals(frame: Frame) -> list[Block]:
 
 
 def _fitting(lines: Sequence[Plain | Template]) -> list[Plain | Template]:
-    """Return the first of these lines, as far as a card without a table has room."""
+    """Return the first of these lines that fit on a card without a table."""
     left, shown = _ROOM, list[Plain | Template]()
     for line in lines:
         left -= len(reveal(line.text))
@@ -178,7 +178,7 @@ def _of_tools(approval: Approval) -> list[Plain]:
 
 
 def _whole(text: str) -> str:
-    """Return a total; a number is never cut: what is so long is left out, and said."""
+    """Return a total; a number is never cut: a long one is replaced by a notice."""
     name, _, _ = text.partition(": ")
     return text if len(text) <= _TOTAL else f"{name}: too long to show"
 
@@ -224,10 +224,10 @@ def _warnings(frame: Frame) -> list[Block]:
 
 
 def _reasons(frame: Frame) -> list[Block]:
-    """Say why calls need what they need, and which; nothing where that says nothing."""
+    """List the reasons for the requirements, and their calls."""
     found: dict[str, list[int]] = {}
     for item in frame.approval.items:
-        # The first reason is the tier that the policy lists, which all of them have.
+        # The first reason is the policy's tier, which all of them have.
         for reason in map(without_tier, item.reasons[1:]):
             found.setdefault(reason, []).append(item.index)
     lines: list[Plain | Template] = []
@@ -241,10 +241,10 @@ def _reasons(frame: Frame) -> list[Block]:
 
 
 MOST_TEXT = 900
-"""Characters that all of it takes on a card, at most."""
+"""Maximum characters of all precedents on a card."""
 
 _MOST_REPEATED = 3
-"""Calls of a batch that the banner names."""
+"""Maximum calls of a batch in the banner."""
 _NAMES = 60
 _PAIR = 2
 _SAME = 140
@@ -265,7 +265,7 @@ _BY_POLICY: LiteralString = "was let run by the policy {at}"
 
 
 def precedents(frame: Frame) -> list[Block]:
-    """Return the banner, and the small print under it; nothing without precedents."""
+    """Return the banner, and the small print under it; empty without precedents."""
     approval = frame.approval
     waiting = [item for item in approval.items if item.is_pending]
     done = [
@@ -292,7 +292,7 @@ def precedents(frame: Frame) -> list[Block]:
     if same:
         text = label("\n".join(f"⚠️ {line}" for line in same))
         blocks.append(section(text))
-    # A batch has room for its banner only; Full details of a call say more.
+    # A batch has room for its banner only; Full details of a call have the rest.
     is_alone = waiting and not approval.is_batch
     small = _small_print(approval, waiting[0]) if is_alone else []
     if small:
@@ -301,11 +301,11 @@ def precedents(frame: Frame) -> list[Block]:
 
 
 def same_calls(approval: Approval, among: Container[int] | None = None) -> list[str]:
-    """Name the waiting calls of a card that are the same, which may be a mistake.
+    """Name the duplicate pending calls of a card, which may be a mistake.
 
     Args:
         approval: the calls of the card.
-        among: the calls to look at, by index; None for all.
+        among: indexes of the calls to check; None for all.
     """
     lines: list[str] = []
     for group in doubled(approval):
@@ -325,7 +325,7 @@ def same_calls(approval: Approval, among: Container[int] | None = None) -> list[
 
 
 def happened(precedent: Precedent) -> Template:
-    """Return how an earlier call ended, to go on behind "the same call"."""
+    """Return how an earlier call ended, to follow "the same call"."""
     is_of_policy = not precedent.by and precedent.state is ItemState.AUTHORIZED
     sentence = _BY_POLICY if is_of_policy else _DONE[precedent.state]
     return template(sentence, at=when(precedent.at_ms))
@@ -379,12 +379,12 @@ def _rejected(item: Item) -> tuple[Precedent, ...]:
 
 
 def _people(approval: Approval, precedent: Precedent, verb: str) -> list[Plain]:
-    """Name people in plain text: a mention would notify them of a call of others."""
+    """Name people in plain text: a mention would notify them of another call."""
     names = fit(", ".join(one.name or one.user for one in precedent.by), _NAMES)
     said = f"{verb} by {names}" if names else verb
     if precedent.agent != approval.agent:
         said += f" for the agent {fit(precedent.agent, _NAMES)}"
-    # Another agent may have other reviewers, whose words are not for these.
+    # Another agent may have other reviewers, whose words are not for these readers.
     elif precedent.reason:
         said += f": {fit(precedent.reason, _REASON)}"
     return [untrusted(said.strip())] if said else []

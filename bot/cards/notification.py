@@ -1,8 +1,8 @@
 """Render the card of calls that run without review (tier ``notify``).
 
-The calls are rendered as on a card: in boxes, redacted, with hidden characters shown.
-Buttons freeze a tool and report the calls. Only a call in doubt asks people to act: did
-it take effect?
+The calls are rendered as on a card: in boxes, redacted, with visible marks for hidden
+characters. Buttons freeze a tool and report the calls. People need to act only on a
+call in doubt: did it take effect?
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ _HEADS: dict[ItemState, LiteralString] = {
     _S.LAPSED: "🔔 *Needed no review, and lapsed*",
     _S.WITHDRAWN: "🔔 *Needed no review, and was withdrawn*",
 }
-# All states of an item that no person is asked about: it opens authorized, and every
-# end of it is here. A missing one would show the plain message instead.
+# All states of an item without review: it opens authorized, and every end of it is
+# here. A missing one would show the plain message instead.
 _ENDS: dict[ItemState, LiteralString] = {
     _S.AUTHORIZED: "🔄 Cleared {at}, not started yet.",
     _S.EXECUTING: "🔄 Started {at}, no result yet.",
@@ -93,7 +93,7 @@ _RESTORED: LiteralString = (
 
 
 def notification(frame: Frame) -> Message:
-    """Return the message about calls that the policy let run, as they stand."""
+    """Return the current message about calls that run without review."""
     approval = frame.approval
     blocks = [
         section(_head(approval)),
@@ -113,7 +113,7 @@ def notification(frame: Frame) -> Message:
 
 
 def plain_notification(frame: Frame) -> Message:
-    """Return a message about calls that Slack does not take as they should be."""
+    """Return the message about calls whose full message Slack refuses."""
     approval = frame.approval
     sentence = template(
         "🔔 Calls ran without review that cannot be displayed: {id}.",
@@ -132,11 +132,11 @@ def report_line(event: Event) -> Message:
 
 
 def many_ran(events: Sequence[Event], *, command: str = COMMAND) -> Message:
-    """Return the message about calls that came too fast for a message each.
+    """Return the message about calls that came too fast for separate messages.
 
     Args:
         events: those of their approvals.
-        command: the slash command that the app has.
+        command: the app's slash command.
     """
     ran = [event for event in events if event.name is EventName.ITEM_AUTHORIZED]
     failed = sum(event.name is EventName.ITEM_FAILED for event in events)
@@ -203,7 +203,7 @@ def _why_no_review(item: Item) -> list[Template | Untrusted]:
             id=short_ref(cover.approval),
         )
         return [joined(" ", [by, people(cover.given_by)])]
-    # That the policy lists the tool so says nothing: the headline does.
+    # The headline already implies the policy's tier.
     text = why(item)
     return [because(needs(item), text, _NOTE)] if text else []
 
@@ -254,9 +254,9 @@ def _remark(remark: Remark) -> list[Block]:
 
 
 def _buttons(frame: Frame) -> list[Block]:
-    """Return a button for each tool that is shown, and one to report the calls.
+    """Return a freeze button for each tool shown, and the button to report the calls.
 
-    Slack takes an action once in a block, so each tool has a block of its own.
+    Slack accepts each action once in a block, so each tool has a separate block.
     """
     shown = rows_of(frame.approval)
     # Reversed, so that the first call of each tool wins.

@@ -21,7 +21,7 @@ from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.protocol.records import ItemState, Person
 
 MAX_PAST = 20
-"""How many decisions are listed."""
+"""Maximum number of listed decisions."""
 
 _LINE_CHARS = 160
 _WORDS_CHARS = 200
@@ -48,10 +48,10 @@ class Past:
 
     Attributes:
         rows: the newest first.
-        words: what was searched for; "" for everything.
-        is_mine: whether only this person's decisions were looked for.
-        is_cut: whether older ones were not looked at.
-        is_complete: False when Slack left open what the person may read.
+        words: the search; "" for everything.
+        is_mine: whether only this person's decisions were searched.
+        is_cut: whether older ones were not searched.
+        is_complete: False if Slack did not return all of the person's groups.
     """
 
     rows: Sequence[tuple[Event, Approval]]
@@ -67,9 +67,9 @@ def item_of(event: Event, approval: Approval) -> Item | None:
 
 
 def matches(event: Event, approval: Approval, words: str) -> bool:
-    """Return whether every word is in what is shown of a decision.
+    """Return whether every word occurs in the visible parts of a decision.
 
-    In nothing else: a search must not tell what a policy hides.
+    Hidden parts are not searched: a search must not reveal text that a policy hides.
     """
     item = item_of(event, approval)
     if item is None:
@@ -80,15 +80,15 @@ def matches(event: Event, approval: Approval, words: str) -> bool:
 
 
 def _values(item: Item) -> str:
-    """Return what the card shows of a call's arguments: nothing that is hidden."""
+    """Return the visible arguments of a call, as on the card."""
     order = schema_order(item)
     return " ".join(text for _, text in named_values(item.args, item.redact, order))
 
 
 def past_blocks(past: Past) -> list[Block]:
-    """Return a line for each decision, and what is to be said of the list."""
+    """Return a line for each decision, and notes about the list."""
     blocks = [_row(event, approval) for event, approval in past.rows]
-    # What nobody could look at may have some.
+    # Decisions that could not be searched may match.
     if not blocks:
         blocks.append(section(_nothing(past)))
     if past.is_cut:

@@ -1,4 +1,4 @@
-"""Render what measures reviews: spot checks, and the reveal of a seeded defect."""
+"""Render the measurements of reviews: spot checks, and revealed seeded defects."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _NOBODY = template("Nobody answered it in time.")
 
 
 def ended_card(card: SeededCard, answer: str) -> Message:
-    """Return what the card becomes once it was answered, or was not in time."""
+    """Return the card after its answer, or after its time is over."""
     return Message(
         (
             header(label("🧪 Seeded defect")),
@@ -71,7 +71,7 @@ def ended_card(card: SeededCard, answer: str) -> Message:
 
 
 _AT_ONCE = 2
-"""How many questions stand on one card; the next one follows an answer."""
+"""Maximum questions on one card; the next one follows an answer."""
 
 _BLOCKS_OF_QUESTION = 2
 
@@ -86,16 +86,16 @@ _SAYS = {
     False: template("🔍 *Spot check:* it was right."),
     True: template("🔍 *Spot check:* it was *wrong*."),
 }
-"""What stands for an answer, by whether the call was wrong."""
+"""The sentence for an answer, by whether the call was wrong."""
 
 
 def spot_checks(frame: Frame, room: int = BLOCKS_IN_MESSAGE) -> list[Block]:
-    """Return the questions that wait, and of a single call also the answer.
+    """Return the pending questions, and for a single call also the answer.
 
     Args:
         frame: of the card.
-        room: how many blocks the card has left. A question for which there is none
-            stands on the card once the calls that wait now take less of it.
+        room: blocks left on the card. A question without room appears once the pending
+            calls take fewer blocks.
     """
     approval = frame.approval
     most = min(_AT_ONCE, (room - 1) // _BLOCKS_OF_QUESTION)
@@ -111,7 +111,7 @@ def spot_checks(frame: Frame, room: int = BLOCKS_IN_MESSAGE) -> list[Block]:
 
 
 def asked_note(approval: Approval, item: Item) -> Message:
-    """Return the reply under a card that mentions who is asked."""
+    """Return the reply under a card that mentions the people who are asked."""
     sentence = template("🔍 *Spot check:* was this right? Please answer on the card.")
     asked = section(_whom(approval, item).before(sentence))
     blocks = (asked, *_title_of(approval, item))
@@ -119,14 +119,14 @@ def asked_note(approval: Approval, item: Item) -> Message:
 
 
 def answered_note(approval: Approval, item: Item, check: SpotCheck) -> Message:
-    """Return the reply that tells what somebody answered."""
+    """Return the reply with a person's answer."""
     said = joined(" ", [_SAYS[check.answer == WRONG], *_by(check)])
     text = f"Spot check: a call that ran was {check.answer}."
     return Message((section(said), *_title_of(approval, item)), text)
 
 
 def _title_of(approval: Approval, item: Item) -> list[Block]:
-    """Return which call of several it is; on the card of one, the card says it."""
+    """Return the title of one of several calls; a single call needs none."""
     if not approval.is_batch:
         return []
     title = box(fit(call_title(item), _TITLE))

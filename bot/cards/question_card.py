@@ -1,7 +1,7 @@
 """Render the card on which an agent asks people questions.
 
-The questions are the agent's words: they stand in plain text or boxes, with hidden
-characters shown. The card has all of them; the form that Answer opens has them again.
+The questions are the agent's words: they are in plain text or boxes, with visible marks
+for hidden characters. The card has all of them; the form behind Answer repeats them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _HOW = "The agent's operator can answer in the agent's own program."
 
 
 def question_message(event: Event) -> Message | None:
-    """Return what is said when another library asks, or its question has ended."""
+    """Return the message about another library's question, or about its end."""
     is_end = event.data.get("ends") == _ENDED
     if event.name is EventName.RUN_UNANSWERED:
         return _unanswered(is_end=is_end)
@@ -100,11 +100,11 @@ def _unanswered(*, is_end: bool) -> Message:
 
 _HEADER = 140
 _AROUND = 2_700
-"""What stands around the questions, at its longest."""
+"""Maximum characters of the text around the questions."""
 _DEFAULT = 75
-"""How much of a default is shown: hidden characters make it longer than it came."""
+"""Characters of a default: hidden characters make it longer than its source."""
 _PER_QUESTION = 70 + _DEFAULT
-"""What labels of ours and the default take for each question."""
+"""Characters of labels and the default for each question."""
 _IN_THREAD = 1_500
 
 _S = ItemState
@@ -130,7 +130,7 @@ _HINTS: dict[QuestionType, LiteralString] = {
 
 
 def question_card(frame: Frame) -> Message:
-    """Return the card of the questions of a call, as they stand."""
+    """Return the current card of the questions of a call."""
     approval = frame.approval
     item, asked = approval.items[0], approval.items[0].questions
     blocks = [
@@ -154,9 +154,9 @@ def question_card(frame: Frame) -> Message:
 
 
 def question_note(event: Event, approval: Approval) -> Message | None:
-    """Return the line under the card about the end of its questions; None: no news.
+    """Return the line under the card about the end of its questions, or None.
 
-    Answers stand on the card itself, with who gave them.
+    The card itself shows answers and their authors.
     """
     item = approval.items[0]
     is_answered = item.state is _S.ANSWERED
@@ -243,6 +243,6 @@ def _standing(frame: Frame, item: Item) -> Template:
     at, by = when(item.changed_at_ms), item.decision
     if by is None:
         return template(_STANDS.get(item.state, _STANDS[_S.WITHDRAWN]), at=at)
-    # Who asked the agent withdraws a question that they do not answer.
+    # An unanswered question is withdrawn by the person who asked the agent.
     state = _S.REJECTED if item.state is _S.WITHDRAWN else item.state
     return template(_STANDS[state], who=who(by.by), at=at)

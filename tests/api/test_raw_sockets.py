@@ -156,8 +156,10 @@ def no_failures(caplog: pytest.LogCaptureFixture) -> Generator[None]:
     yield
     for when in ("setup", "call"):
         worst = [one for one in caplog.get_records(when) if one.levelno > logging.INFO]
-        said = [one for one in worst if "refused why=" not in one.getMessage()]
-        assert not said, [one.getMessage() for one in said]
+        # A busy machine can block a loop for seconds.
+        fine = ("refused why=", "loop.blocked")
+        said = [one.getMessage() for one in worst]
+        assert not [one for one in said if not any(word in one for word in fine)]
 
 
 async def opened(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -35,6 +35,7 @@ pytestmark = pytest.mark.slow
 
 MODULE = "tests.attacks.stack_process"
 REFUND = json.dumps([["refund", {"order": "78291", "amount": 899.0}]])
+_SUPERSEDED = ItemState.SUPERSEDED
 ENDED = {ItemState.EXECUTED, ItemState.IN_DOUBT}
 
 
@@ -79,13 +80,21 @@ class Scene:
         return [each.approval for each in found if each]
 
     async def approval(self) -> Approval:
-        """Wait for the one approval there is."""
+        """Wait for the approval that counts.
+
+        A process that dies before its checkpoint is written lets the model ask again;
+        its second turn supersedes the first.
+        """
+
+        async def counts() -> list[Approval]:
+            found = await self.approvals()
+            return [one for one in found if one.items[0].state is not _SUPERSEDED]
 
         async def is_there() -> bool:
-            return bool(await self.approvals())
+            return len(await counts()) == 1
 
         await eventually(is_there)
-        [found] = await self.approvals()
+        [found] = await counts()
         return found
 
     async def usable_card(self) -> JsonObject:

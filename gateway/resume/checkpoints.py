@@ -10,7 +10,12 @@ import secrets
 import socket
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    asynccontextmanager,
+    closing,
+    suppress,
+)
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -231,11 +236,15 @@ def _ready(path: Path) -> Path:
 
 
 def _create(path: Path) -> None:
-    """Create an empty database; close its descriptor before it gets its final name."""
+    """Create an empty database; close its descriptors before it gets its final name."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     # The mode is set at creation: before a later chmod, others could open the file.
     os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     try:
+        # WAL is set before others can open the file: two processes that set it at the
+        # same time get "database is locked" at once, whatever their timeout is.
+        with closing(sqlite3.connect(draft)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
         with suppress(FileExistsError):
             # link, unlike rename, never replaces another process's file.
             os.link(draft, path)

@@ -9,7 +9,7 @@ import sqlite3
 import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -90,6 +90,26 @@ async def test_processes_that_create_the_file_together_share_it(file: Path) -> N
 
     assert await threads_in(file) == 3
     assert _is_private(file)
+
+
+async def test_a_process_that_reads_a_new_file_at_once_keeps_nobody_out(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "_LOCK_WAIT_S", 0.1)
+    real = os.link
+    with ExitStack() as stack:
+
+        def link(draft: Path, path: Path) -> None:
+            real(draft, path)
+            other = sqlite3.connect(path, check_same_thread=False)
+            stack.callback(other.close)
+            other.execute("BEGIN")
+            other.execute("SELECT * FROM sqlite_schema").fetchall()
+
+        monkeypatch.setattr(os, "link", link)
+        await keep_steps(str(file), "t1")
+
+    assert await threads_in(file) == 1
 
 
 def _is_private(file: Path) -> bool:

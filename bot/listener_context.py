@@ -12,7 +12,6 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Coroutine, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import LiteralString
 
@@ -28,7 +27,6 @@ from keyturn.bot.web import Slack, SlackError
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
 from keyturn.gateway.approvals.quorum import click_again
 from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.service.deciding import Voters
@@ -218,12 +216,11 @@ class ListenerContext:
         self.tasks.later(self._reply_to_click(click, message), name="reply")
 
     def keep_response_url(self, click: Clicked) -> None:
-        """Keep a click's ``response_url``, with which its message can be replaced.
-
-        Not awaited: without it, ``chat.update`` changes the message.
-        """
-        if click.action.response_url and click.action.message_ts:
-            self.tasks.later(self._keep_response_url(click.action), name="url")
+        """Keep a click's ``response_url``, with which its message can be replaced."""
+        action = click.action
+        if action.response_url and action.message_ts:
+            urls = self.slack.response_urls
+            urls.keep(action.channel, action.message_ts, action.response_url)
 
     async def send(self, method: str, *, to: str, **arguments: object) -> None:
         """Post a message that may get lost; a failure is only logged.
@@ -287,12 +284,6 @@ class ListenerContext:
         if not await self.service.store.cards.takes_effect(self.keys, digest, token):
             logger.warning("listener.replayed request=%s", digest)
             raise UserFacingError(_REPLAYED)
-
-    async def _keep_response_url(self, action: BlockAction) -> None:
-        with suppress(StoreUnavailable):
-            await self.service.store.response_urls.keep(
-                self.keys, action.channel, action.message_ts, action.response_url
-            )
 
     async def _reply_to_click(self, click: Clicked, message: UserText) -> None:
         action = click.action

@@ -179,9 +179,17 @@ class CardUpdater:
         if entry.copy_due is not None:
             return entry.copy_due.call
         call = self._call_for_card(entry)
+        if call != _UPDATE:
+            return call
         # If the limit of updates is reached, try a response URL first.
-        if call == _UPDATE and entry.may_have_url:
-            return None if self.card_publisher.limits.wait_s(*_UPDATE) else call
+        urls = self.card_publisher.slack.response_urls
+        may_have_url = entry.place is None or urls.has(*entry.place)
+        if (
+            call == _UPDATE
+            and may_have_url
+            and self.card_publisher.limits.wait_s(*call)
+        ):
+            return None
         return call
 
     def _call_for_card(self, entry: QueueEntry) -> Call | None:
@@ -505,10 +513,9 @@ async def replace_card(
     is_update = needed is not None and needed.method == UPDATE
     if place is None or not is_update or entry.copy_due is not None:
         return None
-    at, urls = (place.channel, place.ts), publisher.store.response_urls
-    url = await urls.take(publisher.keys, *at) if entry.may_have_url else ""
-    entry.may_have_url = publisher.slack.is_own(url)
-    if not entry.may_have_url:
+    at, urls = (place.channel, place.ts), publisher.slack.response_urls
+    url = urls.take(*at)
+    if not url:
         return None
     frame = publisher.frame(record, now_ms, sent=place.sent)
     message = await publisher.render(frame, is_update=True, is_plain=entry.is_plain)
@@ -520,21 +527,18 @@ async def replace_card(
         await publisher.slack.respond(url, body | AS_WRITTEN)
     except SlackError as error:
         logger.warning("card.not_replaced id=%s why=%s", record.id, error)
-        await urls.forget(publisher.keys, *at)
-        entry.may_have_url = False
+        urls.forget(*at)
         return None
     # Not for a card that needs no action: it is not posted anew, either.
     if needs_people(record) and await _is_gone(publisher, place):
         logger.warning("card.gone id=%s", record.id)
-        await urls.forget(publisher.keys, *at)
-        entry.may_have_url = False
+        urls.forget(*at)
         return None
     if needs_people(record):
         # Once per click: a deleted card with replies leaves a message that may
         # have a permalink. It accepts no click, so its next change is an update, which
         # Slack refuses, and the card is posted anew.
-        await urls.forget(publisher.keys, *at)
-        entry.may_have_url = False
+        urls.forget(*at)
     shown = await publisher.record_shown(record, place, message, sent=place.sent)
     logger.info("card.replaced id=%s rev=%d", record.id, record.rev)
     return shown

@@ -98,7 +98,6 @@ class OutboxQueue:
         # Counted: an event while Slack updates the card makes it due again afterwards.
         entry.wanted += 1
         entry.copy_due = None  # the card comes first
-        entry.may_have_url = True
         # A new event may end a wait for the rate limit, but not the backoff after a
         # failure: a busy approval would otherwise retry without a pause in an outage.
         if not entry.failures:
@@ -287,7 +286,6 @@ class QueueEntry:
         escalation_results: channels that were notified of an escalation, with Slack's
             error, or "" for success.
         is_new: this process has no sign that the card is posted.
-        may_have_url: a click may have left a URL that can replace the card.
     """
 
     key: str
@@ -324,7 +322,6 @@ class QueueEntry:
     is_missed: bool = False
     escalation_results: dict[str, str] = field(default_factory=dict[str, str])
     is_new: bool = False
-    may_have_url: bool = True
 
     @property
     def is_card_due(self) -> bool:

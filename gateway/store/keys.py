@@ -38,9 +38,6 @@ DRAFT_MS = 60 * 60 * 1000
 VIEW_MS = 24 * 60 * 60 * 1000
 """How long an open modal stays bound to its item."""
 
-RESPONSE_URL_MS = 29 * 60 * 1000
-"""One minute less than Slack's lifetime of a response URL."""
-
 LEASE_MS = 15_000
 """Lifetime of a thread lease and of a claim without a heartbeat."""
 
@@ -302,10 +299,6 @@ class Keys:
     def view(self, view_id: str) -> str:
         """String: the item and version of an open modal."""
         return f"{self._base}:view:{view_id}"
-
-    def response_url(self, channel: str, ts: str) -> str:
-        """String: the response URL of a message on which a person clicked."""
-        return f"{self._base}:url:{_hashed(channel, ts)}"
 
     def opened(self, approval: str) -> str:
         """Hash: each reviewer's progress through an item's full view."""

@@ -43,7 +43,6 @@ from keyturn.gateway.store.person_queues import PersonQueues
 from keyturn.gateway.store.posted_messages import (
     MovedChannelStore,
     PostedMessageStore,
-    ResponseUrlStore,
 )
 from keyturn.gateway.store.processes import ProcessStore
 from keyturn.gateway.store.restore_counters import RestoreCounterStore
@@ -118,7 +117,6 @@ class Store:
         self.person_queues = PersonQueues(self.conn)
         self.standing = StandingStore(self.conn)
         self.home_tabs = HomeTabStore(self.conn)
-        self.response_urls = ResponseUrlStore(self.conn)
         self.interrupts = InterruptStore(self.conn)
         self.seeded = SeededStore(self.conn)
         self.spot_checks = SpotCheckCounter(self.conn)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 from keyturn.bot.ids import Action
 from keyturn.bot.limits import RATES, UPDATE, Rate
-from keyturn.bot.web import RateLimited, Slack, SlackNoResponse
+from keyturn.bot.web import RateLimited, ResponseUrls, Slack, SlackNoResponse
 from keyturn.gateway.approvals.decisions import Edit
 from keyturn.gateway.protocol.wire import Verdict
-from keyturn.gateway.store.keys import RESPONSE_URL_MS
-from keyturn.gateway.store.posted_messages import USES
 from keyturn.sandbox import responses
 from keyturn.sandbox.api_errors import ApiError
 from keyturn.sandbox.fake_slack import FakeSlack
 from keyturn.sandbox.json_types import JsonObject
 from keyturn.sandbox.messages import remove
-from keyturn.sandbox.response_urls import LIFE_S, POSTS, ResponseUrl, ResponseUrls
+from keyturn.sandbox.response_urls import LIFE_S, POSTS, ResponseUrl
+from keyturn.sandbox.response_urls import ResponseUrls as IssuedUrls
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, TEAM, Stack, has_button, says
 from tests.conftest import eventually
@@ -85,7 +85,7 @@ def _used(*_: object) -> None:
 async def test_who_clicked_is_answered_also_where_the_url_is_used_up(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, refusal: Any
 ) -> None:
-    monkeypatch.setattr(ResponseUrls, "use", refusal)
+    monkeypatch.setattr(IssuedUrls, "use", refusal)
     async with stack.running():
         verdict = await stack.refund()
         card = await stack.card(verdict)
@@ -117,8 +117,8 @@ async def test_who_clicked_is_answered_also_where_the_url_gets_no_answer(
 @pytest.mark.parametrize(
     ("place", "name", "trouble"),
     [
-        (ResponseUrls, "use", _late),
-        (ResponseUrls, "use", _used),
+        (IssuedUrls, "use", _late),
+        (IssuedUrls, "use", _used),
         # Refused with status 200.
         (responses, "respond", _late),
     ],
@@ -169,7 +169,7 @@ async def test_while_the_limit_is_used_up_a_click_still_shows(
     monkeypatch.setitem(RATES, UPDATE, Rate(per_minute=0.001, burst=1))
     async with stack.running():
         with monkeypatch.context() as broken:
-            broken.setattr(ResponseUrls, "use", _late)
+            broken.setattr(IssuedUrls, "use", _late)
             await stack.card(await clicked(stack), is_settled)
         assert updates(stack) == 1
 
@@ -179,72 +179,36 @@ async def test_while_the_limit_is_used_up_a_click_still_shows(
         assert updates(stack) == 1
 
 
-async def test_a_url_that_leads_elsewhere_is_asked_nothing(
+def test_a_url_is_used_less_often_and_for_less_time_than_slack_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    urls, at, url = ResponseUrls(), ("C1", "1.000001"), "https://hooks.slack.com/a b"
+    urls.keep(*at, url)
+    assert urls.has(*at)
+    assert [urls.take(*at) for _ in range(POSTS)] == [url] * (POSTS - 1) + [""]
+    assert ResponseUrls.LIFE_S < LIFE_S
+
+    urls.keep(*at, url)
+    later_s = time.monotonic() + ResponseUrls.LIFE_S
+    monkeypatch.setattr(time, "monotonic", lambda: later_s)
+    assert urls.take(*at) == ""
+
+    urls.keep(*at, url)
+    urls.forget(*at)
+    assert urls.take(*at) == ""
+
+
+async def test_another_process_than_the_one_that_was_clicked_updates_the_card(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = list[str]()
-
-    async def respond(_slack: Slack, url: str, _body: object) -> None:
-        asked.append(url)
-
+    monkeypatch.setattr(ResponseUrls, "keep", lambda *_: None)
     async with stack.running():
-        verdict = await clicked(stack, Action.REJECT)
-        ana = stack.actor("U0ANA")
-        await ana.wait_for_view()
-        place = await stack.drawn(verdict)
-        at, urls = (place.channel, place.ts), stack.store.response_urls
+        verdict = await clicked(stack)
 
-        async def is_kept() -> bool:
-            return bool(await urls.take(stack.keys, *at))
+        await stack.card(verdict, is_settled)
+        await stack.drawn(verdict)
 
-        await eventually(is_kept)
-        # Who can write to the store must not learn what cards show.
-        await urls.keep(stack.keys, *at, "http://203.0.113.1/response/1")
-        monkeypatch.setattr(Slack, "respond", respond)
-        await ana.submit({"reason": "no receipt"})
-
-        await stack.card(verdict, says("no receipt"))
-        assert (asked, updates(stack)) == ([], 1)
-
-
-async def test_a_url_is_good_for_less_than_slack_takes(stack: Stack) -> None:
-    urls, at = stack.store.response_urls, ("C1", "1.000001")
-    await urls.keep(stack.keys, *at, "https://hooks.slack.com/actions/a b")
-    key = stack.keys.response_url(*at)
-
-    found = [await urls.take(stack.keys, *at) for _ in range(POSTS)]
-
-    url = "https://hooks.slack.com/actions/a b"
-    assert found == [url] * USES + [""]
-    assert USES < POSTS
-    assert RESPONSE_URL_MS < LIFE_S * 1000
-    await urls.keep(stack.keys, *at, url)
-    left = await stack.store.conn.command("PTTL", key)
-    assert isinstance(left, int)
-    assert 0 < left <= RESPONSE_URL_MS
-    await urls.forget(stack.keys, *at)
-    assert await urls.take(stack.keys, *at) == ""
-
-
-@pytest.mark.parametrize(
-    ("api_url", "url", "is_own"),
-    [
-        ("https://slack.com/api/", "https://hooks.slack.com/actions/T/1/x", True),
-        ("https://slack-gov.com/api/", "https://hooks.slack-gov.com/a", True),
-        ("http://127.0.0.1:80/api/", "http://127.0.0.1:80/response/1", True),
-        ("https://slack.com/api/", "https://hooks.slack.com.evil.example/a", False),
-        ("https://slack.com/api/", "https://evilslack.com/a", False),
-        ("https://slack.com/api/", "https://slack.com@evil.example/a", False),
-        ("https://slack.com/api/", "http://hooks.slack.com/actions/T/1/x", False),
-        ("https://slack.com/api/", "", False),
-    ],
-)
-async def test_a_url_of_slack_is_told_by_its_host(
-    api_url: str, url: str, *, is_own: bool
-) -> None:
-    session: Any = None
-
-    assert Slack("xoxb-1", api_url=api_url, session=session).is_own(url) is is_own
+        assert updates(stack) == 1
 
 
 async def test_a_deleted_card_that_still_needs_people_is_posted_anew(

@@ -59,20 +59,6 @@ TRUST_TABLE = (
         "tests/bot/test_dispatch.py",
     ),
     Mutant(
-        "a card is told to no address but Slack's",
-        "bot/delivery/card_updater.py",
-        "entry.may_have_url = publisher.slack.is_own(url)",
-        "entry.may_have_url = bool(url)",
-        "tests/bot/test_response_urls.py",
-    ),
-    Mutant(
-        "what a response URL did not show is updated",
-        "bot/delivery/card_updater.py",
-        "entry.may_have_url = False\n        return None\n    # Not",
-        "pass\n    # Not",
-        "tests/bot/test_response_urls.py",
-    ),
-    Mutant(
         "what could not be kept may come again, signed alike",
         "bot/ingress.py",
         "await nonces.forget(delivery.digest)",

@@ -33,7 +33,7 @@ def pay(amount: float = 10, to: str = "ada", call_id: str = "c1") -> AIMessage:
 
 
 class Killed(BaseException):
-    """Stands for a process that is gone: nothing catches it."""
+    """Stands for a killed process: no handler catches it."""
 
 
 class Effects:
@@ -47,7 +47,7 @@ class Effects:
 
     def tools(self, *, is_guarded: bool = True) -> list[BaseTool]:
         def pay(amount: float, to: str) -> str:
-            """Pay somebody."""
+            """Make a payment."""
             self.keys.append(grant().idempotency_key if is_guarded else "")
             self.paid.append((amount, to))
             self.inside()
@@ -114,7 +114,7 @@ def agent_with(
 
 
 class Runner:
-    """Run a graph by `invoke` in a thread of its own, or by `ainvoke`."""
+    """Run a graph by `invoke` in a separate thread, or by `ainvoke`."""
 
     def __init__(self, *, is_async: bool) -> None:
         self.is_async = is_async

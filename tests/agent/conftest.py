@@ -30,7 +30,7 @@ def killed_is_an_exit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def quick_beats(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send heartbeats all the time under a lease that no busy machine lets end."""
+    """Send heartbeats all the time under a lease that survives a busy machine."""
     call_later = background.call_later
 
     def soon(_: float, callback: Callable[[], None]) -> None:

@@ -1,7 +1,7 @@
-"""Play the gateway in memory, by its own records and rules, without store or clock.
+"""Simulate the gateway in memory, with its records and rules, without store or clock.
 
-The real store is tested elsewhere; here it would only slow the agent's side down. What
-the tests control: the tier of each tool, people's decisions, leases and failures.
+The real store is tested elsewhere; here it would only slow the tests down. The tests
+control the tier of each tool, people's decisions, leases and failures.
 """
 
 from __future__ import annotations
@@ -296,23 +296,23 @@ class FakeGateway:
         self._transition(item_id, transition)
 
     def take_back(self, item_id: str) -> None:
-        """Let the policy of now need more people than have approved."""
+        """Make the current policy require more people than have approved."""
         revoked = self.items[item_id].revoked
         times = revoked.times + 1 if revoked else 1
         why = Revocation(reason="More people are needed.", at_ms=1, times=times)
         self._transition(item_id, Transition.REOPEN, revoked=why, decision=None)
 
     def claim_and_die(self, item: Item) -> None:
-        """Let another process claim a call, and never tell of its end."""
+        """Claim a call as another process, which never finishes it."""
         self._claimed(item)
         self.lose_owner(item.id)
 
     def lose_owner(self, item_id: str) -> None:
-        """Let the lease of a dead owner run out."""
+        """Expire the lease of a dead owner."""
         self._transition(item_id, Transition.DOUBT)
 
     def reconcile(self, item_id: str, finding: str, note: str = "") -> ReconcileAnswer:
-        """Let a person say what happened; return what the thread is resumed with."""
+        """Reconcile a call; return the value that resumes the thread."""
         item, found = self.items[item_id], Finding(finding)
         vote = Vote(by=ANNA, roles=(), action_hash=item.action_hash, at_ms=1)
         said = Observation(finding=found, vote=vote, note=note, fence=item.fence)

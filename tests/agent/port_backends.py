@@ -1,4 +1,4 @@
-"""Two gateways behind one port, and what people do behind each of them."""
+"""Two gateways behind one port, and the actions of people at each of them."""
 
 from __future__ import annotations
 
@@ -50,27 +50,27 @@ class Backend(Protocol):
         ...
 
     async def approve(self, item_id: str) -> None:
-        """Let a person approve a call."""
+        """Approve a call."""
         ...
 
     async def edit(self, item_id: str, args: JsonObject) -> None:
-        """Let a person change a call and approve it so."""
+        """Edit a call, which approves it."""
         ...
 
     async def reject(self, item_id: str, reason: str) -> None:
-        """Let a person reject a call."""
+        """Reject a call."""
         ...
 
     async def respond(self, item_id: str, message: str) -> None:
-        """Let a person answer instead of running a call."""
+        """Respond instead of running a call."""
         ...
 
     async def owner_dies(self, item_id: str) -> None:
-        """Let the lease of a running call end."""
+        """End the lease of a running call."""
         ...
 
     async def reconcile(self, item_id: str, finding: Finding) -> None:
-        """Let a person reconcile a call in doubt."""
+        """Reconcile a call in doubt."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""Build what each provider's adapter would send, and hold it to the provider's rules.
+"""Build the request of each provider's adapter, and check it by the provider's rules.
 
-No request is sent: the rules are those that the providers answer with errors about
-(tool calls answered at once and completely, roles in an order they accept).
+No request is sent. The rules are those whose violation the providers answer with an
+error (tool calls answered at once and completely, roles in an accepted order).
 """
 
 from __future__ import annotations

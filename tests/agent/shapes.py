@@ -1,4 +1,4 @@
-"""Tools of many kinds of signature, which note what they get; and odd arguments."""
+"""Tools with many kinds of signature that record their arguments; unusual arguments."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Colour(enum.Enum):
 
 
 class Money(BaseModel):
-    """An amount, with an alias of its own."""
+    """An amount with an alias."""
 
     amount: Decimal = Field(alias="amount")
     tags: set[str] = Field(default_factory=set[str])
@@ -85,7 +85,7 @@ class Aliased(BaseModel):
 
 
 class Named(BaseModel):
-    """Arguments that are read by both names; what is unknown is refused."""
+    """Arguments that are read by both names; unknown ones are refused."""
 
     model_config = ConfigDict(populate_by_name=True, extra="forbid")
     value: int | None = Field(default=None, alias="valueAlias")
@@ -123,7 +123,7 @@ Noted = list[dict[str, Any]]
 
 
 def shapes(noted: Noted) -> dict[str, BaseTool]:  # noqa: C901 - many functions of one line
-    """Return a tool of every kind; each notes what it gets as plain JSON."""
+    """Return a tool of every kind; each records its arguments as plain JSON."""
 
     def note(**got: Any) -> str:
         noted.append({key: _plain(value) for key, value in got.items()})
@@ -142,7 +142,7 @@ def shapes(noted: Noted) -> dict[str, BaseTool]:  # noqa: C901 - many functions 
         return note(value=value)
 
     def text(value: str, limit: int = None) -> str:  # type: ignore[assignment]  # pyright: ignore[reportArgumentType] # noqa: RUF013 - people write this
-        """Take a text, with a default that does not fit its own type."""
+        """Take a text, with a default that does not match its type."""
         return note(value=value, limit=limit)
 
     def money(value: Decimal) -> str:

@@ -22,7 +22,7 @@ from tests.agent.fake_gateway import FakeGateway
 
 @tool
 async def mail(to: str) -> str:
-    """Mail somebody."""
+    """Send mail."""
     return f"mailed {to}"
 
 
@@ -34,7 +34,7 @@ async def test_a_call_cut_off_by_another_is_asked_about_and_not_stuck(
 
     @tool
     async def pay(amount: float) -> str:
-        """Pay somebody."""
+        """Make a payment."""
         begun.set()
         await asyncio.Event().wait()
         return f"paid {amount}"
@@ -75,7 +75,7 @@ async def test_an_outage_of_one_call_cuts_off_no_other(memory: InMemorySaver) ->
 
     @tool
     async def pay(amount: float) -> str:
-        """Pay somebody."""
+        """Make a payment."""
         await is_away.wait()
         paid.append(amount)
         return f"paid {amount}"
@@ -112,7 +112,7 @@ async def test_a_tools_own_question_is_not_answered_by_an_approval(
 
     @tool
     def pay(amount: float) -> str:
-        """Pay somebody who has to be named."""
+        """Make a payment to a named person."""
         return f"paid {amount} to {interrupt('To whom?')}"
 
     graph = build(gateway, [pay], calling(("pay", {"amount": 1}, "c1")), saver=saver)

@@ -1,4 +1,4 @@
-"""An agent tells how a call of tier auto ended, and depends on nobody hearing it."""
+"""An agent reports the end of a call of tier auto, and works without an answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TURN = calling(
 
 
 def end_of(gateway: FakeGateway, tool: str) -> CallEnd:
-    """Return the one end that was told of a tool."""
+    """Return the one reported end of a tool's call."""
     (end,) = [one for one in gateway.ends if one.tool == tool]
     return end
 

@@ -1,4 +1,4 @@
-"""One core serves both kinds of agent, and an unreachable gateway is said to be so."""
+"""One core serves both kinds of agent, and reports an unreachable gateway as such."""
 
 from __future__ import annotations
 

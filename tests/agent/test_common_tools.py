@@ -36,7 +36,7 @@ class Dog(BaseModel):
 
 
 class Loose(BaseModel):
-    """Takes what it does not know, too."""
+    """Accepts unknown arguments, too."""
 
     model_config = ConfigDict(extra="allow")
     known: int

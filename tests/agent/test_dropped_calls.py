@@ -1,4 +1,4 @@
-"""A call that the graph goes on without is ended: nobody is asked about it any more."""
+"""A call that the graph abandons is withdrawn from its reviewers."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class World:
         """Return the agent in a process whose tool takes this kind of amount."""
 
         def transfer(amount: Any, to: str) -> str:
-            """Pay somebody."""
+            """Make a payment."""
             self.paid.append(amount)
             if self.error is not None:
                 raise self.error
@@ -67,16 +67,16 @@ class World:
         return build(self.gateway, [checked], model=model, saver=self.memory)
 
     async def edit(self) -> None:
-        """Let the agent ask, and a reviewer change the amount."""
+        """Make the agent's request, and have a reviewer change the amount."""
         await self.runner.say(self.graph, "pay")
         self.gateway.edit("ap0.0", EDITED, "less")
 
     async def resume(self) -> None:
-        """Give the agent what people decided."""
+        """Resume the agent with the decisions."""
         await self.runner.resume(self.graph, self.gateway)
 
     def run_elsewhere(self, result: Result) -> None:
-        """Let another process run the call, and cut the turn off before it is told."""
+        """Run the call in another process; stop the turn before it gets the result."""
         self.gateway.claim_and_die(self.gateway.only())
         end = Transition.EXECUTE if result.ok else Transition.FAIL
         self.gateway.end("ap0.0", end)

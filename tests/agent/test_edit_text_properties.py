@@ -1,4 +1,4 @@
-"""Whatever a history looks like, each edit is stated once and no role moves."""
+"""In every history each edit is stated once, and no role moves."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ HOSTILE = st.sampled_from(["", "hello", EDIT_MARK, f"x {EDIT_MARK} y"])
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[AnyMessage], list[EditRecord]]:
-    """Draw a history in which some results tell of edits, once, twice or never."""
+    """Draw a history in which some results report edits: once, twice or never."""
     records = draw(RECORDS)
     history: list[AnyMessage] = []
     for _ in range(draw(st.integers(0, 6))):

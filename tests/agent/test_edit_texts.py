@@ -1,4 +1,4 @@
-"""After an edit the model reads what was asked, what ran, who and why: exactly once."""
+"""After an edit the model reads request, execution, editor and reason exactly once."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ MIXES: dict[str, Any] = {
 async def _conversation(
     runner: Runner, effects: Effects, saver: Any, mix: str
 ) -> tuple[ScriptedModel, FakeGateway]:
-    """Edit, approve, reject and answer calls over five turns; return what was read."""
+    """Edit, approve, reject and answer calls over five turns; return the texts."""
     gateway = FakeGateway(FREE)
     model = scripted(
         [

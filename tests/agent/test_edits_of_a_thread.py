@@ -1,4 +1,4 @@
-"""An edit is told in the thread it was made in, on every branch that holds it."""
+"""An edit is reported in its thread, on every branch that contains it."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class Told:
         return build(self.gateway, tools, model=model, saver=self.memory)
 
     async def edited(self, runner: Runner) -> None:
-        """Let the agent pay, and a reviewer change it."""
+        """Make the agent pay, and have a reviewer change the payment."""
         await runner.say(self.graph, "pay ada")
         self.gateway.edit("ap0.0", {"amount": 1, "to": "ada"})
         await runner.resume(self.graph, self.gateway)
 
     async def history(self) -> list[StateSnapshot]:
-        """Return where the thread stood, newest first."""
+        """Return the states of the thread, newest first."""
         return [one async for one in self.graph.aget_state_history(CONFIG)]
 
 

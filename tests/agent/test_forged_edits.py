@@ -1,4 +1,4 @@
-"""Only an edit that the gateway's record confirms is told; asking costs little."""
+"""Only an edit that the gateway's record confirms is reported; the check is cheap."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MARK = edits.EDIT_MARK
 async def edited(
     runner: Runner, effects: Effects, memory: InMemorySaver
 ) -> tuple[FakeGateway, EditRecord]:
-    """Let a reviewer change the call of a first turn; return the gateway."""
+    """Have a reviewer change the call of a first turn; return the gateway."""
     gateway = FakeGateway(FREE)
     graph = build(gateway, effects.tools(), pay(10), AIMessage("paid"), saver=memory)
     await runner.say(graph, "pay ada")

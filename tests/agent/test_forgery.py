@@ -113,7 +113,7 @@ async def test_arguments_swapped_beside_kept_ones_do_not_run(
     spelled = calling(("pay", {"amount": "10", "to": "ada"}, "c1"))
     gateway, graph = await _paused(runner, saver, effects, spelled)
     kept = (await runner.state(graph)).values["keyturn_turn"]
-    # What its tool reads is kept beside what the model wrote.
+    # The tool's input is stored next to the model's output.
     assert kept["args"]["c1"]["args"]["amount"] == 10
 
     end = await _swap_and_approve(runner, graph, gateway)
@@ -252,7 +252,7 @@ async def test_another_middleware_cannot_change_what_was_cleared(
         graph = build(gateway, effects.tools(), pay(), saver=InMemorySaver(), **where)
         await runner.say(graph, "pay")
         if place == "before":
-            # The agent went on without it, so nobody is asked about it any more.
+            # The agent continued without it, so the request is withdrawn.
             assert not gateway.items["ap0.0"].is_pending
             continue
         gateway.approve("ap0.0")

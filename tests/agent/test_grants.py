@@ -26,7 +26,7 @@ def _grant(args: dict[str, Any], name: str = "pay") -> Grant:
 @guarded
 @tool
 def pay(amount: float, to: str = "ada") -> str:
-    """Pay somebody."""
+    """Make a payment."""
     return f"{amount} to {to} under {grant().idempotency_key}"
 
 
@@ -103,7 +103,7 @@ async def test_a_grant_that_leaked_into_a_task_is_closed_with_its_execution() ->
 def test_a_guarded_tool_keeps_what_the_model_and_langchain_see_of_it() -> None:
     @tool
     def plain(amount: float, to: str = "ada") -> str:
-        """Pay somebody."""
+        """Make a payment."""
         return f"{amount} {to}"
 
     copy = guarded(plain)

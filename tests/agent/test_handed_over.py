@@ -1,4 +1,4 @@
-"""A tool that hands the history over keeps what was said in it, and adds nothing."""
+"""A tool that passes the history on keeps its messages, and adds none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent says of its own calls can raise and narrow them, and nothing else."""
+"""An agent's hints about its calls can raise and narrow them, and nothing else."""
 
 from __future__ import annotations
 

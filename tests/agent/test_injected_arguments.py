@@ -1,4 +1,4 @@
-"""Injected arguments are told apart for each tool."""
+"""Injected arguments are recognized for each tool."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_schema_that_reads_one_text_in_two_ways_is_refused() -> None:
             return f"{text} {next(numbers)}"
 
     def say(text: str) -> str:
-        """Say."""
+        """Return a greeting."""
         return text
 
     numbered = StructuredTool.from_function(say, args_schema=Numbered)

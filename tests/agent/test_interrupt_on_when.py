@@ -1,4 +1,4 @@
-"""A predicate is asked once, and only its plain no lets a call run."""
+"""A predicate is called once, and only its plain False lets a call run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Annotations that name what is imported for type checkers alone spoil no function.
+"""Annotations that name imports for type checkers alone break no function.
 
-Python evaluates them from 3.14 on when somebody asks for the signature.
+From Python 3.14 on they are evaluated when the signature is read.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Args(BaseModel):
 
 @pytest.fixture
 def module() -> dict[str, Any]:
-    """Return what stands in a module without ``from __future__ import annotations``."""
+    """Return the source of a module without ``from __future__ import annotations``."""
     names: dict[str, Any] = {"__name__": "lazy"}
     exec(compile(MODULE, "lazy.py", "exec", dont_inherit=True), names)  # noqa: S102 - this file has another flag
     return names

@@ -95,7 +95,7 @@ def graph_of(
 async def edited(
     runner: Runner, graph_of: Any, gateway: ReadingGateway, to: str
 ) -> Any:
-    """Let a person send to another mailbox; return the graph that went on with it."""
+    """Change the mailbox of a mail; return the graph that continued with it."""
     graph = graph_of(gateway)
     await runner.run(graph, {"messages": [("user", "go")], "outcome": None})
     gateway.edit(gateway.only().id, {"to": to})

@@ -55,7 +55,7 @@ class Rewriting(Answering):
 
 
 class Nameless(Answering):
-    """Answers without an id, as a model of somebody's own may."""
+    """Answers without an id, as a custom model may give them."""
 
     def changed(self, answer: ModelResponse[Any]) -> ModelResponse[Any]:
         made = [one.model_copy(update={"id": None}) for one in answer.result]
@@ -208,7 +208,7 @@ SEARCHING = AIMessage(
 async def test_a_model_whose_provider_paused_its_turn_goes_on(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
-    """Anthropic does so while tools of its own run; LangChain would end the run."""
+    """Anthropic does so while its server tools run; LangChain would end the run."""
     last = SEARCHING.model_copy(update={"content": "It is due."})
     asking = pay().model_copy(update={"content": "So I pay."})
     whole = AIMessage("Paid.", usage_metadata=USED)

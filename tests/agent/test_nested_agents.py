@@ -1,4 +1,4 @@
-"""An agent inside an agent has its own approvals, and its edits reach the outer one."""
+"""An inner agent has separate approvals, and its edits reach the outer one."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def _inner(
 
 def _delegating(inners: dict[str, Any], *, is_async: bool) -> BaseTool:
     async def adelegate(job: str) -> str:
-        """Let another agent do it."""
+        """Call another agent."""
         end = await inners[job].ainvoke({"messages": [("user", job)]})
         return str(end["messages"][-1].text)
 
     def delegate(job: str) -> str:
-        """Let another agent do it."""
+        """Call another agent."""
         end = inners[job].invoke({"messages": [("user", job)]})
         return str(end["messages"][-1].text)
 
@@ -232,7 +232,7 @@ async def test_an_edit_is_not_told_twice_when_siblings_settle_one_by_one(
 async def test_an_agent_that_ends_with_its_tools_tells_of_the_edits_to_all_of_them(
     runner: Runner, memory: InMemorySaver, effects: Effects, first: str
 ) -> None:
-    """No model call follows that would see what ran before the second pause."""
+    """No model call follows that would see the calls before the second pause."""
     gateway = FakeGateway(TIERS)
     both = calling(
         ("pay", {"amount": 1, "to": "ada"}, "c1"),

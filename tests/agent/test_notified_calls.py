@@ -1,4 +1,4 @@
-"""A call that the policy let run is claimed, run and finished, and pauses nobody."""
+"""A call that the policy allows is claimed, run and finished without a pause."""
 
 from __future__ import annotations
 

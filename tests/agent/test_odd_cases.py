@@ -187,7 +187,7 @@ async def test_a_tool_that_hands_over_to_an_outer_graph_is_recorded_as_done(
     @guarded
     @tool
     def hand_over(to: str) -> str:
-        """Hand over to somebody outside."""
+        """Hand over to an external person."""
         ran.append(to)
         raise ParentCommand(Command(graph=Command.PARENT, goto=to))
 
@@ -211,7 +211,7 @@ async def test_an_asynchronous_tool_is_guarded_as_well(memory: InMemorySaver) ->
     @guarded
     @tool
     async def pay(amount: float, to: str) -> str:
-        """Pay somebody."""
+        """Make a payment."""
         ran.append(amount)
         return f"paid {to}"
 

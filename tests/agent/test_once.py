@@ -100,7 +100,7 @@ async def test_a_result_that_was_recorded_is_given_back_and_not_made_again(
     @guarded
     @tool
     def pay(amount: float, to: str) -> Any:
-        """Pay somebody."""
+        """Make a payment."""
         ran.append(amount)
         if kind == "message":
             return f"paid {amount} to {to}"
@@ -312,7 +312,7 @@ async def test_who_was_paused_before_the_start_asks_whether_the_claim_still_stan
     *,
     is_lost: bool,
 ) -> None:
-    """Its answer waited in a socket meanwhile, while others gave the owner up."""
+    """Its answer waited in a socket while others took the call over."""
     gateway, graph = await _approved(runner, memory, effects, lease_s=30.0)
     paused_s = 0.0
     for module in (execution, execution):
@@ -358,7 +358,7 @@ async def test_a_pause_inside_the_tool_gives_the_claim_back(
     @guarded
     @tool
     def pay(amount: float, to: str) -> str:
-        """Pay somebody, after one more question."""
+        """Make a payment, after one more question."""
         pin = interrupt({"type": "pin"})
         ran.append(pin)
         return f"paid {amount} to {to} with {pin}"

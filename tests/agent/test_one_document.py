@@ -1,7 +1,7 @@
-"""What a card shows, what is hashed, counted, and run is one document.
+"""The card, the hash, the count and the execution use one document.
 
-Every kind of tool signature is called with every odd spelling of its arguments, through
-the real middleware and the real service on the real store.
+Every kind of tool signature is called with every unusual spelling of its arguments,
+through the real middleware and the real service on the real store.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class _Call:
 
 
 async def _play(harness: ServiceHarness, call: _Call, opened: dict[str, int]) -> str:
-    """Let a model call a tool; hold every place to one document."""
+    """Call a tool as a model does; check that every place has one document."""
     config: RunnableConfig = {"configurable": {"thread_id": call.thread}}
     agent, tool, noted = call.agent, call.tool, call.noted
     words = json.dumps([tool.name, call.args])
@@ -156,7 +156,7 @@ async def _one_document(
 ) -> None:
     assert asked == item.args
     assert item.action_hash == digest.action_hash(item.action)
-    # The card: short arguments stand in the first box, as text or as JSON.
+    # The card: short arguments are in the first box, as text or as JSON.
     text = "\n".join(boxes(item.tool, item.args, ()))
     for name, value in item.args.items():
         assert name in text
@@ -179,10 +179,10 @@ async def _one_document(
 
 
 def _fits(tool: BaseTool, args: dict[str, Any]) -> bool:
-    """Say whether the tool alone would take these arguments, as LangChain has it."""
+    """Return whether LangChain's tool alone would accept these arguments."""
     schema = tool.args_schema
     if tool.name in {"described", "several"}:
-        return False  # not read by pydantic, or not without what is injected
+        return False  # pydantic cannot read them, or not without injected ones
     if tool.name == "text" and args.get("value") == str(2**60):
         return True
     try:
@@ -193,5 +193,5 @@ def _fits(tool: BaseTool, args: dict[str, Any]) -> bool:
             made.model_validate(args)
     except (ValidationError, pydantic_v1.ValidationError):
         return False
-    # What JSON readers cannot keep exactly is refused whatever the tool takes.
+    # Values that JSON readers cannot keep exactly are refused for every tool.
     return args.get("value") != str(2**60)

@@ -58,7 +58,7 @@ DESCRIBED: dict[str, Any] = {
 
 @dataclass
 class Setting:
-    """A context of an application's own, with our member among its own."""
+    """A context of an application, with our member among the others."""
 
     customer: str
     keyturn: dict[str, Any]
@@ -180,7 +180,7 @@ PAY_IN_JS: Any = {
 
 @dataclass
 class Options:
-    """LangChain's options as a context of their own."""
+    """LangChain's options as a separate context."""
 
     interrupt_on: dict[str, Any]
 
@@ -374,12 +374,12 @@ async def test_an_agent_inside_a_tool_inherits_the_wish_even_after_a_resume(
     )
 
     async def adelegate(job: str) -> str:
-        """Let another agent do it."""
+        """Call another agent."""
         await inner.ainvoke({"messages": [("user", job)]})
         return "delegated"
 
     def delegate(job: str) -> str:
-        """Let another agent do it."""
+        """Call another agent."""
         inner.invoke({"messages": [("user", job)]})
         return "delegated"
 

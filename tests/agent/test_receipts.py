@@ -1,4 +1,4 @@
-"""A tool finds the receipt of its call, to pass it on to who runs the effect."""
+"""A tool finds the receipt of its call, to pass it on to the executor of the effect."""
 
 from __future__ import annotations
 
@@ -130,11 +130,11 @@ async def test_an_agent_with_the_gateways_key_verifies_each_claim(
         assert verified(changed) == refused
     assert verified(granted, claim.with_(item_id="ap.1")) == refused
     assert verified(granted, later_s=929) == granted
-    # An old answer that somebody kept.
+    # An old, stored answer.
     late = Refused(reason=OUT_OF_TIME)
     assert verified(granted, later_s=931) == late
     assert verified(granted, later_s=-31) == late
-    # An answer that lets nothing run needs no proof.
+    # An answer that allows no execution needs no proof.
     assert verified(Busy()) == Busy()
 
 

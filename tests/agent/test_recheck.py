@@ -56,7 +56,7 @@ class Bank:
 
         @tool
         def pay(amount: float, to: str) -> str:
-            """Pay somebody."""
+            """Make a payment."""
             self.paid.append(amount)
             return f"paid {amount} to {to}"
 
@@ -358,7 +358,7 @@ def without_recheck(given: BaseTool) -> BaseTool:
 
 
 def break_(bank: Bank, fault: str) -> None:
-    """Let the next reads of the state fail."""
+    """Make the next reads of the state fail."""
 
     def down() -> None:
         raise ConnectionError("the bank is down")
@@ -370,6 +370,6 @@ def break_(bank: Bank, fault: str) -> None:
 
 
 def mend(bank: Bank) -> None:
-    """Let the state be read as at first."""
+    """Read the state normally again."""
     bank.before = lambda: None
     bank.version = 3

@@ -1,4 +1,4 @@
-"""People read what the tool itself said; the advice is where the model reads it."""
+"""People read the tool's own output; advice is only where the model reads it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ADVICE = ("repeat", "same call", "user", "unknown")
 
 def _tool(error: Exception, kind: type = float) -> Any:
     def transfer(amount: Any, to: str) -> str:
-        """Pay somebody."""
+        """Make a payment."""
         raise error
 
     transfer.__annotations__["amount"] = kind

@@ -1,4 +1,4 @@
-"""Programs and pages find what people changed and said, without reading sentences."""
+"""Programs find people's edits and messages without reading sentences."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def test_a_tools_own_artifact_stays_and_cannot_pose_as_ours(
 
     @tool(response_format="content_and_artifact")
     def pay(amount: float, to: str) -> tuple[str, dict[str, Any]]:
-        """Pay somebody."""
+        """Make a payment."""
         return "paid", {"rows": [amount, to], **forged}
 
     gateway = FakeGateway()

@@ -1,4 +1,4 @@
-"""A call that cannot run goes back to the model; nobody is asked, nothing loops."""
+"""A call that cannot run goes back to the model, without a request or a loop."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_a_call_that_the_token_limit_cut_off_does_not_run_or_ask(
         tool_call_chunk(name="look_up", args=args, id=f"c{index}", index=index)
         for index, args in enumerate(('{"query": "whole"}', '{"query": "cut o'))
     ]
-    # As LangChain reads what was streamed: the second call looks whole.
+    # As LangChain reads the stream: the second call looks complete.
     answer = AIMessageChunk(content="", tool_call_chunks=chunks)
     assert answer.tool_calls[1]["args"] == {"query": "cut o"}
     graph = build(
@@ -260,7 +260,7 @@ async def test_a_default_alone_is_no_other_spelling(harness: ServiceHarness) -> 
 
 
 class Changing(AgentMiddleware[Any, Any, Any]):
-    """Change the amount of every call, whatever was cleared."""
+    """Change the amount of every call, also of cleared ones."""
 
     @override
     def wrap_tool_call(
@@ -393,7 +393,7 @@ async def test_a_stubborn_model_cannot_open_cards_for_ever(
 
 @tool
 def remind(at: datetime) -> str:
-    """Remind somebody."""
+    """Send a reminder."""
     raise AssertionError(at)
 
 
@@ -416,7 +416,7 @@ async def test_an_edit_that_the_tool_would_read_otherwise_does_not_run(
 
 @tool("pay")
 def pay_cents(amount: int, to: str) -> str:
-    """Pay somebody whole cents."""
+    """Pay an amount in whole cents."""
     raise AssertionError((amount, to))
 
 
@@ -455,7 +455,7 @@ async def test_a_made_up_default_is_the_same_after_the_pause(
 
 
 class WithoutTools(AgentMiddleware[Any, Any, Any]):
-    """Tells the model of no tool, so that ours sees none before the first call."""
+    """Hides all tools from the model, so ours sees none before the first call."""
 
     def wrap_model_call(self, request: Any, handler: Any) -> Any:
         return handler(request.override(tools=[]))

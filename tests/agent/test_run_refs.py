@@ -1,4 +1,4 @@
-"""An agent belongs to the run around it, and to its own where there is none."""
+"""An agent belongs to the enclosing run, or else to its own run."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ OWN: RunnableConfig = {"configurable": {"thread_id": "payers"}}
 
 
 def delegating(inner: Any, config: RunnableConfig | None, runner: Runner) -> BaseTool:
-    """Return a tool in which an agent works, perhaps in a thread of its own."""
+    """Return a tool in which an agent works, perhaps in a separate thread."""
 
     async def adelegate(job: str) -> str:
-        """Let another agent do it."""
+        """Call another agent."""
         await inner.ainvoke({"messages": [("user", job)]}, config)
         return "done"
 
     def delegate(job: str) -> str:
-        """Let another agent do it."""
+        """Call another agent."""
         inner.invoke({"messages": [("user", job)]}, config)
         return "done"
 

@@ -12,7 +12,7 @@ from keyturn.gateway.errors import BadJson
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.digest import same
 
-# Few values, so that two of them are often alike; with what is alike only at a glance.
+# Few values, so that two of them are often equal; some only look equal.
 LEAVES = st.sampled_from(
     [
         *(None, True, False, 0, 1, -1, 0.0, -0.0, 1.0, 0.5, 2**53, float("nan")),

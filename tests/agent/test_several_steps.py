@@ -55,7 +55,7 @@ async def in_turn(ledger: Ledger, amounts: list[int]) -> list[str]:
 
 
 async def by_key(ledger: Ledger, amounts: list[int]) -> list[str]:
-    """Ask one after the other, each under a name of its own."""
+    """Ask twice in sequence, with a different name each time."""
     return [await step(ledger, a, key=f"n{n}") for n, a in enumerate(amounts)]
 
 
@@ -124,7 +124,7 @@ async def test_a_step_that_failed_tells_its_error_when_the_body_runs_again() -> 
 
 
 async def played(graph: Any, given: object, gateway: FakeGateway) -> object:
-    """Run a graph and approve whatever it asks about until it ends."""
+    """Run a graph and approve all its requests until it ends."""
     with connected(gateway):
         end = await graph.ainvoke(given, CONFIG)
         while pending := gateway.pending():

@@ -1,4 +1,4 @@
-"""The sample agent says what really happened, and its ledger shows each effect once."""
+"""The sample agent reports the real result, and its ledger has each effect once."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _rows(ledger: Path) -> list[dict[str, Any]]:
 async def _story(
     sample: ModuleType, runner: Runner, request: str, **acts: Act
 ) -> tuple[str, FakeGateway]:
-    """Ask the agent, let a reviewer act by tool name, return its last words."""
+    """Run the agent, decide for a reviewer by tool name, return the last message."""
     gateway = FakeGateway({"look_up_order": Tier.AUTO})
     graph = sample.graph.copy({"checkpointer": InMemorySaver()})
     with connected(gateway):

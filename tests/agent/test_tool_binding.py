@@ -1,4 +1,4 @@
-"""Arguments that Python cannot bind are refused before anybody is asked."""
+"""Arguments that Python cannot bind are refused before reviewers see them."""
 
 from __future__ import annotations
 

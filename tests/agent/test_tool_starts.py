@@ -60,11 +60,11 @@ def _boss(gateway: FakeGateway, delegate: BaseTool, *replies: AIMessage) -> Any:
 
 def _delegate(work: Callable[[str], Any], awork: Callable[[str], Any]) -> BaseTool:
     async def run_async(job: str) -> str:
-        """Let somebody else do it."""
+        """Delegate to another agent."""
         return str(await awork(job))
 
     def run(job: str) -> str:
-        """Let somebody else do it."""
+        """Delegate to another agent."""
         return str(work(job))
 
     made = tool("delegate")(run)

@@ -41,7 +41,7 @@ class Losing(FakeGateway):
 
 
 class Kept(Awaiting):
-    """A shell that keeps what is begun for the test."""
+    """A shell that records the begun calls for the test."""
 
     def __init__(self) -> None:
         self.begun: list[Coroutine[Any, Any, None]] = []
@@ -118,7 +118,7 @@ async def test_a_turn_that_the_gateway_had_before_goes_on_waiting(
 
     await runner.say(process(), "pay")
     gateway.down.add("submit")
-    # Another process asks again about the call that needs nobody.
+    # Another process submits the auto-approved call again.
     graph = process()
     await runner.run(graph, None)
 

@@ -35,7 +35,7 @@ from tests.agent.fake_gateway import FakeGateway
 
 
 class Line(BaseModel):
-    """Read by a name of its own, and written by another."""
+    """Read by one name, and written by another."""
 
     amount: float = Field(validation_alias="amountRead", serialization_alias="out")
 
@@ -59,14 +59,14 @@ class Known(BaseModel):
 
 
 class Loose(BaseModel):
-    """Takes what it does not know, under the name of a field as well."""
+    """Accepts unknown arguments, also under the name of a field."""
 
     model_config = ConfigDict(extra="allow")
     amount: int = Field(validation_alias="amountRead")
 
 
 class Tree(BaseModel):
-    """Holds itself."""
+    """Contains itself."""
 
     value: int = Field(validation_alias="valueIn")
     parts: list[Tree] = []
@@ -80,7 +80,7 @@ class Row(TypedDict):
 
 @dataclasses.dataclass
 class Held:
-    """A dataclass that holds a model."""
+    """A dataclass that contains a model."""
 
     line: Line
 
@@ -175,7 +175,7 @@ def limited(
     client: Any = CLIENT,
     raw: bytes = b"\xff",
 ) -> str:
-    """Take defaults that no JSON holds."""
+    """Take defaults that JSON cannot represent."""
     assert client is CLIENT
     assert raw == b"\xff"
     return f"{to} {timeout} {rows}"

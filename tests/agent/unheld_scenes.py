@@ -1,4 +1,4 @@
-"""Tools and graphs for tests of calls that wait for nobody."""
+"""Tools and graphs for tests of calls without a pause."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def asking_inside(gateway: FakeGateway, saver: InMemorySaver) -> Any:
 
     @tool
     def ask() -> str:
-        """Ask somebody."""
+        """Ask a person."""
         return f"said {interrupt('what?')}"
 
     return build(gateway, [guarded(ask)], calling(("ask", {}, "c1")), saver=saver)

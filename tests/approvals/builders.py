@@ -98,7 +98,7 @@ def reviewer(person: Person, account: AccountKind = AccountKind.MEMBER) -> Revie
 
 
 def click_on(approval: Approval, index: int = 0) -> Click:
-    """Return a click on an item as it stands now."""
+    """Return a click on an item in its current version."""
     return Click(
         approval=approval.id,
         index=index,

@@ -1,4 +1,4 @@
-"""A store whose clock went back keeps nobody from approving."""
+"""A store whose clock went back prevents no approval."""
 
 from __future__ import annotations
 

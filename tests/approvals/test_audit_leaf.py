@@ -1,4 +1,4 @@
-"""A leaf of the audit tree tells nothing of what was erased beside it."""
+"""A leaf of the audit tree reveals nothing of an erased text."""
 
 from __future__ import annotations
 

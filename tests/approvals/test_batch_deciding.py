@@ -76,7 +76,7 @@ def a_batch(count: int, requirement: Requirement = ONE) -> Approval:
 
 
 def seen(approval: Approval) -> Click:
-    """Return a click on the batch as it stands now."""
+    """Return a click on the batch in its current version."""
     return Click(
         approval=approval.id,
         index=0,

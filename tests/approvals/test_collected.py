@@ -1,4 +1,4 @@
-"""Several approvals are shown as one, and what is shown binds to exactly these."""
+"""Several approvals are shown as one card, which is bound to exactly these."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CARD = "ap_default_" + "cc" * 16
 
 
 def member(number: int, **changes: object) -> Approval:
-    """Return an approval of its own thread, with one refund."""
+    """Return an approval of a separate thread, with one refund."""
     approval_id = f"ap_default_{number:032x}"
     item = an_item(args={"order_id": f"{number}", "amount": number})
     return an_approval(item.with_(id=item_id(approval_id, 0))).with_(

@@ -64,7 +64,7 @@ YES, NO = Approve(), Reject(reason="no")
 
 
 def a_collection(count: int, requirement: Requirement = ONE) -> list[Approval]:
-    """Return so many approvals of one call each, each of its own thread."""
+    """Return approvals of one call each, each of a separate thread."""
     found: list[Approval] = []
     for number in range(count):
         approval_id = f"ap_default_{number:032x}"
@@ -102,7 +102,7 @@ def say(
 
 
 class Settled(NamedTuple):
-    """What came of a gesture: changes by the place of their call."""
+    """The result of a gesture: changes by the place of their call."""
 
     changes: dict[int, Change]
     outcome: GestureDecided
@@ -239,7 +239,7 @@ def test_one_call_that_moved_stops_all_and_is_named(
     result = refused(say(approvals, YES, decision, NO, clicks=clicks))
 
     assert {n: type(why) for n, why in result.refusals.items()} == {1: MOVES[move]}
-    # Where nothing is said of it, it stops nothing.
+    # Without an entry, it stops nothing.
     assert settled(say(approvals, YES, None, NO, clicks=clicks))
 
 

@@ -1,4 +1,4 @@
-"""One decision on one item: what counts, what does not, and why."""
+"""One decision on one item: which ones count, and why."""
 
 from __future__ import annotations
 

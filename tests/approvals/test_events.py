@@ -1,4 +1,4 @@
-"""An event says by itself what its readers sort it by."""
+"""An event contains the facts by which its readers sort it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from keyturn.gateway.protocol.records import Tier
         ("ap_1", Tier.NOTIFY, True),
         ("ap_1", Tier.APPROVE, False),
         ("ap_1", "", False),
-        # A call that has no card: nobody was told of it.
+        # A call without a card: reviewers were not notified.
         ("", Tier.NOTIFY, False),
     ],
 )

@@ -1,4 +1,4 @@
-"""A claim is as long as its lease, and what it came to is recorded once."""
+"""A claim lasts as long as its lease, and its result is recorded once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A click on an older version is told the state of the call, as a decision is."""
+"""A click on an older version is answered with the state of the call."""
 
 from __future__ import annotations
 

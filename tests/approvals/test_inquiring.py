@@ -1,4 +1,4 @@
-"""Reviewers ask the requester; the calls wait on as if nobody had."""
+"""Reviewers ask the requester; the calls stay pending as before."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_each_question_is_answered_by_the_first_reply_after_it(
     ]
     assert [*answered, *unanswered(said)] == [one for one in said if not one.is_reply]
     assert answered_by(said, "none") == ()
-    # Whatever is said, the call waits as it did.
+    # In every case the call stays pending as before.
     assert approval.state is ApprovalState.OPEN
     assert approval.items == an_approval().items
     assert approval.items[0].state is ItemState.PENDING

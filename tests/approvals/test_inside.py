@@ -1,4 +1,4 @@
-"""A namespace says what runs inside what; what runs beside it is left alone."""
+"""A namespace shows the nesting of runs; a parallel run is not affected."""
 
 from __future__ import annotations
 

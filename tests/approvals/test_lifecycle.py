@@ -1,4 +1,4 @@
-"""One table says what may follow what."""
+"""One table defines the allowed transitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""While Slack leaves open who holds a role, nothing rests on it."""
+"""While Slack does not answer who has a role, no decision relies on it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def two_people() -> Approval:
 
 @pytest.mark.parametrize("decision", [Approve(), Edit(args=ARGS)])
 def test_no_vote_is_recorded_while_one_of_its_roles_is_open(decision: Decision) -> None:
-    # Ana holds support by id; whether she is a senior as well, Slack does not say.
+    # Ana has the role support by id; Slack does not answer whether she is a senior as
+    # well.
     ana = person(ANA, unknown=("S0SENIOR",), retry_in_s=20)
 
     result = say(two_people(), decision, ana)

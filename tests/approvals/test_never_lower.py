@@ -1,4 +1,4 @@
-"""Whatever people say, policies become or time does, no call needs less than before."""
+"""No decision, policy or passing of time lowers a call's requirement."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ STEPS = st.lists(
 
 
 def evaluation(tier: Tier) -> PolicyDecision:
-    """Return what a policy of that moment would say."""
+    """Return the evaluation by a policy of that moment."""
     return PolicyDecision(
         tier=tier, reasons=(), requirement=REQUIREMENTS[tier], policy_digest=tier
     )

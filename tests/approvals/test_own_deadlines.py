@@ -1,4 +1,4 @@
-"""The calls of a card keep their own deadlines, whatever happens to the others."""
+"""The calls of a card keep their own deadlines, independent of the others."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def decided(
 
 
 def edited(approval: Approval, index: int, now_ms: int) -> Approval:
-    """Let an edit raise one call to a tier that gives it less time."""
+    """Edit one call so that its tier allows it less time."""
     edit = Edit(args={"order_id": f"{now_ms}", "amount": 5})
     return decided(approval, index, edit, now_ms, ESCALATED)
 
@@ -87,7 +87,7 @@ def rejected(approval: Approval, index: int, now_ms: int) -> Approval:
 
 
 def asked_anew(approval: Approval, index: int, now_ms: int) -> Approval:
-    """Let a stricter policy send one authorized call back to people at its claim."""
+    """At its claim, a stricter policy sends one authorized call back to people."""
     item = approval.items[index]
     if item.state is not ItemState.AUTHORIZED:
         return approval
@@ -143,7 +143,7 @@ def test_no_call_changes_the_deadline_of_another(taken: list[Step]) -> None:
         after = waiting(approval)
         others = before.keys() - {step.index}
         assert {i: after[i] for i in others} == {i: before[i] for i in others}
-        # What cards, lists and reminders say of a card is when the first call ends.
+        # Cards, lists and reminders show when the first call of a card ends.
         if after:
             assert approval.expires_at_ms == min(after.values())
 

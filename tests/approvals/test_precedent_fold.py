@@ -1,4 +1,4 @@
-"""What people found of a call in doubt decides whether it is a precedent."""
+"""People's findings about a call in doubt decide whether it is a precedent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is private in the words of agents and tools reads as hidden."""
+"""Private parts in the texts of agents and tools are replaced."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EMAIL = "(e-mail address hidden)"
         ("4111111111111111.", f"{CARD}."),
         ("amex 378282246310005", f"amex {CARD}"),
         ("nineteen 6304000000000000000", f"nineteen {CARD}"),
-        # Other numbers beside it.
+        # Other numbers next to it.
         ("4111 1111 1111 1111 12/27", f"{CARD} 12/27"),
         ("4111-1111-1111-1111 123", f"{CARD} 123"),
         ("paid 5 4111 1111 1111 1111", f"paid 5 {CARD}"),

@@ -1,4 +1,4 @@
-"""A question that has ended is answered with what people said, or why nobody did."""
+"""A question that has ended is answered with people's text, or the reason for none."""
 
 from __future__ import annotations
 

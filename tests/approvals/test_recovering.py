@@ -1,4 +1,4 @@
-"""After a loss or an older copy nothing runs by a record that says too little."""
+"""After a loss or a restored copy, no call runs by an incomplete record."""
 
 from __future__ import annotations
 

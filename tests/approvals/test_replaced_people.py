@@ -1,4 +1,4 @@
-"""People who were replaced in the policy leave no card that nobody can end."""
+"""A card whose reviewers were replaced in the policy can still be ended."""
 
 from __future__ import annotations
 

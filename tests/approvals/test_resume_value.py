@@ -1,4 +1,4 @@
-"""A held call is resumed with what its record says, and never asked again."""
+"""A held call is resumed with the result in its record, and never asked again."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ DAY = Role(name="day", users=(ANA.user,), usergroups=("S0DAY",))
         (BEN, (), DAY.with_(users=()), True),
         (BEN, (), DAY.with_(usergroups=()), False),
         (BEN, (), DAY.with_(name="night"), False),
-        # Dan stood in for Ana.
+        # Dan was Ana's delegate.
         (DAN, (ANA,), DAY, True),
         (DAN, (ANA,), DAY.with_(users=()), False),
     ],

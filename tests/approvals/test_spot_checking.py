@@ -1,4 +1,4 @@
-"""Who may answer a spot check, as far as Slack says who they are."""
+"""People who may answer a spot check, as far as Slack identifies them."""
 
 from __future__ import annotations
 

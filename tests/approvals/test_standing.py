@@ -1,4 +1,4 @@
-"""The pure rules of what a standing approval covers, and when it still stands."""
+"""The pure rules of a standing approval: its coverage, and its validity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who stands in for another lends them no second person."""
+"""A delegate does not count as a second person."""
 
 from __future__ import annotations
 

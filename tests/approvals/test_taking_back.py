@@ -1,4 +1,4 @@
-"""Who may not approve a call may say no to it: who asked for it, and who changed it."""
+"""The requester and an editor may reject a call that they may not approve."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def test_a_longer_time_is_followed_by_another_reminder() -> None:
 def test_another_end_reminds_nobody_at_once(
     share: int, minutes: int, added_ms: int
 ) -> None:
-    """Whether a raise brought the end forward, or somebody gave it more time."""
+    """Whether a raise brought the end forward, or a person extended it."""
     at_ms, now_ms = HOUR * share // 100, NOW + minutes * HOUR // 60
     waiting = Waiting(remind_at_ms=at_ms, escalate_at_ms=at_ms)
     approval = an_approval(waiting=waiting)

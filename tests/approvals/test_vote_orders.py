@@ -81,7 +81,7 @@ SHARES = 5
 
 @dataclass
 class People:
-    """Who is who now."""
+    """The current people and their roles."""
 
     roles: dict[str, set[str]] = field(
         default_factory=lambda: {name: set(held) for name, held in ROLES.items()}
@@ -106,7 +106,7 @@ class People:
         )
 
     def change(self, step: Step) -> None:
-        """Let somebody leave, lose or get a role, or be unknown for a while."""
+        """Remove a person, change a role, or make it unknown for a while."""
         if step.what == "leave":
             self.gone.add(step.who)
         elif step.what == "demote":
@@ -119,13 +119,13 @@ class People:
             self.blurred ^= {step.who}
 
     def held(self, name: str) -> set[str]:
-        """Return the roles that somebody is known to hold."""
+        """Return the known roles of a person."""
         if name in self.gone | self.hidden:
             return set()
         return self.roles[name] - self.open(name)
 
     def open(self, name: str) -> set[str]:
-        """Return the roles that Slack does not tell of somebody."""
+        """Return the roles of a person that Slack does not answer."""
         if name in self.hidden:
             return {"support", "senior"}
         return {"senior"} if name in self.blurred - self.gone else set()
@@ -142,13 +142,13 @@ class Model:
         self.state = "pending"
 
     def may(self, name: str, people: People, amount: int) -> bool:
-        """Say whether somebody may decide now on a call of this amount."""
+        """Return whether a person may decide now on a call of this amount."""
         is_escalated = self.is_escalated or amount > 500
         asked = {"support", "senior"} if is_escalated else {"support"}
         return name not in self.barred and bool(people.held(name) & asked)
 
     def say_no(self, name: str, people: People) -> str:
-        """Take it back, as who asked may; or reject it, as who changed it may too."""
+        """Take the call back as its requester, or reject it as its editor."""
         if name == "dan":
             is_known = name not in people.gone | people.hidden
             self.state = "withdrawn" if is_known else self.state
@@ -187,8 +187,8 @@ class Model:
         if not is_raising and people.open(name) & asked:
             return "refused"
         self.amount, self.votes, self.version = amount, {}, self.version + 1
-        # Two seniors are enough for a large amount; what was large and small by turns
-        # needs the people of both.
+        # Two seniors are enough for a large amount; a call that was both large and
+        # small needs the people of both.
         self.needs_both |= self.is_escalated != (amount > 500)
         if is_raising:
             self.is_escalated = True
@@ -197,7 +197,7 @@ class Model:
         return self.approve(name, people)
 
     def is_enough(self, votes: dict[str, set[str]]) -> bool:
-        """Say whether these people are enough."""
+        """Return whether these people are enough."""
         held = {role for roles in votes.values() for role in roles}
         if not self.is_escalated:
             return "support" in held
@@ -220,12 +220,12 @@ class Model:
 
 
 def user(name: str) -> str:
-    """Return somebody's Slack id."""
+    """Return a person's Slack id."""
     return f"U0{name.upper()}"
 
 
 def policy_now(amount: int) -> PolicyDecision:
-    """Return what the policy says of an amount."""
+    """Return the policy's evaluation of an amount."""
     tier = Tier.ESCALATE if amount > 500 else Tier.APPROVE
     return PolicyDecision(
         tier=tier, reasons=(), requirement=REQUIREMENTS[tier], policy_digest="p"
@@ -233,7 +233,7 @@ def policy_now(amount: int) -> PolicyDecision:
 
 
 def decision_of(step: Step) -> Decision:
-    """Return what a reviewer says."""
+    """Return a reviewer's decision."""
     if step.what == "edit":
         return Edit(args={"order_id": "1", "amount": step.amount})
     return Approve() if step.what == "approve" else Reject()

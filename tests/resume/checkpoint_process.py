@@ -1,4 +1,4 @@
-"""Open a checkpoint file in a process of its own, keep three steps, and close it.
+"""Open a checkpoint file in a separate process, write three steps, and close it.
 
 Started by the tests: ``python -m tests.resume.checkpoint_process FILE THREAD``.
 """

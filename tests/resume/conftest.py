@@ -15,7 +15,7 @@ from tests.resume.resume_stack import Stack, open_stack
 
 @pytest.fixture(autouse=True)
 def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give every test a ledger of its own."""
+    """Give every test a separate ledger."""
     path = tmp_path / "ledger.txt"
     monkeypatch.setenv(sample_tools.LEDGER, str(path))
     return path
@@ -23,7 +23,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 async def stack(store: Store, tmp_path: Path) -> AsyncGenerator[Stack]:
-    """Give a gateway with the shop's agent; nobody works yet."""
+    """Open a gateway with the shop's agent, without a worker."""
     async with open_stack(store, tmp_path / "checkpoints.db") as opened:
         yield opened
 

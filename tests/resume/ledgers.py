@@ -27,7 +27,7 @@ def place_of(kind: str, folder: Path, postgres: str) -> str:
 
 
 def processes_of(first: Store, place: str, folder: Path) -> Started:
-    """Return what starts processes on one store and one ledger."""
+    """Return a function that starts processes on one store and one ledger."""
 
     @asynccontextmanager
     async def started(lease_ms: int = LEASE_MS) -> AsyncGenerator[Store]:

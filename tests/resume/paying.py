@@ -1,4 +1,4 @@
-"""A tool that pays and notes it, in a program with its own gateway."""
+"""A tool that pays and records the payment, in a program with an embedded gateway."""
 
 from __future__ import annotations
 

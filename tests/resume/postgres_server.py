@@ -1,4 +1,4 @@
-"""Start a Postgres of its own in a folder: this machine's programs, or a wheel's."""
+"""Start Postgres in a temporary folder, with the machine's programs or a wheel's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def programs() -> Path:
     """Return the folder of Postgres's programs.
 
     Raises:
-        NoPostgres: there are none; says what to do.
+        NoPostgres: there are none; the message names the package to install.
     """
     named = os.environ.get("KEYTURN_POSTGRES")
     found = Path(named) if named else _installed()
@@ -67,7 +67,7 @@ def _reachable(found: Path, folder: Path) -> Path:
 
 
 def fresh_database(url: str) -> str:
-    """Create an empty database beside the one of a URL; return its URL."""
+    """Create an empty database on the server of a URL; return its URL."""
     name = f"fresh_{secrets.token_hex(6)}"
     with psycopg.connect(url, autocommit=True) as own:
         own.execute(SQL("CREATE DATABASE {}").format(Identifier(name)))

@@ -62,7 +62,7 @@ GIVING_UP = AT_ONCE.model_copy(update={"unknown_limit": timedelta(milliseconds=5
 
 
 class Stack:
-    """What people do to an agent in one store."""
+    """The actions of people and an agent in one store."""
 
     def __init__(
         self,
@@ -93,11 +93,11 @@ class Stack:
             yield gateway
 
     async def ask(self, *calls: tuple[str, dict[str, Any]], thread: str = "t1") -> None:
-        """Tell the agent which calls to make."""
+        """Give the agent a list of calls to make."""
         await self.say(json.dumps(calls), thread=thread)
 
     async def say(self, text: str, *, thread: str = "t1") -> None:
-        """Tell the agent anything."""
+        """Send the agent a message."""
         await self.reviews.ask_agent("shop", thread, text, requester=DAN, origin=ORIGIN)
 
     async def approvals(self, thread: str = "t1") -> list[Approval]:
@@ -124,7 +124,7 @@ class Stack:
     async def decide(
         self, item: Item, decision: Decision | None = None, *, by: Reviewer = ANA
     ) -> Outcome:
-        """Decide an item as it stands."""
+        """Decide an item in its current version."""
         approval_id = item.id.rpartition(".")[0]
         loaded = await self.store.approvals.load(approval_id)
         assert loaded

@@ -1,7 +1,7 @@
-"""An agent of a shop for the tests: its model does what it is told, and tells it.
+"""An agent of a shop for the tests, with a scripted model.
 
-A person's message is a JSON list of calls; the model makes them all at once and then
-says what each came to. What tools do is written to a ledger file, one line an effect.
+A person's message is a JSON list of calls. The model makes them all at once and then
+repeats their results. The tools write their effects to a ledger file, one line each.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ is_bank_down = False
 
 
 class Obedient(ScriptedModel):
-    """A model that calls what the last person asked for, then repeats the results.
+    """A model that makes the calls of the last message, then repeats the results.
 
-    ``wait`` holds up every answer.
+    ``wait`` delays every answer.
     """
 
     wait: Callable[[], Awaitable[object]] | None = None
@@ -53,13 +53,13 @@ class Obedient(ScriptedModel):
 
 
 def obedient(wait: Callable[[], Awaitable[object]] | None = None) -> Obedient:
-    """Return a model that does what it is told, perhaps only after a while."""
+    """Return a scripted model, perhaps with a delay."""
     # Looked up at each reply, so that a test can listen in or break it.
     return Obedient(reply=lambda messages: answer(messages), wait=wait)  # noqa: PLW0108 - see above
 
 
 def answer(messages: list[BaseMessage]) -> AIMessage:
-    """Make the calls that the last person named, or repeat what they came to."""
+    """Make the calls of the last message, or repeat their results."""
     results: list[str] = []
     for message in reversed(messages):
         if isinstance(message, HumanMessage):
@@ -81,7 +81,7 @@ def answer(messages: list[BaseMessage]) -> AIMessage:
 
 
 def after_tools(results: list[str]) -> str:
-    """Say what every call of the turn came to."""
+    """Return the results of all calls of the turn as one text."""
     return " | ".join(results)
 
 
@@ -98,7 +98,7 @@ def ledger() -> list[str]:
 
 
 def die_at(point: str) -> None:
-    """Kill this process when it was told to die here."""
+    """Kill this process if the test chose this point."""
     if os.environ.get(DIE) == point:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -113,7 +113,7 @@ def refund(order: str, amount: float) -> str:
 
 @tool
 def email(to: str) -> str:
-    """Write to somebody; the mail system knows a key that it has seen."""
+    """Send a message; the mail system recognizes a key that it has seen."""
     note(f"email {to} {grant().idempotency_key[-12:]}")
     die_at("inside")
     return f"mailed {to}"

@@ -1,4 +1,4 @@
-"""Bring a thread forward by what its runner says of it, whatever runs it."""
+"""Advance a thread by the state that its runner reports."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ CUT_OFF = ThreadState(exists=True, has_tasks=True, is_cut_off=True, checkpoint="
 
 @dataclass
 class Scripted:
-    """A runner whose threads stand where the test says; it notes what is asked."""
+    """A runner with the states that the test sets; it records the requests."""
 
     state: ThreadState
     react: Callable[[Scripted], None] = lambda _: None
     asked: list[str] = field(default_factory=list[str])
 
     async def probe(self, thread: str) -> ThreadState:
-        """Say where the thread stands."""
+        """Return the state of the thread."""
         return self.state
 
     async def has_taken(self, thread: str, key: str) -> bool:
-        """Say whether the thread was started with this key last."""
+        """Return whether the thread was last started with this key."""
         return self.state.taken == key
 
     async def start(self, thread: str, text: str, *, key: str) -> None:

@@ -23,7 +23,7 @@ TWO = [["refund", {"order": "1", "amount": 5}], ["refund", {"order": "2", "amoun
 
 @tool
 async def delegate(task: str) -> str:
-    """Let another agent do something."""
+    """Call another agent that acts."""
     sample_tools.note(f"delegate {len(task)}")
     inner = sample_tools.graph()
     given = {"messages": [{"role": "user", "content": task}]}

@@ -1,4 +1,4 @@
-"""A question is the agent's word: only our own record makes an answer of it."""
+"""Only the gateway's record turns an agent's question into an answer."""
 
 from __future__ import annotations
 
@@ -184,7 +184,8 @@ async def test_a_doubt_is_answered_by_what_became_of_the_item(stack: Stack) -> N
         )
         answers = await answered(stack, question, thread="t1")
         assert answers.ready[question.id]["type"] == "rerun"
-    # They were written by hand: no script gave them the lifetime of what has ended.
+    # These records were written by hand, so no script gave them the lifetime of ended
+    # records.
     await lose_records(stack.store.conn)
 
 

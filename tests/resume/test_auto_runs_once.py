@@ -55,7 +55,7 @@ class Stage:
         self.has_begun = asyncio.Event()
 
     def tools(self) -> list[BaseTool]:
-        """Return tools that write to the ledger, and wait afterwards for `holds`."""
+        """Return tools that write to the ledger and then wait for `holds`."""
 
         async def effect(name: str) -> str:
             sample_tools.note(f"{name} {grant().idempotency_key[-12:]}")
@@ -80,19 +80,19 @@ class Stage:
 
         @tool
         async def delegate() -> str:
-            """Let another agent count."""
+            """Call another agent that counts."""
             inner = cast("Any", sample_tools.graph(count))
             state = await inner.ainvoke({"messages": [HumanMessage('[["count", {}]]')]})
             return str(state["messages"][-1].text)
 
         @tool
         async def ask_and_count() -> str:
-            """Ask somebody, and count."""
+            """Ask a person, then count."""
             return f"{interrupt('what?')}: {await effect('count')}"
 
         @tool
         async def consult() -> str:
-            """Let another agent ask somebody, and count."""
+            """Call another agent that asks a person, then count."""
             inner = cast("Any", sample_tools.graph(ask_and_count))
             question = '[["ask_and_count", {}]]'
             state = await inner.ainvoke({"messages": [HumanMessage(question)]})
@@ -100,7 +100,7 @@ class Stage:
 
         @tool
         def ask() -> str:
-            """Ask somebody."""
+            """Ask a person."""
             sample_tools.note("ask")
             return f"said {interrupt('what?')}"
 
@@ -116,14 +116,14 @@ class Stage:
             return await under_lease(self.store, self.at, work)
 
     async def start(self, name: str) -> LangGraphLocal:
-        """Let one process begin a call, and another one take its thread over."""
+        """One process begins a call, and another one takes its thread over."""
         first = self.runner()
         return await self.taken_over(
             lambda: first.start("t1", f'[["{name}", {{}}]]', key="k")
         )
 
     async def taken_over(self, work: Any) -> LangGraphLocal:
-        """Let one process come into a call, and another one take its thread over."""
+        """One process enters a call, and another one takes its thread over."""
         self.late = asyncio.create_task(self.under(work))
         await self.has_begun.wait()
         at = self.at
@@ -132,14 +132,14 @@ class Stage:
         return self.runner()
 
     async def words(self) -> str:
-        """Return what the agent said last."""
+        """Return the agent's last message."""
         return (await self.runner().probe("t1")).final_message
 
 
 @pytest.fixture
 async def stage(store: Store, tmp_path: Path) -> AsyncGenerator[Stage]:
-    # Who was replaced finds out when they write, and not before: these leases are
-    # renewed later than any test takes.
+    # A replaced process notices it at its next write: these leases are renewed later
+    # than any test ends.
     patient = Store(store.conn.url, secrets=SECRETS, lease_ms=120_000)
     async with _opened(patient, tmp_path / "checkpoints.db") as opened:
         yield opened

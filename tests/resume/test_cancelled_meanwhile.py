@@ -28,7 +28,7 @@ class SlowTask:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self, *_given: object) -> None:
-        """Wait to be stopped, then to be let go."""
+        """Wait for a cancellation, then for the release."""
         self._loop = asyncio.get_running_loop()
         try:
             self.is_begun.set()
@@ -38,13 +38,13 @@ class SlowTask:
             await self.may_end.wait()
 
     def let_go(self) -> None:
-        """Let the task end; it may run on another loop."""
+        """End the task, possibly from another event loop."""
         assert self._loop
         self._loop.call_soon_threadsafe(self.may_end.set)
 
 
 def job_held(store: Store) -> AbstractAsyncContextManager[object]:
-    """Return the block in which a worker holds a job."""
+    """Return the block in which a worker has a job."""
     queue = JobQueue(
         store.conn,
         store.keys_of_tenant("default"),

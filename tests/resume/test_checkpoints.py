@@ -1,4 +1,4 @@
-"""Threads are kept in SQLite or Postgres; what cannot be opened says so."""
+"""Threads are stored in SQLite or Postgres; an unusable database is refused."""
 
 from __future__ import annotations
 

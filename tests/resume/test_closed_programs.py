@@ -1,4 +1,4 @@
-"""Who waits for a thread is told at once that the program closes."""
+"""A program that closes ends every wait for a thread at once."""
 
 from __future__ import annotations
 

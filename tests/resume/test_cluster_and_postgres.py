@@ -27,7 +27,7 @@ THREADS = 6
 
 @asynccontextmanager
 async def gateway(cluster: Cluster, postgres: str) -> AsyncGenerator[Stack]:
-    """Run a gateway with a store and checkpoints of its own connections."""
+    """Run a gateway with separate connections to the store and the checkpoints."""
     store = Store(cluster.url, secrets=SECRETS, lease_ms=2000)
     await ensure_durable(store.conn)
     async with open_checkpoints(postgres) as saver:

@@ -21,12 +21,12 @@ NOW_OR_NEVER = load_policy("version: 1\n", "policy.yml")
 
 
 async def kept_of(stack: Stack, run: str) -> str:
-    """Return what the store holds of a run."""
+    """Return the stored fields of a run."""
     return text(await stack.store.conn.command("HGET", stack.keys.stalled, run))
 
 
 async def failed(stack: Stack, thread: str = "t2") -> str:
-    """Let the run of a thread fail; return its id."""
+    """Make the run of a thread fail; return its id."""
     at = ThreadRef(stack.keys, "shop", thread)
     left = RESUME.with_(thread=thread)
     await Retries(stack.store).failed(at, KeyError(), left=left)

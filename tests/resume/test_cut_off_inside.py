@@ -1,4 +1,4 @@
-"""An agent inside a tool has a name of its own, and its run is the one outside."""
+"""An agent inside a tool has a name, and belongs to the run of the outer agent."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def payer() -> Pregel[Any, Any, Any, Any]:
 
 @tool
 async def delegate(task: str) -> str:
-    """Let another agent do something."""
+    """Call another agent that acts."""
     inner = cast("Any", payer())
     state = await inner.ainvoke({"messages": [HumanMessage(task)]})
     return str(state["messages"][-1].text)
@@ -58,7 +58,7 @@ async def delegate(task: str) -> str:
 
 @tool("delegate")
 async def delegate_twice(task: str) -> str:
-    """Let an agent look first, and then another one pay."""
+    """Call an agent that looks something up, and then one that pays."""
     looking = cast("Any", sample_tools.graph())
     await looking.ainvoke({"messages": [HumanMessage(LOOK)]})
     paying = cast("Any", payer())
@@ -68,7 +68,7 @@ async def delegate_twice(task: str) -> str:
 
 @tool("delegate")
 async def delegate_both(task: str) -> str:
-    """Let two agents pay at once."""
+    """Call two agents at once, both of which pay."""
     given = {"messages": [HumanMessage(task)]}
     payers = [cast("Any", payer()) for _ in range(2)]
     ends = await asyncio.gather(*(one.ainvoke(given) for one in payers))
@@ -85,7 +85,7 @@ def flow() -> Pregel[Any, Any, Any, Any]:
 
 
 class Nested(Stack):
-    """A stack whose agent lets another one pay, auto-approved."""
+    """A stack whose agent calls another one that pays, auto-approved."""
 
     def __init__(self, store: Store, runner: LangGraphLocal) -> None:
         super().__init__(store, runner)
@@ -95,7 +95,7 @@ class Nested(Stack):
         return running(self.store, lambda: FREE, self.runners, **options)
 
     async def delegated(self) -> Item:
-        """Let the agent inside ask for a refund."""
+        """Make the inner agent request a refund."""
         await self.ask(("delegate", {"task": ONE}))
         [item] = await self.asked()
         assert item.ctx.agent == "payer"
@@ -110,12 +110,12 @@ class Nested(Stack):
 
 
 async def opened(stack: Stack, agent: str) -> bool:
-    """Say whether an agent asked for anything yet."""
+    """Return whether an agent has requested anything yet."""
     return any(item.ctx.agent == agent for item in await stack.items())
 
 
 async def _are_both_pending(stack: Stack) -> bool:
-    """Say whether both agents inside wait for a person."""
+    """Return whether both inner agents wait for a decision."""
     return await stack.states() == [ItemState.PENDING] * 2
 
 
@@ -238,7 +238,8 @@ async def test_a_click_while_a_new_message_comes_has_one_end(
     [ended] = await stack.states()
     refunds = [line for line in sample_tools.ledger() if line.startswith("refund")]
     if isinstance(outcome, Decided):
-        # Decided first: it was carried out before the message, or came to nothing.
+        # Decided first: it was executed before the message, or ended without an
+        # execution.
         assert ended in {ItemState.EXECUTED, ItemState.LAPSED}
     else:
         assert isinstance(outcome, Stale)

@@ -1,4 +1,4 @@
-"""What a person decides, the agent carries out and tells."""
+"""The agent carries out every decision and reports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thread that is deleted ends what waits in it, and its cards say so."""
+"""Deleting a thread ends its pending calls, and their cards show it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GRAPH = sample_tools.graph(delegate)
 
 @pytest.fixture
 async def tk(store: Store, tmp_path: Path) -> AsyncGenerator[Keyturn]:
-    """Give a program with an agent that lets another one pay."""
+    """Open a program with an agent that calls another one, which pays."""
     async with Keyturn(policy=FREE, url=store.conn.url, data_dir=tmp_path) as opened:
         yield opened
 
@@ -44,7 +44,7 @@ async def opened(tk: Keyturn) -> list[Approval]:
 
 
 async def states(tk: Keyturn) -> list[ItemState]:
-    """Return where the calls of the thread stand."""
+    """Return the states of the thread's calls."""
     return [item.state for approval in await opened(tk) for item in approval.items]
 
 
@@ -54,7 +54,7 @@ def given(calls: str) -> dict[str, Any]:
 
 
 async def waiting(tk: Keyturn) -> tuple[asyncio.Task[dict[str, Any]], Approval]:
-    """Let the agent inside ask; return the run, and what rests on its question."""
+    """Make the inner agent ask; return the run and the number of interrupts."""
     task = json.dumps([["delegate", {"task": ONE}]])
     run = asyncio.create_task(
         tk.run(GRAPH, given(task), thread_id="t1", agent="shop", timeout_s=60)

@@ -1,4 +1,4 @@
-"""Errors are known by class, status and cause, and never told in their own words."""
+"""Errors are classified by class, status and cause; their text is never repeated."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ async def test_who_asked_has_to_be_a_person(opened: Open) -> None:
 
 @pytest.mark.parametrize("user", ["", "ana@example.com", "@ana", "Ana", "S0ANA"])
 async def test_who_asked_has_to_have_an_id_of_slack(opened: Open, user: str) -> None:
-    """By another name nobody would be kept from approving."""
+    """Another name would allow the requester to approve."""
     who = Person(team="T0", user=user)
     async with opened() as tk:
         with pytest.raises(ValueError, match="not an id of a Slack user"):
@@ -187,7 +187,7 @@ async def test_who_asked_has_to_have_an_id_of_slack(opened: Open, user: str) -> 
 
 @pytest.mark.parametrize("team", ["T0", "", "E0ORGANIZATION"])
 async def test_who_asked_cannot_approve(opened: Open, team: str) -> None:
-    """Whatever workspace a program names: bots know people by their own."""
+    """A program's workspace is ignored: bots identify people by their own."""
     async with opened() as tk:
         run = asyncio.create_task(
             tk.run(

@@ -38,9 +38,9 @@ async def test_what_happened_is_signed_when_the_gateway_has_stopped(
     assert (found.problems, found.unsigned) == ([], 0)
     assert found.size == files.size >= 3
     names = [event.name async for event in store.audit(keys).entries()]
-    # Which keys sign is told once, and again only where others do.
+    # The signing keys are logged once, and again only if they change.
     assert names.count(EventName.KEYS_CHANGED) == 1
     assert len(files.notes()) >= 2
-    # The folder tells who acted and why, where it has segments.
+    # If there are segments, the folder has the actor and the reason.
     assert files.folder.stat().st_mode & 0o077 == 0
     assert all(path.stat().st_mode & 0o077 == 0 for path in files.folder.iterdir())

@@ -40,21 +40,21 @@ async def tk(
 
 @pytest.fixture
 def provider(monkeypatch: pytest.MonkeyPatch) -> Provider:
-    """Let the shop's model answer through a provider."""
+    """Give the shop's model a provider that can fail."""
     found = Provider()
     monkeypatch.setattr(sample_tools, "after_tools", found.answer)
     return found
 
 
 async def kept(tk: Keyturn) -> StalledRun | None:
-    """Return what is kept of the run."""
+    """Return the stored fields of the run."""
     keys = tk.store.keys_of_tenant("default")
     run = keys.stalled_run("shop", "t1")
     return await tk.store.stalled.find(keys, run)
 
 
 def words(values: dict[str, Any]) -> str:
-    """Return what the agent said last."""
+    """Return the agent's last message."""
     return str(values["messages"][-1].text)
 
 

@@ -1,4 +1,4 @@
-"""The embedded store of a program or a service may die; what it kept goes on."""
+"""The embedded store of a program or a service may die; its data survives."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Pause, kill or cut off a gateway at any await of a step: nothing doubles or forks.
 
-Two gateways share a store and a Postgres. Whatever one of them sends to either is a
-point; from a chosen one on it sends nothing more, while the other takes its threads
-over. Between two points it only computes: nobody outside can tell these places apart.
+Two gateways share a store and a Postgres. Each request of one of them to either is a
+point. From a chosen point on it sends nothing more, while the other takes its threads
+over. Between two points it only computes, so no other process can see a difference.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Kind = Literal["stop", "kill", "cut"]
 
 @tool
 def ping() -> str:
-    """Ping; people are told where the policy says so."""
+    """Ping; the policy notifies a channel."""
     sample_tools.note("ping")
     return "pinged"
 
@@ -55,7 +55,7 @@ _is_first: ContextVar[bool] = ContextVar("is_first", default=False)
 
 
 class Halt:
-    """Hold up one gateway from its nth point on."""
+    """Stop one gateway at its nth point."""
 
     def __init__(self, kind: Kind, at: int) -> None:
         self.kind = kind
@@ -87,7 +87,7 @@ class Halt:
 
 @asynccontextmanager
 async def gateway(url: str, database: str) -> AsyncGenerator[Stack]:
-    """Open a gateway with connections of its own; nobody works in it yet."""
+    """Open a gateway with separate connections, without a worker."""
     store = Store(url, secrets=SECRETS, lease_ms=LEASE_MS)
     async with open_checkpoints(database) as saver:
         runner = LangGraphLocal(attached(sample_tools.graph(ping), saver), agent="shop")
@@ -98,10 +98,10 @@ async def gateway(url: str, database: str) -> AsyncGenerator[Stack]:
 
 
 async def decide_all(stack: Stack, kind: Kind) -> None:
-    """Approve what waits, and reconcile what is in doubt, until the thread has ended.
+    """Approve pending calls, and reconcile calls in doubt, until the thread has ended.
 
-    Whether a call ran is known of a killed process. One that is paused may still run
-    it, so nobody may say "again"; nor of a call that nobody was asked about.
+    For a killed process it is known whether a call ran. A paused one may still run it,
+    so nobody may choose "run again"; the same applies to a call without an approval.
     """
     for item in await stack.items():
         if item.is_pending:
@@ -124,7 +124,8 @@ async def test_whatever_halts_a_gateway_nothing_doubles_or_forks(
     at: int,
 ) -> None:
     halt, database = Halt(kind, at), fresh_database(postgres)
-    # Who is halted inside its transaction holds up the other one for so long.
+    # A process that is paused inside its transaction blocks the other one for this
+    # long.
     monkeypatch.setattr(fence_tables, "_PAUSE_MS", 500)
     for name in ("command", "transaction", "evalsha"):
         real = getattr(Connection, name)

@@ -21,10 +21,10 @@ from tests.bot.bot_stack import RULES, Stack
 
 
 class Failover:
-    """A store of which one call of the task that starts fails.
+    """A store that fails one call of the starting task.
 
     Attributes:
-        asked: how many calls there were.
+        asked: number of calls so far.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, at: int = 0) -> None:

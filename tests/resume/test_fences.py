@@ -74,7 +74,7 @@ def runner(saver: Saver, step: asyncio.Event | None = None) -> LangGraphLocal:
 
 
 async def take_away(store: Store, at: ThreadRef) -> None:
-    """Let a lease end in the store, as if its holder had been paused for long."""
+    """End a lease in the store, as if its owner had been paused for long."""
     await store.conn.command("DEL", at.keys.lease(at.agent, at.thread))
 
 

@@ -85,7 +85,7 @@ def asking(inner: Any) -> BaseTool:
 
     @tool
     def ask(question: str) -> str:
-        """Ask somebody."""
+        """Ask a person."""
         return str(inner.invoke({"messages": [("user", question)]}))
 
     return ask
@@ -113,7 +113,7 @@ def node_with_an_agent(state: MessagesState) -> MessagesState:
 
 
 class Asking(BaseTool):
-    """A tool that holds its agent."""
+    """A tool with an agent as attribute."""
 
     name: str = "ask"
     description: str = "Ask."
@@ -223,7 +223,7 @@ async def test_a_tool_behind_any_of_many_methods_is_seen(count: int) -> None:
 
 
 class Wrapping(ApprovalMiddleware):
-    """A gate of somebody's own."""
+    """A gate that the project does not know."""
 
 
 GATED: dict[str, Callable[[], Any]] = {

@@ -1,4 +1,4 @@
-"""A setting names a graph; what is wrong with it is said in one sentence."""
+"""A setting names a graph; an unusable one is explained in one sentence."""
 
 from __future__ import annotations
 

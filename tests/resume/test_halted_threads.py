@@ -1,4 +1,4 @@
-"""Breakpoints hold wherever they stand, and a limit is reached once."""
+"""Breakpoints work at every node, and a recursion limit is reached once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LIMIT = 12
 
 @pytest.fixture
 async def tk(store: Store, tmp_path: Path) -> AsyncGenerator[Keyturn]:
-    """Give a Keyturn in which time between attempts is short."""
+    """Open a Keyturn with short pauses between attempts."""
     url = store.conn.url
     async with Keyturn(
         policy=RULES, url=url, data_dir=tmp_path, retries=AT_ONCE
@@ -52,7 +52,7 @@ def danger(_state: object) -> dict[str, Any]:
 
 
 async def hidden(state: MessagesState) -> dict[str, Any]:
-    """Run a graph that nobody can see from outside."""
+    """Run a graph that is not visible from outside."""
     graph = cast("Any", HIDDEN["graph"])
     return cast("dict[str, Any]", await graph.ainvoke(state))
 
@@ -122,7 +122,7 @@ async def test_a_breakpoint_that_cannot_be_seen_holds_all_the_same(
             await tk.run(graph, given, thread_id="t1", agent="shop")
     runner = await tk._runner(graph, "shop")  # pyright: ignore[reportPrivateUsage] - to be a worker of another process
     runners = Runners({"shop": runner})
-    # On the store of its own: another secret could verify nothing that it wrote.
+    # A separate store: another secret could verify none of its records.
     await Recovery(tk.store, runners).recover(is_only_process=False)
     await idle(tk)
 
@@ -167,7 +167,7 @@ async def test_an_answer_for_one_branch_runs_no_other_through_its_breakpoint(
 
 
 def restless() -> ScriptedModel:
-    """Return a model that calls what it was told, then looks things up for ever."""
+    """Return a model that makes the given calls, then looks things up for ever."""
 
     def reply(messages: list[BaseMessage]) -> AIMessage:
         times = len(model.seen)

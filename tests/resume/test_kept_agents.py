@@ -35,7 +35,7 @@ async def tk(store: Store, tmp_path: Path) -> AsyncGenerator[Keyturn]:
 
 
 def obeying(messages: list[Any]) -> AIMessage:
-    """Pay what was asked for last, then say what it came to."""
+    """Make the last requested payment, then report its result."""
     last = messages[-1]
     if last.type == "tool":
         return AIMessage(last.text)
@@ -59,11 +59,11 @@ def named(graph: Any, name: str) -> Any:
 
 
 def lead(inner: dict[str, Any], *turns: AIMessage, **options: Any) -> Any:
-    """Return an agent whose tool asks other agents; the policy lets it."""
+    """Return an agent whose tool calls other agents; the policy allows it."""
 
     @tool
     async def look_up(order: str) -> str:
-        """Let another agent pay."""
+        """Call another agent that pays."""
         end = await inner[order].ainvoke({"messages": [("user", order)]})
         return str(end["messages"][-1].text)
 
@@ -107,7 +107,7 @@ async def test_two_that_share_a_state_side_by_side_are_refused_and_run_nothing(
         await tk.run(outer, GO, thread_id="t1", agent="shop", timeout_s=60)
 
     assert RUNS == []
-    # Whichever came first may have asked; nothing is lost behind anybody's back.
+    # Either one may have asked first; no message is lost.
     states = {item.state for item in await items_of(tk, "t1")}
     assert states <= {ItemState.PENDING, ItemState.WITHDRAWN}
 

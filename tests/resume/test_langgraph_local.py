@@ -1,4 +1,4 @@
-"""What LangGraph says is passed on in our words."""
+"""LangGraph's states and errors are translated for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each attempt is spent once, and what is not used can be claimed again."""
+"""Each attempt is spent once, and an unused one can be claimed again."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ FIRST = Attempt("ap_1", 0, 1, "a")
 
 @dataclass
 class Place:
-    """Where a ledger is, and what starts processes on it."""
+    """The place of a ledger, and a function that starts processes on it."""
 
     name: str
     started: Started
     folder: Path
 
     def rows(self, statement: str, *values: object) -> list[tuple[object, ...]]:
-        """Run a statement beside the ledger."""
+        """Run a statement on the ledger's database."""
         if is_postgres(self.name):
             with psycopg.connect(self.name, autocommit=True) as own:
                 found = own.execute(statement.replace("?", "%s").encode(), values)
@@ -171,7 +171,7 @@ async def test_all_calls_of_a_card_start_at_once(place: Place) -> None:
     assert (kinds.count(Claimed), kinds.count(Busy)) == (5, 15)
 
 
-# What is between the ledger and Redis
+# The difference between the ledger and Redis
 
 
 @pytest.mark.parametrize("outcome", ["written", "moved", "away", "lease lost"])
@@ -234,7 +234,7 @@ async def test_a_claim_that_is_granted_again_is_not_given_back(place: Place) -> 
 async def test_a_process_that_dies_in_between_leaves_a_call_in_doubt(
     place: Place,
 ) -> None:
-    """Nothing is lost and nothing runs twice: people say whether it runs again."""
+    """Nothing is lost and nothing runs twice: people decide whether it runs again."""
     async with place.started(SHORT_MS) as store:
         life = Life(ServiceHarness(store))
         await life.asks()
@@ -255,7 +255,7 @@ async def test_a_process_that_dies_in_between_leaves_a_call_in_doubt(
 
 
 async def test_people_who_let_a_restored_call_run_are_asked_once(place: Place) -> None:
-    """They were told that it may have run; the ledger does not ask them again."""
+    """People were informed that it may have run; the ledger does not ask again."""
     async with place.started() as store:
         life = Life(ServiceHarness(store))
         await life.asks()

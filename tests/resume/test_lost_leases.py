@@ -111,7 +111,7 @@ async def test_a_tool_ends_and_is_recorded_after_its_lease_ended(
             await decide(tk, item)
         await eventually(has_begun)
         if name == "long":
-            # The next holder finds a call that runs: it waits, and asks nobody.
+            # The next owner finds a running call: it waits, and opens no new request.
             await store.conn.command("DEL", lease)
             await eventually(is_taken_again)
         ends.set()

@@ -1,4 +1,4 @@
-"""A call that nobody could make sense of does not stop the rest of its turn."""
+"""An unreadable call does not stop the rest of its turn."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def place(stack: Stack) -> ThreadRef:
 
 
 async def aged(stack: Stack) -> None:
-    """Let everything that is kept of the run have happened long ago."""
+    """Move all times of the run into the distant past."""
     keys, conn, run = stack.keys, stack.store.conn, place(stack).run
     row = json.loads(text(await conn.command("HGET", keys.stalled, run)))
     moments = {name: row[name] - OLD_MS for name in row if name.endswith("_ms")}
@@ -37,12 +37,12 @@ async def aged(stack: Stack) -> None:
 
 
 async def parked(stack: Stack) -> None:
-    """Let the run fail for a reason that cannot pass."""
+    """Make the run fail with a permanent error."""
     await Retries(stack.store).failed(place(stack), KeyError(), left=RESUME)
 
 
 async def is_kept(stack: Stack) -> bool:
-    """Let a process look what is old; say whether the run is still there."""
+    """Remove old runs in another process; return whether the run still exists."""
     await Retries(stack.store).forget_old(stack.keys)
     found = await stack.store.stalled.find(stack.keys, place(stack).run)
     return found is not None

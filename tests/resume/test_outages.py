@@ -62,7 +62,7 @@ async def test_a_killed_store_loses_no_decision_and_the_worker_finds_it_again(
             await first.__aexit__(None, None, None)
 
             starting = asyncio.create_task(engines.enter_async_context(second))
-            async with stack.working():  # nobody is there yet
+            async with stack.working():  # no worker has started yet
                 await starting
                 assert await stack.words() == "refunded 78291 899"
                 await stack.idle()

@@ -133,7 +133,7 @@ async def test_a_jump_past_the_tools_leaves_no_card_behind(tk: Keyturn) -> None:
 
 
 class Invoking(AgentMiddleware[Any, Any, Any]):
-    """Runs the tool itself and passes by every hook after its own."""
+    """Runs the tool itself and skips all inner hooks."""
 
     async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
         del handler

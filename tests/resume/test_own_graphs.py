@@ -67,7 +67,7 @@ def agent(*tools: BaseTool, **options: Any) -> Graph:
 
 
 def graph_of(user: str, **options: Any) -> Graph:
-    """Make the graph of one request: its tool holds the user's credentials."""
+    """Build the graph of one request: its tool contains the user's credentials."""
 
     @tool
     def pay(order: str) -> str:

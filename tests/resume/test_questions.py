@@ -1,4 +1,4 @@
-"""An agent asks people, and goes on with what they answer."""
+"""An agent asks people, and continues with their answers."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ async def test_an_unanswered_question_ends_with_its_defaults(shop: Stack) -> Non
     async with shop.working():
         await shop.ask(asking(EXTRAS, NAME))
         [item] = await shop.asked()
-    # While nobody reads it: the record is sealed anew only after it was written.
+    # While no reader is active: the record is sealed again only after a write.
     approval_id = item.id.rpartition(".")[0]
     await shop.store.conn.transaction(
         ["HSET", shop.keys.head(approval_id), "expires", 1],

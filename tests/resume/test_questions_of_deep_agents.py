@@ -1,4 +1,4 @@
-"""A deep agent asks people itself; its subagents are refused, and nobody is asked."""
+"""A deep agent asks people itself; its subagents' questions are refused."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def deep(store: Store, tmp_path: Path) -> AsyncGenerator[Stack]:
 
 
 def delegating(*calls: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
-    """Return a call that lets a subagent make these calls."""
+    """Return a call with which a subagent makes these calls."""
     told = {"description": json.dumps(calls), "subagent_type": "general-purpose"}
     return "task", told
 

@@ -1,4 +1,4 @@
-"""What one side lost is found from the other, ended with an answer, and told."""
+"""Losses of one side are found from the other, answered, and reported."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def problems(stack: Stack) -> list[str]:
 
 
 async def waits(stack: Stack, thread: str = "t1") -> None:
-    """Let a thread rest on the question about a refund."""
+    """Bring a thread to its interrupt for a refund."""
     async with stack.working():
         await stack.ask(REFUND, thread=thread)
         await stack.asked(thread=thread)
@@ -47,7 +47,7 @@ async def waits(stack: Stack, thread: str = "t1") -> None:
 
 
 async def all_ended(stack: Stack) -> bool:
-    """Say whether nothing waits in the store any more."""
+    """Return whether the store has no more pending items."""
     return not await stack.store.approvals.scheduled(stack.keys)
 
 
@@ -80,7 +80,7 @@ async def test_an_approved_call_whose_thread_is_gone_ends_at_the_next_start(
         await stack.decide(item)
     forget_checkpoints(tmp_path)
 
-    # As ten minutes later: nobody used other checkpoints in the meantime.
+    # As after ten minutes: nobody used other checkpoints in between.
     await store.conn.command("DEL", stack.keys.restore_counters)
     async with open_stack(store, file) as stack:
         assert await problems(stack) == [recovery.THREAD_GONE] * 2

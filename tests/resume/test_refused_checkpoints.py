@@ -61,7 +61,7 @@ def _counted(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[None]:
 async def test_where_the_checkpoint_alone_is_refused_its_answer_is_kept(
     store: Store, path: Path, others: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LangGraph keeps what a task came to before the checkpoint that follows."""
+    """LangGraph stores a task's result before the next checkpoint."""
     opened = _counted(store, monkeypatch)
     async with open_stack(store, path) as stack:
         others(REFUSES.format("checkpoints"))

@@ -47,7 +47,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Cut:
-    """What stands between the program and its gateway: a network that can be cut."""
+    """A network between the program and its gateway, which can be cut."""
 
     def __init__(self) -> None:
         self.is_cut = False

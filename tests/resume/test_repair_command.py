@@ -35,14 +35,14 @@ policy: {version: 1}
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """Write the settings of a gateway whose data is beside them."""
+    """Write the settings of a gateway with its data in the same folder."""
     path = tmp_path / "keyturn.yml"
     path.write_text(SETTINGS)
     return path
 
 
 async def told(config: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """Run the command, and return what it printed."""
+    """Run the command, and return its output."""
     capsys.readouterr()
     given = ["--config", str(config), "repair", *words]
     code = await asyncio.to_thread(cli.run, given, {**ENV, "NO_COLOR": "1"})

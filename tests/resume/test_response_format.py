@@ -1,4 +1,4 @@
-"""An agent's structured answer comes back as its own type."""
+"""An agent's structured answer is returned with its type."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def copied(folder: Path, part: str) -> None:
 
 
 def restored(folder: Path, part: str) -> None:
-    """Put the copy of one side in the place of what is there."""
+    """Replace the data of one side with its copy."""
     for found in folder.glob(f"{part}*"):
         shutil.rmtree(found) if found.is_dir() else found.unlink()
     for kept in (folder / "copy").glob(f"{part}*"):
@@ -59,7 +59,7 @@ def restored(folder: Path, part: str) -> None:
 
 
 async def waits(stack: Stack) -> None:
-    """Let the thread rest on its question."""
+    """Bring the thread to its interrupt."""
     async with stack.working():
         await stack.ask(REFUND)
         await stack.asked()
@@ -67,7 +67,7 @@ async def waits(stack: Stack) -> None:
 
 
 async def runs(stack: Stack) -> None:
-    """Approve the call, and let it run to the end."""
+    """Approve the call, and run it to the end."""
     async with stack.working():
         [item] = await stack.items()
         await stack.decide(item)
@@ -76,7 +76,7 @@ async def runs(stack: Stack) -> None:
 
 
 async def until(stack: Stack, states: list[ItemState]) -> None:
-    """Wait until the calls of the thread stand so."""
+    """Wait until the thread's calls have these states."""
 
     async def is_so() -> bool:
         return await stack.states() == states
@@ -132,13 +132,13 @@ async def test_what_an_older_store_calls_approved_is_doubted_and_not_run(
 
 
 async def consistency_of(stack: Stack) -> Consistency:
-    """Say how the two sides of a gateway stand to each other."""
+    """Return how the two sides of a gateway relate."""
     assert stack.saver
     return await RestoreDetector(stack.store, stack.saver).compare()
 
 
 async def live_on(folder: Path) -> None:
-    """Let both sides get marks that no copy has."""
+    """Give both sides marks that no copy has."""
     async with on_disk(folder) as stack:
         assert stack.saver
         for _ in range(20):

@@ -36,7 +36,7 @@ async def failed(stack: Stack, times: int = 1) -> Item:
 
 
 async def charge(stack: Stack) -> Item:
-    """Have a charge approved that fails beside an e-mail that is sent."""
+    """Approve a charge, which fails, and an e-mail, which is sent."""
     await stack.ask(CHARGE, EMAIL)
     charging, email = await stack.asked(2)
     await stack.decide(email)

@@ -95,7 +95,7 @@ async def test_a_call_that_is_handled_twice_is_asked_about_once_and_runs_once(
 async def test_a_tool_is_not_run_again_after_an_outage_of_an_agent_inside_it(
     tk: Keyturn,
 ) -> None:
-    """It has begun, and nobody but people can say what it came to."""
+    """It has begun, and only people can determine its result."""
     begun: list[str] = []
     bank = Bank(1)
     inner = agent(bank, Twice())
@@ -103,7 +103,7 @@ async def test_a_tool_is_not_run_again_after_an_outage_of_an_agent_inside_it(
 
     @tool
     async def charge(order: str) -> str:
-        """Charge, then let another agent pay."""
+        """Charge, then call another agent that pays."""
         begun.append(order)
         return str((await inner.ainvoke({"messages": [("user", order)]}))["messages"])
 

@@ -41,7 +41,7 @@ class Provider:
         self.calls = 0
 
     def answer(self, results: list[str]) -> str:
-        """Say what every call came to, unless the provider is away."""
+        """Return the results of all calls, unless the provider fails."""
         if self.error is not None:
             self.calls += 1
             raise self.error
@@ -58,14 +58,14 @@ class Provider:
 
 @pytest.fixture
 def provider(monkeypatch: pytest.MonkeyPatch) -> Provider:
-    """Let the shop's model answer through a provider."""
+    """Give the shop's model a provider that can fail."""
     found = Provider()
     monkeypatch.setattr(sample_tools, "after_tools", found.answer)
     return found
 
 
 async def stalled(stack: Stack) -> StalledRun | None:
-    """Return what is kept of the thread's run."""
+    """Return the stored fields of the thread's run."""
     run = stack.keys.stalled_run("shop", "t1")
     return await stack.store.stalled.find(stack.keys, run)
 
@@ -84,7 +84,7 @@ async def until_stalled(stack: Stack, state: RunState) -> StalledRun:
 
 
 async def names_told(stack: Stack) -> list[str]:
-    """Return the names of the run's own events, in order, but for its beginning."""
+    """Return the names of the run's events in order, except for its start."""
     found = await announced(stack.store.conn, stack.keys)
     names = [one.name.value for one in found if one.name.value.startswith("run.")]
     return [name for name in names if name != "run.started"]
@@ -263,8 +263,8 @@ async def test_no_run_waits_for_a_message_whose_job_was_put_back_as_what_was_lef
     await queue.later(Delivery(second.id, resume), delay_ms=0)
 
     await retries.record_resumed(at, await delivered(stack), stack.runner)
-    # A message that was given is not queued again: a worker that took its job would
-    # find the thread busy and put it back as what was left, and so on.
+    # A delivered message is not queued again: a worker with its job would find the
+    # thread busy and put the job back, again and again.
     assert await queue.depth() == (0 if was_given else 1)
     if not was_given:
         last = await delivered(stack)
@@ -390,7 +390,7 @@ async def test_a_run_in_which_an_approval_ends_during_an_outage_says_so(
 
 
 async def lapse(stack: Stack, item_id: str) -> None:
-    """Let an authorization end now, and wait until it did."""
+    """End an authorization now, and wait until it has lapsed."""
     head = stack.keys.head(item_id.rpartition(".")[0])
     await stack.store.conn.command("HSET", head, "0:l", "1")
     await stack.store.conn.command(
@@ -452,7 +452,7 @@ async def test_a_dropped_run_ends_its_calls_and_a_new_message_begins_anew(
         calls = provider.calls
 
         async def is_dropped() -> bool:
-            # The worker that parked it may hold the thread for a moment longer.
+            # The worker that parked it may own the thread for a moment longer.
             with suppress(ThreadUnavailable):
                 return await stack.reviews.runs.drop(parked, "T0/U0ANA")
             return False

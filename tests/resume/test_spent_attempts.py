@@ -1,4 +1,4 @@
-"""Whatever older records are put back into Redis, no attempt runs twice."""
+"""No attempt runs twice, even if older records are put back into Redis."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ Copy = list[tuple[bytes, int, bytes]]
 
 
 async def copied(store: Store) -> Copy:
-    """Return all of Redis: keys, for how long they live, and what is in them."""
+    """Return all of Redis: keys with their lifetimes and values."""
     found: Copy = []
     for key in cast("list[bytes]", await store.conn.command("KEYS", "*")):
         dump, left_ms = await store.conn.transaction(["DUMP", key], ["PTTL", key])
@@ -232,7 +232,7 @@ async def run_again(life: Life) -> None:
 
 
 async def not_run_again(life: Life) -> None:
-    """People let it run again, and it lapsed."""
+    """People allowed another run, and it lapsed."""
     await executing(life)
     await life.silent()
     await life.found(Finding.RERUN)
@@ -305,7 +305,7 @@ async def answer(harness: ServiceHarness, claim: ClaimRequest) -> ClaimReply:
 async def test_no_older_record_runs_a_call_again(
     started: Started, life: Callable[[Life], Awaitable[None]]
 ) -> None:
-    """By a process that has just started, with a policy that would let it run."""
+    """A newly started process claims it, with a policy that would allow it."""
     async with started() as store:
         lived = Life(ServiceHarness(store))
         await life(lived)
@@ -403,7 +403,7 @@ InABot = Callable[[Click], Awaitable[None]]
 
 
 class Clicks:
-    """A bot in which a person has clicked once it has started."""
+    """A bot in which a person has clicked after its start."""
 
     team_id = "T0"
 
@@ -422,7 +422,7 @@ class Clicks:
 def in_a_bot(
     store: Store, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> InABot:
-    """Return what starts `keyturn bot` on the same databases, and clicks in it."""
+    """Return a function that starts `keyturn bot` on the same databases and clicks."""
     config = tmp_path / "keyturn.yml"
     policy = yaml.safe_load(ALLOWING)
     config.write_text(yaml.safe_dump({"policy": policy, "checkpoints": place}))

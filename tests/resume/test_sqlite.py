@@ -45,16 +45,16 @@ def file(tmp_path: Path) -> Path:
 
 
 async def other_process(file: Path, thread: str) -> None:
-    """Let another process open the file, keep a thread, and close it."""
+    """Open the file in another process, write a thread, and close it."""
     program = "tests.resume.checkpoint_process"
     process = await asyncio.to_thread(Forked, program, str(file), thread)
     assert await asyncio.to_thread(process.wait) == 0
 
 
 async def threads_in(file: Path) -> int:
-    """Count the threads of a file that is whole, in a process of its own.
+    """Check the file in a separate process, and count its threads.
 
-    A look from this one would close a descriptor that this one needs.
+    A check in this process would close a descriptor that is still needed.
     """
     code = (
         "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]);"
@@ -337,7 +337,7 @@ async def test_threads_are_read_while_a_write_waits_for_another_process(
     async with open_checkpoints(str(file)) as opened:
         saver = fenced(opened)
         await keep_step(saver, "t1")
-        # As another process would: SQLite lets one connection write at a time.
+        # As another process would: SQLite allows one writer at a time.
         with closing(sqlite3.connect(file)) as other:
             other.execute("BEGIN IMMEDIATE")
             writing = asyncio.create_task(keep_step(saver, "t2"))

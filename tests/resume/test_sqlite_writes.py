@@ -66,7 +66,7 @@ async def put(
 
 
 async def known(clone: Any, *leases: Lease) -> None:
-    """Let the database know these leases."""
+    """Store these leases in the database."""
     for lease in leases:
         with holding(lease):
             await clone.aget_tuple(place(lease.key.partition(":")[2]))

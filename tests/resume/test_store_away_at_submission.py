@@ -54,7 +54,7 @@ async def test_a_call_is_asked_about_when_the_store_is_back(
     assert cut.left == 0
     assert len(sample_tools.ledger()) == 1
     assert await stack.events(EventName.RUN_WAITING)
-    # What the lost answers were about ended; nobody can decide it any more.
+    # The calls with lost answers have ended; no one can decide them any more.
     states = [one.state for one in await stack.items()]
     assert states.count(ItemState.EXECUTED) == 1
     assert not {ItemState.PENDING, ItemState.AUTHORIZED} & set(states)

@@ -75,7 +75,7 @@ async def test_a_call_that_is_now_forbidden_does_not_run_and_the_agent_is_told(
 async def test_a_call_that_went_back_runs_once_when_others_approve_it(
     stack: Stack, who: Reviewer
 ) -> None:
-    """The same person may approve it again when the policy lets them again."""
+    """The same person may approve it again once the policy allows it again."""
     await approved_then(stack, OTHERS)
 
     async with stack.working():

@@ -1,4 +1,4 @@
-"""What another library asks is told with its question, and comes to an end."""
+"""An interrupt of another library is shown with its question, and ends."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ async def stack(store: Store, tmp_path: Path) -> AsyncGenerator[Stack]:
 
 
 async def told(stack: Stack, name: EventName) -> Event:
-    """Wait until people are told something of the run; return it."""
+    """Wait for a notification about the run; return it."""
 
     async def is_so() -> bool:
         return bool(await stack.events(name))
@@ -177,7 +177,7 @@ async def test_it_is_told_once_however_often_the_thread_is_looked_at(
         await stack.store.queue(stack.keys).put(resume())
 
         async def is_taken() -> bool:
-            # What is left is the job that ends the question.
+            # The job that ends the question remains.
             length = await stack.store.conn.command("XLEN", stack.keys.jobs)
             return length == 0
 

@@ -21,7 +21,7 @@ EMAIL = ("email", {"to": "ana@example.org"})
 
 
 async def expire(stack: Stack) -> None:
-    """Move the clock: let the deadline of all approvals have passed."""
+    """Move the clock past the deadline of all approvals."""
     for approval in await stack.approvals():
         await stack.store.conn.transaction(
             ["HSET", stack.keys.head(approval.id), "expires", 1],

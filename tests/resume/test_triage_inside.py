@@ -50,7 +50,7 @@ CALL: dict[str, Any] = {
 
 
 class Eyes:
-    """Triage that raises everything, and remembers in which loop it was asked."""
+    """Triage that raises every call, and records its event loop."""
 
     def __init__(self) -> None:
         self.loops: list[asyncio.AbstractEventLoop] = []

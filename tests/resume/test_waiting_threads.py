@@ -28,7 +28,7 @@ class State(TypedDict):
 
 
 def node(state: State) -> dict[str, str]:
-    """Ask, or say nothing."""
+    """Make a call, or answer nothing."""
     return {"said": str(interrupt("well?")) if state["asks"] else ""}
 
 

@@ -1,4 +1,4 @@
-"""A worker survives what goes wrong around it, and lets time pass whatever happens."""
+"""A worker survives the failures around it, and notices that time has passed."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_a_store_that_fails_in_the_middle_leaves_the_job_to_be_tried_again
 async def test_a_process_knows_which_threads_it_runs(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who stops it reads what is waited for."""
+    """A caller that stops it reads the reason for the wait."""
     at_work, seen = stack.store.threads.at_work, list[set[tuple[str, str]]]()
     start = stack.runner.start
 
@@ -132,7 +132,7 @@ async def test_time_passes_whatever_fails() -> None:
 async def decide_two_amid_the_run_of_one(
     stack: Stack, is_running: asyncio.Event
 ) -> None:
-    """Let three calls be asked for; decide two while the answer of one is resumed."""
+    """Request three calls; decide two while the first answer is resumed."""
     await stack.ask(*(("refund", {"order": n, "amount": 5.0}) for n in "123"))
     first, *others = await stack.asked(3)
     await stack.decide(first)

@@ -25,7 +25,7 @@ app = FastAPI()
 
 @app.get("/look_up/{order}")
 async def look_up(order: str) -> dict[str, str | int]:
-    """Ask the agent to look up an order, in a thread of its own."""
+    """Have the agent look up an order, in a separate thread."""
     asked = {
         "messages": [
             {"role": "user", "content": f'[["look_up", {{"order": "{order}"}}]]'}

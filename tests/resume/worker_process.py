@@ -1,8 +1,9 @@
-"""Be a worker in a process of its own, until SIGTERM, or a chosen death.
+"""A worker in a separate process, until SIGTERM or a chosen death.
 
 Usage: worker_process.py STORE_URL CHECKPOINTS LEASE_MS
-``SHOP_DIE`` names where it kills itself: opened, second_question, before_claim,
-claimed, inside, finished.
+
+``SHOP_DIE`` names the point where it kills itself: opened, second_question,
+before_claim, claimed, inside, finished.
 """
 
 from __future__ import annotations

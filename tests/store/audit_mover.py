@@ -1,7 +1,7 @@
-"""Move one segment in a process of its own, and be killed at one of its steps.
+"""Move one segment in a separate process, which is killed at one of its steps.
 
-The steps are what leaves a trace: each `open` and `fsync`, the rename, and each write
-to the store.
+The steps are those that leave a trace: each `open` and `fsync`, the rename, and each
+write to the store.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Each audit entry says by its seal that one of our processes wrote it."""
+"""The seal of an audit entry proves that one of our processes wrote it."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def house(
 async def write(
     house: AuditHarness, names: list[str], *, age_ms: int = 2 * 3_600_000
 ) -> None:
-    """Write entries as of some time ago, each about an approval."""
+    """Write entries with an earlier time, each about an approval."""
     conn, keys = house.store.conn, house.keys
     at_ms = await conn.now_ms("") - age_ms
     rows: list[list[Argument]] = []
@@ -219,7 +219,7 @@ async def test_whole_segments_are_removed_when_their_time_is_over(
 
     assert segments(house.files) == [(800, 1200)]
     assert await listed(house) == NAMES[800:1210]
-    # Who was in the middle of it goes on behind what is gone, without an error.
+    # A reader in the middle of it continues after the removed part, without an error.
     assert (seen + await names_of(reading))[-410:] == NAMES[800:1210]
 
 

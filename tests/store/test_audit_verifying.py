@@ -308,7 +308,7 @@ def flip_segment(bench: Bench) -> tuple[Evidence, range]:
 
 
 def change_segment(bench: Bench) -> tuple[Evidence, range]:
-    """Change who acted, what they wrote, or the event itself, in one entry."""
+    """Change the actor, the text, or the event itself, in one entry."""
     number_ = bench.random.randrange(1, 3)
     path, lines = bench.lines(number_)
     line = bench.random.randrange(len(lines))

@@ -178,7 +178,7 @@ async def test_heartbeats_go_on_after_one_that_failed() -> None:
 async def test_no_heartbeat_comes_after_one_that_ended_with_the_block(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It may have its answer in the very moment in which it is cancelled."""
+    """It may have its answer at the very moment of its cancellation."""
     began = threading.Event()
     delays: list[float] = []
     call_later = background.call_later

@@ -1,4 +1,4 @@
-"""A connection that breaks, hangs or lies is replaced; what was promised stays true."""
+"""A connection that breaks, hangs or lies is replaced; its promises stay true."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def opened() -> AsyncGenerator[Callable[[str], Connection]]:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
-    """Let a call take half a second."""
+    """Make a call take half a second."""
     monkeypatch.setattr(connection, "CALL_S", 0.5)
     return 0.5
 
@@ -238,7 +238,7 @@ async def test_who_waits_for_their_turn_has_a_deadline_too(
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a certificate for 127.0.0.1 that nobody signed, with its key."""
+    """Return a self-signed certificate for 127.0.0.1, with its key."""
     program = shutil.which("openssl")
     if program is None:
         pytest.skip("this machine has no openssl")
@@ -335,8 +335,8 @@ def test_a_loop_that_ended_is_forgotten(valkey_url: str) -> None:
         gc.collect()
         return held
 
-    # Nobody can close a connection of a loop that ended: its socket is closed once it
-    # is found unreachable, and not in the middle of another test.
+    # A connection of an ended loop cannot be closed: its socket is closed once it is
+    # found unreachable, and not in the middle of another test.
     with pytest.warns(ResourceWarning, match="unclosed"):
         held = collected()
 

@@ -89,7 +89,7 @@ async def states(harness: ServiceHarness, clicks: list[Click]) -> list[ItemState
 
 
 async def told(harness: ServiceHarness) -> list[Event]:
-    """Return what was announced since the approvals were opened."""
+    """Return the events since the approvals were opened."""
     entries = await audit_entries(
         harness.store.conn, harness.store.keys_of_tenant("default")
     )
@@ -206,7 +206,7 @@ async def test_nothing_is_written_where_one_of_them_moved(
 
 
 async def kept(harness: ServiceHarness) -> dict[str, Reply]:
-    """Return everything that the store holds."""
+    """Return the whole contents of the store."""
     conn = harness.store.conn
     names = sorted(map(text, cast("list[bytes]", await conn.command("KEYS", "*"))))
     bodies = await conn.transaction(*(["DUMP", name] for name in names))
@@ -246,7 +246,7 @@ async def test_each_is_compared_with_what_those_before_it_add_to_a_window(
     clicks = await asked(harness, 2)
     before = await read(harness, clicks)
     first, second = before.values()
-    # Alone, each is within what it was evaluated by.
+    # Alone, each is within its evaluated limits.
     writes = [
         Write(decided(one), inputs={0: EvaluationInputs([used], {"w": total})})
         for one, used, total in (

@@ -169,7 +169,7 @@ async def test_a_confirmed_script_runs_once_while_its_slot_moves(
 
 def move_in_one_step(slot: int, source: Node, target: Node) -> bool:
     """Move a slot as its server can by itself; False where it cannot."""
-    # Valkey 9 is told at the one end, Redis 8.4 at the other.
+    # Valkey 9 needs the command at one node, Redis 8.4 at the other.
     name = text(target.ask("CLUSTER", "MYID"))
     words = ("SLOTSRANGE", slot, slot, "NODE", name)
     return bool(

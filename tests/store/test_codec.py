@@ -1,4 +1,4 @@
-"""What the store keeps of a record is what is read of it."""
+"""A stored record is read back unchanged."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ async def conn(valkey_url: str) -> AsyncGenerator[Connection]:
 
 
 async def clients(conn: Connection) -> list[str]:
-    """Return what the server says of each connection of the tested one."""
+    """Return the server's list of connections of the tested client."""
     rows = text(await conn.command("CLIENT", "LIST")).splitlines()
     return [row for row in rows if " name=tested " in row]
 

@@ -37,7 +37,7 @@ KEY = "tk:{default}:x"
 
 
 class Server:
-    """A master whose replicas confirm as the script says, one number a ``WAIT``."""
+    """A master whose replicas confirm according to a script, one number a ``WAIT``."""
 
     def __init__(self, *confirmed: int, is_kept: bool = True) -> None:
         self._confirmed = iter(confirmed)

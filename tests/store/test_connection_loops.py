@@ -15,7 +15,7 @@ from tests.conftest import eventually
 
 @pytest.fixture
 def other_loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """Give an event loop that runs in a thread of its own."""
+    """Return an event loop that runs in a separate thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()

@@ -1,4 +1,4 @@
-"""The embedded Valkey keeps what it acknowledged and never outlives its parent."""
+"""The embedded Valkey keeps its acknowledged writes and never outlives its parent."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_a_start_right_after_the_parent_was_killed_has_a_server_of_its_own(
 
 
 def test_an_orphan_is_shared_and_stopped_by_its_last_user(folder: Path) -> None:
-    """What is left where the kernel has no parent-death signal (macOS)."""
+    """The fallback where the kernel has no parent-death signal (macOS)."""
     with EmbeddedEngine(folder) as engine:
         client_of(engine).set("key", "kept")
         words = engine_module.server_command(folder, str(socket_path(folder)))

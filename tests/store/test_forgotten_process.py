@@ -150,7 +150,7 @@ async def test_a_kept_answer_is_not_called_forged(store: Store, newer: Store) ->
 async def test_a_forgery_is_told_where_the_secret_is_known(
     store: Store, newer: Store, keys: Keys
 ) -> None:
-    """The mark alone lets nobody off: this process accepts the new secret."""
+    """The mark alone is not enough: this process accepts the new secret."""
     outbox = newer.outbox(keys, reader="slack")
     await outbox.prepare()
     await store.conn.command(

@@ -24,7 +24,7 @@ JOB = Job(kind=JobKind.START, tenant="default", agent="x", thread="t", input="hi
 
 @pytest.fixture
 async def queue(store: Store) -> JobQueue:
-    """Give an empty queue; however slow the machine is, nobody takes a job over."""
+    """Return an empty queue whose jobs are not taken over, even on a slow machine."""
     keys = store.keys_of_tenant("default")
     queue = JobQueue(store.conn, keys, store.sealing, lease_ms=60_000)
     await queue.prepare()

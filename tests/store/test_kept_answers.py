@@ -1,4 +1,4 @@
-"""The answer to a write is kept for who repeats it, and readable for nobody else."""
+"""The answer to a write is stored for a repeated request, and readable only for it."""
 
 from __future__ import annotations
 

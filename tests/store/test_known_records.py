@@ -1,4 +1,4 @@
-"""What is remembered of a record is what the store has, or it does not count."""
+"""A cached record equals the store's, or it does not count."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def test_a_record_that_was_damaged_since_is_not_taken_for_what_it_was(
 ) -> None:
     _, item_id = await authorized(harness)
     approval_id = item_id.partition(".")[0]
-    # Past the seal, which would tell as well: `tests.resealing`.
+    # Without the seal, which would detect it as well: `tests.resealing`.
     await store.conn.keep(["SET", KEYS.document(approval_id), "{}"])
 
     with pytest.raises(CorruptRecord):
@@ -182,7 +182,7 @@ async def test_what_is_remembered_takes_no_more_memory_than_it_counts(
 
 
 async def authorized(harness: ServiceHarness) -> tuple[ClaimRequest, str]:
-    """Return the claim of a call that somebody approved, and its id."""
+    """Return the claim of an approved call, and its id."""
     number = next(_NUMBERS)
     ref, (verdict,) = await harness.submit(
         (REFUND, {"amount": number}), thread=f"k{number}"

@@ -1,4 +1,4 @@
-"""Junk in a list keeps nothing that stands behind it from being read."""
+"""Junk in a list hides none of the entries after it."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_queues_are_read_past_junk(store: Store) -> None:
     asked = approval.principals[0].user if approval.principals else "U0REQ"
     lists = keys.queues_of("user", asked)
     for name in (keys.agents, keys.queue_groups, lists):
-        # The last one is a key of another kind, which is not to be read as a queue.
+        # The last one is a key of another kind, which must not be read as a queue.
         await conn.command("SADD", name, *JUNK, keys.head(approval.id))
         await conn.command("PEXPIRE", name, LONG_MS)
     waiting = keys.waiting(approval.agent)

@@ -1,4 +1,4 @@
-"""A start waits while the server loads its data set, and says how far it is."""
+"""A start waits while the server loads its data set, and reports the progress."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEYS = 400
 
 @pytest.fixture
 def slow_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give a data folder whose server takes seconds to load what is in it."""
+    """Return a data folder that a server needs seconds to load."""
     folder = tmp_path / ENGINE_FOLDER
     with EmbeddedEngine(folder) as engine:
         client = cast("Any", redis.Redis).from_url(engine.url, socket_timeout=5)

@@ -1,4 +1,4 @@
-"""What a run has open stands with the facts of its thread, and keeps them."""
+"""A run's open approvals are stored with the facts of its thread, and keep them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_it_is_listed_in_order_whatever_ends_first(
     harness: ServiceHarness, keys: Keys
 ) -> None:
     names = ["tools:1", "tools:1|é", "tools:12"]
-    # The outermost agent's turn would supersede what is open inside of it.
+    # The outermost agent's turn would supersede the approvals inside it.
     rows = [(await opened(harness, ns), ns) for ns in names]
     assert await still_open(harness, keys) == rows
 

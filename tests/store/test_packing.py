@@ -1,4 +1,4 @@
-"""Packed JSON: what comes back, and what is refused."""
+"""Packed JSON: round trips and refusals."""
 
 from __future__ import annotations
 

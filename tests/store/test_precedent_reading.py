@@ -1,4 +1,4 @@
-"""Precedents are read whatever another version or a broken writer left there."""
+"""Precedents are read despite entries of a broken writer."""
 
 from __future__ import annotations
 

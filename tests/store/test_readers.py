@@ -43,7 +43,7 @@ def sealed(store: Store, keys: Keys) -> tuple[str, str]:
 
 
 async def old_events(store: Store, keys: Keys, count: int) -> None:
-    """Announce events as of long ago."""
+    """Announce events with a time long ago."""
     start = number(await store.conn.command("XLEN", keys.outbox))
     body, seal = sealed(store, keys)
     commands: list[list[Argument]] = [
@@ -229,7 +229,7 @@ async def test_everything_of_a_long_sorted_set_comes_once(
 ) -> None:
     rows: list[Argument] = []
     for index in range(57):
-        # Twenty of them at one moment, more than a page holds.
+        # Twenty of them at one moment, more than a page has.
         rows += [7 if 20 <= index < 40 else index, f"m{index:02}"]
     await store.conn.command("ZADD", keys.expiry, *rows)
 
@@ -269,7 +269,7 @@ async def test_processes_that_are_gone_are_forgotten(store: Store, keys: Keys) -
 
     count = await forget_consumers(store.conn, keys, idle=NONE)
 
-    # Of each group one stays, or nobody would know for how long it is not read.
+    # One of each group stays, to show for how long it has been idle.
     left = [
         await consumers(store, keys.jobs, GROUP),
         await consumers(store, keys.outbox, "orphans"),

@@ -1,4 +1,4 @@
-"""With `encrypt_store` nobody reads a record without the secret, or moves a part."""
+"""With `encrypt_store`, reading a record or moving a part needs the secret."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def field(harness: ServiceHarness, approval: str, name: str) -> bytes:
 
 
 async def edited_and_run(harness: ServiceHarness) -> str:
-    """Let a call be edited, approved and run; return its approval."""
+    """Edit, approve and run a call; return its approval."""
     ref, [verdict] = await harness.submit(
         ("process_refund", {"amount": 5, "note": f"one {WORD}"})
     )
@@ -242,7 +242,7 @@ async def test_what_was_moved_is_refused_even_if_it_was_sealed_there(
         await harness.reviews.decide(click, Approve(reason=WORD), ANA)
     (one, claim), (other, _) = clicks
 
-    # The store of the tests seals anew what they write: as if the seal were broken.
+    # The store of the tests seals its writes anew: as if the seal were broken.
     await move(harness, one.approval, other.approval)
 
     there = another(harness)

@@ -1,4 +1,4 @@
-"""A store that answers but takes no writes is told from one that is away."""
+"""A store that refuses writes is distinguished from an unreachable one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ return redis.call('XADD', KEYS[2], '*', 'e', '')
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncGenerator[Store]:
-    """Give a store on a server of its own, which a test may spoil."""
+    """Return a store on a separate server, which a test may break."""
     async with EmbeddedEngine(tmp_path / "engine") as engine:
         opened = Store(engine.url, secrets=SECRETS)
         opened.processes.life_ms = 400
@@ -60,7 +60,7 @@ async def setting(conn: Connection, name: str) -> str:
 
 
 async def fail_snapshot(conn: Connection) -> None:
-    """Let the server find that it cannot write its snapshot, as on a full disk."""
+    """Make the server fail to write its snapshot, as on a full disk."""
     engine_folder = await setting(conn, "dir")
     # A folder in its place, since a disk cannot be filled here.
     (Path(engine_folder) / await setting(conn, "dbfilename")).mkdir()

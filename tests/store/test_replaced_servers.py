@@ -49,7 +49,7 @@ async def test_a_server_that_cannot_work_as_a_master_is_left(
     async with Scripted(tmp_path, before, answering(lambda _: b"+OK\r\n")) as server:
         conn = Connection(server.url)
 
-        # Some refusals are returned to the caller, who asks again.
+        # Some refusals are returned to the caller, who retries.
         async def is_done() -> bool:
             try:
                 await conn.sequence(words)

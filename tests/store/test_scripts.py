@@ -65,7 +65,7 @@ def test_an_included_file_only_defines_functions_over_what_it_is_given(
     assert not re.search(r"\b(KEYS|ARGV)\b|return \{'", code)
     assert {line[0] for line in code.splitlines() if line} <= {" ", "l", "e", "}"}
     at_top = [line for line in code.splitlines() if line.startswith("l")]
-    # Constants of its own, too: numbers, and lists of names.
+    # Constants, too: numbers, and lists of names.
     constant = re.compile(r"local (function \w+\(|[A-Z_]+ = [\d{])")
     assert all(constant.match(one) for one in at_top)
 

@@ -24,7 +24,7 @@ async def starts(store: Store, folder: Path, *secrets: bytes) -> None:
 
 
 async def pending(harness: ServiceHarness, thread: str) -> Click:
-    """Let an agent ask in a thread, and return a click on its call."""
+    """Make an agent's call in a thread, and return a click on it."""
     _, (verdict,) = await harness.submit(
         ("process_refund", {"amount": 5}), thread=thread
     )
@@ -58,7 +58,7 @@ PRESSED = ANA.with_(gesture=Gesture.BUTTON)
 async def test_what_a_secret_seals_that_came_since_is_no_forgery(
     store: Store, tmp_path: Path
 ) -> None:
-    """A process that stood still meanwhile decides nothing, and sets nothing aside."""
+    """A process that was suspended decides nothing, and removes nothing."""
     await starts(store, tmp_path, *SECRETS)
     harness = ServiceHarness(store)
     click, other = await pending(harness, "a"), await pending(harness, "b")
@@ -74,7 +74,7 @@ async def test_what_a_secret_seals_that_came_since_is_no_forgery(
         await harness.reviews.decide(click, Approve(), PRESSED)
     assert store.security.counts == {SecurityKind.SECRET_UNKNOWN: 1}
     assert isinstance(await reviews.decide(click, Approve(), PRESSED), Decided)
-    # What nobody has changed since is sealed as before, which the others accept.
+    # An unchanged record is sealed as before, which the others accept.
     assert isinstance(await harness.reviews.decide(other, Approve(), PRESSED), Decided)
     loaded = await newer.approvals.load(other.approval)
     assert loaded

@@ -1,4 +1,4 @@
-"""What is noticed is told once, in the log, the audit log and a channel; never more."""
+"""A security event is reported once in the log, the audit log and a channel."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_a_finding_is_in_the_log_the_audit_log_and_the_outbox(
     assert logged.name is announced.name is EventName.SECURITY_DETECTED
     assert (logged.reason, logged.approval) == ("seal_wrong", FOUND.approval)
     assert logged.data == {"about": "verdicts", "key": "c0ffee00"}
-    # It is a message of its own: the card of the approval may be what was forged.
+    # It is a separate message: the card of the approval may be forged.
     assert (announced.approval, announced.data["approval"]) == ("", FOUND.approval)
     [line] = [one for one in caplog.messages if "security.detected" in one]
     assert "kind=seal_wrong" in line

@@ -1,4 +1,4 @@
-"""The store is wherever the Sentinels say, and never at a master that was replaced."""
+"""The store follows the Sentinels, and never uses a replaced master."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ async def test_a_replica_that_sentinels_call_the_master_gets_no_writes(
     master = sentinel_set.master()
     other = next(one for one in sentinel_set.servers if one is not master)
 
-    # Its clients are not told of it, and the Sentinels do not know yet.
+    # Its clients are not informed, and the Sentinels do not know yet.
     master.ask("REPLICAOF", "127.0.0.1", other.port)
 
     with pytest.raises(StoreUnavailable, match="The server is no master"):

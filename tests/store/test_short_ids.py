@@ -56,7 +56,7 @@ async def test_it_is_known_as_long_as_its_approval(
     expires = (await harness.approval(f"{click.approval}.0")).expires_at_ms
     assert number(await conn.command("PEXPIRETIME", ids)) > expires + 2 * KEEP_MS
 
-    # Long after, when the list has nearly ended: somebody decides only now.
+    # Long after, when the list has nearly ended, a person decides.
     await conn.command("PEXPIRE", ids, 1000)
     await harness.reviews.decide(click, Reject(reason="no"), ANA)
 

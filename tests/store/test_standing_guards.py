@@ -50,7 +50,7 @@ async def field(
 ) -> None:
     head = harness.store.keys_of_tenant("default").head(standing.id)
     await harness.store.conn.command("HSET", head, name, value)
-    # What is used is what was read: without it another seal would be noticed.
+    # The used record is the read one: otherwise another seal would be noticed.
     assert await harness.store.approvals.load(standing.id)
 
 
@@ -91,7 +91,7 @@ async def test_a_claim_is_not_written_over_a_revocation(
     read: list[ItemState] = []
 
     async def compute(loaded: Loaded) -> Write | ItemState:
-        """Claim the call by what was read, before somebody revokes what covers it."""
+        """Claim the call by the read record, before its standing approval is revoked."""
         found = await standing_now(harness, standing)
         read.append(found.items[0].state)
         if read[-1] is not ItemState.AUTHORIZED:

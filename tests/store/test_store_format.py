@@ -87,7 +87,7 @@ def digest_now() -> str:
 
 
 def test_the_newest_format_is_that_of_the_record_schemas() -> None:
-    """A version that changes a record has a format of its own."""
+    """A version that changes a record has a new format."""
     line = f'"{version("keyturn")}": "{digest_now()}",'
 
     assert [*FORMATS.values()][-1] == digest_now(), (

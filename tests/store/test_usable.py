@@ -1,4 +1,4 @@
-"""A start waits while the store is away, says so calmly, and gives up in time."""
+"""A start waits for an unreachable store, reports it calmly, and gives up in time."""
 
 from __future__ import annotations
 

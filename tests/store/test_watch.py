@@ -1,4 +1,4 @@
-"""Who asks where the master is goes on asking."""
+"""The watch on the master's address never stops."""
 
 from __future__ import annotations
 

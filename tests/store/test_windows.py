@@ -1,4 +1,4 @@
-"""Sums slide exactly, whatever is reserved, given back and left to pass."""
+"""Sums slide exactly through reservations, releases and expiry."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Sliding(RuleBasedStateMachine):
             till = self.model.now_ms + use.within_ms
             self.model.counted[use.name, use.use] = (micro, till)
 
-    # Multiples of 20 s: what the real clock adds meanwhile decides nothing.
+    # Multiples of 20 s: the time that passes on the real clock decides nothing.
     @rule(passes_ms=st.sampled_from([20_000, 40_000, 100_000, 200_000, 3_700_000]))
     def time_passes(self, passes_ms: int) -> None:
         self.model.now_ms += passes_ms

@@ -1,4 +1,4 @@
-"""A server of which every byte is the test's, and a wire that harms what passes."""
+"""A server whose every byte the test chooses, and a proxy that damages traffic."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Scripted:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Hang up on everybody."""
+        """Close every connection."""
         self._server.close()
         for task in self._tasks:
             task.cancel()
@@ -84,17 +84,17 @@ def answering(reply: Callable[[list[bytes]], bytes]) -> Handler:
 
 
 async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Take everything and say nothing, for ever."""
+    """Accept everything and never answer."""
     while await reader.read(65536):
         pass
 
 
 def through(url: str, way_back: Pieces) -> Handler:
-    """Give a handler that passes everything on to a real server.
+    """Return a handler that passes everything on to a real server.
 
     Args:
         url: of its Unix socket or of its host and port.
-        way_back: the pieces to deliver of what the server said; b"" hangs up.
+        way_back: the pieces of the server's replies to deliver; b"" hangs up.
     """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

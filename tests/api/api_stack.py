@@ -34,7 +34,7 @@ SEALS = SealKeys([b"p" * 32], Purpose.API_KEYS)
 class ApiStack:
     """The harness of the services, and its agents' side over HTTP.
 
-    ``names`` are values that exist, under the names of the fields that hold them.
+    ``names`` are existing values, by the names of the fields that contain them.
     """
 
     harness: ServiceHarness
@@ -76,12 +76,12 @@ class ApiStack:
             await found.aclose()
 
     async def find(self, key_id: str) -> FoundKey | None:
-        """Return what is kept of a key."""
+        """Return the stored fields of a key."""
         kept = self.kept.get(key_id)
         return None if kept is None else FoundKey(kept, self.now)
 
     def clock_s(self) -> float:
-        """Return a clock by which nothing that was read is fresh any more."""
+        """Return a clock by which every cached value is stale."""
         self._clock_s += FRESH_S
         return self._clock_s
 
@@ -92,7 +92,7 @@ async def serving(
     middlewares: Sequence[Any] = (),
     limits: Limits | None = None,
 ) -> AsyncGenerator[ApiStack]:
-    """Serve the harness's store over HTTP, with what stands before the server."""
+    """Serve the harness's store over HTTP, behind the given proxy."""
     stack = ApiStack(harness)
 
     @cache
@@ -112,7 +112,7 @@ async def serving(
         limits or Limits(body_bytes=MAX_BODY_BYTES),
         name="api",
         error_answer=unreadable,
-        # What stands before the server then sees every request.
+        # The proxy in front of the server then sees every request.
         admit=None if middlewares else stack.api.admit,
     )
     runner = web.ServerRunner(server, shutdown_timeout=1.0)

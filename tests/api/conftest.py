@@ -33,7 +33,7 @@ async def stack(store: Store) -> AsyncGenerator[ApiStack]:
 
 @pytest.fixture
 async def gateway(stack: ApiStack) -> AsyncGenerator[HttpGateway]:
-    """Ask as an agent with a key of its own."""
+    """Submit as an agent with a separate key."""
     async with stack.gateway() as found:
         yield found
 
@@ -46,7 +46,7 @@ def threads(gateway: HttpGateway) -> RemoteThreads:
 
 @pytest.fixture(scope="module")
 def apart(valkey_url: str, keyring: Keyring) -> Generator[ApiStack]:
-    """Serve in a thread of its own: what asks here is synchronous."""
+    """Serve in a separate thread: the client here is synchronous."""
     ready, ended = threading.Event(), threading.Event()
     found: list[ApiStack] = []
 

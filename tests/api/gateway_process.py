@@ -1,4 +1,4 @@
-"""A `keyturn gateway` in a process of its own, which serves the HTTP API."""
+"""A `keyturn gateway` in a separate process, which serves the HTTP API."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ READY_S = 60.0
 
 @dataclass
 class GatewayProcess:
-    """A running gateway: its process, its URL and what it printed."""
+    """A running gateway: its process, its URL and its output."""
 
     process: asyncio.subprocess.Process
     url: str
@@ -36,7 +36,7 @@ class GatewayProcess:
 
 
 def environment(store_url: str) -> dict[str, str]:
-    """Return the environment of a gateway, and of commands beside it."""
+    """Return the environment of a gateway and of its commands."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -59,7 +59,7 @@ async def gateway_process(
     beside: Mapping[str, object] | None = None,
     **api: object,
 ) -> AsyncGenerator[GatewayProcess]:
-    """Run a gateway until the block ends; ``beside``: other settings than its API's."""
+    """Run a gateway until the block ends; ``beside`` are its other settings."""
     document = {
         "policy": yaml.safe_load(POLICY),
         "api": {"listen": "127.0.0.1:0", **api},

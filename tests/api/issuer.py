@@ -38,7 +38,7 @@ def jwk(key: Any, kid: str) -> dict[str, Any]:
 
 
 class Issuer:
-    """An issuer of tokens, and the clock of who asks it."""
+    """An issuer of tokens, and the clock of its client."""
 
     def __init__(self) -> None:
         self.documents: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""A program that runs its threads over HTTP, and what people do on the other side."""
+"""A program that runs its threads over HTTP, and people's actions at the gateway."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ async def remote_program(
     retries: RetrySettings,
     middlewares: Sequence[Any] = (),
 ) -> AsyncGenerator[Keyturn]:
-    """Open a program with its own checkpoints in a folder, beside a gateway.
+    """Open a program with separate checkpoints in a folder, next to a gateway.
 
-    It stands for a `Keyturn` in tests that hold both to the same.
+    It replaces a `Keyturn` in tests that check both in the same way.
     """
     harness = ServiceHarness(store, policy)
     path = str(folder / "checkpoints.sqlite")

@@ -1,4 +1,4 @@
-"""What is kept of an API key is the gateway's own, or it is refused and reported."""
+"""A stored API key is the gateway's, or it is refused and reported."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ WIDER: list[dict[str, object]] = [
     {"hash": "00" * 16},
     {"tenant": "acme"},
     {"name": "another"},
-    # Even without a change: another text than that which was sealed.
+    # Even without a change: the text differs from the sealed one.
     {},
 ]
 

@@ -1,4 +1,4 @@
-"""Who has no key is refused by the header: a body of megabytes is not read first."""
+"""A request without a key is refused by its header, before its body is read."""
 
 from __future__ import annotations
 
@@ -142,5 +142,5 @@ async def test_an_address_that_tries_keys_is_looked_up_no_more(
     assert [one.status_code for one in tried] == [401] * MOST_FAILED + [429] * 5
     assert asked == MOST_FAILED
     assert int(tried[-1].headers["Retry-After"]) >= 1
-    # Nobody knows yet whether that one is valid.
+    # It is not yet known whether that one is valid.
     assert (unknown.status_code, after.status_code) == (429, 200)

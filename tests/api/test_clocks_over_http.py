@@ -1,4 +1,4 @@
-"""Programs elsewhere notice that their clock is not the gateway's, and say so."""
+"""Remote programs notice and report that their clock differs from the gateway's."""
 
 from __future__ import annotations
 

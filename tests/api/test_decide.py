@@ -1,4 +1,4 @@
-"""People decide over HTTP by a token of their own, and nobody does by an API key."""
+"""People decide over HTTP with their own token; an API key cannot decide."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ async def test_two_people_are_needed_where_the_policy_says_so(
 async def test_who_may_not_in_slack_may_not_here(
     stack: ApiStack, issuer: Issuer, who: str
 ) -> None:
-    _, verdict = await held(stack)  # Dan asked for it, and Eve holds no role
+    _, verdict = await held(stack)  # Dan is the requester, and Eve has no role
 
     reply = await ask(stack, verdict, issuer.token(who))
 
@@ -439,7 +439,7 @@ async def test_a_vote_of_somebody_unlisted_is_asked_about(
     for _ in range(2):
         await ask(stack, verdict, issuer.token("chloe"))
 
-    # Nobody here knows whether Ana still holds her role.
+    # It is not known here whether Ana still has her role.
     assert await state(stack, verdict) == "pending"
 
 

@@ -58,7 +58,7 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    # Answers: asked again, the gateway says the same.
+    # Answers: a repeated request gets the same one.
     Row(NotAllowed("no"), 409, "refused", NotAllowed),
     Row(errors.NotStarted("no"), 409, "refused", NotAllowed),
     Row(errors.UngatedTool("a", "t"), 409, "refused", NotAllowed),
@@ -83,10 +83,10 @@ ROWS = (
     Row(errors.BadStep("no"), 409, "refused", NotAllowed),
     Row(errors.GraphError("no"), 409, "refused", NotAllowed),
     Row(errors.NotVerified("unsigned", "no"), 409, "refused", NotAllowed),
-    # Outages: what is asked again may be answered.
+    # Outages: a repeated request may be answered.
     Row(StoreUnavailable("no"), 503, "unavailable", StoreUnavailable, again=True),
     Row(errors.AuditUnreadable("x"), 503, "unavailable", StoreUnavailable, again=True),
-    # What was asked may have been kept.
+    # The request may have been stored.
     Row(errors.NotConfirmed(), 503, "not-confirmed", errors.NotConfirmed, again=True),
     Row(
         errors.Unanswered("a", "b"), 503, "unanswered", errors.Unanswered, again=True
@@ -96,7 +96,7 @@ ROWS = (
         errors.BotKeyUnknown("no"), 503, "bot-key-unknown", errors.BotKeyUnknown,
         again=True,
     ),
-    # What the operator of the gateway mends is an outage for who asks.
+    # A problem that the operator of the gateway fixes is an outage for the client.
     Row(errors.SettingsError("no"), 503, "unavailable", StoreUnavailable, again=True),
     Row(errors.PolicyError("no"), 503, "unavailable", StoreUnavailable, again=True),
     Row(

@@ -1,4 +1,4 @@
-"""Whatever is sent, the gateway answers, and never with a mistake of its own."""
+"""The gateway answers every request, and never with an internal error."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EACH = int(os.environ.get("FUZZ_EACH", "25"))
     phases=[Phase.explicit, Phase.generate],
 )
 def test_what_the_document_says_holds(apart: ApiStack, case: Any) -> None:
-    # Nobody has to wait here for people.
+    # No request waits for people here.
     _drop(case.body, "wait_s")
     _drop(case.query, "wait")
     _drop(case.headers, "Accept")
@@ -74,7 +74,7 @@ def _known(part: Any, names: dict[str, str], name: str = "") -> Any:
 
 
 def _chance(of: object, sides: int) -> int:
-    """Return a number that follows from what was drawn, so that it is drawn again."""
+    """Return a number that follows from the drawn values, so that it is drawn again."""
     return zlib.crc32(repr(of).encode("utf-8", "replace")) % sides
 
 

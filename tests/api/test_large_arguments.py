@@ -1,4 +1,4 @@
-"""Large arguments of one agent hold up nobody else: they are walked in threads."""
+"""Large arguments of one agent delay no other: they are processed in threads."""
 
 from __future__ import annotations
 

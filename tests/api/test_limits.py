@@ -1,4 +1,4 @@
-"""The API takes what it can: repeated writes, floods, slow clients, a stop."""
+"""The API's limits: repeated writes, floods, slow clients, a stop."""
 
 from __future__ import annotations
 
@@ -324,7 +324,7 @@ def test_waits_of_many_keys_leave_room_for_those_of_others() -> None:
             key: [wait(key) for _ in range(20)].count(None) for key in "abcdefghijkl"
         }
 
-        # Each flood leaves something to who comes next.
+        # Each flood leaves room for the next client.
         assert taken["a"] == 6
         assert [taken[key] for key in "bcd"] == [3, 2, 1]
         assert sum(taken.values()) == 12

@@ -1,4 +1,4 @@
-"""A body that does not fit is told where, and never described in full."""
+"""The error about an invalid body names the place, and never repeats the body."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document says what the server does: valid, complete and true."""
+"""The OpenAPI document describes the server: valid, complete and true."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A key with some tools does nothing to calls of others, whatever it says of them."""
+"""A key for some tools changes no calls of other tools."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_a_call_without_a_record_is_noted_by_keys_of_its_tool(
             again = await mine.report_progress(progress("begin", "send_mail"))
 
     assert (verdict.kind, begun.may_run) == (VerdictKind.RUN, True)
-    # It was cut off: nobody knows what it came to, and it does not run a second time.
+    # It was interrupted: its result is unknown, and it does not run a second time.
     assert (again.may_run, again.result) == (False, None)
 
 

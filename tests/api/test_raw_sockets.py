@@ -33,7 +33,7 @@ EVERY: Any = list(HealthCheck)
 
 
 def post(*lines: bytes, body: bytes = BODY) -> bytes:
-    """Return a request that is whole but for what the lines say; KEY is filled in."""
+    """Return a complete request except for the given lines; KEY is filled in."""
     head = (
         b"POST /v1/note HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer KEY\r\n",
         *lines,
@@ -152,7 +152,7 @@ async def stack(
 
 @pytest.fixture(autouse=True)
 def no_failures(caplog: pytest.LogCaptureFixture) -> Generator[None]:
-    """Hold that nothing which was sent is logged as a failure of ours."""
+    """Check that no request is logged as an internal failure."""
     yield
     for when in ("setup", "call"):
         worst = [one for one in caplog.get_records(when) if one.levelno > logging.INFO]
@@ -174,7 +174,7 @@ async def exchanged(url: str, sent: bytes, *, ends: str) -> list[int]:
         async with asyncio.timeout(ANSWERED_S):
             writer.write(sent)
             if ends == "asks_to_close":
-                # So that a connection which is kept open ends, too.
+                # So that a kept-alive connection ends, too.
                 await asyncio.sleep(0)
                 writer.write(get(b"/healthz", b"Connection: close\r\n"))
             if ends == "half_closed":
@@ -209,8 +209,9 @@ async def test_an_odd_request_is_answered_or_cut_off(
 
     assert all(status < 500 for status in found)
     if ends == "asks_to_close":
-        # The last one may be that of the request behind it. A server that hangs up
-        # before it has read everything takes back what it said.
+        # The last response may be that of the following request. A server that closes
+        # the connection before it has read everything resets it, and its response is
+        # lost.
         assert not found or set(found[-2:]) & (allowed or {200, 400, 408})
         assert found or allowed != {200}
     assert await is_well(stack)

@@ -1,4 +1,4 @@
-"""Agents' owners read what is open, what became of it, and follow what happens."""
+"""Agents' owners read open and ended calls, and follow the events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program elsewhere waits for its answers, lists and withdraws what waits."""
+"""A remote program waits for its answers, and lists and withdraws pending calls."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ async def test_nobody_who_asked_is_forgotten(stack: ApiStack) -> None:
 async def test_who_asked_is_named_in_few_words(
     stack: ApiStack, facts: RunFacts
 ) -> None:
-    """What is remembered of a thread is read and kept with each of its calls."""
+    """The stored facts of a thread are read and kept with each of its calls."""
     async with program(stack) as mine:
         with pytest.raises(NotAllowed, match="200 characters at most"):
             await mine.connection.ask(http_api.REMEMBER, facts)

@@ -1,4 +1,4 @@
-"""A revoked API key that somebody puts back into the store stays revoked."""
+"""A revoked API key that is written back into the store stays revoked."""
 
 from __future__ import annotations
 

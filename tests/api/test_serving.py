@@ -48,7 +48,7 @@ NO_KEY = "tk_" + "0" * 16 + "_" + "0" * 64
 
 
 def keyturn(folder: Path, store_url: str, *words: str) -> str:
-    """Run a command of `keyturn` beside the gateway."""
+    """Run a command of `keyturn` next to the gateway."""
     env = environment(store_url)
     run = Forked("keyturn", "--config", "keyturn.yml", *words, cwd=folder, env=env)
     shown = run.stdout.read()
@@ -61,8 +61,8 @@ async def test_an_agent_elsewhere_needs_nothing_but_its_key(
     store: Store, tmp_path: Path
 ) -> None:
     harness = ServiceHarness(store)
-    # People decide in a process that holds the bot's key; the gateway reads its public
-    # half in the folder that both have.
+    # People decide in a process that has the bot's key; the gateway reads its public
+    # half in the shared folder.
     store.keyring = Keyring(tmp_path / ".keyturn" / FOLDER, makes=[Role.BOT])
     store.keyring.make_missing(datetime(2026, 11, 26, tzinfo=UTC))
     async with gateway_process(tmp_path, store.conn.url) as running:

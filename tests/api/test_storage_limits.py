@@ -1,4 +1,4 @@
-"""What one API key can store in a day is bounded, and what ran is still reported."""
+"""The storage of one API key in a day is bounded, and executions are still reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program with an API key runs threads itself: leases, fences, what waits."""
+"""A program with an API key runs threads itself: leases, fences, pending calls."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ async def test_a_key_of_another_agent_or_tenant_changes_nothing(
         with pytest.raises(NotAllowed, match="does not speak for"):
             await ask(RemoteThreads(theirs.connection))
     async with stack.gateway(stranger) as theirs:
-        # Their own tenant has a thread of the same name, which is another one.
+        # Their tenant has a different thread of the same name.
         found = await ask(RemoteThreads(theirs.connection))
         assert not found or getattr(found, "name", "") != held.name
 

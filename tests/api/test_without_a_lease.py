@@ -77,7 +77,7 @@ async def test_nobody_acts_for_a_thread_beside_the_holder_of_its_lease(
 
     with pytest.raises(LeaseLost):
         await ask(gateway, verdict)
-    # The lease on any thread of its own is none on this one.
+    # The lease on another thread is none on this one.
     with under(OTHER, OTHERS, others.fence), pytest.raises(LeaseLost):
         await ask(gateway, verdict)
     (outcome,) = await gateway.outcomes(REF)

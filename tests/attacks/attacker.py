@@ -30,7 +30,7 @@ class Trace:
 
 
 async def trace(stack: Stack, verdict: Verdict) -> Trace:
-    """Return what stands now about one call."""
+    """Return the current state of one call."""
     approval = await stack.approval(verdict)
     conn, keys = stack.store.conn, stack.keys
     # That an attack was noticed is logged, and is no effect of it.
@@ -47,7 +47,7 @@ async def trace(stack: Stack, verdict: Verdict) -> Trace:
 def value_of(
     stack: Stack, approval: Approval, purpose: str, index: int | None = 0
 ) -> str:
-    """Return the value that our own button for this purpose has now."""
+    """Return the current value of our button for this purpose."""
     return seal(approval, index, key=stack.config.seal_key, team=TEAM, purpose=purpose)
 
 
@@ -103,7 +103,7 @@ def submission_payload(
 
 
 def changed(payload: Payload, path: str, to: object) -> Payload:
-    """Return a payload in which one place holds something else; `...` drops it."""
+    """Return a payload with one changed place; `...` drops it."""
     result = cast("Any", copy.deepcopy(payload))
     node = result
     *way, last = path.split(".")

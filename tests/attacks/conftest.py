@@ -45,7 +45,7 @@ async def each_stack(
 
 @pytest.fixture
 def unlimited(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Slack and the bot speak as fast as they can."""
+    """Remove the rate limits of Slack and the bot."""
     stack.sandbox.rates.enabled = False
     for method in (POST, UPDATE):
         monkeypatch.setitem(limits.RATES, method, Rate(1_000_000, 1_000))

@@ -1,6 +1,7 @@
-"""Be a whole stack (bot, gateway, worker, agent) in one process that dies when told to.
+"""Run a whole stack (bot, gateway, worker, agent) in a process that kills itself.
 
 Usage: stack_process.py STORE_URL CHECKPOINTS API_URL BOT_TOKEN SIGNING_SECRET
+
 ``SHOP_DIE`` names the point at which it kills itself; see `POINTS`.
 """
 

@@ -1,4 +1,4 @@
-"""Arguments that somebody chose hold up nobody else's calls, whatever the rules are."""
+"""Arguments from an attacker delay no other agent's calls, under any policy."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ tools:
 
 @contextmanager
 def soon() -> Generator[None]:
-    """See that what is inside costs this process little."""
+    """Check that the block costs this process little."""
     before = time.process_time()
     yield
     assert time.process_time() - before < SHORT_S
@@ -108,7 +108,7 @@ def test_a_list_is_looked_through_for_doubles_at_once() -> None:
 
 @pytest.mark.slow
 def test_a_schema_that_refers_to_itself_is_not_followed_for_ever() -> None:
-    """Pydantic writes such a one for a union of two models that hold each other."""
+    """Pydantic generates such a schema for a union of two recursive models."""
     kinds: list[JsonObject] = [
         {"properties": {"op": {"const": op}, "of": {"$ref": "#/$defs/tree"}}}
         for op in ("add", "mul")
@@ -127,7 +127,7 @@ def test_a_schema_that_refers_to_itself_is_not_followed_for_ever() -> None:
 
 
 def test_a_schema_of_very_many_parts_is_not_looked_through() -> None:
-    """An agent declares it, so people who may escalate decide, and nobody edits."""
+    """An agent declares it, so people who may escalate decide; it cannot be edited."""
     any_of: list[JsonValue] = [{"type": "string"}, True, {}] * 8
     each: JsonObject = {"anyOf": any_of}
     large: JsonObject = {"properties": {f"p{n}": each for n in range(6000)}}

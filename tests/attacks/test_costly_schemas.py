@@ -1,4 +1,4 @@
-"""Schemas and arguments that somebody chose cause little work, whatever their shape."""
+"""Schemas and arguments from an attacker cause little work, in any shape."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ ENDED = {ItemState.EXECUTED, ItemState.IN_DOUBT}
 
 @dataclass
 class Scene:
-    """A sandbox whose stack is another process, which may be killed and come again."""
+    """A sandbox whose stack is another process, which may be killed and restarted."""
 
     sandbox: Sandbox
     store: Store
@@ -82,7 +82,7 @@ class Scene:
     async def approval(self) -> Approval:
         """Wait for the approval that counts.
 
-        A process that dies before its checkpoint is written lets the model ask again;
+        If a process dies before its checkpoint is written, the model asks again, and
         its second turn supersedes the first.
         """
 

@@ -60,7 +60,7 @@ async def test_a_thousand_clicks_at_once_decide_once_and_all_are_answered(
 
 
 async def send(stack: Stack, *parts: bytes) -> bytes:
-    """Write raw bytes to the bot; return what it answers until it hangs up."""
+    """Write raw bytes to the bot; return its response until it hangs up."""
     reader, writer = await asyncio.open_connection(*place_of(stack))
     try:
         for part in parts:
@@ -114,7 +114,7 @@ async def test_giant_requests_are_refused_and_cost_little(stack: Stack) -> None:
 
 
 async def is_healthy(stack: Stack) -> bool:
-    """Say whether an honest client is served soon."""
+    """Return whether an honest client is served soon."""
     host, port = place_of(stack)
     began = time.monotonic()
     try:
@@ -152,10 +152,10 @@ async def test_clients_that_only_hold_connections_keep_nobody_else_out(
 
 
 async def test_a_cancellation_is_never_lost_in_the_store(valkey_url: str) -> None:
-    """A lost one leaves a heartbeat beating, and who waits for its end waits for ever.
+    """A lost cancellation leaves a heartbeat running, and its waiter waits forever.
 
     Until Python 3.12 `asyncio.wait_for` drops a cancellation that comes as the inner
-    task ends (cpython#86296). So nothing on the way to the store may use it.
+    task ends (cpython#86296). So no call on the way to the store may use it.
     """
     lost = 0
     for steps in range(40):

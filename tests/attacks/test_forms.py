@@ -45,7 +45,7 @@ CALM = ("othing was recorded", "Nothing changed")
 async def opened(
     stack: Stack, verdict: Verdict, view: View, user: str = "U0ANA"
 ) -> Payload:
-    """Let somebody open a form; return the submission that would count."""
+    """Open a form as a person; return the submission that would count."""
     card = await stack.card(verdict)
     person = stack.actor(user)
     await person.click(CHANNEL, str(card["ts"]), FORMS[view])
@@ -59,7 +59,7 @@ def note_for(view: View) -> str:
 
 
 def typed(view: JsonObject) -> JsonObject:
-    """Return what an edit form holds, with one of its texts changed."""
+    """Return the values of an edit form, with one of its texts changed."""
     values: JsonObject = {}
     for block in view["blocks"]:
         inner = as_object(block.get("element"))
@@ -72,7 +72,7 @@ def typed(view: JsonObject) -> JsonObject:
 
 
 async def told(stack: Stack, payload: Payload) -> str:
-    """Submit; return the answer, which is never an error of ours."""
+    """Submit; return the answer, which is never an internal error."""
     status, body = await deliver(stack, payload)
     assert status == 200
     return body
@@ -161,7 +161,7 @@ async def test_a_form_that_was_meddled_with_records_nothing(
 
 
 async def confirming(stack: Stack, view: View) -> tuple[Verdict, Payload]:
-    """Let Ana open a form; return a call of it, and the submission that decides it."""
+    """Open a form as Ana; return a call of it, and the submission that decides it."""
     if view is View.REVIEW_CONFIRM:
         verdict, _ = await together.waiting(stack, 2)
         ana = await together.reviewing(stack, count=2)
@@ -235,7 +235,7 @@ async def test_a_form_whose_binding_somebody_wrote_records_nothing(
 async def test_a_page_is_not_decided_with_an_older_choice_of_its_form(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A seal does not tell them apart, so what is verified is what is decided."""
+    """A seal does not distinguish them, so the verified call is the decided one."""
     async with stack.running():
         verdict, good = await confirming(stack, View.CHOOSE_CONFIRM)
         read = stack.store.cards.bound_view
@@ -330,7 +330,7 @@ async def test_a_button_inside_a_form_counts_for_its_reader_and_its_call(
 
 
 def page_click(form: Payload, value: str) -> Payload:
-    """Return a click on a page button in somebody's window."""
+    """Return a click on a page button in a person's modal."""
     return {
         "type": "block_actions",
         "team": form["team"],
@@ -351,5 +351,5 @@ def page_click(form: Payload, value: str) -> Payload:
 
 
 def is_same(after: Trace, before: Trace) -> bool:
-    """Say whether one approval stands as it stood; others may have been opened."""
+    """Return whether one approval is unchanged; others may have been opened."""
     return (after.approval, after.card) == (before.approval, before.card)

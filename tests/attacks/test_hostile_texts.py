@@ -1,6 +1,6 @@
 """Text of agents, customers, tools and reviewers through a whole life, on the wire.
 
-What is looked at is what the bot really sent to Slack, not what a builder returned.
+The checked text is the one that the bot really sent to Slack, not a builder's output.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ async def test_nothing_that_others_write_is_ever_markup_on_the_wire(
 
 
 async def whole_life(stack: Stack, number: int, text: str) -> None:
-    """Let hostile text stand wherever somebody may write, in every state."""
+    """Put hostile text into every writable place, in every state."""
     thread = f"t{number}"
     args: Args = {"note": text, text: text, "deep": [{text: [text]}], "order_id": text}
     agent = f"support {text}"
@@ -128,7 +128,7 @@ async def whole_life(stack: Stack, number: int, text: str) -> None:
 
 
 async def say_last_words(stack: Stack, agent: str, text: str) -> None:
-    """Let an agent end its run, and another auto-approved call run, in these words."""
+    """Make an agent end its run, and another auto-approved call run, with this text."""
     outbox = stack.store.outbox(stack.keys, reader="")
     event = Event(name=EventName.RUN_FINISHED, tenant="default", agent=agent)
     data = {"channel": CHANNEL, "text": text}
@@ -210,7 +210,7 @@ def walk(node: object) -> Iterator[tuple[str, str, str]]:
 
 
 def hidden_in(text: str) -> str:
-    """Return what of a text nobody can see; emoji are seen with all their parts."""
+    """Return the invisible parts of a text; emoji are visible with all their parts."""
     text = text.replace("\U0001f468\u200d\U0001f469\u200d\U0001f467", "")
     kinds = {"Cc", "Cf", "Co", "Cn", "Zl", "Zp"}
     known = "\n\t\ufe0f"
@@ -223,7 +223,7 @@ def hidden_in(text: str) -> str:
 
 
 async def nothing_is_left(stack: Stack) -> None:
-    """Wait until the publisher has said everything."""
+    """Wait until the publisher has posted everything."""
 
     async def is_quiet() -> bool:
         reply = await stack.store.conn.command("XINFO", "GROUPS", stack.keys.outbox)
@@ -258,7 +258,7 @@ async def test_somebody_who_approves_was_shown_the_last_character_at_any_size(
             if has_button(card, Action.APPROVE):
                 assert tail in shown, size
                 continue
-            # Its seal is known to nobody; even with it the last page has to be read.
+            # Its seal is secret; even with it the last page has to be read.
             value = value_of(stack, approval, View.DETAILS)
             view = {
                 "id": "V0NONE",

@@ -144,7 +144,7 @@ async def test_what_the_policy_hides_is_in_no_card_form_note_or_message(
 async def shop_stack(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[Shop]:
-    """Give a gateway with the shop's agent; nobody works yet."""
+    """Open a gateway with the shop's agent, without a worker."""
     monkeypatch.setenv(sample_tools.LEDGER, str(tmp_path / "ledger.txt"))
     async with open_stack(store, tmp_path / "checkpoints.db") as opened:
         yield opened

@@ -1,4 +1,4 @@
-"""A policy that takes somebody out takes out what others decided in their place."""
+"""A policy that removes a person also removes the votes of the person's delegates."""
 
 from __future__ import annotations
 
@@ -88,5 +88,5 @@ def test_nobody_stands_in_for_who_changed_the_call_and_may_not_approve_it(
     ana = reviewer(ANA).with_(stands_in_for=(reviewer(CHLOE),))
     last = said(again, Approve(), ana, current_decision(strict))
 
-    # Nobody senior but Chloé, who changed it, has seen this.
+    # Of the seniors only Chloé, who changed it, has seen this.
     assert last.items[0].is_pending

@@ -1,4 +1,4 @@
-"""Whatever stands in a signed payload: no server error, and no change of state."""
+"""Odd values in a signed payload cause no server error, and no change of state."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MINOR = [
 
 NOT_OBJECTS: list[Any] = [True, 0, -1, 1e308]
 FALLS_BACK: dict[str, list[Any]] = {
-    # Slack leaves these out for some installations; the user's own team stands in.
+    # Slack omits these for some installations; the user's own team replaces them.
     "channel.id": [None, ""],
     "user": NOT_OBJECTS,  # see test_a_member_that_is_no_object_is_no_server_error
 }
@@ -186,11 +186,11 @@ async def test_an_event_with_anything_in_it_starts_nobody_and_breaks_nothing(
             for odd in [*ODD[:3], *ODD[8:15], MISSING]:
                 body = json.dumps(changed(good, place, odd)).encode()
                 status, _ = await deliver_bytes(stack, body, JSON)
-                # Of whom Slack does not say who they are, it is asked again.
+                # Slack is asked again about people whom it did not identify.
                 asks_again = place == "event.user" and status == UNAVAILABLE
                 assert status < SERVER_ERROR or asks_again, ascii((place, odd))
 
-        # Another text as channel or `ts` is another message; what is no text is none.
+        # Another text as channel or `ts` is another message; other types are refused.
         texts = {odd for odd in ODD[8:15] if isinstance(odd, str) and odd}
         assert await stack.store.queue(stack.keys).depth() <= 1 + 2 * len(texts)
 

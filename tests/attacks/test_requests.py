@@ -1,4 +1,4 @@
-"""What Slack did not sign, or not for now, reaches nobody; and once is once."""
+"""A request without a valid, recent signature is refused; a repeated one counts once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def url_of(stack: Stack) -> str:
 
 
 async def effects(stack: Stack, verdict: Verdict) -> tuple[int, int, int]:
-    """Return the revision, the jobs and how often somebody authorized the call."""
+    """Return the revision, the jobs and the number of authorizations of the call."""
     found = await trace(stack, verdict)
     return found.approval.rev, found.jobs, found.audit
 

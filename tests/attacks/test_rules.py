@@ -1,4 +1,4 @@
-"""The stricter of the pinned and the current policy holds, by every way in."""
+"""The stricter of the pinned and the current policy applies, on every path."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def enforce(harness: ServiceHarness, old: str, new: str) -> None:
 
 
 async def in_doubt(harness: ServiceHarness) -> tuple[Click, str]:
-    """Let a refund be cut off while it runs."""
+    """Interrupt a refund while it runs."""
     click, claim = await harness.refund()
     await harness.reviews.decide(click, Approve(), ANA)
     await harness.agents.claim(claim)
@@ -67,7 +67,7 @@ async def test_who_may_no_longer_approve_has_nothing_run_again(
 async def test_an_edit_of_another_agent_in_a_thread_of_the_same_name_is_not_told(
     harness: ServiceHarness,
 ) -> None:
-    """Two agents with checkpoints of their own may both have a thread "t1"."""
+    """Two agents with separate checkpoints may both have a thread "t1"."""
     click, claim = await harness.refund(100)
     args = {**(await harness.item(claim.item_id)).args, "amount": 50}
     await harness.reviews.decide(click, Edit(args=args), ANA)

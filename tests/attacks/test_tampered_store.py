@@ -1,8 +1,8 @@
-"""Writing into Redis past our scripts makes nothing run and stops nobody else.
+"""Writing into Redis without our scripts runs no call and stops no other agent.
 
-What the bot did not sign does not run, see `tests/service/test_claim_receipts.py`; what
-is held here already today is that an action and its hash cannot part, and that what
-is corrupt harms itself alone.
+A decision without the bot's signature does not run, see
+`tests/service/test_claim_receipts.py`. These tests check that an action and its hash
+cannot be separated, and that a corrupt record affects only itself.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ async def test_what_was_changed_after_the_decision_is_not_handed_out(
 async def test_a_record_that_names_another_call_than_its_action_is_not_shown(
     stack: Stack, change: dict[str, Any]
 ) -> None:
-    """The card shows the record's tool; the hash and the seal hold the action's."""
+    """The card shows the record's tool; the hash and the seal cover the action's."""
     verdict = await stack.refund()
     approval = await stack.approval(verdict)
     document = await stored_records.document(stack.store.conn, stack.keys, approval.id)
@@ -223,7 +223,7 @@ async def test_a_record_that_nobody_can_read_does_not_keep_others_from_expiring(
     assert await stack.store.conn.command("ZCARD", stack.keys.expiry) == 0
     state = await stack.store.conn.command("HGET", stack.keys.head(first), "0:s")
     assert state == b"withdrawn"
-    # Both threads are brought back: one is told of the expiry, one that it is unknown.
+    # Both threads are resumed: one with the expiry, one with "unknown".
     assert await stack.store.queue(stack.keys).depth() == 2
 
 

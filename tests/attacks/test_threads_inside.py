@@ -1,4 +1,4 @@
-"""People of the run around an agent with a thread of its own asked for its calls."""
+"""The people of the enclosing run count as requesters of a nested agent's calls."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OWN: RunnableConfig = {"configurable": {"thread_id": "own"}}
 
 @tool
 async def hand_on(task: str) -> str:
-    """Let another agent do something in a thread of its own."""
+    """Call another agent in a separate thread."""
     given = {"messages": [{"role": "user", "content": task}]}
     inner = attached(sample_tools.graph(), InMemorySaver())
     await inner.ainvoke(given, OWN)  # pyright: ignore[reportUnknownMemberType] - its overloads are partial
@@ -85,7 +85,7 @@ async def test_they_are_known_when_that_thread_is_resumed_by_itself(
 
 
 async def opened_inside(stack: Stack) -> Approval:
-    """Let the agent hand a refund on; wait for what the agent inside asks."""
+    """Make the agent delegate a refund; wait for the inner agent's request."""
     opened: list[Approval] = []
 
     async def is_opened() -> bool:
@@ -117,7 +117,7 @@ async def test_the_outer_requester_cannot_approve_there(stack: Stack) -> None:
 
 @tool
 async def hand_on_by_run(task: str) -> str:
-    """Let another agent do something by a run of its own."""
+    """Call another agent in a separate run."""
     given = {"messages": [{"role": "user", "content": task}]}
     keyturn = RUNNING[0]
     await keyturn.run(sample_tools.graph, given, thread_id="own", agent="shop")

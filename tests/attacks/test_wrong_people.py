@@ -1,4 +1,4 @@
-"""Who may not decide cannot, by any button, over any transport, at any moment."""
+"""People without permission cannot decide, by any button, transport or timing."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def test_somebody_outside_the_role_cannot_by_any_button(
             for call in stack.sandbox.calls
             if call.method == "views.open"
         ]
-        # Who asked may take a call back, and nothing else.
+        # The requester may take a call back, and nothing else.
         may_open = {View.REJECT} if who == "the requester" else set[str]()
         assert set(map(str, opened)) == may_open
 
@@ -281,14 +281,14 @@ async def set_state(stack: Stack, verdict: Verdict, state: ItemState) -> None:
 
 
 async def in_doubt(stack: Stack, verdict: Verdict) -> None:
-    """Let an authorized call be cut off while it runs."""
+    """Interrupt an authorized call while it runs."""
     click = await click_on(stack, verdict)
     assert (await stack.reviews.decide(click, Approve(), member("U0BEN"))).kind
     await set_state(stack, verdict, ItemState.IN_DOUBT)
 
 
 async def opened_form(stack: Stack, verdict: Verdict) -> Payload:
-    """Let Ana open the form to reject; return its submission."""
+    """Open the rejection form as Ana; return its submission."""
     card = await stack.card(verdict)
     ana = stack.actor("U0ANA")
     await ana.click(CHANNEL, str(card["ts"]), Action.REJECT)

@@ -1,4 +1,4 @@
-"""Lost checkpoints are refused, told, and replaced when an operator says so."""
+"""Lost checkpoints are refused, reported, and replaced at an operator's command."""
 
 from __future__ import annotations
 

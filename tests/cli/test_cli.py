@@ -1,4 +1,4 @@
-"""Every command ends in what was asked for, or in one sentence and an exit code."""
+"""Every command ends with its result, or with one sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -394,7 +394,7 @@ def environment(sandbox: Sandbox, url: str) -> dict[str, str]:
 async def doctor(
     capsys: pytest.CaptureFixture[str], env: dict[str, str], *words: str
 ) -> tuple[int, dict[str, tuple[str, str]]]:
-    """Run the doctor in a thread: it has an event loop of its own."""
+    """Run the doctor in a thread: it has a separate event loop."""
     capsys.readouterr()
     code = await asyncio.to_thread(run, ["doctor", "--json", *words], env)
     document = json.loads(capsys.readouterr().out)

@@ -1,4 +1,4 @@
-"""Each command starts with the packages that it needs itself, and says which."""
+"""Each command starts with the packages that it needs, and names missing ones."""
 
 from __future__ import annotations
 

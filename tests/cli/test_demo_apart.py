@@ -1,4 +1,4 @@
-"""Gateway, bot and agent in three processes: as in one, and whichever is killed."""
+"""Gateway, bot and agent in three processes, each of which may be killed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def played(script: str) -> list[dict[str, Any]]:
 
 
 def told(events: list[dict[str, Any]]) -> list[tuple[str, Any, Any]]:
-    """Return what does not differ from one run to the next."""
+    """Return the parts that are equal in every run."""
     return [
         (one["event"], one.get("action"), one.get("errors"))
         for one in events
@@ -75,7 +75,7 @@ async def click(context: ApartContext, ts: str, approval: Approval) -> None:
 
 
 async def executed(context: ApartContext, ts: str, approval: Approval) -> None:
-    """Wait until the call is executed; say what happened where that is in doubt.
+    """Wait until the call is executed; reconcile it if it is in doubt.
 
     A kill between the start of a call and its end leaves it in doubt.
     """

@@ -1,4 +1,4 @@
-"""The doctor says whether texts are encrypted in the store."""
+"""The doctor reports whether texts are encrypted in the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor knows who could approve what, and what nobody could."""
+"""The doctor reports who could approve each call, and calls without such people."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Doctor:
         self.capsys = capsys
 
     async def checks(self, *words: str) -> tuple[int, Checks]:
-        """Run the doctor in a thread: it has an event loop of its own."""
+        """Run the doctor in a thread: it has a separate event loop."""
         self.capsys.readouterr()
         code = await asyncio.to_thread(run, ["doctor", "--json", *words], self.env)
         rows = json.loads(self.capsys.readouterr().out)["checks"]

@@ -1,4 +1,4 @@
-"""The doctor says which scopes the Slack app lacks, and which it has for nothing."""
+"""The doctor reports missing and unneeded scopes of the Slack app."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_the_doctor_refuses_an_app_of_a_whole_organization(
 async def checked_scopes(
     capsys: pytest.CaptureFixture[str], empty_url: str, granted: str, **says: bool
 ) -> dict[str, tuple[str, str]]:
-    """Return what the doctor says of an app with these scopes."""
+    """Return the doctor's output for an app with these scopes."""
 
     async def answer(request: web.Request) -> web.Response:
         headers = {"X-OAuth-Scopes": granted}

@@ -1,4 +1,4 @@
-"""The doctor tells of tools and agents that a policy names and no graph has."""
+"""The doctor reports tools and agents that are in the policy, but in no graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor tries what the settings name as triage, and misses what is not there."""
+"""The doctor tries the configured triage, and reports a missing one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ make = Eyes
 
 
 def told(folder: Path, settings: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """Return what the doctor says of triage."""
+    """Return the doctor's output about triage."""
     (folder / "eyes.py").write_text(EYES)
     (folder / "keyturn.yml").write_text(settings)
     capsys.readouterr()

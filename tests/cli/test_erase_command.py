@@ -1,4 +1,4 @@
-"""'keyturn erase' says what it would erase, and erases with --yes."""
+"""'keyturn erase' lists the approvals to erase, and erases them with --yes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def url(tmp_path: Path) -> Generator[str]:
 
 
 def typed(url: str, folder: Path, *words: str) -> tuple[int, str]:
-    """Type ``keyturn erase ...``; return its exit code and what it prints."""
+    """Run ``keyturn erase ...``; return its exit code and its output."""
     config = folder / "keyturn.yml"
     config.write_text(f"data_dir: {folder / 'data'}\n")
     app = typer.Typer()

@@ -285,7 +285,7 @@ def test_what_runs_for_long_waits_for_its_store_and_a_query_does_not(
     words: list[str],
 ) -> None:
     monkeypatch.setattr(usable, "USABLE_WITHIN_S", 1.0)
-    # Commands set up their own logs.
+    # Commands configure their logs.
     lines = list[tuple[object, ...]]()
 
     def warn(*line: object) -> None:

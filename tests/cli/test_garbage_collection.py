@@ -1,4 +1,4 @@
-"""Processes of ours never look through what they imported for unreachable objects."""
+"""Our processes never search their imported modules for unreachable objects."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ print(before() is None, after() is None, gc.get_freeze_count() > 1000)
 
 
 def printed(folder: Path, code: str, *words: str) -> str:
-    """Run a program in a process of its own; return what it prints."""
+    """Run a program in a separate process; return its output."""
     done = subprocess.run(
         [sys.executable, "-c", code, *words],
         cwd=folder,

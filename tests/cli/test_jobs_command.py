@@ -40,7 +40,7 @@ class Shell:
         self._app.command()(_other)
 
     def __call__(self, *words: str) -> str:
-        """Type ``keyturn jobs ...``; return what it prints."""
+        """Run ``keyturn jobs ...``; return its output."""
         session = CommandContext(
             env={**ENV, "KEYTURN_REDIS_URL": self._url}, config=self._config
         )
@@ -78,7 +78,7 @@ def shell(tmp_path: Path) -> Generator[Shell]:
 
 
 def fails(error: Exception) -> Callable[[Store, ThreadRef], Awaitable[object]]:
-    """Let a run fail."""
+    """Make a run fail."""
 
     async def work(store: Store, at: ThreadRef) -> None:
         await Retries(store).failed(at, error, left=RESUME)

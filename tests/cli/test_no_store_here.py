@@ -1,4 +1,4 @@
-"""A command in a wrong place, or without its settings, says so and makes nothing."""
+"""A command in a wrong folder, or without settings, explains it and creates nothing."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Shell:
         self._app.command()(_other)
 
     def __call__(self, *words: str) -> str:
-        """Type ``keyturn outbox ...``; return what it prints."""
+        """Run ``keyturn outbox ...``; return its output."""
         session = CommandContext(
             env={**ENV, "KEYTURN_REDIS_URL": self._url}, config=self._config
         )
@@ -69,7 +69,7 @@ def shell(tmp_path: Path) -> Generator[Shell]:
 
 
 async def two_readers(store: Store) -> None:
-    """Let one reader be away, and one read everything a moment ago."""
+    """One reader is away, and one read everything a moment ago."""
     keys = store.keys_of_tenant("default")
     away, here = (store.outbox(keys, reader=name) for name in (AWAY, HERE))
     for one in (away, here):
@@ -94,7 +94,7 @@ def test_readers_are_listed_with_what_they_have_not_read(
     assert "keyturn outbox drop" not in told
 
     monkeypatch.setattr(readers, "MANY", 2)
-    # As if these events were older than what is kept for those that look on.
+    # As if these events were older than the retention for idle readers.
     monkeypatch.setattr(readers, "_KEPT", timedelta(minutes=-1))
     assert "'keyturn outbox drop' if it is gone for good" in shell("list")
 

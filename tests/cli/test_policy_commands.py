@@ -1,4 +1,4 @@
-"""``keyturn policy`` says which rules fired, who decides, until when, what changes."""
+"""``keyturn policy`` shows fired rules, deciders, deadlines and changes."""
 
 from __future__ import annotations
 
@@ -299,7 +299,7 @@ def test_a_call_written_on_the_command_line_is_told_of_the_pipe(
 
 
 def in_a_terminal(home: Path, *words: str, **env: str) -> str:
-    """Run the command with a terminal as its output; return what it wrote."""
+    """Run the command with a terminal as its output; return the output."""
     terminal, end = pty.openpty()
     subprocess.run(
         [sys.executable, "-m", "keyturn", "policy", *words],

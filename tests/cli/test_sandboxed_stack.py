@@ -1,4 +1,4 @@
-"""A stack on a local Slack keeps its folders private and listens where it is told."""
+"""A stack on a local Slack keeps its folders private and listens at its address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sandbox has everybody and every channel that a policy names."""
+"""A sandbox has all people and channels of a policy."""
 
 from __future__ import annotations
 

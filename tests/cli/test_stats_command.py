@@ -1,4 +1,4 @@
-"""`keyturn stats` says on one screen what runs alone, and where people wait."""
+"""`keyturn stats` shows automatic calls and waiting times on one screen."""
 
 from __future__ import annotations
 

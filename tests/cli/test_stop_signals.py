@@ -67,7 +67,7 @@ end_soon(0)
 async def waiting(
     folder: Path, *words: str, stdin: int = asyncio.subprocess.DEVNULL
 ) -> asyncio.subprocess.Process:
-    """Start a process that waits to be stopped, in a session of its own."""
+    """Start a process that waits for a stop, in a separate session."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-c", WAITING, *words),
@@ -260,7 +260,7 @@ async def test_ctrl_c_says_what_is_waited_for(tmp_path: Path) -> None:
 async def test_a_program_that_is_still_starting_closes_what_it_has_begun(
     tmp_path: Path,
 ) -> None:
-    # Its workers run tools while it still waits for Slack, say.
+    # Its workers run tools while it still waits, for example for Slack.
     process = await waiting(tmp_path, "starting")
 
     process.send_signal(signal.SIGTERM)

@@ -31,7 +31,7 @@ Tell = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def receiver(tmp_path: Path) -> Generator[Receiver]:
-    """Receive in a thread of its own: commands run an event loop themselves."""
+    """Receive in a separate thread: commands run an event loop themselves."""
     loop, found = asyncio.new_event_loop(), list[Receiver]()
     is_up, stop = threading.Event(), asyncio.Event()
 

@@ -35,8 +35,8 @@ program.main()
 def test_a_stream_that_is_closed_is_no_file_that_is_opened_later(
     closed: str, to_nothing: int
 ) -> None:
-    # What is written to 2 would otherwise go into whatever was opened under that
-    # number: a file, the connection to the store.
+    # Output to descriptor 2 would otherwise go into a file or a connection that was
+    # opened under that number.
     ended = subprocess.run(
         ["/bin/sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, COUNTS],
         stdin=subprocess.PIPE,

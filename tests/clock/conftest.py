@@ -1,4 +1,4 @@
-"""Give a test a real Valkey of its own whose clock it moves; nothing else's moves."""
+"""Give a test a separate real Valkey with a movable clock; no other clock moves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NEAR_S = 30.0
 
 
 class Clock:
-    """The clock of one server, as far ahead of the real one as a file says."""
+    """The clock of one server, ahead of the real one by the offset in a file."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -33,12 +33,12 @@ class Clock:
         self.reset()
 
     def reset(self) -> None:
-        """Let it show the real time again."""
+        """Show the real time again."""
         self._ahead = timedelta()
         self.move()
 
     def move(self, *, days: float = 0, hours: float = 0, minutes: float = 0) -> None:
-        """Move it from where it stands, forth or back, and wait until it is seen."""
+        """Move it from its current time, forth or back; wait until that is visible."""
         self._ahead += timedelta(days=days, hours=hours, minutes=minutes)
         fresh = self.file.with_suffix(".new")
         fresh.write_text(f"{self._ahead.total_seconds():+.0f}\n", encoding="utf-8")
@@ -67,7 +67,7 @@ def _connected(url: str) -> Any:
 
 @pytest.fixture(scope="session")
 def moved_server() -> Generator[tuple[str, Clock]]:
-    """Start an embedded Valkey as the product does, under a clock of its own."""
+    """Start an embedded Valkey as the product does, under a separate clock."""
     try:
         faketime.library()
     except faketime.NoFaketime as missing:
@@ -82,9 +82,9 @@ def moved_server() -> Generator[tuple[str, Clock]]:
         words = server_command(of, socket)
         if of != folder / "valkey":
             # The patch lasts as long as the server, so that a restart moves its clock,
-            # too; meanwhile other tests start servers of their own.
+            # too; in between, other tests start their servers.
             return words
-        # The launcher's five words stay outside: it only starts what follows.
+        # The launcher's five words stay outside: it only starts the rest.
         return [*words[:5], "/usr/bin/env", *surroundings, *words[5:]]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Find libfaketime, install Debian's where allowed, or say what to do."""
+"""Find libfaketime, install Debian's where allowed, or name the package."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def library() -> str:
 
 
 def variables(file: Path) -> dict[str, str]:
-    """Return by which variables a process follows the clock of a file.
+    """Return the variables with which a process follows the clock of a file.
 
-    Only the time of day follows it: nobody can set the clocks that count from the
-    start of a machine.
+    Only the time of day follows it: the clocks that count from the start of a machine
+    cannot be set.
 
     Raises:
         NoFaketime: it is not installed.

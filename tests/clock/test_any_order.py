@@ -37,7 +37,7 @@ class Story:
         self.open: list[ClaimRequest] = []
 
     async def submit(self) -> None:
-        """Submit a turn of one or two calls, which ends what waits in its thread."""
+        """Submit a turn of one or two calls, which ends its thread's pending calls."""
         amounts = range(1, self.luck.choice((2, 3)))
         calls = [refund(amount) for amount in amounts]
         ref, verdicts = await self.harness.submit(
@@ -48,7 +48,7 @@ class Story:
                 self.claims.append(claim_of(ref, verdict))
 
     async def decide(self, claim: ClaimRequest) -> None:
-        """Let somebody decide or reconcile a call, in whatever state it is."""
+        """Decide or reconcile a call in any state."""
         item = await self.harness.item(claim.item_id)
         args = {**item.args, "amount": self.luck.randrange(1, 50)}
         decision = self.luck.choice(
@@ -65,18 +65,18 @@ class Story:
         await self.harness.reviews.decide(click, decision, who)
 
     async def extend(self, claim: ClaimRequest) -> None:
-        """Let somebody give a card more time."""
+        """Extend the time of a card."""
         approval = claim.item_id.rpartition(".")[0]
         await self.harness.reviews.extend(approval, ANA)
 
     async def run(self, claim: ClaimRequest) -> None:
-        """Let an executor begin."""
+        """An executor begins."""
         reply = await self.harness.agents.claim(claim)
         if isinstance(reply, Claimed):
             self.running[claim.item_id] = reply.fence
 
     async def end(self, claim: ClaimRequest) -> None:
-        """Let an executor report, or die."""
+        """An executor reports, or dies."""
         fence = self.running.get(claim.item_id)
         if fence is None:
             return
@@ -87,13 +87,13 @@ class Story:
             await self.harness.agents.finish(claim.item_id, fence, result)
 
     async def jump(self) -> None:
-        """Let time pass; sometimes nobody looks for a while."""
+        """Let time pass; sometimes without a sweep for a while."""
         self.clock.move(days=self.luck.choice(JUMPS))
         if self.luck.random() < 0.7:
             await self.harness.sweeper.sweep()
 
     async def go_on(self) -> None:
-        """Let one thing happen."""
+        """Do one random step."""
         known = [one for one in self.claims if await self._is_known(one)]
         acts = (self.decide, self.run, self.end, self.extend)
         if known and self.luck.random() < 0.7:
@@ -102,7 +102,7 @@ class Story:
             await self.luck.choice((self.submit, self.jump))()
 
     async def check(self) -> None:
-        """Check that what was open is known, and that all live as long as needed."""
+        """Check that open approvals are listed, and that all live as long as needed."""
         assert await wrong_lifetimes(self.harness.store.conn) == []
         lost = [one for one in self.open if not await self._is_known(one)]
         assert lost == []

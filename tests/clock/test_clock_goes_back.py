@@ -1,4 +1,4 @@
-"""A clock that goes forth and back loses nothing, and holds nobody up."""
+"""A clock that goes forth and back loses nothing, and delays no one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Who may decide what is exactly what the policy says, through real signed clicks.
+"""The people who may decide are exactly those of the policy, with real signed clicks.
 
-The default run plays every person with every requirement, and every end that a button
-can have. With ``KEYTURN_MATRIX=all`` each of them clicks each button.
+The default run plays every person with every requirement, and every result of a button.
+With ``KEYTURN_MATRIX=all`` each person clicks each button.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ def test_the_person_reads_one_calm_sentence_or_none_and_nobody_else_does(
 
 
 def _is_known_already(cell: Cell, played: Played) -> bool:
-    """Return True if the bot refused somebody who is gone since just before.
+    """Return True if the bot refused a person who has just left.
 
-    One person's decision may rest on what was read a minute ago, and need not: other
-    clicks of the same moment ask Slack anew.
+    The decision of one person may use an answer of Slack that is a minute old, but
+    other clicks of the same moment ask Slack again.
     """
     is_gone = cell.kind in {Kind.DEACTIVATED_NOW, Kind.REVOKED_NOW}
     end = played.end

@@ -1,7 +1,7 @@
-"""Processes that a test tells when to ask, so that all of them ask at once.
+"""Processes that submit at a signal of the test, so that all of them do so at once.
 
-They are forks of a process that has imported the product already (`tests.forked`): to
-import it twenty times takes longer than what the test is about.
+They are forks of a process that has already imported the product (`tests.forked`):
+twenty imports would take longer than the test itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Place(NamedTuple):
 
 @asynccontextmanager
 async def asked_at(place: Place, policy: Policy) -> AsyncGenerator[Gateway]:
-    """Give a process the gateway that it asks; its own is under the policy."""
+    """Give a process its gateway; the rules are those of the policy."""
     if place.api_key:
         gateway = HttpGateway(place.url, place.api_key)
         yield gateway
@@ -52,7 +52,7 @@ class AskingProcess:
         self._connection = connection
 
     def go(self, words: str) -> None:
-        """Let it ask; its answer is not waited for."""
+        """Make it submit, without waiting for its answer."""
         self._connection.send(words)
 
     async def answer(self) -> Any:

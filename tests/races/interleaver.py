@@ -1,9 +1,8 @@
-"""Let several coroutines take turns at the store, one round trip at a time.
+"""Run several coroutines in turn at the store, one round trip at a time.
 
-What runs between two round trips cannot be seen by others, so an interleaving is an
-order of round trips: choosing who goes next is choosing the interleaving. Scripts
-and transactions take turns; single commands only read what no decision hangs on, and go
-with the round trip before them.
+Work between two round trips is not visible to others, so an interleaving is an order of
+round trips. Scripts and transactions take turns. Single commands only read values that
+decide nothing, and belong to the round trip before them.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ _PATIENCE_S = 60.0
 
 
 class Interleaver:
-    """Stands before every round trip of one connection while actors run.
+    """Intercepts every round trip of one connection while actors run.
 
     Args:
-        conn: whose round trips are made in turn.
-        patch: puts everything back afterwards.
+        conn: the connection whose round trips take turns.
+        patch: restores everything afterwards.
     """
 
     def __init__(self, conn: Connection, patch: pytest.MonkeyPatch) -> None:
@@ -38,7 +37,7 @@ class Interleaver:
         self.steps = 0
         for name in ("transaction", "evalsha"):
             patch.setattr(conn, name, self._before(getattr(conn, name)))
-        # Each actor stands for a process: turns are taken inside one process only.
+        # Each actor represents a process: changes take turns inside one process only.
         patch.setattr(Turns, "_take", self._no_turn)
 
     @staticmethod
@@ -83,7 +82,7 @@ class Interleaver:
             if all(resting):
                 return
             await self._moved.wait()
-            # An actor says that it ends a moment before its task is done.
+            # An actor reports its end a moment before its task is done.
             await asyncio.sleep(0)
 
     def _before(

@@ -12,10 +12,10 @@ from tests.service.standing import allowing_policy
 
 
 def serve(place: Place, name: str, connection: Connection) -> None:
-    """Ask for the refunds that are told, until the end.
+    """Request the named refunds until the end of the input.
 
-    Each text is a customer and an amount: one refund of it is asked for, in a thread of
-    this process's own. The id and kind of its verdict are sent back.
+    Each text is a customer and an amount: one refund is requested, in a separate thread
+    of this process. The id and kind of its verdict are sent back.
     """
     asyncio.run(_serve(place, name, connection))
 

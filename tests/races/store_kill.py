@@ -18,13 +18,13 @@ of the turn in which it is made."""
 
 
 class StoreKill:
-    """Kills a store once, at one place of what is done over a connection.
+    """Kills a store once, at one point of the traffic over a connection.
 
     Args:
-        conn: that is used.
-        patch: puts everything back afterwards.
+        conn: the connection.
+        patch: restores everything afterwards.
         pid: of the store.
-        place: an even number 2n is before round trip n; 2n+1 is when it was sent.
+        place: an even number 2n is before round trip n; 2n+1 is after it was sent.
     """
 
     def __init__(

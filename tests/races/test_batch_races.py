@@ -1,4 +1,4 @@
-"""A batch decision is written whole or not at all, whatever happens beside it."""
+"""A batch decision is written whole or not at all, under any concurrent change."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ Rival = Callable[[ServiceHarness, Verdict, str], Coroutine[object, object, objec
 
 
 async def opened(harness: ServiceHarness, thread: str) -> tuple[Verdict, Approval]:
-    """Ask for a batch of refunds in a thread of its own."""
+    """Request a batch of refunds in a separate thread."""
     refunds: list[JsonObject] = [{"amount": n + 1} for n in range(SIZE)]
     _, verdicts = await harness.submit(
         *((REFUND, args) for args in refunds), thread=thread
@@ -119,7 +119,7 @@ async def rejects_all(harness: ServiceHarness, verdict: Verdict, _: str) -> None
 
 
 async def one_expires(harness: ServiceHarness, verdict: Verdict, _: str) -> None:
-    """Let the time of one call be over, which an edit had raised."""
+    """End the time of one call, which an edit had raised."""
     approval = await harness.approval(verdict.item_id)
     keys = harness.store.keys_of_tenant("default")
     await harness.store.conn.transaction(
@@ -160,15 +160,15 @@ RIVALS: tuple[Rival, ...] = (
 
 
 def is_whole(approval: Approval) -> bool:
-    """Say whether each call has its part of the batch decision.
+    """Return whether each call has its part of the batch decision.
 
-    Not by state: a new turn may end what was authorized.
+    Not by state: a new turn may end authorized calls.
     """
     return by_ana(approval) == [Verb.APPROVE] * (SIZE - 1) + [Verb.REJECT]
 
 
 def is_untouched(approval: Approval) -> bool:
-    """Say whether no call has a part of the batch decision."""
+    """Return whether no call has a part of the batch decision."""
     return not by_ana(approval)
 
 

@@ -45,7 +45,7 @@ Rival = Callable[[ServiceHarness, list[Click], str], Coroutine[object, object, o
 
 
 async def opened(harness: ServiceHarness, name: str, size: int) -> list[Click]:
-    """Ask for refunds in threads of their own; return what is seen of them."""
+    """Request refunds in separate threads; return them as a person sees them."""
     return [
         (await harness.refund(number + 1, thread=f"{name}-{number}"))[0]
         for number in range(size)
@@ -72,9 +72,9 @@ async def decide(
 async def verbs(
     harness: ServiceHarness, clicks: Sequence[Click], by: Reviewer
 ) -> list[Verb]:
-    """Return what a person decided on calls, without those that they did not.
+    """Return a person's decisions on calls, without undecided ones.
 
-    Not by state: a new turn may end what was authorized.
+    Not by state: a new turn may end authorized calls.
     """
     items = [await harness.item(f"{one.approval}.0") for one in clicks]
     words = [item.decision for item in items if item.decision]
@@ -168,7 +168,7 @@ async def test_no_decision_on_several_approvals_is_recorded_in_part(
 
 
 async def told_whole(store: Store) -> None:
-    """Each gesture stands in the audit log once, with each of its calls once."""
+    """Each gesture is in the audit log once, with each of its calls once."""
     audit = await audit_entries(store.conn, store.keys_of_tenant("default"))
     gestures = Counter(
         event.data["digest"] for event in audit if event.name is EventName.CALLS_DECIDED

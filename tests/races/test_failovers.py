@@ -1,6 +1,6 @@
 """Masters, replicas and Sentinels die in the middle of decisions; none is lost.
 
-``KEYTURN_FAILOVER_DECISIONS`` says how many decisions each of four stores takes.
+``KEYTURN_FAILOVER_DECISIONS`` is the number of decisions for each of four stores.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Kills:
         self.killed = 0
 
     async def go_on(self) -> None:
-        """Kill until this is cancelled; what was begun is ended."""
+        """Kill until this is cancelled; a begun kill is completed."""
         while True:
-            # In a thread: it waits for processes, and decisions go on meanwhile.
+            # In a thread: it waits for processes, while decisions go on.
             one = asyncio.create_task(asyncio.to_thread(self.kill_one))
             try:
                 await asyncio.shield(one)
@@ -81,14 +81,14 @@ async def acknowledged(work: Callable[[], Awaitable[Found]]) -> Found:
 
 
 async def decide_one(side: TenantSide, thread: str) -> str:
-    """Let an agent ask, and approve it until that is acknowledged; return its id."""
+    """Submit a call, and approve it until that is acknowledged; return its id."""
     click, _ = await acknowledged(lambda: side.ask(thread))
     await acknowledged(lambda: side.reviews.decide(click, Approve(), ANA))
     return click.approval
 
 
 async def decided(sides: Sequence[TenantSide], count: int) -> dict[str, TenantSide]:
-    """Ask for so many approvals and approve each; return what was told to be so."""
+    """Request this many approvals and approve each; return the acknowledged ones."""
     told: dict[str, TenantSide] = {}
     numbers = iter(range(count))
 
@@ -102,7 +102,7 @@ async def decided(sides: Sequence[TenantSide], count: int) -> dict[str, TenantSi
 
 
 async def nothing_is_lost(store: Store, kills: Kills, transport: Transport) -> None:
-    """Decide while nodes are killed, and compare what was told with what stands."""
+    """Decide while nodes are killed; compare the acknowledgements with the store."""
     await ensure_durable(store.conn)
     sides = [TenantSide(store, tenant) for tenant in TENANTS]
     decisions = transport.share(DECISIONS)

@@ -1,7 +1,7 @@
 """Any order of submits, decisions, claims and clocks, against a plain model.
 
 Hypothesis drives the real services on a real Valkey and compares each answer with a
-model of one page: what the lifecycle table and the quorum say should happen.
+model of one page: the results by the lifecycle table and the quorum.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ ELIGIBLE = {
 
 @dataclass
 class Expected:
-    """What the model believes of one call.
+    """The model of one call.
 
-    ``seen`` is the step up to which its card told of the same call elsewhere, and
+    ``seen`` is the step up to which its card showed the same call elsewhere, and
     ``done_since`` the step since which it counts as done itself; 0 for never.
     """
 
@@ -98,19 +98,19 @@ class Expected:
     done_since: int = 0
 
     def is_found(self, user: str, finding: Finding) -> bool:
-        """Take down what somebody found; say whether enough found the same."""
+        """Record a person's finding; return whether enough people found the same."""
         self.found[user] = finding
         same = {one for one, said in self.found.items() if said is finding}
         return not self.needs_two or (len(same) > 1 and "U0CHLOE" in same)
 
     @property
     def needs_two(self) -> bool:
-        """Say whether two people, one of them senior, have to agree."""
+        """Return whether two people, one of them senior, have to agree."""
         return self.tool == "wire_money"
 
     @property
     def has_quorum(self) -> bool:
-        """Say whether everybody needed has voted."""
+        """Return whether all required people have voted."""
         if not self.needs_two:
             return bool(self.voters)
         return len(self.voters) > 1 and "U0CHLOE" in self.voters
@@ -230,7 +230,7 @@ class Lifecycle(RuleBasedStateMachine):
         open_ = call.state in {ItemState.EXECUTING, ItemState.IN_DOUBT}
         owned = bool(call.fence) and not is_zombie
         if owned and call.reconciled_fence == call.fence:
-            # People reconciled this attempt: what it reports is kept beside their word.
+            # People reconciled this attempt: its report is kept next to their finding.
             assert not done
             is_left = call.state is ItemState.FAILED and ok
             if not call.is_reported and (is_left or call.state is ItemState.AUTHORIZED):
@@ -304,7 +304,7 @@ class Lifecycle(RuleBasedStateMachine):
                 call.done_since = self._step()
 
     async def _ensure_index_is_a_fold(self) -> None:
-        """Compare the precedents of the store with those that its log tells of."""
+        """Compare the precedents of the store with those of its log."""
         keys = self.store.keys_of_tenant("default")
         fold = PrecedentFold()
         effects: set[str] = set()
@@ -320,7 +320,7 @@ class Lifecycle(RuleBasedStateMachine):
             conn = self.store.conn
             kept = read(conn, key, fields(await conn.command("HGETALL", key)))
             told = {call: one.state for call, one in fold.precedents(effect).items()}
-            # The log tells of decisions; a call that waits is a precedent without one.
+            # The log contains decisions; a pending call is a precedent without one.
             known = {one.call: one.state for one in kept.precedents}
             waiting = {call for call in known if known[call] is ItemState.PENDING}
             assert {call: known[call] for call in known.keys() - waiting} == told
@@ -330,7 +330,7 @@ class Lifecycle(RuleBasedStateMachine):
         return self.steps
 
     def _is_repeated(self, call: Expected, amount: float) -> bool:
-        """Say whether the same was approved elsewhere, which its card did not show."""
+        """Return whether the same was approved elsewhere, unseen on its card."""
         seen = call.seen if amount == call.amount else 0
         return any(
             other.done_since > seen

@@ -1,4 +1,4 @@
-"""However decisions interleave, nobody approves a repeated call unseen."""
+"""In no interleaving of decisions is a repeated call approved unseen."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ async def test_a_killed_store_keeps_precedents_with_their_decisions(
     assert [one for one in log if one.name is EventName.ITEM_AUTHORIZED]
     for effect in effects:
         told = {call: one.at_ms for call, one in fold.precedents(effect).items()}
-        # The log tells of decisions; a call that waits is a precedent without one.
+        # The log contains decisions; a pending call is a precedent without one.
         known = [
             one for one in kept[effect].precedents if one.state is not ItemState.PENDING
         ]

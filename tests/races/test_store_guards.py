@@ -1,4 +1,4 @@
-"""The scripts hold by themselves, whatever the caller believes it read."""
+"""The scripts protect themselves, independent of the caller's reading."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_two_changes_of_one_reading_are_written_once(
     assert isinstance(yes, Change)
     assert isinstance(no, Change)
 
-    # Only the vote of the item's other fields moved: rev alone tells them apart.
+    # Only the vote of the item's other fields changed: rev alone distinguishes them.
     keys = harness.store.keys_of_tenant("default")
     await harness.store.conn.command("HINCRBY", keys.head(before.id), "rev", 1)
     moved = await written(harness, loaded, Write(yes))
@@ -121,7 +121,7 @@ async def test_a_claim_is_granted_only_of_what_is_authorized(
     )
     answer = await harness.agents.claim(claim)
 
-    # It was written by hand, so no script gave it the lifetime of what has ended.
+    # It was written by hand, so no script gave it the lifetime of ended records.
     await lose_records(harness.store.conn)
     assert not isinstance(answer, Claimed)
     if state in UNEXECUTED | {ItemState.PENDING}:

@@ -1,4 +1,4 @@
-"""Calls of one card that start and end at once: each in its turn, from what is true."""
+"""Calls of one card that start and end at once: each in its turn, from current data."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""No interleaving of calls and decisions passes a window unseen.
+"""No interleaving of calls and decisions exceeds a window unseen.
 
-Two at once are played in every order of their round trips, more in orders that
-Hypothesis chooses; in the end the store is compared with a model of one line: what
-counts is what may still run or ran, each call once.
+Two actors are played in every order of their round trips, more actors in orders that
+Hypothesis chooses. At the end the store is compared with a model of one line: calls
+that may still run, or ran, count once each.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Scene:
     items: list[str] = field(default_factory=list[str])
 
     async def submit(self, amount: int) -> None:
-        """Ask for a refund in a thread of its own."""
+        """Request a refund in a separate thread."""
         tool, args = refund(amount, self.customer)
         call = ProposedCall(tool=tool, args=args, tool_call_id="c0")
         ref = TurnRef(agent="a", thread=f"t{next(_number)}", message_id="m")
@@ -66,7 +66,7 @@ class Scene:
             self.items.append(verdict.item_id)
 
     async def clicks(self) -> list[Click]:
-        """Return a click on each call as it stands now."""
+        """Return a click on each call in its current version."""
         approvals = [await self.harness.approval(item) for item in self.items]
         return [
             Click(
@@ -119,7 +119,7 @@ class Scene:
 
 
 def amount_of(item: Item) -> int:
-    """Return what a call would refund, as it stands now."""
+    """Return the amount that a call would refund in its current version."""
     amount = item.args["amount"]
     assert isinstance(amount, int)
     return amount

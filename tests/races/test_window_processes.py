@@ -40,5 +40,5 @@ async def test_of_nine_900s_of_four_processes_one_stays_below_escalate(
             assert shared == [shared[0]] * PROCESSES, "one turn had several verdicts"
             assert len(verdicts) == PROCESSES * CALLS + 1
             assert len(below) == 1
-            # Who would come to more than 5,000 is denied and counts no longer.
+            # A call that would exceed 5,000 is denied and counts no longer.
             assert await refunded(harness, customer) == AMOUNT * len(held)

@@ -68,7 +68,7 @@ async def test_of_ten_900s_under_a_limit_of_1000_one_stays_below_escalate(
         held = [one for one in verdicts if one.kind is VerdictKind.HOLD]
 
         assert len(below) <= 1
-        # Who is over 5,000 when evaluated is denied and gives its share back.
+        # A call over 5,000 at its evaluation is denied and returns its share.
         assert await refunded(harness, customer) == 900 * len(held)
     for opened in stores:
         await opened.close()

@@ -14,12 +14,11 @@ AMOUNT = 900
 
 
 def serve(place: Place, name: str, calls: int, connection: Connection) -> None:
-    """Ask for refunds of the customers that are told, until the end.
+    """Request refunds of the named customers until the end of the input.
 
-    Each text names a customer: that many refunds of 900 are asked for at once, in
-    threads of this process's own agent, one of them in a turn that all processes
-    submit. What each came to is sent back: a list of {id, tier, kind}, the shared
-    turn's first.
+    Each text names a customer: that many refunds of 900 are requested at once, in
+    threads of this process's agent, one of them in a turn that all processes submit.
+    The results are sent back: a list of {id, tier, kind}, the shared turn's first.
     """
     asyncio.run(_serve(place, name, calls, connection))
 

@@ -51,7 +51,7 @@ class RunningApp:
 
 
 async def until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
-    """Wait for something to come true that tells nobody when it does."""
+    """Wait for a condition that sends no notification."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.005)
@@ -88,7 +88,7 @@ def new_app(sandbox: Sandbox) -> RunningApp:
 
 @asynccontextmanager
 async def served(app: RunningApp, sandbox: Sandbox, mode: Mode) -> AsyncGenerator[None]:
-    """Connect the app to the sandbox, and let go of it at the end."""
+    """Connect the app to the sandbox, and disconnect it at the end."""
     if mode == "http":
         runner = web.AppRunner(app.bolt.server(path="/slack/events").web_app)
         await runner.setup()

@@ -1,4 +1,4 @@
-"""A sandbox lets only its own pages act, on loopback and on any other interface."""
+"""Only the sandbox's own pages may act, on loopback and on any other interface."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page gets a person's picture of the workspace, and only its own site may act."""
+"""The page gets a person's view of the workspace, and only its own site may act."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Calls that come faster than Slack allows are told to wait."""
+"""Calls that come faster than Slack allows are rate limited."""
 
 from typing import Any, cast
 

@@ -24,7 +24,7 @@ APPROVALS = "C0APPROVALS"
 
 @dataclass
 class Receiver:
-    """A bare request URL that keeps what arrives and answers as told."""
+    """A bare request URL that keeps the requests and answers as configured."""
 
     requests: list[tuple[dict[str, str], bytes]] = field(
         default_factory=list[tuple[dict[str, str], bytes]]
@@ -163,7 +163,7 @@ async def test_a_failed_interaction_warns_and_is_not_sent_again(
 
 
 async def retry_waits(sandbox: Sandbox) -> None:
-    """Wait until a retry waits for its time: longer than anybody for an answer."""
+    """Wait until a retry waits for its time: longer than any answer takes."""
     await until(lambda: any(left > ACK_WITHIN_S for left in sandbox.clock.waits))
 
 

@@ -1,4 +1,4 @@
-"""People edit and delete their messages, and the app hears what Slack would tell it."""
+"""People edit and delete their messages, and the app gets Slack's events."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""People can do what Slack lets them do, and nothing else."""
+"""People can do everything that Slack allows, and nothing else."""
 
 from typing import Any
 

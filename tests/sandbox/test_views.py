@@ -38,7 +38,7 @@ async def test_a_trigger_opens_one_view_for_the_person_who_made_it(
 
 
 @pytest.mark.parametrize(
-    # The clock goes on meanwhile: a busy machine takes a while from here to the call.
+    # The clock goes on in between: on a busy machine the call may come late.
     ("seconds", "expected"),
     [(1.5, None), (3.1, "expired_trigger_id")],
 )

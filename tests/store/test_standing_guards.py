@@ -91,7 +91,7 @@ async def test_a_claim_is_not_written_over_a_revocation(
     read: list[ItemState] = []
 
     async def compute(loaded: Loaded) -> Write | ItemState:
-        """Claim the call by the read record, before its standing approval is revoked."""
+        """Claim the call by the read record, before its standing approval ends."""
         found = await standing_now(harness, standing)
         read.append(found.items[0].state)
         if read[-1] is not ItemState.AUTHORIZED:

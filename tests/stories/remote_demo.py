@@ -1,8 +1,8 @@
-"""Play the scripts of the demo with an agent that has an API key and nothing else.
+"""Play the scripts of the demo with an agent that has only an API key.
 
-The program of the agent stands for one in another process: it asks over real HTTP, has
-its own checkpoints, and is told of no store. A person's words start its run as they
-would in a program of its own; the gateway starts none.
+The program of the agent replaces one in another process: it submits over real HTTP, has
+separate checkpoints, and knows no store. A person's message starts its run as in a
+separate program; the gateway starts none.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _CALLED = "@keyturn "
 
 @dataclass
 class Program:
-    """The agent's program: what a person says in the channel starts a run of it.
+    """The agent's program: a person's message in the channel starts a run.
 
     Attributes:
         runs: by the message that started them.
@@ -61,17 +61,17 @@ class Program:
     )
 
     def begin(self, ts: str, words: str, user: str, name: str) -> None:
-        """Start the run that somebody asks for."""
+        """Start the run of a person's message."""
         requester = Requester(team=TEAM, user=user, name=name)
         self.runs[ts] = asyncio.create_task(self._answer(ts, words, requester))
 
     async def answer(self, ts: str) -> str:
-        """Wait for what the agent says in the end."""
+        """Wait for the agent's last message."""
         async with asyncio.timeout(STEP_TIMEOUT_S):
             return await self.runs[ts]
 
     async def stop(self) -> None:
-        """Leave every run where it stands."""
+        """Stop every run in its current state."""
         for run in self.runs.values():
             run.cancel()
         await asyncio.gather(*self.runs.values(), return_exceptions=True)
@@ -97,7 +97,7 @@ class Asker(Person):
 
     @override
     async def say(self, channel: str, text: str, thread_ts: str | None = None) -> str:
-        """Say something; a request in the channel reaches the program."""
+        """Post a message; a request in the channel reaches the program."""
         if thread_ts is not None or not text.startswith(_CALLED):
             return await super().say(channel, text, thread_ts)
         words = text.removeprefix(_CALLED)
@@ -108,14 +108,14 @@ class Asker(Person):
 
 @dataclass
 class RemoteContext(DemoContext):
-    """A script whose agent is run by a program of its own."""
+    """A script whose agent is run by a separate program."""
 
     program: Program = field(kw_only=True)
 
     @property
     @override
     def dan(self) -> Person:
-        """Return the person who asks the agent."""
+        """Return the agent's requester."""
         return Asker(super().dan, self.program)
 
     @override
@@ -137,7 +137,7 @@ class RemoteContext(DemoContext):
 async def remote_agent(
     demo: DemoStack, config: Path, data_dir: Path, graph: Any, channel: str = CHANNEL
 ) -> AsyncGenerator[Program]:
-    """Run the program of an agent beside a gateway that serves its API."""
+    """Run the program of an agent next to a gateway that serves its API."""
     settings = Settings.load(
         config, environment(demo.sandbox, data_dir, SlackMode.HTTP, None)
     )
@@ -160,7 +160,7 @@ async def remote_agent(
 
 @contextmanager
 def no_rate_limits() -> Generator[None]:
-    """Let the bot post as fast as it can: a story passes in seconds."""
+    """Remove the bot's rate limits: a story passes in seconds."""
     with pytest.MonkeyPatch.context() as patch:
         for method in (limits.POST, limits.UPDATE):
             patch.setitem(limits.RATES, method, limits.Rate(1e6, 1_000_000))
@@ -175,10 +175,9 @@ async def open_remote_demo(
     graph: Any,
     say: Callable[..., None],
 ) -> AsyncGenerator[RemoteContext]:
-    """Open the demo without agents, and the program of one beside it.
+    """Open the demo without agents, and the program of one next to it.
 
-    Slack's rate limits are off on both sides: that twenty cards take twenty seconds is
-    told by the story in one process.
+    Slack's rate limits are off on both sides: the story in one process covers them.
     """
     without = without_agents(config, folder, 0, policy)
     data_dir = folder / "data"

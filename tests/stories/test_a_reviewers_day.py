@@ -1,4 +1,4 @@
-"""What a reviewer does in a day, told by the product itself, over both transports.
+"""A reviewer's day, played by the product itself, over both transports.
 
 Start here: each story is `keyturn demo --script …`, played by the real agent, gateway,
 store and bot against the sandbox Slack, over the same signed HTTP as its page.

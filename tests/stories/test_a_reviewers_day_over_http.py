@@ -1,4 +1,4 @@
-"""The same day with an agent elsewhere, which asks over HTTP and runs its own threads.
+"""The same day with a remote agent, which submits over HTTP and runs its threads.
 
 The scripts are those of the demo; their agent's program has a URL and an API key.
 """

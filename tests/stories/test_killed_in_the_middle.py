@@ -30,10 +30,10 @@ def demo(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Demo]:
 
 
 def card(demo: Demo, *words: str) -> dict[str, Any]:
-    """Wait for the bot's card that holds one of these texts; the newest copy of it.
+    """Wait for the bot's card with one of these texts; return its newest copy.
 
-    Killed between Slack's answer and the note of it, the bot posts a second copy, and
-    only that one counts.
+    Killed between Slack's answer and its record, the bot posts a second copy, and only
+    that one counts.
     """
     deadline = time.monotonic() + WAIT_S
     url = f"{demo.url}/sandbox/state?user=U0ANA"
@@ -50,7 +50,7 @@ def card(demo: Demo, *words: str) -> dict[str, Any]:
 
 
 def shows(message: dict[str, Any], *words: str) -> bool:
-    """Say whether a message holds one of these texts."""
+    """Return whether a message contains one of these texts."""
     text = json.dumps(message["blocks"])
     return any(word in text for word in words)
 

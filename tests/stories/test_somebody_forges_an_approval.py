@@ -1,4 +1,4 @@
-"""Somebody who can write to the store forges an approval: nothing runs, and it is told.
+"""A forged approval in the store runs nothing, and is reported.
 
 `keyturn demo --script tamper` plays it with the real agent, gateway, bot and store.
 """

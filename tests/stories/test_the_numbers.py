@@ -1,4 +1,4 @@
-"""A head of support asks what people decide, and what they would not have to."""
+"""A head of support reads how people decide, and which decisions a rule could make."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The policy changes while everything runs: who may decide, and whether it is asked."""
+"""The policy changes while everything runs: the deciders, and the need for them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def write(config: Path, policy: Mapping[str, object], transport: Transport) -> N
 async def opened(
     config: Path, ledger: Path, transport: Transport
 ) -> AsyncGenerator[DemoContext]:
-    """Start everything, with the agent in the gateway or in a program of its own."""
+    """Start everything, with the agent in the gateway or in a separate program."""
     data, away = config.with_name("data"), ledger.with_name("away")
     async with open_demo_stack(config, data, is_kept=False) as demo:
         if transport is Transport.IN_PROCESS:
@@ -80,7 +80,7 @@ async def heard(demo: DemoStack, name: EventName, count: int) -> None:
 
 
 async def is_told_no(context: DemoContext) -> bool:
-    """Say whether Ana was told that she may not decide this."""
+    """Return whether Ana was informed that she may not decide this."""
     return bool(await context.ana.ephemerals("C0APPROVALS"))
 
 
@@ -120,7 +120,7 @@ async def test_a_new_role_decides_and_a_new_rule_refuses_without_a_restart(
             keys = store.keys_of_tenant("default")
             entries = await audit_entries(store.conn, keys)
             names = [event.name for event in entries]
-            # Of a run elsewhere the gateway is not told the end.
+            # The gateway does not learn the end of a remote run.
             last = EventName.RUN_FINISHED if is_here else EventName.CALL_DENIED
             return EventName.CALL_DENIED in names and names[-1] is last
 

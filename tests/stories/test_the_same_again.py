@@ -1,4 +1,4 @@
-"""A reviewer is told that the same refund ran a moment ago, also while they click."""
+"""A reviewer learns that the same refund has just run, also during a click."""
 
 from __future__ import annotations
 

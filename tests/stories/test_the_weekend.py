@@ -1,7 +1,7 @@
-"""The weekend policy as it is shipped, lived through by an agent and by people.
+"""The shipped weekend policy, played by an agent and people.
 
-What it says of single calls is in tests/policy/test_weekend.py; here every call is
-made by a running agent, kept in a real store and decided by signed clicks.
+Its rules for single calls are in tests/policy/test_weekend.py. Here every call is made
+by a running agent, kept in a real store and decided by signed clicks.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ STOP_S = 30
 
 @pytest.fixture
 def page(tmp_path: Path) -> Iterator[str]:
-    """Write what the README says, run it, and return the link that is printed."""
+    """Write the README's example, run it, and return the printed link."""
     code = blocks("python")[0].replace('"openai:gpt-5"', "model")
     (tmp_path / "model.py").write_text(MODEL, encoding="utf-8")
     agent = f"from model import model\n{code}"

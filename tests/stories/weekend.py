@@ -1,7 +1,7 @@
-"""Run the shipped weekend policy for real: agent, store, bot, people who click.
+"""Run the shipped weekend policy for real: agent, store, bot, clicks.
 
-The store's clock cannot be set, so the policy is taken to a place on earth where it is
-the hour of the story just now; and what was refunded is made older, instead of waiting.
+The store's clock cannot be set. So the policy is moved to a time zone in which it is
+now the hour of the story, and earlier refunds are made older, instead of waiting.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True)
 class Weekend:
-    """A weekend at the shop: what people ask the agent for, and what they decide."""
+    """A weekend at the shop: people's requests to the agent, and their decisions."""
 
     demo: DemoStack
     program: Program | None = None
 
     async def ask(self, tool: str, **args: object) -> str:
-        """Let Dan ask the agent for one call; return the ts of his message."""
+        """Request one call from the agent as Dan; return the ts of his message."""
         words = json.dumps([[tool, args]])
         dan = self.demo.sandbox.person(ASKER)
         asker = Asker(dan, self.program) if self.program else dan
@@ -61,7 +61,7 @@ class Weekend:
         return await self._message(is_new)
 
     async def words(self, tool: str, **args: object) -> str:
-        """Ask for a call that nobody decides; return what the agent says of it."""
+        """Request a call without deciding it; return the agent's message about it."""
         asked = await self.ask(tool, **args)
         if self.program is not None:
             return await self.program.answer(asked)
@@ -73,14 +73,14 @@ class Weekend:
         return _text_of(await self._message(is_answer))
 
     async def approve(self, card: JsonObject, *people: str, until: str) -> JsonObject:
-        """Click Approve, one person after another; wait until the card says so."""
+        """Click Approve, one person after another; wait until the card shows it."""
         for person in people:
             actor = self.demo.sandbox.person(person)
             await actor.click(CHANNEL, str(card["ts"]), Action.APPROVE)
         return await self.says(card, until)
 
     async def reject(self, card: JsonObject, person: str) -> None:
-        """Reject a call with a reason, and wait until the card says so."""
+        """Reject a call with a reason, and wait until the card shows it."""
         actor = self.demo.sandbox.person(person)
         await actor.click(CHANNEL, str(card["ts"]), Action.REJECT)
         await actor.wait_for_view(timeout_s=PATIENCE_S)
@@ -88,13 +88,13 @@ class Weekend:
         await self.says(card, "Rejected")
 
     async def says(self, card: JsonObject, words: str) -> JsonObject:
-        """Wait until a card says these words."""
+        """Wait until a card contains this text."""
         return await self._message(
             lambda message: message["ts"] == card["ts"] and words in _text_of(message)
         )
 
     async def told(self, person: str, words: str) -> None:
-        """Wait until somebody is told this in private."""
+        """Wait for this private message to a person."""
         await self.demo.sandbox.person(person).message_with(
             CHANNEL, lambda one: one["ephemeral"] and words in str(one["text"])
         )
@@ -156,7 +156,7 @@ async def open_weekend(
 
 
 def _where_it_is(hour: int) -> str:
-    """Return the time zone in which it is this hour now, whatever the minute."""
+    """Return the time zone in which it is this hour now, at any minute."""
     now = datetime.now(UTC)  # noqa: TID251 - about what the store's clock says
     ahead = (hour - now.hour + 12) % 24 - 12
     return f"Etc/GMT{-ahead:+d}"

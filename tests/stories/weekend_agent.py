@@ -1,4 +1,4 @@
-"""The support agent of the weekend policy: it calls whatever it is told to."""
+"""The support agent of the weekend policy: it makes the calls of the message."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.resume.sample_tools import obedient
 
 @tool
 def check_inventory(item: str) -> str:
-    """Say how many of an item are left."""
+    """Return the stock of an item."""
     return f"3 of {item} are left"
 
 
 @tool
 def track_package(order_id: str) -> str:
-    """Say where a package is."""
+    """Return the location of a package."""
     return f"{order_id} is in Leeds"
 
 

@@ -1,4 +1,4 @@
-"""Hold each block and element to its own rules: a payload in, one problem out."""
+"""Check each block and element by its rules: a payload in, one problem out."""
 
 import json
 from collections.abc import Iterator
@@ -302,7 +302,7 @@ def changed(block: Any, pointer: str, value: Any) -> Any:
 
 
 def places(value: JSON, pointer: str = "") -> Iterator[tuple[str, JSON]]:
-    """Yield every place of a payload with what stands there."""
+    """Yield every place of a payload with its value."""
     yield pointer, value
     if isinstance(value, dict):
         for key, inner in value.items():

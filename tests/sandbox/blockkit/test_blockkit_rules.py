@@ -1,4 +1,4 @@
-"""Hold elements to the rules between their fields, and blocks to their children."""
+"""Check the rules between the fields of an element, and between blocks and children."""
 
 import json
 from typing import Any
@@ -60,7 +60,7 @@ QUESTION = {"title": plain(), "text": mrkdwn(), "confirm": plain(), "deny": plai
 IMAGE = {"type": "image", "alt_text": "x", "image_url": "https://e.com/i"}
 CELL = {"type": "raw_text", "text": "x"}
 
-# What is refused, where below the block, why, and its accepted neighbour.
+# The refused payload, the place below the block, the reason, and an accepted neighbour.
 RULES: dict[str, tuple[Any, str, str, Any]] = {
     "a section says something": (
         {"type": "section"},

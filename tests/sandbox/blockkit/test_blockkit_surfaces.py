@@ -1,4 +1,4 @@
-"""Hold whole messages, modals and home tabs to what Slack takes of them."""
+"""Check whole messages, modals and Home tabs by Slack's rules."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Hold charts to what Slack says of them; `charts.py` names the sources."""
+"""Check charts by Slack's documentation; `charts.py` names the sources."""
 
 import json
 import math
@@ -61,7 +61,7 @@ def test_each_text_of_a_chart_has_a_length(block: Any, place: str) -> None:
     shorter = json.dumps(block).replace("x" * 51, "x" * 50).replace("x" * 21, "x" * 20)
 
     assert places(block) == [place]
-    # One letter less, and its own length is no problem any more.
+    # With one letter less, its length is no problem any more.
     assert all("characters" not in one.message for one in judge(json.loads(shorter)))
 
 

@@ -87,7 +87,7 @@ def section(block_id: str, text: Json, **more: Any) -> Json:
 
 
 def every_block() -> list[Json]:
-    """Return one of every block a message may hold."""
+    """Return one of every block that a message may contain."""
     choices = [option("Refunds", "r"), option("E-mails", "e", "also replies")]
     return [
         {"type": "header", "block_id": "header", "text": plain("A header :key:")},

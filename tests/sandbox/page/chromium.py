@@ -1,4 +1,4 @@
-"""Find a Chromium and its driver, install Debian's where allowed, or say what to do."""
+"""Find a Chromium and its driver, install Debian's if allowed, or name the package."""
 
 import os
 import shutil

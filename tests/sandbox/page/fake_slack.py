@@ -1,6 +1,6 @@
-"""Serve the page with canned states and record what people do on it.
+"""Serve the page with canned states and record people's actions on it.
 
-It knows no rules of Slack's, so a failure here is a failure of the page.
+It does not know Slack's rules, so a failure here is a failure of the page.
 """
 
 import asyncio
@@ -19,12 +19,11 @@ Json: TypeAlias = dict[str, Any]
 
 
 class FakeSlack:
-    """A server in a thread of its own; use it with `with`.
+    """A server in a separate thread; use it with `with`.
 
-    `state` is what the page is told, for every user, until `show` replaces it;
-    `acts` is what the page did, `told` the `seq` it was given last; `answers` are
-    given to the next acts, then `{"ok": True}`. While `hold` was called, acts wait
-    until `let_go`.
+    `state` is served to the page, for every user, until `show` replaces it; `acts` are
+    the page's actions, and `told` is the `seq` that it got last; `answers` are given to
+    the next acts, then `{"ok": True}`. After `hold`, acts wait until `let_go`.
     """
 
     def __init__(self, state: Json) -> None:
@@ -57,12 +56,12 @@ class FakeSlack:
         self._loop.close()
 
     def show(self, **changes: Any) -> None:
-        """Change members of the state and tell every open page."""
+        """Change members of the state and notify every open page."""
         self.state = {**self.state, **changes, "seq": self.state["seq"] + 1}
         self._loop.call_soon_threadsafe(self._ring)
 
     def hold(self) -> None:
-        """Let the next acts wait."""
+        """Make the next acts wait."""
         self._loop.call_soon_threadsafe(self._free.clear)
 
     def let_go(self) -> None:

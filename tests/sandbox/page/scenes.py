@@ -143,7 +143,7 @@ def answered_card() -> list[Json]:
 
 
 def message(at: str, user: str, text: str, **more: Any) -> Json:
-    """Return a message as the state holds it."""
+    """Return a message as it is in the state."""
     return {
         "ts": at,
         "user": user,
@@ -163,7 +163,7 @@ ANSWERED_TS = ts(41)
 
 
 def approvals_messages() -> list[Json]:
-    """Return what was said in the approvals channel."""
+    """Return the texts of the approvals channel."""
     said = "Keyturn: process_refund was edited and approved."
     waiting = "Keyturn: process_refund waits for an approval (ap_7F3K)."
     return [
@@ -184,7 +184,7 @@ def approvals_messages() -> list[Json]:
 
 
 def channel(channel_id: str, name: str, messages: list[Json], **more: Any) -> Json:
-    """Return a channel as the state holds it."""
+    """Return a channel as it is in the state."""
     return {
         "id": channel_id,
         "name": name,
@@ -197,7 +197,7 @@ def channel(channel_id: str, name: str, messages: list[Json], **more: Any) -> Js
 
 
 def user(user_id: str, name: str, real_name: str, color: str, **more: Any) -> Json:
-    """Return a user as the state holds it."""
+    """Return a user as it is in the state."""
     return {
         "id": user_id,
         "name": name,
@@ -278,7 +278,7 @@ def workspace(messages: list[Json] | None = None) -> Json:
 
 
 def view(view_id: str, blocks: list[Json], **more: Any) -> Json:
-    """Return a modal as the state holds it."""
+    """Return a modal as it is in the state."""
     return {
         "id": view_id,
         "type": "modal",

@@ -17,9 +17,9 @@ from selenium.webdriver.remote.webelement import WebElement
 T = TypeVar("T")
 PATIENCE_S = 60.0
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.02, 0.25
-# The page redraws what changes while somebody looks at it: look again. An element that
-# leaves while the driver gives it the focus, before it presses a key, counts to the
-# driver as one that takes no keys.
+# The page redraws changed parts at any time, so read again. If an element disappears
+# while the driver focuses it before a key press, the driver reports it as an element
+# that takes no keys.
 REDRAWN = (
     StaleElementReferenceException,
     ElementClickInterceptedException,
@@ -36,10 +36,10 @@ class Screen:
         # Selenium leaves parts of its types open; these calls go through here.
         self._untyped: Any = driver
         driver.get("about:blank")
-        self.problems()  # those of the page before are none of ours
+        self.problems()  # not those of the previous page
 
     def open(self, user: str = "U0ANA", place: str = "") -> None:
-        """Load the page as `user`; `place` is what follows `#/`."""
+        """Load the page as `user`; `place` is the part after `#/`."""
         self.driver.get("about:blank")
         self.driver.get(f"{self.url}/?user={user}#/{place}")
         self.one("#heading .heading-title")
@@ -126,7 +126,7 @@ class Screen:
         self.with_one(css, WebElement.click, last=last)
 
     def type(self, css: str, text: str) -> None:
-        """Replace what an input holds."""
+        """Replace the text of an input."""
 
         def replace(box: WebElement) -> None:
             box.clear()
@@ -139,7 +139,7 @@ class Screen:
         ActionChains(self.driver).send_keys(*keys).perform()
 
     def has_focus(self, css: str) -> bool:
-        """Tell whether the one element for a selector has the focus."""
+        """Return whether the one element for a selector has the focus."""
         script = "return document.activeElement === arguments[0]"
         return bool(self.with_one(css, lambda node: self.run(script, node)))
 
@@ -162,7 +162,7 @@ class Screen:
         return answer["result"]
 
     def style(self, css: str, name: str) -> str:
-        """Return what a style property comes to."""
+        """Return the computed value of a style property."""
         script = "return getComputedStyle(arguments[0])[arguments[1]]"
         return str(self.with_one(css, lambda node: self.run(script, node, name)))
 

@@ -1,4 +1,4 @@
-"""A chart is a picture for those who see it, and a table for everybody."""
+"""A chart is a picture for sighted people, and a table for everyone."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""People write, read, reply and change who they are, and lose nothing doing so."""
+"""People write, read, reply and switch users, and lose nothing."""
 
 import pytest
 from selenium.webdriver.common.keys import Keys
@@ -26,7 +26,7 @@ APPROVALS = f'#channels [data-channel="{CHANNEL}"]'
 
 
 def arrives(slack: FakeSlack, said: Json, at: int = 0) -> None:
-    """Let a message arrive in one of the channels."""
+    """Add a message to one of the channels."""
     channels = [dict(one) for one in slack.state["channels"]]
     channels[at]["messages"] = [*channels[at]["messages"], said]
     slack.show(channels=channels)

@@ -1,4 +1,4 @@
-"""A click on a card does what it says, once, and shows that it is on its way."""
+"""A click on a card acts once, and shows that it is on its way."""
 
 import pytest
 from selenium.webdriver import ActionChains

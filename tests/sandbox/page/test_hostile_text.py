@@ -1,4 +1,4 @@
-"""Whatever strangers write stays text, and an injection that works is visible."""
+"""Hostile text stays text, and an injection that works is visible."""
 
 from collections.abc import Callable
 from typing import Any

@@ -23,7 +23,7 @@ CHANNEL = "C0APPROVALS"
 
 
 def listens(app: RunningApp) -> None:
-    """Let the app open a form, object once, and then change its card."""
+    """Make the app open a form, object once, and then change its card."""
     posted: dict[str, Any] = {}
 
     @app.on("action", "edit")
@@ -62,7 +62,7 @@ def listens(app: RunningApp) -> None:
 
 
 def story(screen: Screen) -> None:
-    """Edit a call with an error first; choose from a menu; say something."""
+    """Edit a call with an error first; choose from a menu; post a message."""
     amount = '[data-block-id="amount"] .control'
     screen.open("U0ANA", CHANNEL)
     screen.click('[data-action-id="more"]')
@@ -87,7 +87,7 @@ def story(screen: Screen) -> None:
 
 
 def change_and_delete(screen: Screen) -> None:
-    """Edit the last message and delete it; nobody else's has a menu."""
+    """Edit the last message and delete it; only its author has a menu."""
     assert len(screen.all(".own-message")) == 1
     show = "document.querySelector('.own-message').focus()"
     screen.run(show)

@@ -1,4 +1,4 @@
-"""A request without a valid, recent signature is refused; a repeated one counts once."""
+"""A request without a valid recent signature is refused; repeats count once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Let everything go wrong for a while: ``python -m tests.chaos --minutes 10 --seed 7``.
+"""Run the product under random faults: ``python -m tests.chaos --minutes 10 --seed 7``.
 
-Two gateways, two bots, a store, Postgres and the sandbox run as processes of their own.
-It prints what was done, how to do it again, and what was found. It ends with 1 when a
+Two gateways, two bots, a store, Postgres and the sandbox run as separate processes. It
+prints the faults, the command to repeat them, and the findings. It ends with 1 when a
 promise broke, and with 2 when there is no Postgres.
 """
 

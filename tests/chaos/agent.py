@@ -1,8 +1,8 @@
-"""An agent that takes its time, and whose tools write down every effect.
+"""A slow agent whose tools write down every effect.
 
-What tools do is one line each in a file that all processes share: the tool, the order
-that it is about, and the idempotency key. An order names one call that a person asked
-for, so two lines about one order are one effect too many, under whatever key.
+Each effect is one line in a file that all processes share: the tool, the order, and the
+idempotency key. An order names one requested call, so two lines about one order are one
+effect too many, under any key.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def refund(order: str) -> str:
 
 @tool
 async def email(order: str) -> str:
-    """Write to somebody."""
+    """Send a message."""
     await asyncio.sleep(_pause())
     write("email", order)
     await asyncio.sleep(_pause())
@@ -79,7 +79,7 @@ async def email(order: str) -> str:
 
 @tool
 async def ping(order: str) -> str:
-    """Ping; people are told."""
+    """Ping; a channel is notified."""
     await asyncio.sleep(_pause())
     write("ping", order)
     await asyncio.sleep(_pause())

@@ -1,4 +1,4 @@
-"""Choose what goes wrong, by a seed, and let it happen."""
+"""Choose faults by a seed, and cause them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ BOTS = [name for name, role in ROLES.items() if role == "bot"]
 
 @dataclass
 class Chaos:
-    """Faults, one after another, each in a task of its own.
+    """Faults, one after another, each in a separate task.
 
     Attributes:
-        done: what was done, as it is printed.
-        counts: how often each kind was done.
+        done: the faults, as they are printed.
+        counts: number of faults of each kind.
     """
 
     stack: Stack
@@ -59,7 +59,7 @@ class Chaos:
         ]
         while (at := loop.time() - start) < seconds:
             [(name, fault, _)] = self.dice.choices(kinds, [one[2] for one in kinds])
-            # Dice of its own: how long a fault takes does not move the next ones.
+            # Separate dice: the duration of a fault does not change the next ones.
             own = random.Random(self.dice.random())  # noqa: S311 - no secret
             self.counts[name] += 1
             self._begin(name, fault(own), at)
@@ -127,7 +127,7 @@ class Chaos:
         self.stack.set_policy(expires, refund)
 
     async def _kill_store(self, dice: random.Random) -> None:
-        """Kill the server of the store, which is started again by itself."""
+        """Kill the server of the store, which is restarted automatically."""
         del dice
         if pid := self.stack.engine.pid:
             with suppress(ProcessLookupError):

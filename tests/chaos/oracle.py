@@ -1,6 +1,6 @@
-"""Wait until everything has come to its end, and collect what is to be evaluated.
+"""Wait until every thread has ended, and collect the facts for the evaluation.
 
-What is evaluated, and how, is in `tests.chaos.promises`.
+The evaluation is in `tests.chaos.promises`.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ _DECIDED = re.compile(
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found; ``wrong`` is empty when every promise was kept."""
+    """The findings; ``wrong`` is empty when every promise was kept."""
 
     wrong: Sequence[str]
     counts: dict[str, int]
 
 
 async def open_approvals(people: People) -> list[str]:
-    """Return what waits for a person."""
+    """Return pending approvals."""
     found = await people.approvals()
     return [one.id for one in found if one.state is ApprovalState.OPEN]
 
 
 async def cards_missing(people: People) -> list[str]:
-    """Return what waits for a person and can be decided on no card.
+    """Return pending approvals that can be decided on no card.
 
-    Only the copy counts that the store knows: the buttons of any other are refused.
+    Only the copy in the store counts: the buttons of any other are refused.
     """
     store = people.stack.store
     keys = store.keys_of_tenant("default")
@@ -70,9 +70,9 @@ async def cards_missing(people: People) -> list[str]:
 
 
 async def wait_for_cards(people: People) -> list[str]:
-    """Wait until everything open has a card; return what has none in time.
+    """Wait until every open approval has a card; return those without one in time.
 
-    Somebody asks for one more call first, so that there is something to wait for.
+    One more call is requested first, so that there is something to wait for.
     """
     thread = await people.ask_for_a_refund()
     missing = [f"the call asked for in {thread}"]
@@ -89,9 +89,9 @@ async def wait_for_cards(people: People) -> list[str]:
 
 
 async def wait_for_ends(stack: Stack, people: People) -> list[str]:
-    """Decide what comes up until every thread has ended; return those that do not.
+    """Decide pending calls until every thread has ended; return those that do not.
 
-    Slack takes one message a second in a channel, so what piled up ends one by one.
+    Slack accepts one message a second in a channel, so a backlog ends one by one.
     """
     fewest, since_s = sys.maxsize, time.monotonic()
     while left := await _unended(stack, people):
@@ -105,7 +105,7 @@ async def wait_for_ends(stack: Stack, people: People) -> list[str]:
 
 
 async def verdict(stack: Stack, people: People) -> Verdict:
-    """Return everything that is wrong, when everything has come to its end."""
+    """Return all problems, after every thread has ended."""
     ephemerals = await stack.sandbox.person(ASKER).ephemerals(CHANNEL)
     account = Account(
         approvals=await people.approvals(),
@@ -134,7 +134,7 @@ async def verdict(stack: Stack, people: People) -> Verdict:
 
 
 def _decided(stack: Stack) -> list[tuple[str, int | None]]:
-    """Return the clicks of which a bot's log says that they decided something."""
+    """Return the clicks that decided something according to a bot's log."""
     found: list[tuple[str, int | None]] = []
     for log in sorted(stack.folder.glob("bot-*.log")):
         text = log.read_text(encoding="utf-8", errors="replace")
@@ -144,7 +144,7 @@ def _decided(stack: Stack) -> list[tuple[str, int | None]]:
 
 
 def _told(stack: Stack) -> dict[str, list[str]]:
-    """Return the agent's last words that stand in Slack, by the thread's message."""
+    """Return the agent's last messages in Slack, by the thread's message."""
     told: dict[str, list[str]] = {}
     for one in stack.sandbox.workspace.messages[CHANNEL].values():
         if one.thread_ts and one.text == agent_answer("").text:
@@ -155,7 +155,7 @@ def _told(stack: Stack) -> dict[str, list[str]]:
 async def _unended(stack: Stack, people: People) -> list[str]:
     events = await _audit(stack)
     ended = {e.thread for e in events if e.name is EventName.RUN_FINISHED}
-    # By any event: the first one is not told of a run that failed at once.
+    # Any event counts: a run that failed at once has no first one.
     begun = Account(events=events).threads
     waiting = {
         item.id: str(item.state)

@@ -1,4 +1,4 @@
-"""Ask the agent, and decide what it asks, as people do: through Slack, with doubts."""
+"""Request calls from the agent, and decide them, as people do in Slack."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class People:
     clicks: Counter[str] = field(default_factory=Counter[str])
 
     async def ask(self) -> None:
-        """Ask the agent for one to three calls, each about an order of its own."""
+        """Request one to three calls from the agent, each about a separate order."""
         calls: list[tuple[str, dict[str, str]]] = []
         self.asked += 1
         for number in range(self.dice.randint(1, 3)):
@@ -68,7 +68,7 @@ class People:
         return await self.stack.sandbox.person(ASKER).say(CHANNEL, said)
 
     async def waits_in(self, thread: str) -> bool:
-        """Say whether a call of this thread waits for people."""
+        """Return whether a call of this thread is pending."""
         found = await self.approvals()
         return any(
             one.thread.endswith(thread) and one.state is ApprovalState.OPEN
@@ -76,7 +76,7 @@ class People:
         )
 
     async def decide_forever(self) -> None:
-        """Click on whatever card has buttons, sometimes twice at once."""
+        """Click on every card with buttons, sometimes twice at once."""
         while True:
             # The store may have been killed; it is started again.
             with suppress(StoreUnavailable):
@@ -103,7 +103,7 @@ class People:
         await asyncio.gather(*(self._click(card, action) for _ in range(times)))
 
     async def cards(self) -> list[JsonObject]:
-        """Return the messages that anybody can still approve."""
+        """Return the messages on which a call can still be approved."""
         messages = await self.stack.sandbox.person("U0ANA").messages(CHANNEL)
         buttons = (Action.APPROVE, Action.APPROVE_ALL)
         return [m for m in messages if any(has_button(m, one) for one in buttons)]
@@ -146,7 +146,7 @@ class People:
             await who.close_view(clear=True)
 
     async def _settle(self, approval: Approval, index: int) -> None:
-        """Say of a doubt that the call ran; the file of effects has the truth."""
+        """Reconcile a doubt as executed; the file of effects has the truth."""
         policy = load_policy(self.stack.policy, "policy.yml")
         service = ReviewService(self.stack.store, lambda: policy)
         click = Click(

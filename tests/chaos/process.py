@@ -1,4 +1,4 @@
-"""Be one gateway or one bot in a process of its own, until SIGTERM."""
+"""Run one gateway or one bot in a separate process, until SIGTERM."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def _work(settings: Settings) -> None:
 
 
 def main(settings: Settings) -> None:
-    """Run the process; what it writes goes to its log."""
+    """Run the process; its output goes to its log."""
     log = os.open(settings.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)

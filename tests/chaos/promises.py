@@ -1,4 +1,4 @@
-"""Compare what happened with what was recorded and said; pure, so that it is tested.
+"""Compare the effects with the records and messages; pure, so that it is tested.
 
 Each check gets the same account of a run and returns one line for each broken promise.
 """
@@ -28,18 +28,18 @@ _CLAIM = re.compile(r"\b(refund|email|ping|count) (o\d+\.\d+)\b")
 
 @dataclass(frozen=True)
 class Account:
-    """What is known of a run when it is over.
+    """The facts of a run after its end.
 
     Attributes:
         approvals: every record.
         events: the audit log.
-        effects: what took effect: tool, order, and idempotency key.
+        effects: effects of the tools: tool, order, and idempotency key.
         forks: checkpoints that continue the same one.
         heard: threads whose first message a bot acknowledged.
-        excused: how often the person was told privately to ask again.
-        decided: clicks of which a bot said that they decided: approval, index; the
-            index is None when the click was about the whole card.
-        told: thread to the agent's last words in Slack, one text a message.
+        excused: number of private requests to the person to ask again.
+        decided: clicks that decided according to a bot: approval, index; the index
+            is None when the click was about the whole card.
+        told: thread to the agent's last messages in Slack, one text a message.
     """
 
     approvals: Sequence[Approval] = ()
@@ -58,7 +58,7 @@ class Account:
 
     @property
     def threads(self) -> set[str]:
-        """Return the threads that began: of which there is any news."""
+        """Return the threads that began: those with any event."""
         return {e.thread for e in self.events if e.thread}
 
 
@@ -104,7 +104,7 @@ def unmatched(account: Account) -> list[str]:
 
 
 def lost(account: Account) -> list[str]:
-    """Return items whose last decision in the audit log came to something else."""
+    """Return items whose last decision in the audit log differs from their record."""
     last = {
         e.item: e.name
         for e in account.events
@@ -146,7 +146,7 @@ def told_twice(account: Account) -> list[str]:
 
 
 def unheard(account: Account) -> list[str]:
-    """Return acknowledged messages that began nothing, unless that was told."""
+    """Return acknowledged messages that started no run and got no apology."""
     begun = {thread.rpartition(":")[2] for thread in account.threads}
     missing = sorted(account.heard - begun)
     if len(missing) <= account.excused:

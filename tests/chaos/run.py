@@ -19,15 +19,15 @@ _START_S = 120.0
 
 @dataclass(frozen=True)
 class Plan:
-    """How long, how hard, and with which dice.
+    """Duration, intensity and seed of a run.
 
     Attributes:
         seconds: how long people ask and faults happen.
-        seed: of all dice. How fast the processes are is not in it, so the same seed
-            does the same faults at the same times, not at the same instructions.
-        ask_s: how long between two messages to the agent, about.
-        fault_s: how long between two faults, about.
-        undecided_s: for how long at the end nobody decides, so that cards are due.
+        seed: of all dice. The speed of the processes is not in it, so the same seed
+            causes the same faults at the same times, not at the same instructions.
+        ask_s: average time between two messages to the agent.
+        fault_s: average time between two faults.
+        undecided_s: time at the end without decisions, so that cards are due.
     """
 
     seconds: float
@@ -43,7 +43,7 @@ class Plan:
 
 
 async def run(plan: Plan, folder: Path, say: Callable[[str], object]) -> Verdict:
-    """Carry a plan out in a folder; return what was found."""
+    """Execute a plan in a folder; return the findings."""
     say(f"Again: {plan.command}")
     async with stack.running(folder) as everything:
         people = People(everything, random.Random(f"people {plan.seed}"))  # noqa: S311 - no secret

@@ -37,7 +37,7 @@ ROLES = {"gateway-1": "gateway", "gateway-2": "gateway", "bot-1": "bot", "bot-2"
 
 @dataclass
 class Member:
-    """One process, which is started again whenever it ends, and its networks."""
+    """One process, which is restarted whenever it ends, and its networks."""
 
     settings: Settings
     cuts: dict[str, Proxy]
@@ -69,7 +69,7 @@ class Member:
 
     @property
     def is_alive(self) -> bool:
-        """Say whether the process runs, or is paused."""
+        """Return whether the process runs, or is paused."""
         return self.process is not None and self.process.is_alive()
 
     def send(self, how: signal.Signals) -> None:
@@ -82,7 +82,7 @@ class Member:
 
 
 class Noted:
-    """Deliver as another transport does, and note what was acknowledged.
+    """Deliver like another transport, and record acknowledged messages.
 
     Args:
         transport: delivers.
@@ -95,11 +95,11 @@ class Noted:
 
     @property
     def connected(self) -> bool:
-        """Tell whether there is anyone to send to."""
+        """Return whether there is a receiver."""
         return self._transport.connected
 
     async def send(self, envelope: Envelope, retry: Retry | None) -> Answer:
-        """Deliver once; note the message when the bot says that it has it."""
+        """Deliver once; record the message when the bot acknowledges it."""
         answer = await self._transport.send(envelope, retry)
         event = as_object(envelope.payload.get("event") or {})
         if isinstance(answer, Ack) and event.get("type") == "app_mention":
@@ -138,7 +138,7 @@ class Stack:
         fresh.replace(self.folder / "policy.yml")
 
     def heal(self) -> None:
-        """Let everybody go on, and open every network."""
+        """Resume every process, and open every network."""
         self.sandbox.faults.clear()
         for member in self.members.values():
             member.send(signal.SIGCONT)
@@ -148,7 +148,7 @@ class Stack:
                 cut.open()
 
     def ended(self) -> list[str]:
-        """Return the processes that ended by themselves; nobody starts them again."""
+        """Return the processes that ended by themselves; they are not restarted."""
         return [
             f"{name} ended by itself"
             for name, member in self.members.items()
@@ -167,7 +167,7 @@ class Stack:
 async def running(
     folder: Path, *, audit_kept: timedelta = AUDIT_KEPT, lease_ms: int = LEASE_MS
 ) -> AsyncGenerator[Stack]:
-    """Run everything on servers of its own in a folder."""
+    """Run everything on separate servers in a folder."""
     async with AsyncExitStack() as opening:
         postgres = opening.enter_context(postgres_server.running())
         engine = opening.enter_context(EmbeddedEngine(folder / "store"))

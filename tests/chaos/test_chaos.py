@@ -1,4 +1,4 @@
-"""A short time in which everything goes wrong; `make chaos` is the long one."""
+"""A short run under random faults; `make chaos` is the long one."""
 
 from __future__ import annotations
 

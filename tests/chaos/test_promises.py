@@ -72,7 +72,7 @@ def test_a_message_that_the_person_was_told_to_repeat_is_not_lost() -> None:
 
 
 def test_an_order_that_was_asked_for_again_by_another_turn_ran_once() -> None:
-    """The step of the first turn was lost before anybody decided."""
+    """The step of the first turn was lost before a decision."""
     asked_first = RAN.with_(state=ItemState.LAPSED, id=f"ap_default_{'c' * 32}.0")
     first = an_approval(asked_first)
 

@@ -33,7 +33,7 @@ def library() -> str:
 
 
 def variables(file: Path) -> dict[str, str]:
-    """Return the variables with which a process follows the clock of a file.
+    """Return the variables that make a process follow the clock of a file.
 
     Only the time of day follows it: the clocks that count from the start of a machine
     cannot be set.

@@ -87,7 +87,7 @@ class Story:
             await self.harness.agents.finish(claim.item_id, fence, result)
 
     async def jump(self) -> None:
-        """Let time pass; sometimes without a sweep for a while."""
+        """Let time pass, sometimes without a sweep for a while."""
         self.clock.move(days=self.luck.choice(JUMPS))
         if self.luck.random() < 0.7:
             await self.harness.sweeper.sweep()

@@ -31,7 +31,7 @@ async def step(harness: ServiceHarness, clock: Clock, hours: tuple[int, ...]) ->
 
 
 async def started(harness: ServiceHarness) -> tuple[Click, ClaimRequest, Claimed]:
-    """Let a refund begin."""
+    """Begin a refund."""
     click, claim = await harness.refund()
     await harness.reviews.decide(click, Approve(), ANA)
     claimed = await harness.agents.claim(claim)
@@ -121,7 +121,7 @@ async def test_a_dead_holder_keeps_a_thread_no_longer_because_the_clock_went_bac
     keys = store.keys_of_tenant("default")
     place = keys, "support", "t1"
     async with store.threads.lease(*place):
-        # What a killed process leaves: the lease under a token that nobody renews.
+        # The trace of a killed process: the lease under a token without renewals.
         lease = keys.lease("support", "t1")
         await store.conn.command("HSET", lease, "token", secrets.token_hex(16))
     clock.move(hours=-2)

@@ -1,4 +1,4 @@
-"""Masters of a cluster whose clocks differ by hours: each is asked for its own time."""
+"""Masters of a cluster whose clocks differ by hours: each is asked for its time."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def elsewhere(sides: list[TenantSide], cluster: Cluster) -> TenantSide:
 async def test_nothing_is_swept_before_its_time_by_the_clock_of_another_master(
     tmp_path: Path,
 ) -> None:
-    # What is kept for an hour was over long ago by the clock of slot 0.
+    # By the clock of slot 0, a value with a lifetime of an hour has long expired.
     async with sides_on(tmp_path, 2 * HOUR_S, 0, 0) as (sides, cluster):
         assert len({master_of(cluster, one).port for one in sides}) == len(TENANTS)
         for side in sides:
@@ -99,7 +99,7 @@ async def test_nothing_is_swept_before_its_time_by_the_clock_of_another_master(
 
 
 async def has_ended_in_time(side: TenantSide) -> None:
-    """Let a call with a short time wait until it has expired."""
+    """Let a call with a short time stay pending until it has expired."""
     side.policy = SHORT
     click, _ = await side.ask()
 

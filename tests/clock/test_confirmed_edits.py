@@ -24,7 +24,7 @@ HALF: JsonObject = {"order": "78291", "amount": 449.5}
 
 @pytest.fixture
 def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Give what the model reads beside its own words, as one text a call."""
+    """Return the model's input besides its own messages, as one text a call."""
     monkeypatch.setenv(sample_tools.LEDGER, str(tmp_path / "ledger.txt"))
     texts: list[str] = []
     answer = sample_tools.answer

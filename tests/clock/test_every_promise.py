@@ -1,4 +1,4 @@
-"""However the server's clock moves, whatever state a call is in: each promise holds."""
+"""For any move of the server's clock and any state of a call, each promise holds."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def state_of(harness: ServiceHarness, made: Made) -> ItemState | None:
 
 
 async def claims(harness: ServiceHarness, *requests: ClaimRequest) -> int:
-    """Let several claim at once; return how many may run the call."""
+    """Claim from several processes at once; return how many may run the call."""
     replies = await asyncio.gather(*(harness.agents.claim(one) for one in requests))
     return sum(isinstance(one, Claimed) for one in replies)
 
@@ -83,20 +83,20 @@ async def test_every_promise_holds(
     await moved(harness, clock, moves)
     state = await state_of(harness, made)
 
-    # Nothing that was open is lost, and what time ended is told to its thread.
+    # No open call is lost, and the thread learns of calls that expired.
     assert state is not None or before.state not in OPEN
     if state is not None and state is not before.state:
         assert state in {ItemState.EXPIRED, ItemState.LAPSED}
         assert await harness.jobs() > jobs
 
-    # Neither who asked nor a stranger decides, and time approves nothing.
+    # Neither the requester nor a stranger decides, and time approves nothing.
     for who in (DAN, EVE):
         for decision in (Approve(), Reconcile(finding=Finding.RERUN)):
             outcome = await harness.reviews.decide(click, decision, who)
             assert outcome.kind != "decided"
     assert await state_of(harness, made) is state
 
-    # Only what was approved runs, as it was shown, and at no lower tier.
+    # Only approved calls run, as they were shown, and at no lower tier.
     forged = claim.with_(tool="look_up_order")
     assert await claims(harness, forged) == 0
     if state is not ItemState.AUTHORIZED:

@@ -1,4 +1,4 @@
-"""Whatever is still needed outlives any time; what has ended is kept for 30 days."""
+"""Needed records outlive any time; ended ones are kept for 30 days."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ async def nothing(harness: ServiceHarness, made: Made) -> None:
 
 
 async def approved(harness: ServiceHarness, made: Made) -> None:
-    """Let Ana approve it."""
+    """Approve it as Ana."""
     await harness.reviews.decide(made[0], Approve(), ANA)
 
 
 async def edited(harness: ServiceHarness, made: Made) -> None:
-    """Let Ana change it, and let it run."""
+    """Edit it as Ana, which lets it run."""
     args = {**(await harness.item(made[1].item_id)).args, "amount": 1}
     await harness.reviews.decide(made[0], Edit(args=args), ANA)
     await ran(harness, made)
 
 
 async def rejected(harness: ServiceHarness, made: Made) -> None:
-    """Let Ana reject it."""
+    """Reject it as Ana."""
     await harness.reviews.decide(made[0], Reject(reason="no"), ANA)
 
 
 async def started(harness: ServiceHarness, made: Made) -> None:
-    """Let its execution begin."""
+    """Begin its execution."""
     await approved(harness, made)
     assert isinstance(await harness.agents.claim(made[1]), Claimed)
 
@@ -63,7 +63,7 @@ async def doubted(harness: ServiceHarness, made: Made) -> None:
 
 
 async def ran(harness: ServiceHarness, made: Made) -> None:
-    """Let it run to its end."""
+    """Run it to its end."""
     if (await harness.item(made[1].item_id)).state is ItemState.PENDING:
         await approved(harness, made)
     claimed = await harness.agents.claim(made[1])
@@ -73,7 +73,7 @@ async def ran(harness: ServiceHarness, made: Made) -> None:
 
 
 async def superseded(harness: ServiceHarness, made: Made) -> None:
-    """Let its thread move on."""
+    """Move its thread on."""
     await harness.agents.supersede(made[1].ref)
 
 

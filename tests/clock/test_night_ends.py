@@ -32,7 +32,7 @@ PATIENCE_S = 60.0
 
 
 def zone_of(hour: int, now_hour: int) -> str:
-    """Return a time zone in which it is this hour."""
+    """Return a time zone in which this is the hour."""
     ahead = (hour - now_hour + 12) % 24 - 12
     return f"Etc/GMT{-ahead:+d}"
 

@@ -1,4 +1,4 @@
-"""Who asked in a thread is never forgotten in a way that lets them approve it."""
+"""A thread never forgets a requester who could then approve the call."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DAN = Person(team="T0", user="U0DAN", name="Dan")
 
 
 def reviewer(person: Person) -> Reviewer:
-    """Return a person as one who may decide."""
+    """Return a person as a possible reviewer."""
     return Reviewer(team=person.team, user=person.user, account=AccountKind.MEMBER)
 
 
@@ -55,12 +55,12 @@ async def stack(store: Store, tmp_path: Path) -> AsyncGenerator[Stack]:
 
 
 async def asked(stack: Stack, text: str, by: Person) -> None:
-    """Let somebody ask the agent in its thread."""
+    """Send a person's message to the agent in its thread."""
     await stack.reviews.ask_agent("shop", "t1", text, requester=by, origin=ORIGIN)
 
 
 async def held(stack: Stack, by: Person) -> Item:
-    """Let somebody ask for a refund, and wait until people are asked."""
+    """Request a refund as a person, and wait until it is pending."""
     await asked(stack, REFUND, by)
     [item] = await stack.asked()
     await stack.idle()
@@ -68,7 +68,7 @@ async def held(stack: Stack, by: Person) -> Item:
 
 
 async def approves(stack: Stack, item: Item, by: Reviewer) -> str:
-    """Let somebody approve an item; return the outcome."""
+    """Approve an item as a person; return the outcome."""
 
     async def voters(item: Item) -> list[Reviewer]:
         return [reviewer(vote.by) for vote in item.votes]
@@ -84,7 +84,7 @@ async def approves(stack: Stack, item: Item, by: Reviewer) -> str:
 
 
 async def people_of(stack: Stack, item: Item) -> set[str]:
-    """Return who asked, by what its approval says."""
+    """Return the requesters in its approval."""
     [approval] = [one for one in await stack.approvals() if item.id.startswith(one.id)]
     return {one.user for one in approval.principals}
 
@@ -170,7 +170,7 @@ async def test_what_is_known_of_a_thread_ends_30_days_after_its_run(
 
 
 async def test_what_was_told_of_a_run_stands_for_nobody_who_asked(stack: Stack) -> None:
-    """A run is told before it is open, and its people may be lost between."""
+    """A run is announced before it is open, and its people may be lost in between."""
     place = stack.keys, "shop", "t1"
     await RunEvents(stack.store).started(ThreadRef(*place), "key")
     told = stack.keys.thread_facts(*place[1:])

@@ -1,10 +1,10 @@
-"""Record what many processes do at once, and check it.
+"""Record the operations of many processes, and check them.
 
-``python -m tests.linearizability --operations 100000`` does it on a server of its own.
-``--kills 10000`` has people click so many approvals while masters, replicas, Sentinels,
-bots and gateways are killed, and accounts for each of them; SIGUSR1 ends it early.
-``--kept FOLDER`` checks again what such a run left. It ends with 1 when no order
-explains what was recorded, or nothing explains that an approved call did not run.
+``python -m tests.linearizability --operations 100000`` uses a separate server. With
+``--kills 10000`` people click that many approvals while masters, replicas, Sentinels,
+bots and gateways are killed, and each approval is accounted for; SIGUSR1 ends it early.
+``--kept FOLDER`` checks the files of such a run again. It ends with 1 when no order
+explains the recording, or when an approved call did not run without an explanation.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _killed(decisions: int, within_s: float) -> int:
 
 
 def _checked(found: Recorded) -> int:
-    """Check and account for what people clicked and what came of it."""
+    """Check people's clicks and account for their results."""
     began = time.monotonic()
     wrong = violations(found.history, ClickModel())
     for one in wrong:

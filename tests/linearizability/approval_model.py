@@ -1,12 +1,12 @@
-"""What one approval promises to deciders, executors and readers.
+"""The promises of one approval to deciders, executors and readers.
 
 It is the sequential object of the checker, written from ARCHITECTURE.md and not from
 the code: an approval of one call, which needs one or two people.
 
-Time is not in it. What only time does is an operation of its own that nobody waits for:
-it is open, called when it may happen at the earliest. ``late`` is the moment from which
-nobody may decide, and ``expire`` the write that ends the wait, which a withdrawal may
-precede. ``owner_lost`` ends the claim of an executor that fell silent.
+Time is not in it. An effect of time is a separate open operation, called at the
+earliest moment when it may happen. ``late`` is the moment after which no decision
+counts, and ``expire`` the write that ends the wait, which a withdrawal may precede.
+``owner_lost`` ends the claim of an executor without heartbeats.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class State:
 
     Attributes:
         item: its id; "" before it is submitted.
-        votes: who approved this version, in order.
-        decision: who ended the wait, and by which word.
-        action: what would run, as a number that differs with each edit.
+        votes: people who approved this version, in order.
+        decision: the person who ended the wait, and the verb.
+        action: the action to run, as a number that differs with each edit.
         fence: of the newest claim; it never goes back.
-        result: what the execution came to.
+        result: of the execution.
     """
 
     item: str = ""
@@ -56,10 +56,10 @@ class State:
 
 
 class ApprovalModel:
-    """Approvals whose key says how many people they need: it begins with the number."""
+    """Approvals whose key begins with the number of people that they need."""
 
     def start(self) -> State:
-        """Return an approval that nobody asked for yet."""
+        """Return an approval that was not requested yet."""
         return State()
 
     def is_read(self, operation: Operation) -> bool:
@@ -69,7 +69,7 @@ class ApprovalModel:
         return operation.name == "read" or (is_refused and operation.name == "decide")
 
     def step(self, state: State, operation: Operation) -> Iterable[State]:
-        """Return what may follow."""
+        """Return the possible next states."""
         output, after = answered(state, operation)
         return (after,) if operation.is_open or output == operation.output else ()
 
@@ -82,7 +82,7 @@ def answered(state: State, operation: Operation) -> tuple[Value, State]:
 def _submit(state: State, operation: Operation) -> tuple[Value, State]:
     if state.item:
         return state.item, state
-    # The id is the store's choice; that of a lost answer is learnt from what follows.
+    # The store chooses the id; if its answer was lost, later operations reveal it.
     (action, *_), item = operation.given, operation.output
     assert isinstance(action, int)
     fresh = State(item=str(item or "?"), status="pending", action=action)
@@ -104,7 +104,7 @@ def _decide(state: State, operation: Operation) -> tuple[Value, State]:
     voted = replace(state, votes=(*state.votes, person))
     if len(voted.votes) < int(operation.key[0]):
         return "voted", voted
-    # Of a call that somebody edited, the authorization is one of what they made of it.
+    # An authorization of an edited call is for one of the edits.
     last = "edit" if state.version > 1 else "approve"
     return "decided", replace(voted, status="authorized", decision=(person, last))
 
@@ -122,7 +122,7 @@ def _refusal(
 
 
 def _withdraw(state: State, _: Operation) -> tuple[Value, State]:
-    # What was authorized and did not begin ends as well; what began does not.
+    # An authorized call that did not begin ends as well; a begun one does not.
     if state.status not in {"pending", _LATE, "authorized"}:
         return None, state
     # The votes stay; the decision ends with the authorization.

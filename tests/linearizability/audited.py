@@ -1,4 +1,4 @@
-"""What the audit log says of the approvals of a run, beside what people were told."""
+"""The audit log of the approvals of a run, compared with people's replies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BEFORE_MS = 2000
 
 
 class Moment(NamedTuple):
-    """One entry of the log: which event of which approval, by the store's clock."""
+    """One entry of the log: an event of an approval, by the store's clock."""
 
     approval: str
     event: str
@@ -28,7 +28,7 @@ class Death(NamedTuple):
 
 
 def contradictions(accounts: Iterable[Account], moments: Iterable[Moment]) -> list[str]:
-    """Return where people were told of a decision that the log does not have once."""
+    """Return acknowledged decisions that are not in the log exactly once."""
     counts = Counter(one.approval for one in moments if one.event == _AUTHORIZED)
     found = [
         f"{one.approval} of {one.thread}: confirmed, and not in the audit log"

@@ -1,8 +1,8 @@
 """Decide whether the history of one object is linearizable.
 
-The search is that of Wing and Gong, with the memory of Lowe: take operations one after
-the other, each of them only when no other had returned before it was called, and see
-whether the model of the object allows what it returned; a set of operations that was
+The search is that of Wing and Gong, with the memory of Lowe. It takes operations one
+after the other, each of them only when no other had returned before it was called, and
+checks whether the model of the object allows its output. A set of operations that was
 taken before and led to the same state is not tried again.
 
 An open operation may be taken at any place after its call, with any output, or never.
@@ -20,7 +20,7 @@ State = TypeVar("State", bound=Hashable)
 
 
 class Model(Protocol[State]):
-    """What an object promises to whoever uses it alone."""
+    """The promises of an object to a single user."""
 
     def start(self) -> State:
         """Return the state before the first operation."""
@@ -31,17 +31,17 @@ class Model(Protocol[State]):
         ...
 
     def is_read(self, operation: Operation) -> bool:
-        """Return True if it changes no state, whatever state it meets."""
+        """Return True if it changes no state, in any state."""
         ...
 
 
 @dataclass(frozen=True)
 class Violation:
-    """The operations of an object for which there is no order.
+    """The operations of an object without an order.
 
     Attributes:
         explained: the longest part that has an order, in that order.
-        left: what does not fit behind it.
+        left: the operations that do not fit after it.
     """
 
     key: str
@@ -122,12 +122,12 @@ class _Search(Generic[State]):
         )
 
     def _nexts(self, taken: int, state: State) -> Iterator[tuple[int, int, State]]:
-        """Yield each operation that may come next, and what it leads to."""
+        """Yield each operation that may come next, and its next states."""
         able: list[tuple[int, State]] = []
         for place in self._minimal(taken):
             one = self._all[place]
             for after in self._model.step(state, one):
-                # Whatever order there is with it later, there is one with it now.
+                # If there is an order with it later, there is one with it now.
                 if not one.is_open and self._model.is_read(one):
                     yield place, taken | 1 << place, after
                     return

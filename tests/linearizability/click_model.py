@@ -1,9 +1,8 @@
-"""What one approval promises to people who click while a gateway runs its call.
+"""The promises of one approval to people who click while a gateway runs its call.
 
-Claims and reports are the gateway's own; what is seen of them is the effect of the tool
-and what readers are shown. A click is told ``decided`` or that it was ``stale``; one
-that is repeated until replicas have its write may be told that it came second to
-itself.
+Claims and reports are steps of the gateway; visible are only the effect of the tool and
+the readings. The reply to a click is ``decided`` or ``stale``. A click that is repeated
+until replicas have its write may be reported as stale because of its first copy.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _NEXT = {
 
 @dataclass(frozen=True, slots=True)
 class Clicked:
-    """One approval: where it stands, who decided it, and whether its tool ran."""
+    """One approval: its state, its decider, and whether its tool ran."""
 
     status: str = "pending"
     by: str = ""
@@ -41,12 +40,12 @@ class ClickModel:
         return Clicked()
 
     def is_read(self, operation: Operation) -> bool:
-        """Return False: whatever is seen may tell of a step of the gateway."""
+        """Return False: every observation may reveal a step of the gateway."""
         del operation
         return False
 
     def step(self, state: Clicked, operation: Operation) -> Iterable[Clicked]:
-        """Return what may follow."""
+        """Return the possible next states."""
         match operation.name:
             case "click":
                 return self._click(state, operation)

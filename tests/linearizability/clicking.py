@@ -33,11 +33,11 @@ class Card:
 
 
 class Clicker:
-    """Everybody's mouse, at one sandbox.
+    """The clicks of all people, at one sandbox.
 
     Args:
         sandbox: the workspace.
-        store: where cards are registered, as a bot does that posted one.
+        store: where cards are registered, as by a bot that posted one.
         secret: seals the buttons.
     """
 

@@ -75,7 +75,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class Seen:
-    """An approval as somebody saw it last: what a click is about."""
+    """An approval as a person saw it last: the target of a click."""
 
     approval: str
     version: int
@@ -85,9 +85,9 @@ class Seen:
 class Client:
     """One person or program that uses approvals, one operation after the other.
 
-    What the store does not acknowledge stays open in the history. The key of an
-    approval begins with how many people it needs; an ``s`` behind that says that its
-    time is short.
+    An operation without an acknowledgement stays open in the history. The key of an
+    approval begins with the number of people that it needs; an ``s`` after it marks a
+    short time.
     """
 
     def __init__(self, store: Store, recorder: Recorder, name: str) -> None:
@@ -113,7 +113,7 @@ class Client:
     async def decide(
         self, key: str, seen: Seen, word: str, action: int = 0, *, by: str = PEOPLE[0]
     ) -> None:
-        """Decide about what was seen."""
+        """Decide about the last seen version."""
         click = Click(
             approval=seen.approval,
             index=0,
@@ -155,7 +155,7 @@ class Client:
         await self._recorded(lambda: work, lambda _: None, key, "withdraw")
 
     async def claim(self, key: str, item: str) -> tuple[str, int] | None:
-        """Try to start the call; return who did, and the fence."""
+        """Try to start the call; return the person who did, and the fence."""
         self._starts += 1
         owner = f"{self.name}.{self._starts}"
         request = ClaimRequest(
@@ -171,7 +171,7 @@ class Client:
         return (owner, reply.fence) if isinstance(reply, Claimed) else None
 
     async def finish(self, key: str, item: str, owner: str, fence: int) -> None:
-        """Report what the call came to."""
+        """Report the result of the call."""
         result = Result(ok=True, summary=owner)
         await self._recorded(
             lambda: self._agents.finish(item, fence, result),

@@ -1,9 +1,9 @@
-"""What many processes did to objects, and when: the history that is checked.
+"""The history to check: the operations of many processes on objects, with times.
 
 An operation is a call and its return. Both have times of ``CLOCK_MONOTONIC``, which is
 one clock for all processes of a machine. An operation without a return is open: its
-process died, or what it asked said that it does not know. It may have taken effect at
-any time since it was called, it may still do so, or never.
+process died, or its answer was "unknown". It may have taken effect at any time since
+its call, may still do so, or never.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ NEVER: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One call on one object, and what it returned.
+    """One call on one object, and its return.
 
     Attributes:
         key: the object.
-        name: what was asked of it.
-        given: with what.
-        called: when, in nanoseconds.
-        returned: when; `NEVER` for an open one.
-        output: what it returned; None for an open one.
+        name: the operation.
+        given: its input.
+        called: time of the call, in nanoseconds.
+        returned: time of the return; `NEVER` for an open one.
+        output: its return value; None for an open one.
     """
 
     key: str
@@ -45,15 +45,15 @@ class Operation:
 
     @property
     def is_open(self) -> bool:
-        """Return True if nobody knows whether it takes effect."""
+        """Return True if its effect is unknown."""
         return self.returned == NEVER
 
 
 class Recorder:
-    """Appends what one process does to a file of its own.
+    """Appends the operations of one process to a separate file.
 
-    The call is on the file before anything is asked, so that it is known of a process
-    that is killed.
+    The call is in the file before the request, so that it is known if the process is
+    killed.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Kill programs and nodes one after the other for as long as somebody works."""
+"""Kill programs and nodes one after the other during the work."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def kill_servers(
 
 
 async def revive(servers: Sequence[Server]) -> None:
-    """Start again what ended, killed or by itself, as whatever runs services does."""
+    """Restart ended processes, killed or not, as a supervisor does."""
     while True:
         await asyncio.sleep(_LOOK_AGAIN_S)
         for one in servers:
@@ -44,7 +44,7 @@ async def revive(servers: Sequence[Server]) -> None:
 async def kill_nodes(
     nodes: SentinelSet, deaths: list[Death], say: Callable[[str], object]
 ) -> None:
-    """Kill the master every second time, else any node; note each as what it was."""
+    """Kill the master every second time, else any node; record each with its role."""
     kills = Kills(nodes, nodes.master)
 
     def kill() -> Death:
@@ -60,7 +60,8 @@ async def kill_nodes(
         try:
             deaths.append(await asyncio.shield(asyncio.to_thread(kill)))
         except AssertionError as late:
-            # A busy machine takes longer: what is dead is started, and killing goes on.
+            # A busy machine takes longer: dead processes are started, and killing goes
+            # on.
             say(f"the store is not whole: {late}")
             for node in nodes.nodes:
                 if not node.is_running:

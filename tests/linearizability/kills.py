@@ -1,9 +1,9 @@
-"""Decide by signed clicks while everything that takes part is killed, and record it.
+"""Decide by signed clicks while every process is killed in turn, and record it.
 
 A master with two replicas, three Sentinels, two bots, two gateways with checkpoints in
 Postgres: all are real programs and are killed with SIGKILL, one after another, while
-two people at a time click on each approval. What a bot logged as decided is what people
-were told; a click of which nothing is known is open.
+two people at a time click on each approval. A bot's log entry "decided" counts as the
+reply to the person; a click without a known reply is open.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ Found = TypeVar("Found")
 async def record(
     folder: Path, *, decisions: int, within_s: float, say: Callable[[str], object]
 ) -> Recorded:
-    """Let so many threads ask and be decided, while processes are killed.
+    """Run this many threads to a decision, while processes are killed.
 
-    What is not begun within the time, or before a signal SIGUSR1, is left out. All that
-    was recorded is in the folder afterwards, also when this fails.
+    Threads that did not begin within the time, or before a signal SIGUSR1, are omitted.
+    The whole recording is in the folder afterwards, also when this fails.
 
     Raises:
         NoPostgres: there is none.
@@ -135,7 +135,7 @@ async def record(
 
 
 def _complete(found: Recorded, folder: Path, servers: Sequence[Server]) -> None:
-    """Add clicks and effects to what was read, and keep all of it in files."""
+    """Add clicks and effects to the readings, and store all of it in files."""
     logs = [line for one in servers for line in one.lines]
     found.history += clicks_of(found.clicks, [(one.at, one.text) for one in logs])
     found.history += [
@@ -254,18 +254,18 @@ class _Run:
         self._reviews = ReviewService(self.whole.store, lambda: policy)
 
     async def decided(self) -> None:
-        """Ask the agent, and let two people click until one of them has decided."""
+        """Send a request to the agent; click as two people until one has decided."""
         for attempt in itertools.count():
             key = f"{self.thread}.{attempt}"
             await acknowledged(lambda: self._ask(key))  # noqa: B023 - used up at once
             approval = await self._opened()
-            # Its agent was told that the gateway could not be reached and ended; or the
-            # message that came in between superseded the call. A person asks again.
+            # Its agent could not reach the gateway and ended, or the message that came
+            # in between superseded the call. A person asks again.
             if approval and await self._decided(approval) not in _ASKED_ANEW:
                 return
 
     async def decided_anew(self) -> None:
-        """Click on what comes by itself, if anything does."""
+        """Click on an approval that appears without a request, if there is one."""
         while approval := await self._opened():
             if await self._decided(approval) not in _ASKED_ANEW:
                 return
@@ -291,7 +291,7 @@ class _Run:
             await asyncio.gather(*clicks)
 
     async def _opened(self) -> Approval | None:
-        """Wait for an approval that nobody has clicked on; None if none comes."""
+        """Wait for an approval without clicks; None if none appears."""
         approvals, run = (
             self.whole.store.approvals,
             RunRef(agent=AGENT, thread=self.thread),
@@ -320,7 +320,7 @@ class _Run:
 
 
 async def look(store: Store, found: Recorded, approval: str) -> str:
-    """Read where an approval stands and who decided it; record both."""
+    """Read the state and the decider of an approval; record both."""
     called = time.monotonic_ns()
     loaded = await acknowledged(lambda: store.approvals.load(approval))
     assert loaded is not None, approval
@@ -333,7 +333,7 @@ async def look(store: Store, found: Recorded, approval: str) -> str:
 
 
 async def _decide_what_lapsed(whole: _Whole, found: Recorded) -> None:
-    """Click on what models asked again, as what was approved could not run."""
+    """Click on repeated requests of models whose approved calls could not run."""
     lapsed = [
         one.thread
         for one in reconciled(found.history, found.threads)

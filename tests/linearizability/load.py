@@ -1,4 +1,4 @@
-"""Let many processes use the same approvals at once, and record what each did."""
+"""Use the same approvals from many processes at once, and record the operations."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def _serve(
 
 @dataclass
 class _Use:
-    """One client at one approval, and what it saw of it last."""
+    """One client at one approval, and its last reading."""
 
     client: Client
     key: str
@@ -95,7 +95,7 @@ async def _read(used: _Use) -> Seen | None:
 async def _decide(used: _Use) -> None:
     dice = used.dice
     [word] = dice.choices(("approve", "edit", "reject", "respond"), (12, 3, 1, 1))
-    # As often as not over what was drawn, and else over a reading.
+    # Half of the time about the drawn version, otherwise about a reading.
     if dice.randrange(2):
         await used.client.look(used.item)
     action = dice.randrange(1_000_000, 9_000_000) if word == "edit" else 0

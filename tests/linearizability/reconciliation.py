@@ -1,8 +1,8 @@
 """Account for every approval of a run under kill -9, one by one.
 
-Linearizability does not say that an approved call ever ran: nothing obliges it to. So
-each approval is put under what its call came to, and those whose call had no effect are
-named with their reason. What has no reason is a loss.
+Linearizability does not require that an approved call ever runs. So each approval is
+listed by the result of its call, and those without an effect are named with their
+reason. An approval without a reason is a loss.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.linearizability.history import Operation, by_key
 
 
 class Fate(StrEnum):
-    """What the call of an approval came to."""
+    """The result of an approval's call."""
 
     RAN = "ran once, and its end is recorded"
     RAN_IN_DOUBT = "ran once; its end was not recorded, so it is in doubt"
@@ -51,9 +51,9 @@ class Account:
     """One approval at the end of a run.
 
     Attributes:
-        state: as it was read last; "" if it was never read.
-        by: who decided it, by that reading or by what they were told.
-        is_confirmed: a person was told that their click decided it.
+        state: by the last reading; "" if it was never read.
+        by: its decider, by that reading or by the reply to the click.
+        is_confirmed: a person was informed that their click decided it.
         effects: how often its tool ran.
     """
 
@@ -78,7 +78,7 @@ class Account:
 def reconciled(
     history: Iterable[Operation], threads: Mapping[str, str]
 ) -> list[Account]:
-    """Return what became of each approval, in the order in which they were found.
+    """Return the result of each approval, in the order of the threads.
 
     Args:
         history: clicks, readings and effects.
@@ -86,7 +86,7 @@ def reconciled(
     """
     every = by_key(history)
     newest = {thread: approval for approval, thread in threads.items()}
-    # What ran without an approval that anybody knew has no thread.
+    # An effect without a known approval has no thread.
     ids = [*threads, *(one for one in every if one not in threads)]
     return [
         _account(
@@ -102,11 +102,11 @@ def reconciled(
 def report(
     accounts: Sequence[Account], timelines: Mapping[str, str] = _UNKNOWN
 ) -> list[str]:
-    """Return what is to be printed: counts, then each call without an effect.
+    """Return the lines to print: counts, then each call without an effect.
 
     Args:
         accounts: of all approvals.
-        timelines: what happened to an approval and around it, by its id.
+        timelines: the events of an approval and around it, by its id.
     """
     counts = Counter(one.fate for one in accounts)
     lines = [f"{counts[fate]:6} {fate}" for fate in Fate if counts[fate]]
@@ -119,7 +119,7 @@ def report(
     for one in accounts:
         if not one.effects:
             lines.append(f"  {one}")
-            # Of what nobody decided there is nothing to explain.
+            # An undecided approval needs no explanation.
             if one.by and one.approval in timelines:
                 lines.append(f"    {timelines[one.approval]}")
     return lines

@@ -15,13 +15,13 @@ _HISTORY, _REST = "history.jsonl", "recorded.json"
 
 @dataclass
 class Recorded:
-    """What was asked and what was seen, and what was killed meanwhile.
+    """The requests, the observations, and the killed processes.
 
     Attributes:
         threads: by the id of its approval.
         calls: approvals by the id that the model gave the call.
-        clicks: approval, person, and when it was sent.
-        moments: the audit log, of the end.
+        clicks: approval, person, and time of sending.
+        moments: the audit log at the end.
     """
 
     history: list[Operation] = field(default_factory=list[Operation])

@@ -32,7 +32,7 @@ def keys(seed: int) -> Iterator[str]:
 async def record(
     url: str, folder: Path, *, operations: int, seed: int = 0
 ) -> list[Operation]:
-    """Let processes use approvals until so many operations are recorded."""
+    """Use approvals from processes until this many operations are recorded."""
     named, rounds = keys(seed), -(-operations // PER_ROUND_OPERATIONS)
     async with AsyncExitStack() as opened:
         processes = [
@@ -54,10 +54,10 @@ def _all_of(folder: Path) -> list[Operation]:
 
 
 def with_time(history: Iterable[Operation]) -> list[Operation]:
-    """Return a history with what happens by itself when time has passed.
+    """Return a history with the automatic effects of time.
 
-    An approval expires, and an executor that says nothing loses its claim. Both happen
-    at some moment after it may, or never: nobody waits for it.
+    An approval expires, and an executor without heartbeats loses its claim. Both happen
+    at some moment after they may, or never.
     """
     found = list(history)
     submits: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Run ``keyturn bot`` and ``keyturn gateway``, kill them, and keep what they logged."""
+"""Run ``keyturn bot`` and ``keyturn gateway``, kill them, and keep their logs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Line:
 
 
 class Server:
-    """One process of ``keyturn``, which is started again when it was killed."""
+    """One process of ``keyturn``, which is restarted when it was killed."""
 
     def __init__(
         self, name: str, words: Iterable[str], folder: Path, env: dict[str, str]
@@ -47,7 +47,7 @@ class Server:
         return self._process.returncode is not None
 
     def kill(self) -> None:
-        """End it as a lost machine does (kill -9); what it logged is kept."""
+        """End it like a lost machine (kill -9); its log is kept."""
         self._process.send_signal(signal.SIGKILL)
         self._readers[-1].join()
 

@@ -1,4 +1,4 @@
-"""The audit log beside what people were told, and the time line of an approval."""
+"""The audit log compared with people's replies, and the time line of an approval."""
 
 from __future__ import annotations
 

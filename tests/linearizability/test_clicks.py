@@ -1,4 +1,4 @@
-"""Clicks while everything is killed: the model, what logs come to, and a short run."""
+"""Clicks under kills: the model, the reading of logs, and a short run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ WON, LOST = click(ANA, 1, 4, "decided"), click(BEN, 1, 4, "stale")
         [click(ANA, 1), click(BEN, 1), read(9, "pending")],
         # Claimed, given back, claimed again.
         [WON, read(5, "executing", ANA), read(6, "authorized", ANA), effect(7)],
-        # The model is asked again, and people about what it calls now.
+        # The model asks again, and people decide its new call.
         [WON, read(5, "authorized", ANA), read(6, "lapsed", ANA)],
     ],
 )

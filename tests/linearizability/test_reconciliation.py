@@ -1,4 +1,4 @@
-"""Every approval of a run is accounted for; what is lost has no explanation."""
+"""Every approval of a run is accounted for; a loss has no explanation."""
 
 from __future__ import annotations
 

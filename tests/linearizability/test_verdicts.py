@@ -185,15 +185,15 @@ def test_a_long_history_of_many_at_once_is_searched_in_no_time() -> None:
 
 
 def by_brute_force(every: list[Operation]) -> bool:
-    """Say whether any order of what returned, with some of the rest, is one."""
+    """Return whether some order of the returned and some open operations is valid."""
     return _goes_on([ApprovalModel().start()], -1, every)
 
 
 def _goes_on(states: list[State], latest: int, left: list[Operation]) -> bool:
-    """Say whether some order of what is left follows on one that led to these states.
+    """Return whether some order of the rest continues one that led to these states.
 
-    Orders that begin alike are tried together: what does not follow on their beginning
-    is none of them. `latest` is when the last of the beginning was called.
+    Orders with the same beginning are tried together. `latest` is the time of the last
+    call in the beginning.
     """
     if not states:
         return False
@@ -206,7 +206,7 @@ def _goes_on(states: list[State], latest: int, left: list[Operation]) -> bool:
             [*left[:at], *left[at + 1 :]],
         )
         for at, one in enumerate(left)
-        # Nobody before it in this order was called when it had returned already.
+        # No earlier one in this order was called after its return.
         if one.returned >= latest
     )
 

@@ -78,7 +78,7 @@ def _offered(
 
 
 def _make_odd(payload: JsonObject, kind: Kind) -> None:
-    """Say of a click that it was made elsewhere, or leave out whose account it is."""
+    """Mark a click as made elsewhere, or omit the home team of its account."""
     if kind is Kind.OTHER_WORKSPACE:
         payload["team"] = {"id": OTHER_TEAM, "domain": "other"}
     else:
@@ -92,13 +92,13 @@ def version_shown(stack: MatrixStack, table: Table) -> int:
 
 
 def form(stack: MatrixStack, user_id: str) -> Shown | None:
-    """Return the form before somebody, None when there is none."""
+    """Return the form that a person sees, None when there is none."""
     modals = stack.demo.sandbox.workspace.modals[user_id]
     return modals[-1] if modals else None
 
 
 def close_forms(stack: MatrixStack, user_id: str) -> None:
-    """Close whatever is open before somebody."""
+    """Close all modals of a person."""
     stack.demo.sandbox.workspace.modals[user_id].clear()
 
 
@@ -126,7 +126,7 @@ async def submit(
 
 
 def is_warned(view: Shown | None) -> bool:
-    """Say whether a form warns that the change asks for more people."""
+    """Return whether a form warns that the change needs more people."""
     return view is not None and view.document.get("callback_id") == View.EDIT_RAISED
 
 

@@ -55,7 +55,7 @@ _RAISES = {"to": "escalate", "when": "args.amount > 500", "because": "over 500"}
 
 @dataclass(frozen=True)
 class Table:
-    """One cell laid out: an approval of its own, on a card in a channel of its own."""
+    """One prepared cell: a separate approval, on a card in a separate channel."""
 
     cell: Cell
     number: int
@@ -63,12 +63,12 @@ class Table:
 
     @property
     def channel(self) -> str:
-        """Return the channel in which its card is."""
+        """Return the channel of its card."""
         return channel_of(self.number)
 
     @property
     def person(self) -> str:
-        """Return the user id of who decides it."""
+        """Return the user id of its decider."""
         return PLACES[self.cell.kind].user.id
 
 
@@ -132,9 +132,9 @@ class MatrixStack:
 
 @asynccontextmanager
 async def open_matrix_stack(cells: Sequence[Cell]) -> AsyncGenerator[MatrixStack]:
-    """Start the stack, and let everybody into the channels of all cells.
+    """Start the stack, and invite everyone to the channels of all cells.
 
-    Slack's rate limits are off on both sides: hundreds of cards are to be posted.
+    Slack's rate limits are off on both sides: hundreds of cards are posted.
     """
     folder = Path(tempfile.mkdtemp(prefix="tk-matrix-"))
     config = folder / "keyturn.yml"

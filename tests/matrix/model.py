@@ -1,4 +1,4 @@
-"""Say in the plainest way what the policy of the matrix means, cell by cell.
+"""State the policy of the matrix in the plainest way, cell by cell.
 
 Nothing here is computed by the project: the tables are the policy as its author would
 explain it, and `expected` reads them from top to bottom.
@@ -34,7 +34,7 @@ class Requirement(StrEnum):
 
     @property
     def is_escalated(self) -> bool:
-        """Say whether two people have to agree, one of them a senior."""
+        """Return whether two people have to agree, one of them a senior."""
         return self.value.startswith("escalate")
 
 
@@ -47,7 +47,7 @@ class Word(StrEnum):
 
 
 class Voter(StrEnum):
-    """Whose votes stand afterwards."""
+    """The people whose votes count afterwards."""
 
     BEFORE = "the one before"
     SELF = "the one who decides"
@@ -68,10 +68,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class End:
-    """What a decision came to.
+    """The result of a decision.
 
-    ``state`` and ``voters`` are the item's afterwards; ``is_edited`` says that other
-    arguments would run than were asked for.
+    ``state`` and ``voters`` are the item's afterwards; ``is_edited`` is True if other
+    arguments than the requested ones would run.
     """
 
     word: Word
@@ -150,7 +150,7 @@ def expected(cell: Cell) -> End:
         state = "withdrawn" if cell.kind in _ASKERS else _STATES[cell.verb]
         return End(Word.DECIDED, state, before, is_other)
     is_edited = cell.verb is Verb.EDIT
-    # Votes are for the call as it was, and of people who may vote still.
+    # Votes count for the call in its version, by people who may still vote.
     is_void = is_edited or cell.requirement in _VOID
     votes = {Voter.SELF} if is_void else {*before, Voter.SELF}
     word = Word.DECIDED if _is_enough(cell, votes) else Word.VOTED
@@ -159,9 +159,9 @@ def expected(cell: Cell) -> End:
 
 
 def few() -> tuple[Cell, ...]:
-    """Return everybody with each requirement, and each end that a button can have.
+    """Return all people with each requirement, and each result of a button.
 
-    The buttons take turns, so that each is also clicked by everybody.
+    The buttons take turns, so that all people click each one.
     """
     kinds, requirements, verbs = [*Kind], [*Requirement], [*Verb]
 
@@ -179,7 +179,7 @@ def few() -> tuple[Cell, ...]:
 
 
 def ending(cell: Cell) -> tuple[Requirement, Verb, End]:
-    """Return what can come of a button: something that a sample has to hold."""
+    """Return the possible results of a button that a sample must contain."""
     return cell.requirement, cell.verb, expected(cell)
 
 
@@ -197,7 +197,8 @@ def refusal(cell: Cell) -> str:
         return ""
     if kind in _NEVER:
         return _NEVER[kind]
-    # What is escalated is asked afresh; anything else may be known from a minute ago.
+    # For an escalated call Slack is asked again; otherwise a minute-old answer may
+    # count.
     if kind is Kind.DEACTIVATED_NOW and requirement.is_escalated:
         return _NEVER[Kind.DEACTIVATED]
     if requirement is Requirement.RAISED_BY_SELF and not is_rejected:
@@ -208,7 +209,7 @@ def refusal(cell: Cell) -> str:
 
 
 def _stranger_to_it(cell: Cell) -> str:
-    """Refuse who holds no role that is asked for, as far as Slack tells."""
+    """Refuse a person without a required role, as far as Slack answers."""
     is_asking = cell.requirement is not Requirement.BY_LIST and cell.kind in _NO_GROUPS
     if is_asking:
         return "Slack did not say who is in"

@@ -1,7 +1,7 @@
-"""Fill the sandbox with one person of each kind, and with those who vote before them.
+"""Fill the sandbox with one person of each kind, and with the earlier voters.
 
-Those who must never decide hold everything that a reviewer holds: they are in the
-group and on the list, so that nothing but the rule about their kind can refuse them.
+People who must never decide have all roles of a reviewer: they are in the group and on
+the list, so that only the rule about their kind can refuse them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Place:
-    """Where somebody stands: the account, the groups they are in, and the list."""
+    """A person's account, user groups, and place on the list."""
 
     user: User
     groups: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ LISTED = tuple(place.user.id for place in EVERYBODY if place.is_listed)
 
 
 def populate(workspace: Workspace, channels: Iterable[str]) -> None:
-    """Let everybody in, and into these channels; make the groups."""
+    """Add all people to the workspace and to these channels; make the groups."""
     for place in EVERYBODY:
         workspace.put_user(place.user)
     members = frozenset({*workspace.users})
@@ -119,11 +119,11 @@ def populate(workspace: Workspace, channels: Iterable[str]) -> None:
 
 
 def leave_group(workspace: Workspace, group: str, user: str) -> None:
-    """Take somebody out of a user group."""
+    """Remove a person from a user group."""
     users = workspace.groups[group].users
     workspace.set_group(group, [one for one in users if one != user])
 
 
 def join_group(workspace: Workspace, group: str, user: str) -> None:
-    """Bring somebody into a user group."""
+    """Add a person to a user group."""
     workspace.set_group(group, [*workspace.groups[group].users, user])

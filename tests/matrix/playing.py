@@ -83,13 +83,13 @@ _FAULTS = {
 
 @dataclass(frozen=True)
 class Played:
-    """The outcome of a cell, and every sentence that was said about it.
+    """The outcome of a cell, and every sentence about it.
 
     Attributes:
         end: the state of the call; None when Slack got no answer.
-        trouble: what Slack got instead of an answer.
-        told: what the person read in private, in a modal or in a message.
-        leaked: what anybody else could read besides the card and its thread.
+        trouble: the error that Slack got instead of an answer.
+        told: the person's private texts, in a modal or in a message.
+        leaked: texts that other people could read besides the card and its thread.
     """
 
     end: End | None
@@ -100,7 +100,7 @@ class Played:
 
 @dataclass(frozen=True)
 class Results:
-    """The outcomes of the matrix, and what Slack showed as trouble, to anybody."""
+    """The outcomes of the matrix, and the problems that Slack showed to anyone."""
 
     cells: dict[Cell, Played]
     problems: tuple[str, ...]
@@ -108,7 +108,7 @@ class Results:
 
 @dataclass(frozen=True)
 class _Shown:
-    """What is known of a cell as soon as it was played."""
+    """The facts of a cell right after it was played."""
 
     end: End | None
     trouble: str
@@ -123,7 +123,7 @@ def hour_of(cell: Cell) -> Hour:
 
 
 async def play(cells: Sequence[Cell]) -> Results:
-    """Play these cells in one stack; what was said is read when the stack is closed.
+    """Play these cells in one stack; texts are read when the stack is closed.
 
     Each kind of person decides one cell after another, all kinds at the same time.
     """
@@ -147,7 +147,7 @@ async def play(cells: Sequence[Cell]) -> Results:
 
 
 async def _vote_first(stack: MatrixStack, tables: Sequence[Table]) -> None:
-    """Let those vote who vote before; each of them is told that it counts."""
+    """Vote as the earlier voters; each of them reads that the vote counts."""
     voters = {
         table: _first(table)
         for table in tables
@@ -169,7 +169,7 @@ async def _vote_first(stack: MatrixStack, tables: Sequence[Table]) -> None:
 
 
 async def _raise(stack: MatrixStack, tables: Sequence[Table]) -> None:
-    """Let those edit who edit before: each edit asks for more, on the same card."""
+    """Edit as the earlier editors: each edit asks for more, on the same card."""
     raised = [table for table in tables if table.cell.requirement in _RAISED]
     for table in raised:
         user = _first(table)
@@ -186,7 +186,7 @@ async def _raise(stack: MatrixStack, tables: Sequence[Table]) -> None:
 
 
 async def _introduce(stack: MatrixStack, tables: Sequence[Table]) -> None:
-    """Let the bot hear of those who are gone later, while they are still there."""
+    """Let the bot see people who will have left, while they are still there."""
     for table in tables:
         if table.cell in KNOWN:
             await click(stack, table, Verb.RESPOND, table.person)
@@ -196,7 +196,7 @@ async def _introduce(stack: MatrixStack, tables: Sequence[Table]) -> None:
 
 @contextmanager
 def _during(stack: MatrixStack, hour: Hour) -> Generator[None]:
-    """Let it be this hour."""
+    """Set the current hour."""
     sandbox = stack.demo.sandbox
     if hour is Hour.ESCALATING:
         for place in (REVOKED_BEFORE, DEMOTED_BEFORE):
@@ -258,7 +258,7 @@ async def _decide(stack: MatrixStack, table: Table) -> None:
 
 @contextmanager
 def _gone(stack: MatrixStack, table: Table) -> Generator[None]:
-    """Let those who are gone just now be gone meanwhile."""
+    """Remove the people who leave right before the decision."""
     workspace, user = stack.demo.sandbox.workspace, table.person
     kind = table.cell.kind
     if kind is Kind.REVOKED_NOW:

@@ -1,6 +1,6 @@
 """The people who may decide are exactly those of the policy, with real signed clicks.
 
-The default run plays every person with every requirement, and every result of a button.
+The default run plays all people with every requirement, and every result of a button.
 With ``KEYTURN_MATRIX=all`` each person clicks each button.
 """
 

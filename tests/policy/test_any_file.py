@@ -1,4 +1,4 @@
-"""Whatever a file holds, it is a policy or its mistake has a line, and soon."""
+"""Any file is a policy, or its mistake is reported with a line, in short time."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ CHANGES: st.SearchStrategy[Change] = st.one_of(
 
 
 def opened(found: bytes) -> Policy | str:
-    """Return the policy of a file, or what is said of it."""
+    """Return the policy of a file, or the error."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "policy.yml")
         path.write_bytes(found)

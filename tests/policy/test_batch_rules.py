@@ -1,4 +1,4 @@
-"""A policy lets calls of several requests share a card, where that can be."""
+"""A policy allows calls of several requests on one card, if that is possible."""
 
 from __future__ import annotations
 

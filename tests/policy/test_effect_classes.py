@@ -33,10 +33,10 @@ def decide(tool: str, agent: str = "any", asked: Tier | None = None) -> Evaluati
         ("look", Tier.AUTO),
         ("set", Tier.APPROVE),
         ("pay", Tier.ESCALATE),
-        # Nothing is said of it, so it counts as irreversible.
+        # It has no entry, so it counts as irreversible.
         ("send", Tier.ESCALATE),
         ("unlisted", Tier.ESCALATE),
-        # It only adds: what is denied stays denied.
+        # It only adds: denied calls stay denied.
         ("drop", Tier.DENY),
     ],
 )

@@ -1,4 +1,4 @@
-"""Calls have the same effect by what they say, not by how it is spelled."""
+"""Calls have the same effect by their values, not by their spelling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every requirement that a call can come to is found, and no other."""
+"""Every possible requirement of a call is found, and no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An evaluation says what a call needs, and is closed where the policy is silent."""
+"""An evaluation returns a call's requirement, and fails closed without a rule."""
 
 from __future__ import annotations
 

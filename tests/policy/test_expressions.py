@@ -1,4 +1,4 @@
-"""A rule reads a closed set of names, answers or says why not, and ends in time."""
+"""A rule reads a closed set of names, returns a value or an error, and ends in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A description reads as a person would write it, and says no less than the call."""
+"""A description reads naturally, and omits nothing of the call."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def at(text: str) -> datetime:
         # Autumn in Cairo: Thursday 2026-10-29 23:00 to 24:00 comes by twice.
         ("2026-10-29T20:30:00Z", "Africa/Cairo", "23:00-24:00", False),
         ("2026-10-29T21:30:00Z", "Africa/Cairo", "23:00-24:00", False),
-        # Lord Howe moves by half an hour; Nepal stands a quarter off.
+        # Lord Howe moves by half an hour; Nepal differs by a quarter of an hour.
         ("2026-07-01T21:30:00Z", "Australia/Lord_Howe", DAY, False),
         ("2026-01-06T20:59:00Z", "Australia/Lord_Howe", DAY, True),
         ("2026-07-01T02:15:00Z", "Asia/Kathmandu", DAY, False),

@@ -1,4 +1,4 @@
-"""A link leads where the policy says, whatever stands in the arguments."""
+"""A link leads to the address in the policy, for any arguments."""
 
 from __future__ import annotations
 

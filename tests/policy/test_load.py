@@ -1,4 +1,4 @@
-"""A policy file either loads or names the line of what is wrong."""
+"""A policy file either loads or is refused with the line of its mistake."""
 
 from __future__ import annotations
 

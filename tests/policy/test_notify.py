@@ -1,4 +1,4 @@
-"""A policy says whom cards mention; it changes nothing about who decides."""
+"""A policy names the people that cards mention; that changes no decider."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A preview names whole arguments that the tool has, and says so where it does not."""
+"""A preview names whole arguments of the tool; others are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quiet hours follow the clock of their zone; who is asked in them is one rule."""
+"""Quiet hours follow the clock of their zone; one rule names the people in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules, overrides and facts can only ask for more, and say what they saw."""
+"""Rules, overrides and facts can only require more, and give their reason."""
 
 from __future__ import annotations
 

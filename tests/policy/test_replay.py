@@ -188,10 +188,10 @@ def test_a_gesture_on_several_approvals_counts_once_for_each_agent() -> None:
     assert tiers(whole, *no, whole, *no, ran) == [Tier.ESCALATE]
     assert tiers(whole, *no, row("item.rejected", 3, "l.0"), ran) == [Tier.ESCALATE]
     assert tiers(before, whole, *elsewhere, ran) == [Tier.AUTO]
-    # An approval by the same gesture ends the row, wherever it stands in it.
+    # An approval by the same gesture ends the row, in any order.
     assert tiers(before, whole, yes, *no, ran) == [Tier.AUTO]
     assert tiers(before, whole, *no, yes, ran) == [Tier.AUTO]
-    # The members of a batch are counted with its own entry.
+    # The members of a batch are counted with its entry.
     assert tiers(before, *no, ran) == [Tier.AUTO]
 
 

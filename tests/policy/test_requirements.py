@@ -1,4 +1,4 @@
-"""Requirements say who has to agree, as data; whatever joins them only adds."""
+"""Requirements name the people who must agree, as data; combining them only adds."""
 
 from __future__ import annotations
 

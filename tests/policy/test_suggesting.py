@@ -1,4 +1,4 @@
-"""A suggestion covers what people always approved, and nothing that they did not."""
+"""A suggestion covers calls that people always approved, and no others."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ def test_a_tool_that_people_always_approved_needs_no_limit() -> None:
         [row(900, "item.authorized", {"kg": 0}, tier="escalate")],
         [row(900, "item.voted", {"kg": 0}), row(900, "item.authorized", {"kg": 0})],
         [row(900, "item.authorized", {"kg": 0}), row(900, "item.failed", {"kg": 0})],
-        # What it was about is not kept any more.
+        # Its subject is no longer stored.
         [row(900, "item.rejected", None)],
         # It is hidden in the export, and may be any number.
         [row(900, "item.rejected", {"kg": "(hidden)"})],
-        # It says nothing of the argument by which a rule would tell it apart.
+        # It does not contain the argument by which a rule would distinguish it.
         [row(900, "item.rejected", {"other": 1})],
     ],
 )

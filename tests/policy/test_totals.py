@@ -1,4 +1,4 @@
-"""Totals over many calls are exact, hide what is hidden, and name what is left out."""
+"""Totals over many calls are exact, hide hidden values, and name omitted ones."""
 
 from __future__ import annotations
 

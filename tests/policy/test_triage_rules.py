@@ -1,4 +1,4 @@
-"""A policy says when triage is asked and how far it goes; what it raises only adds."""
+"""A policy defines the scope and limit of triage; a raise by it only adds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The weekend policy: what runs, what people decide, what is refused."""
+"""The weekend policy: calls that run, calls that people decide, refused calls."""
 
 from __future__ import annotations
 

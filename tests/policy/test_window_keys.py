@@ -49,7 +49,7 @@ NOT_YET_ASSIGNED = {"Cn", "Co", "Cs"}
 
 @cache
 def invisible() -> list[str]:
-    """Return what is hidden of all of Unicode, when a test first asks for it."""
+    """Return all hidden code points of Unicode, computed at first use."""
     return [
         one
         for one in map(chr, range(sys.maxunicode + 1))

@@ -1,4 +1,4 @@
-"""A call says what it adds to which totals, exactly, or why it cannot be known."""
+"""A call's amounts for each total are exact, or the reason why they are unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Somebody who can write to the store, and has no secret."""
+"""An attacker who can write to the store, without a secret."""
 
 from __future__ import annotations
 

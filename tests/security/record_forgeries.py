@@ -1,4 +1,4 @@
-"""What somebody who can write to Redis may try on a record, each a function."""
+"""Forgeries of a record by a writer to Redis, each a function."""
 
 from __future__ import annotations
 
@@ -352,7 +352,7 @@ async def reminded(victim: Victim) -> None:
 
 
 async def set_aside_by_others(victim: Victim) -> None:
-    """As if we had set it aside, so that nobody is told of anything."""
+    """As if we had quarantined it, so that no one is informed."""
     await states(victim)
     await victim.put(quarantined=1, quarantine_seal=b"0" * 16)
 

@@ -1,4 +1,4 @@
-"""Write stored records as somebody does who can write to Redis, but has no secret."""
+"""Write stored records like an attacker who can write to Redis, without a secret."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ AMOUNT, FORGED = 899, 1_000_000
 
 @dataclass
 class Victim:
-    """An approval of two refunds, and a way to write it past the gateway.
+    """An approval of two refunds, and a way to write it without the gateway.
 
     Attributes:
         harness: the gateway that opened it.
-        redis: a connection that nobody seals anything for.
-        claims: what an executor would claim its calls by.
-        older: its head as it was before its last change.
+        redis: a connection without seals.
+        claims: the claims of an executor for its calls.
+        older: its head before its last change.
         older_body: its document at that time.
         others: approvals of others, to copy from.
     """
@@ -52,7 +52,7 @@ class Victim:
         return self.harness.store.keys_of_tenant("default")
 
     async def head(self, approval: str = "") -> dict[bytes, bytes]:
-        """Return what is stored in a head."""
+        """Return the stored fields of a head."""
         found = await self.redis.hgetall(self.keys.head(approval or self.id))  # pyright: ignore[reportGeneralTypeIssues, reportUnknownVariableType] - of redis-py
         return cast("dict[bytes, bytes]", found)
 
@@ -74,13 +74,13 @@ class Victim:
         await self.redis.hdel(self.keys.head(self.id), *names)  # pyright: ignore[reportGeneralTypeIssues]
 
     async def replace(self, head: dict[bytes, bytes]) -> None:
-        """Write a whole head in place of what is there."""
+        """Replace the whole head."""
         key = self.keys.head(self.id)
         await self.redis.delete(key)
         await self.redis.hset(key, mapping=cast("dict[Any, Any]", head))  # pyright: ignore[reportGeneralTypeIssues]
 
     async def put_back(self, rev: bytes | None = None) -> None:
-        """Write the older record in place of what is there."""
+        """Replace the record by the older one."""
         await self.replace({**self.older, b"rev": rev or self.older[b"rev"]})
         await self.redis.set(self.keys.document(self.id), self.older_body)
 

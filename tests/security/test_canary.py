@@ -34,7 +34,7 @@ from tests.streams import announced, audit_entries
 
 
 class Canaries(NamedTuple):
-    """Words that stand nowhere else: the server keeps what other tests wrote."""
+    """Unique words: the server also has the data of other tests."""
 
     argument: str
     person: str
@@ -119,7 +119,7 @@ _READ = {
 
 
 async def dump(conn: Connection) -> dict[str, bytes]:
-    """Return everything that a server holds, by key."""
+    """Return everything that a server contains, by key."""
     found: dict[str, bytes] = {}
     names = cast("list[Reply]", await conn.command("KEYS", "*"))
     for name in map(text, names):
@@ -147,7 +147,7 @@ ZLIB = 0x78
 
 
 def inflated(value: bytes) -> Iterator[bytes]:
-    """Return what is compressed in a value, wherever it begins there."""
+    """Return the compressed parts of a value, at any offset."""
     for at, number in enumerate(value):
         if number == ZLIB:
             with suppress(ValueError):
@@ -195,7 +195,7 @@ async def test_no_canary_is_in_what_metrics_or_errors_say(
     for name in await dump(store.conn):
         if not name.startswith(keys.head("ap_")):
             continue
-        # A record that is damaged is refused; what it holds is not told of it.
+        # A damaged record is refused, and its contents are not repeated.
         damage = "return redis.call('HSET', KEYS[1], 'rev', 99)"
         await store.conn.command("EVAL", damage, 1, name)
         approval_id = name.removeprefix(keys.head(""))
@@ -253,7 +253,7 @@ async def test_each_text_of_a_stream_and_of_a_standing_approval_is_encrypted(
     harness, keys = allowing(store), store.keys_of_tenant("default")
     standing = await allowed(harness)
     await harness.submit(refund(20, "second"), thread="next")
-    # What runs at once stands in no record: the turn keeps its verdicts.
+    # A call that runs at once is in no record: the turn keeps its verdicts.
     await harness.submit(
         refund(20, "third"), ("look_up_order", {"id": "1"}), thread="last"
     )

@@ -1,7 +1,7 @@
-"""What somebody writes into the store past Keyturn runs nothing and is told to nobody.
+"""Forged facts in the store run no call and reach no reader.
 
-Each forgery is written as a writer of Redis would write it, with no secret. It ends in
-no execution, no word to the model that is not true, and one security event.
+Each forgery is written as by a writer to Redis without a secret. It causes no
+execution, no false text for the model, and one security event.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ async def test_the_verdicts_of_another_turn_are_not_those_of_this_one(
     assert await attack.found() == [("seal_wrong", "verdicts")]
 
 
-# Who asked in a thread
+# The requesters of a thread
 
 
 def sealed_before(facts: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Who writes into the store lifts no freeze, and puts no words into one."""
+"""A writer to the store lifts no freeze, and forges no text of one."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ async def test_freezing_one_thing_more_does_not_end_the_freeze_of_everything(
     assert await freezes.unfreeze(_EVERYTHING, "T0/U0ANA")
 
     assert isinstance(await attack.harness.agents.claim(claim), Claimed)
-    # It is told once that the list was lost, and not that ours is one.
+    # The loss of the list is reported once, and not that ours is one.
     assert await attack.found() == [("replayed", "freezes")]
 
 

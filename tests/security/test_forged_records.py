@@ -1,7 +1,7 @@
-"""Who can write to Redis, but has no secret, makes no call run, and nobody believe it.
+"""A writer to Redis without a secret runs no call, and deceives no reader.
 
-Each forgery is written by a connection of its own, past everything that seals. A
-process that has just started, and remembers nothing, then meets it.
+Each forgery is written by a separate connection, without seals. A newly started
+process, with empty caches, then reads it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ async def told(store: Store) -> tuple[list[str], list[str]]:
 
 
 async def is_refused(victim: Victim, kind: str = "seal_wrong") -> None:
-    """Let a gateway that has just started meet the record, in every way."""
+    """Read the record in every way, in a gateway that has just started."""
     now = newcomer(victim.harness)
     ref, run_ref = victim.claims[0].ref, RunRef(agent="support", thread="t1")
     for claim in victim.claims:
@@ -69,7 +69,7 @@ async def is_refused(victim: Victim, kind: str = "seal_wrong") -> None:
         assert isinstance(reply, Refused), reply
         with pytest.raises(CorruptRecord):
             await now.reviews.read(victim.id)
-    # Nothing is said of it to the model: neither an outcome nor an edit.
+    # The model gets nothing of it: neither an outcome nor an edit.
     ids = {claim.item_id for claim in victim.claims}
     outcomes = await now.agents.outcomes(ref)
     assert not [one for one in outcomes if one.item_id in ids]
@@ -118,7 +118,7 @@ async def test_a_person_who_may_not_decides_nothing_by_a_forged_requirement(
 async def test_an_older_sealed_record_is_noticed_by_who_knows_a_newer_one(
     harness: ServiceHarness, redis: Redis, before: Before
 ) -> None:
-    """All of it is as we once sealed it: only what is known of it tells."""
+    """All parts have valid seals: only knowledge of a newer record reveals it."""
     victim = await before(harness, redis)
     await victim.put_back()
 
@@ -134,7 +134,7 @@ async def test_an_older_sealed_record_is_noticed_by_who_knows_a_newer_one(
 async def test_a_sealed_record_that_lost_a_race_is_not_taken_for_the_winner(
     harness: ServiceHarness, redis: Redis, knows: str
 ) -> None:
-    """Who sees what is sent to the server knows both: the one that lost as well."""
+    """An attacker who reads the traffic knows both, including the one that lost."""
     victim = await asked(harness, redis)
     item_id = victim.claims[0].item_id
     await harness.reviews.decide(await harness.click_on(item_id), Approve(), ANA)

@@ -1,4 +1,4 @@
-"""Nobody but people says why a call was rejected, whatever stands in the store."""
+"""Only people's own reasons for a rejection are shown, with any data in the store."""
 
 from __future__ import annotations
 

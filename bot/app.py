@@ -288,7 +288,7 @@ class SlackBot:
             waiting, parked = await self._service.runs.counts()
             keys = store.keys_of_tenant(self._config.tenant)
             others = await process_problems(store, keys)
-            outbox = (await self._service.live_metrics.outbox()).problem
+            outbox = (await self._service.statistics.outbox()).problem
         except StoreUnavailable:
             return {}
         failed = {"waiting": waiting, "parked": parked} if waiting or parked else {}

@@ -147,7 +147,7 @@ class ListenerContext:
         self, user: str, user_team: str, scope: FreezeScope
     ) -> Reviewer:
         """Return a person with the roles that may freeze or unfreeze this scope."""
-        groups = self.service.reviewer_freezes.usergroups(scope)
+        groups = self.service.freezes.usergroups(scope)
         return await self._resolved(user, user_team, groups, fresh=True)
 
     async def _resolved(

@@ -61,7 +61,7 @@ class MetricsEndpoint:
 
     def __init__(self, service: ReviewService, *, clock: Callable[[], float]) -> None:
         self._service = service
-        self._live = service.live_metrics
+        self._live = service.statistics
         self._clock = clock
         self._text = b""
         self._made_at = 0.0

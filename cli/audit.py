@@ -22,13 +22,13 @@ from keyturn.gateway.approvals.audit_story import Part, Story
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.public_keys import parse_public_key
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.service.audit_bundling import (
+from keyturn.gateway.service.audit_reading import (
     AuditBundler,
+    Exporter,
     Proven,
     forget_tree,
     verify_log_of,
 )
-from keyturn.gateway.service.audit_reading import Exporter
 from keyturn.gateway.store.audit_verifying import Verified
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.audit_bundle import BundleLog, BundleReport, verify_bundle

@@ -36,8 +36,7 @@ from keyturn.gateway.approvals.standing import left_of, used_micro
 from keyturn.gateway.metrics.fold import Selection
 from keyturn.gateway.metrics_settings import MetricsSettings
 from keyturn.gateway.protocol.records import ItemState, Tier
-from keyturn.gateway.service.audit_bundling import AuditBundler, verify_log_of
-from keyturn.gateway.service.audit_reading import security_events
+from keyturn.gateway.service import audit_reading
 from keyturn.gateway.service.audit_writing import AuditWriter, public_keys, required
 from keyturn.gateway.store.jobs import Job
 from keyturn.gateway.store.keys import Keys
@@ -357,7 +356,7 @@ async def _noticed(store: Store, approval: Approval) -> Event:
     """Wait for the security event about an approval."""
     async with asyncio.timeout(STEP_TIMEOUT_S):
         while True:
-            async for event in security_events(store, approval.tenant):
+            async for event in audit_reading.security_events(store, approval.tenant):
                 if approval.id in {event.approval, event.data.get("approval")}:
                     return event
             await asyncio.sleep(_LOOK_S)
@@ -369,7 +368,7 @@ async def _verify_log(context: DemoContext, store: Store, keys: Keys) -> None:
     async with asyncio.timeout(STEP_TIMEOUT_S):
         while True:
             await writer.tick(is_last=True)
-            log = await verify_log_of(store, keys.tenant)
+            log = await audit_reading.verify_log_of(store, keys.tenant)
             # The gateway may be writing now; then this writer's turn comes later.
             if log.size and not log.unsigned:
                 break
@@ -381,7 +380,7 @@ async def _verify_log(context: DemoContext, store: Store, keys: Keys) -> None:
 async def _verify_bundle(context: DemoContext, store: Store, tenant: str) -> None:
     """Export the log, verify it with only public keys, then change one byte."""
     lines = list[bytes]()
-    await AuditBundler(store, tenant=tenant).export(lines.append)
+    await audit_reading.AuditBundler(store, tenant=tenant).export(lines.append)
     bundle = b"".join(lines).splitlines(keepends=True)
     verified = partial(verify_bundle, keys=public_keys(required(store)[0]))
     report = verified(bundle)

@@ -25,17 +25,16 @@ from keyturn.gateway.config import MAX_WORKERS, Settings
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.policy_file import PolicyFile, followed, policy_of
-from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.remote.program import RemoteKeyturn
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.ledger import ledger_of
 from keyturn.gateway.resume.program import Program
 from keyturn.gateway.resume.runner import Runners
-from keyturn.gateway.resume.thread_runs import ThreadRuns, ThreadWatch
+from keyturn.gateway.resume.thread_runs import ThreadRuns
+from keyturn.gateway.resume.worker import ThreadChange
 from keyturn.gateway.retrying import RetrySettings
 from keyturn.gateway.running import gateway_process, load_runners, load_triage, running
 from keyturn.gateway.service.agents import AgentService
-from keyturn.gateway.service.event_feed import EventFeed
 from keyturn.gateway.service.process_check import registered
 from keyturn.gateway.service.reviews import ReviewService
 from keyturn.gateway.setting_forms import AUDIT_KEPT, TenantName
@@ -144,14 +143,13 @@ class Keyturn(Program[ThreadRuns]):
             self.registration = await enter(registered(self.store, process))
             if isinstance(self._policy, PolicyFile):
                 await enter(followed(self._policy, self.store, tenant=self._tenant))
-            watch = ThreadWatch(EventFeed(self.store, tenant=self._tenant))
             self.service = await enter(running(
                 self.store, self._policy, self._runners, tenant=self._tenant,
-                triage=self._triage, slots=self._slots, on_change=watch.notify,
+                triage=self._triage, slots=self._slots, on_change=self._notify,
             ))  # fmt: skip
             self.reviews = ReviewService(self.store, self._policy, tenant=self._tenant)
             self._runs = ThreadRuns(
-                self.store, self.service, self._runners, watch, tenant=self._tenant
+                self.store, self.service, self._runners, tenant=self._tenant
             )
             # Closed first: threads stop while store and checkpoints are open.
             stack.push_async_callback(self._runs.close)
@@ -167,10 +165,9 @@ class Keyturn(Program[ThreadRuns]):
         if isinstance(self._policy, PolicyFile):
             self._policy.reload()
 
-    @property
-    @override
-    def _gateway(self) -> Gateway:
-        return self.service
+    def _notify(self, change: ThreadChange) -> None:
+        if self._runs is not None:
+            self._runs.notify(change)
 
     @override
     def _serves(self, agent: str) -> None:

@@ -76,8 +76,8 @@ def publisher_of(
     collector = Collector(
         updater,
         store.collected_cards,
-        service.collected_cards.rule,
-        service.collected_cards.is_used,
+        service.collecting_rule,
+        service.collects,
     )
     reports = MetricsReports(
         service, config.metrics, tenant=config.tenant, reader=reader
@@ -154,7 +154,7 @@ async def outdated_cards(
     named[_FROZEN] = await service.freezes.names()
     is_whole = (
         not looked_ms
-        or service.reach.changed_ms(now_ms) > looked_ms
+        or service.reach_changed_ms(now_ms) > looked_ms
         or named[_FROZEN] != before.get(_FROZEN)
     )
     frozen = set[str]()

@@ -225,7 +225,7 @@ async def _freeze(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     approval_id = target.approval.id
     await ctx.ensure_first(clicked.digest, clicked.token)
     reason = f"frozen from notification {approval_id}"
-    result = await ctx.service.reviewer_freezes.freeze(
+    result = await ctx.service.freezes.freeze_by(
         scope, reviewer.with_(gesture=clicked.gesture), reason
     )
     if isinstance(result, Forbidden):

@@ -234,12 +234,10 @@ async def freeze(ctx: ListenerContext, command: Command, rest: str) -> UserText:
         UserFacingError: explains a refusal.
     """
     scope, reason = _read(rest, ctx.config.command)
-    is_new = await _changed(
-        ctx, command, scope, reason, ctx.service.reviewer_freezes.freeze
-    )
+    is_new = await _changed(ctx, command, scope, reason, ctx.service.freezes.freeze_by)
     if not is_new:
         return label(f"{_named(scope)} is frozen already; nothing changed.")
-    check = ctx.service.reviewer_freezes.unknown_name(scope, ctx.config.agents)
+    check = ctx.service.freezes.unknown_name(scope, ctx.config.agents)
     said = (
         f"{_named(scope)} is frozen. Nothing starts, not even approved calls, until "
         f"{ctx.config.command} unfreeze {_words(scope)}."
@@ -250,9 +248,7 @@ async def freeze(ctx: ListenerContext, command: Command, rest: str) -> UserText:
 async def unfreeze(ctx: ListenerContext, command: Command, rest: str) -> UserText:
     """Lift the freeze of the named scope, and confirm it; raises `UserFacingError`."""
     scope, reason = _read(rest, ctx.config.command)
-    was = await _changed(
-        ctx, command, scope, reason, ctx.service.reviewer_freezes.unfreeze
-    )
+    was = await _changed(ctx, command, scope, reason, ctx.service.freezes.unfreeze_by)
     if not was:
         _ensure_spelled(ctx, scope)
         return label(f"{_named(scope)} was not frozen; nothing changed.")
@@ -260,7 +256,7 @@ async def unfreeze(ctx: ListenerContext, command: Command, rest: str) -> UserTex
 
 
 def _ensure_spelled(ctx: ListenerContext, scope: FreezeScope) -> None:
-    if said := ctx.service.reviewer_freezes.misspelled(scope, ctx.config.agents):
+    if said := ctx.service.freezes.misspelled(scope, ctx.config.agents):
         raise UserFacingError(label(said))
 
 
@@ -297,9 +293,9 @@ async def _changed(
 ) -> bool:
     reviewer = await ctx.resolve_freezer(*command.who, scope)
     reviewer = reviewer.with_(gesture=Gesture.SLASH_COMMAND)
-    freezes = ctx.service.reviewer_freezes
+    freezes = ctx.service.freezes
     # After the permission check: otherwise anyone could probe the names of tools.
-    if change == freezes.freeze and freezes.forbidden(scope, reviewer) is None:
+    if change == freezes.freeze_by and freezes.forbidden(scope, reviewer) is None:
         _ensure_spelled(ctx, scope)
     await ctx.ensure_first(command.digest)
     result = await change(scope, reviewer, reason)

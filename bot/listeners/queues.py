@@ -254,7 +254,7 @@ async def read_typed(ctx: ListenerContext, typed: str, digits: str) -> list[Load
         return [known]
     short = digits[:SHORT_CHARS]
     found = await ctx.service.queue.read_short(short)
-    found += await ctx.service.collected_cards.read_short(short)
+    found += await ctx.service.read_collected_short(short)
     seeded = await ctx.service.seeded_defects.waiting()
     return [
         one

@@ -48,10 +48,9 @@ from keyturn.gateway.protocol.wire import (
     Turn,
     TurnRef,
 )
-from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.agents import AgentService, RemoteRunService
 from keyturn.gateway.service.approval_readings import ApprovalReadings
 from keyturn.gateway.service.event_feed import EventFeed
-from keyturn.gateway.service.program_runs import RemoteRunService
 from keyturn.gateway.store.fences import holding, while_unheld
 from keyturn.gateway.trust.api_keys import ApiKey
 

@@ -25,11 +25,10 @@ from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import NotAllowed, SettingsError
 from keyturn.gateway.guarded_server import Limits
 from keyturn.gateway.protocol.http_api import MAX_BODY_BYTES
-from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.agents import AgentService, RemoteRunService
 from keyturn.gateway.service.approval_readings import ApprovalReadings
 from keyturn.gateway.service.event_feed import EventFeed
 from keyturn.gateway.service.process_check import Registration
-from keyturn.gateway.service.program_runs import RemoteRunService
 from keyturn.gateway.service.reviews import ReviewService
 from keyturn.gateway.store.api_keys import ApiKeyStore
 from keyturn.gateway.store.kept_answers import KeptAnswers

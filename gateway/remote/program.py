@@ -19,7 +19,6 @@ import asyncio
 import logging
 import os
 import time
-from collections import OrderedDict
 from collections.abc import (
     AsyncGenerator,
     Callable,
@@ -54,7 +53,6 @@ from keyturn.gateway.errors import (
     SettingsError,
     ThreadUnavailable,
 )
-from keyturn.gateway.failures import log_failure
 from keyturn.gateway.protocol import http_api, run_context
 from keyturn.gateway.protocol.http_api import (
     AnswersQuestion,
@@ -68,40 +66,40 @@ from keyturn.gateway.protocol.http_api import (
     SettleQuestion,
     Withdrawal,
 )
-from keyturn.gateway.protocol.port import Gateway, connected
+from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import Record, RunRef
 from keyturn.gateway.protocol.webhooks import DECIDED, MOST_BYTES, WebhookBody
-from keyturn.gateway.resume import program_runs
+from keyturn.gateway.resume import program
 from keyturn.gateway.resume.advancer import Threads
 from keyturn.gateway.resume.diagnosis import ThreadHalted, diagnose
 from keyturn.gateway.resume.langgraph_local import LangGraphLocal
-from keyturn.gateway.resume.program import Program
-from keyturn.gateway.resume.program_runs import (
+from keyturn.gateway.resume.program import (
     BUSY_S,
     GRACE_S,
-    NoThread,
+    Attempts,
+    Program,
     ProgramRuns,
     given_up,
+    has_work,
     input_key,
+    probe,
     rests_for_good,
 )
-from keyturn.gateway.resume.questions import (
+from keyturn.gateway.resume.runner import (
     Answers,
+    PendingInterrupt,
+    ThreadState,
     asked_items,
-    question_of,
     questions_of,
 )
-from keyturn.gateway.resume.runner import PendingInterrupt, ThreadState
 from keyturn.gateway.resume.transient_retry import (
-    backoff_s,
     drain_tasks,
     retry_transient,
 )
 from keyturn.gateway.retrying import RetrySettings
 from keyturn.gateway.store.fences import Lease
-from keyturn.gateway.store.leases import held, while_held
+from keyturn.gateway.store.leases import held
 from keyturn.gateway.trust.webhook_signatures import (
-    TOLERANCE_S,
     parse_webhook_secret,
     verify_webhook,
 )
@@ -111,6 +109,7 @@ logger = logging.getLogger(__name__)
 SECRET_VARIABLE = "KEYTURN_WEBHOOK_SECRET"  # noqa: S105 - its name
 
 _MOST_KNOWN = 10_000
+"""Number of messages that are recognized when they are repeated."""
 
 _AS_IT_IS = (KeyRefused, ThreadHalted, ThreadUnavailable)
 """Errors that already contain the next step for a thread."""
@@ -169,7 +168,7 @@ class WebhookVerifier:
                 f"(whsec_…); see webhook_secrets= and {SECRET_VARIABLE}."
             ) from error
         self._clock_s = clock_s
-        self._known: OrderedDict[str, float] = OrderedDict()
+        self._known = dict[str, None]()
 
     def verify(self, headers: Mapping[str, str], body: bytes) -> WebhookNews:
         """Verify a message and return its content.
@@ -197,20 +196,15 @@ class WebhookVerifier:
             agent=read.data.agent,
             thread=read.data.thread,
             approval=read.data.approval,
-            is_new=self._is_new(message.id, now_s),
+            is_new=self._is_new(message.id),
         )
 
-    def _is_new(self, id_: str, now_s: float) -> bool:
+    def _is_new(self, id_: str) -> bool:
         if id_ in self._known:
             return False
-        # Twice the tolerance: a message may be from five minutes in the future.
-        while self._known:
-            oldest, at_s = next(iter(self._known.items()))
-            is_old = now_s - at_s > 2 * TOLERANCE_S + 1
-            if not is_old and len(self._known) < _MOST_KNOWN:
-                break
-            del self._known[oldest]
-        self._known[id_] = now_s
+        self._known[id_] = None
+        if len(self._known) > _MOST_KNOWN:
+            del self._known[next(iter(self._known))]
         return True
 
 
@@ -292,14 +286,6 @@ class RemoteThreads(Threads):
         await self._connection.ask(http_api.SUPERSEDE_RUN, RunQuestion(run=run))
 
     @override
-    async def rests(self, run: RunRef, state: ThreadState) -> None:
-        """See `Threads.rests`."""
-        # A question of another library may come before the tools, which then have no
-        # questions yet.
-        if state.exists and all(question_of(one) for one in state.pending):
-            asked = asked_items(state.pending)
-            await self.settle(run, asked, is_finished=state.is_finished)
-
     async def settle(
         self, run: RunRef, asked: Collection[str], *, is_finished: bool
     ) -> None:
@@ -326,50 +312,6 @@ class RemoteThreads(Threads):
         await self._connection.ask(http_api.REMEMBER, facts)
 
 
-class Attempts:
-    """The attempts at one step of a thread.
-
-    Args:
-        run: the run of the thread.
-        retries: time limits of the retries.
-        url: address of the gateway.
-    """
-
-    def __init__(self, run: RunRef, retries: RetrySettings, *, url: str) -> None:
-        self._run = run
-        self._url = url
-        self._retries = retries
-        self._pauses = backoff_s()
-        self._began_s = asyncio.get_running_loop().time()
-
-    def pause_s(self, error: Exception) -> float | None:
-        """Return the pause before the next attempt; None if there is none."""
-        if isinstance(error, NoThread):
-            return None
-        can_pass = isinstance(error, ThreadUnavailable)
-        if can_pass and error.__cause__ is None:
-            # Another process runs it, or finishes one of its calls: not an outage.
-            return BUSY_S
-        found = diagnose(error)
-        can_pass = can_pass or found.can_pass
-        limit = self._retries.limit if can_pass else self._retries.unknown_limit
-        age_s = asyncio.get_running_loop().time() - self._began_s
-        if (found.is_final and not can_pass) or age_s >= limit.total_seconds():
-            return None
-        pause_s = max(next(self._pauses), found.retry_after_s)
-        logger.warning(
-            "run.waiting gateway=%s agent=%s thread=%s error=%s next_in_s=%.1f%s",
-            self._url,
-            self._run.agent,
-            self._run.thread,
-            type(error.__cause__ or error).__name__,
-            pause_s,
-            # Only Keyturn's own texts: other errors may quote secrets or arguments.
-            f": {error}" if isinstance(error, KeyturnError) else "",
-        )
-        return pause_s
-
-
 class Drive:
     """The task that advances one thread, until a newer one replaces it."""
 
@@ -391,14 +333,13 @@ class RemoteThreadRuns(ProgramRuns):
     def __init__(
         self, gateway: Gateway, threads: RemoteThreads, retries: RetrySettings
     ) -> None:
-        super().__init__(gateway, threads, threads)
+        super().__init__(gateway, threads)
         self._asks = threads
         self._retries = retries
         self._drives: dict[RunRef, Drive] = {}
-        self._is_closing = False
 
     def _attempts(self, run: RunRef) -> Attempts:
-        return Attempts(run, self._retries, url=self._asks.url)
+        return Attempts(run, self._retries, self._asks.url)
 
     @override
     async def run(
@@ -423,7 +364,7 @@ class RemoteThreadRuns(ProgramRuns):
 
     async def take_up(self, run: RunRef, runner: LangGraphLocal) -> None:
         """Advance a thread of these checkpoints, unless it rests for good."""
-        state = await _probe(runner, run)
+        state = await probe(run, runner)
         if state.exists and not rests_for_good(state) and not self.wake(run):
             self._begin(run, runner, None)
 
@@ -431,7 +372,7 @@ class RemoteThreadRuns(ProgramRuns):
     async def wait(self, run: RunRef, runner: LangGraphLocal) -> dict[str, Any]:
         """See `ProgramRuns.wait`."""
         while (drive := self._drives.get(run)) is None:
-            state = await _probe(runner, run)
+            state = await probe(run, runner)
             if rests_for_good(state):
                 return await self._values(run, runner, state)
             await self._next_answer(run, state)
@@ -447,12 +388,12 @@ class RemoteThreadRuns(ProgramRuns):
         return await retry_transient(look)
 
     @override
-    async def close(self, *, grace_s: float = GRACE_S) -> None:
+    async def close(self) -> None:
         """See `ProgramRuns.close`."""
-        self._is_closing = True
+        self._closing.set()
         for one in self._drives.values():
             one.moved.set()  # those that wait stop at once
-        await drain_tasks([one.task for one in self._drives.values()], grace_s)
+        await drain_tasks([one.task for one in self._drives.values()], GRACE_S)
 
     def _begin(self, run: RunRef, runner: LangGraphLocal, given: object) -> Drive:
         drive = Drive()
@@ -467,17 +408,14 @@ class RemoteThreadRuns(ProgramRuns):
         """Advance a thread until it rests for good, or a newer drive takes over."""
         attempts, has_waited = self._attempts(run), False
         while True:
-            if self._is_closing or drive.successor is not None:
+            if self._closing.is_set() or drive.successor is not None:
                 return await self._left(drive, run)
             try:
-                state = await self._advance(run, runner, given, has_begun=has_waited)
+                advance = partial(self._begin_or_go_on, run, runner, given)
+                advance = partial(advance, has_begun=has_waited)
+                state = await self._under_lease(run, advance)
             except Exception as error:
-                if not (
-                    has_waited
-                    or given is not None
-                    or (await _probe(runner, run)).exists
-                ):
-                    # A missing thread is reported at once, without waiting for a lease.
+                if not (has_waited or await has_work(run, runner, given)):
                     raise
                 pause_s = attempts.pause_s(error)
                 if pause_s is None and has_waited and not isinstance(error, _AS_IT_IS):
@@ -499,21 +437,12 @@ class RemoteThreadRuns(ProgramRuns):
 
     async def _left(self, drive: Drive, run: RunRef) -> ThreadState:
         """Return the result of a drive that does not continue itself."""
-        if drive.successor is not None and not self._is_closing:
+        if drive.successor is not None and not self._closing.is_set():
             return await asyncio.shield(drive.successor.task)
         raise ThreadUnavailable(
             f"The program ended before the thread {run.thread!r} did; run it again to "
             "go on with it."
         )
-
-    async def _advance(
-        self, run: RunRef, runner: LangGraphLocal, given: object, *, has_begun: bool
-    ) -> ThreadState:
-        with connected(self._gateway, run):
-            return await while_held(
-                self._threads.lease(run),
-                lambda: self._begin_or_go_on(run, runner, given, has_begun=has_begun),
-            )
 
     async def _until_moved(self, drive: Drive, work: Coroutine[Any, Any, None]) -> None:
         """Wait for work; end early on news, on another drive, or on close."""
@@ -534,7 +463,7 @@ class RemoteThreadRuns(ProgramRuns):
         if not asked_items(state.pending):
             return
         try:
-            await self._asks.answers(run, state.pending, wait_s=program_runs.POLL_S)
+            await self._asks.answers(run, state.pending, wait_s=program.POLL_S)
         except KeyturnError as error:
             logger.warning(
                 "thread.not_followed agent=%s thread=%s error=%s",
@@ -547,23 +476,13 @@ class RemoteThreadRuns(ProgramRuns):
     def _ended(self, run: RunRef, drive: Drive) -> None:
         if self._drives.get(run) is drive:
             del self._drives[run]
-        if drive.task.cancelled():
-            return
-        error = drive.task.exception()
-        if error is not None and not self._is_closing:
-            # The caller may have stopped waiting.
-            log_failure(
-                logger, error, "run.failed agent=%s thread=%s", run.agent, run.thread
-            )
+        if not self._closing.is_set():
+            self._error_of(run, drive.task)
 
 
 async def _has_taken(runner: LangGraphLocal, run: RunRef, given: object) -> bool:
     key = input_key(given)
     return await retry_transient(lambda: runner.has_taken(run.thread, key))
-
-
-async def _probe(runner: LangGraphLocal, run: RunRef) -> ThreadState:
-    return await retry_transient(lambda: runner.probe(run.thread))
 
 
 class RemoteKeyturn(Program[RemoteThreadRuns]):
@@ -650,11 +569,6 @@ class RemoteKeyturn(Program[RemoteThreadRuns]):
         if not runs.wake(run) and graph is not None:
             await runs.take_up(run, await self._runner(graph, news.agent))
         return news
-
-    @property
-    @override
-    def _gateway(self) -> Gateway:
-        return self.gateway
 
 
 class Keyturn:

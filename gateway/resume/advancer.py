@@ -26,6 +26,7 @@ from typing import NoReturn
 
 from keyturn.gateway.errors import GraphError, StoreUnavailable, ThreadUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
+from keyturn.gateway.protocol.http_api import PendingCall, RunFacts
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.resume.diagnosis import (
     CALL_LIMITS,
@@ -35,12 +36,14 @@ from keyturn.gateway.resume.diagnosis import (
     at_limit,
     is_final,
 )
-from keyturn.gateway.resume.questions import Answers
 from keyturn.gateway.resume.runner import (
     AnswerRefused,
+    Answers,
     PendingInterrupt,
     Runner,
     ThreadState,
+    asked_items,
+    question_of,
 )
 from keyturn.gateway.store.fences import Lease
 
@@ -69,14 +72,40 @@ class Threads:
         """Acquire the right to run a thread."""
 
     @abstractmethod
+    async def remember(self, facts: RunFacts) -> None:
+        """Save the requester of a run and the origin, where provided."""
+
+    @abstractmethod
+    async def pending(self, run: RunRef) -> tuple[PendingCall, ...]:
+        """Return the calls of a run that wait for reviewers, oldest first."""
+
+    @abstractmethod
+    async def withdraw(
+        self, run: RunRef, item_ids: Collection[str] | None = None
+    ) -> tuple[str, ...]:
+        """End waiting calls of a run; return the ids of the ended calls."""
+
+    @abstractmethod
     async def answers(
         self, run: RunRef, pending: Sequence[PendingInterrupt]
     ) -> Answers:
         """Return the available answers to a thread's questions."""
 
     @abstractmethod
+    async def settle(
+        self, run: RunRef, asked: Collection[str], *, is_finished: bool
+    ) -> None:
+        """End a resting thread's waiting calls, except those that it asks about."""
+
     async def rests(self, run: RunRef, state: ThreadState) -> None:
-        """End the calls that a resting thread no longer asks about."""
+        """End the calls that a resting thread no longer asks about.
+
+        A question of another library may come before the tools, which then have no
+        questions yet.
+        """
+        if state.exists and all(question_of(one) for one in state.pending):
+            asked = asked_items(state.pending)
+            await self.settle(run, asked, is_finished=state.is_finished)
 
     @abstractmethod
     async def ends(self, run: RunRef) -> None:

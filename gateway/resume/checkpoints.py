@@ -28,7 +28,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.resume.strict_state import strict_serializer
+from keyturn.gateway.resume.graphs import strict_serializer
 from keyturn.gateway.secret_file import make_private
 from keyturn.gateway.setting_forms import check_place, is_postgres
 

@@ -4,15 +4,29 @@
 wait is durable in both. After any end of the program, the same call continues from the
 thread's saved state: decisions from the meantime are carried out, and executed calls
 are not executed again.
+
+A wait can be bounded or cancelled at any time: only the wait ends then. The step runs
+in a separate task, because a step that stops in the middle leaves its thread to be
+repaired. It is cancelled only when the program ends, after a grace period.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
+import hashlib
+import logging
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractContextManager, asynccontextmanager
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -20,17 +34,311 @@ from langgraph.types import Interrupt, StreamMode
 
 from keyturn.gateway.approvals.record import Origin
 from keyturn.gateway.arguments import check_item_ids, check_timeout
-from keyturn.gateway.errors import GraphError, SettingsError
-from keyturn.gateway.protocol.http_api import PendingCall
+from keyturn.gateway.errors import (
+    GraphError,
+    KeyturnError,
+    SettingsError,
+    ThreadUnavailable,
+)
+from keyturn.gateway.failures import log_failure
+from keyturn.gateway.protocol.http_api import PendingCall, RunFacts
 from keyturn.gateway.protocol.port import Gateway, connected
-from keyturn.gateway.protocol.records import Person, RunRef
+from keyturn.gateway.protocol.records import NO_SLACK_ID, Person, RunRef
+from keyturn.gateway.resume.advancer import Advancer, Threads
+from keyturn.gateway.resume.diagnosis import diagnose
+from keyturn.gateway.resume.graphs import strict_serializer
 from keyturn.gateway.resume.langgraph_local import (
     STREAM_END,
     LangGraphLocal,
     check_config,
     local_runner,
+    pending_of,
 )
-from keyturn.gateway.resume.program_runs import ProgramRuns
+from keyturn.gateway.resume.runner import (
+    Answers,
+    PendingInterrupt,
+    ThreadState,
+    asked_items,
+)
+from keyturn.gateway.resume.transient_retry import backoff_s, retry_transient
+from keyturn.gateway.retrying import RetrySettings
+from keyturn.gateway.store.leases import while_held
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+BUSY_S = 1.0
+"""Delay before the next attempt at a thread that another process runs."""
+POLL_S = 25.0
+"""Duration of one wait for an answer: shorter than the request limit of proxies."""
+GRACE_S = 25.0
+"""Time that running steps have when the program ends."""
+
+
+class NoThread(ThreadUnavailable):
+    """There is no such thread."""
+
+    def __init__(self, run: RunRef, hint: str) -> None:
+        super().__init__(f"There is no thread {run.thread!r} of {run.agent!r}{hint}.")
+
+
+class ProgramRuns:
+    """Threads that a program runs itself.
+
+    Args:
+        gateway: the agents' gateway.
+        threads: the gateway's records of the threads.
+    """
+
+    def __init__(self, gateway: Gateway, threads: Threads) -> None:
+        self.gateway = gateway
+        self.threads = threads
+        self._advancer = Advancer(threads)
+        self._closing = asyncio.Event()
+
+    @abstractmethod
+    async def run(
+        self, run: RunRef, runner: LangGraphLocal, given: object
+    ) -> dict[str, Any]:
+        """Give a thread its input, unless it has it, and wait for its end.
+
+        The wait also ends at a question of another library.
+
+        Raises:
+            GraphError: the thread was given up.
+            ThreadUnavailable: there is no thread and no input, or it was deleted.
+        """
+
+    @abstractmethod
+    async def wait(self, run: RunRef, runner: LangGraphLocal) -> dict[str, Any]:
+        """Wait for a thread's end, in any process; see `run`.
+
+        Raises:
+            GraphError: the thread was given up.
+            ThreadUnavailable: there is no such thread.
+        """
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Wait for running steps, then cancel the rest after `GRACE_S`."""
+
+    @abstractmethod
+    async def _answers(
+        self, run: RunRef, asked: Sequence[PendingInterrupt], wait_s: float
+    ) -> Answers:
+        """Return the answers to a thread's questions; wait for the first one."""
+
+    async def remember(
+        self, run: RunRef, requester: Person | None, origin: Origin | None
+    ) -> None:
+        """Save the requester and the origin of a run, where provided.
+
+        Before the run: the requester must not decide its calls.
+        """
+        check_who_asked(requester, origin)
+        if requester is not None or origin is not None:
+            facts = RunFacts(
+                run=run,
+                requester=requester,
+                channel=origin.channel if origin else "",
+                thread_ts=origin.thread_ts if origin else "",
+            )
+            await retry_transient(lambda: self.threads.remember(facts))
+
+    async def answers(
+        self, run: RunRef, interrupts: Sequence[Interrupt], timeout_s: float | None
+    ) -> dict[str, Any]:
+        """Return the answers to a thread's questions; wait for the first one.
+
+        Raises:
+            GraphError: an answer does not fit its question.
+            SettingsError: ``timeout_s`` is not a number of seconds.
+        """
+        check_timeout(timeout_s)
+        asked = [pending_of(one) for one in interrupts]
+        if not asked_items(asked):
+            return {}
+        clock = asyncio.get_running_loop().time
+        ends = None if timeout_s is None else clock() + timeout_s
+        while True:
+            left_s = POLL_S if ends is None else max(0.0, ends - clock())
+            found = await self._answers(run, asked, min(left_s, POLL_S))
+            if found.unfit:
+                raise GraphError(
+                    f"The answer to {found.unfit[0]!r} does not fit the question that "
+                    f"the thread {run.thread!r} asked; see the agent's log."
+                )
+            if found.ready or (ends is not None and clock() >= ends):
+                return cast("dict[str, Any]", found.ready)
+
+    async def delete(self, run: RunRef, runner: LangGraphLocal) -> None:
+        """End the waiting calls of a thread, and delete its checkpoints.
+
+        Raises:
+            ThreadUnavailable: another process runs the thread; nothing was deleted.
+        """
+
+        async def work() -> None:
+            # The cards first: a crash after the checkpoints were deleted would leave
+            # cards that wait for a missing thread.
+            await self.threads.ends(run)
+            await runner.delete(run.thread)
+            await self._forget(run)
+
+        await while_held(self.threads.lease(run), work)
+
+    async def _forget(self, run: RunRef) -> None:
+        """Forget a deleted thread, under its lease."""
+
+    async def _under_lease(self, run: RunRef, work: Callable[[], Awaitable[T]]) -> T:
+        """Run ``work`` as the only process that runs the thread."""
+        with connected(self.gateway, run):
+            return await while_held(self.threads.lease(run), work)
+
+    async def _begin_or_go_on(
+        self,
+        run: RunRef,
+        runner: LangGraphLocal,
+        given: object,
+        *,
+        has_begun: bool = False,
+    ) -> ThreadState:
+        """Give a thread its input, or continue it; the caller has its lease.
+
+        ``has_begun``: the thread existed before, so a missing thread was deleted.
+        """
+        key = "" if given is None else input_key(given)
+        state = await runner.probe(run.thread)
+        if given is None and not state.exists:
+            if has_begun:
+                return state
+            raise NoThread(run, " to go on with; give it an input")
+        # The same input again is a retry of the program's call, not a second message.
+        if given is None or state.taken == key:
+            await self.threads.takes_up(run)
+            return await self._advancer.forward(run, runner, past_limits=True)
+        # A copy, because LangGraph writes ids into the input's messages.
+        fresh = copy.deepcopy(given)
+        return await self._advancer.begin(
+            run, runner, lambda: runner.give(run.thread, fresh, key=key), key=key
+        )
+
+    async def _values(
+        self, run: RunRef, runner: LangGraphLocal, state: ThreadState
+    ) -> dict[str, Any]:
+        if not state.exists:
+            raise NoThread(run, ", or it was deleted")
+        return await retry_transient(lambda: runner.values(run.thread))
+
+    def _error_of(self, run: RunRef, step: asyncio.Task[Any]) -> BaseException | None:
+        """Return and log the error that ended a step, if any."""
+        error = None if step.cancelled() else step.exception()
+        is_closed = self._closing.is_set() and isinstance(error, ThreadUnavailable)
+        if error is not None and not is_closed:
+            # The caller may have stopped waiting, and other callers may wait as well.
+            log_failure(
+                logger, error, "run.failed agent=%s thread=%s", run.agent, run.thread
+            )
+        return error
+
+
+async def probe(run: RunRef, runner: LangGraphLocal) -> ThreadState:
+    """Read a thread's state; wait while its checkpoints cannot be read."""
+    return await retry_transient(lambda: runner.probe(run.thread))
+
+
+async def has_work(run: RunRef, runner: LangGraphLocal, given: object) -> bool:
+    """Return True if a thread is worth waiting for: it has an input, or it exists."""
+    return given is not None or (await probe(run, runner)).exists
+
+
+def rests_for_good(state: ThreadState) -> bool:
+    """Return True if neither a decision nor a worker will advance this thread."""
+    if state.is_finished or not state.exists:
+        return True
+    is_asking = bool(state.pending) and not state.is_cut_off
+    return is_asking and not asked_items(state.pending)
+
+
+def input_key(given: object) -> str:
+    """Return the key of an input; the thread saves it to detect a repeated input."""
+    # By value, so that the same input has the same key in the next process.
+    kind, body = strict_serializer().dumps_typed(given)
+    return f"run-{hashlib.sha256(kind.encode() + body).hexdigest()[:32]}"
+
+
+def given_up(run: RunRef, reason: str) -> GraphError:
+    """Return the error for a thread that is no longer retried."""
+    return GraphError(
+        f"The thread {run.thread!r} of {run.agent!r} was given up: {reason} Mend the "
+        "cause and run it again without input."
+    )
+
+
+def check_who_asked(requester: object, origin: object) -> None:
+    """Check the requester and the origin that a program provides.
+
+    Raises:
+        TypeError: one of them has another type.
+        ValueError: the requester has no Slack user id.
+    """
+    for name, given, kind in (
+        ("requester", requester, Person),
+        ("origin", origin, Origin),
+    ):
+        if not (given is None or isinstance(given, kind)):
+            raise TypeError(
+                f"{name}={given!r} is no {kind.__name__}; give "
+                f"keyturn.gateway.approvals.record.{kind.__name__}."
+            )
+    if isinstance(requester, Person) and not requester.has_slack_id:
+        raise ValueError(f"requester={requester!r}: {NO_SLACK_ID}")
+
+
+class Attempts:
+    """The attempts at one step of a thread.
+
+    Args:
+        run: the run of the thread.
+        retries: time limits of the retries.
+        url: address of the gateway; "" for the one in this process.
+    """
+
+    def __init__(self, run: RunRef, retries: RetrySettings, url: str = "") -> None:
+        self._run = run
+        self._url = url
+        self._retries = retries
+        self._pauses = backoff_s()
+        self._began_s = asyncio.get_running_loop().time()
+
+    def pause_s(self, error: BaseException) -> float | None:
+        """Return the pause before the next attempt; None if there is none."""
+        if isinstance(error, NoThread):
+            return None
+        can_pass = isinstance(error, ThreadUnavailable)
+        if can_pass and error.__cause__ is None:
+            # Another process runs it, or finishes one of its calls: not an outage.
+            return BUSY_S
+        found = diagnose(error)
+        can_pass = can_pass or found.can_pass
+        limit = self._retries.limit if can_pass else self._retries.unknown_limit
+        age_s = asyncio.get_running_loop().time() - self._began_s
+        if (found.is_final and not can_pass) or age_s >= limit.total_seconds():
+            return None
+        pause_s = max(next(self._pauses), found.retry_after_s)
+        logger.warning(
+            "run.waiting gateway=%s agent=%s thread=%s error=%s next_in_s=%.1f%s",
+            self._url or "here",
+            self._run.agent,
+            self._run.thread,
+            type(error.__cause__ or error).__name__,
+            pause_s,
+            # Only Keyturn's own texts: other errors may quote secrets or arguments.
+            f": {error}" if isinstance(error, KeyturnError) else "",
+        )
+        return pause_s
+
 
 R = TypeVar("R", bound=ProgramRuns)
 
@@ -43,11 +351,6 @@ class Program(Generic[R]):
     _ungated: Mapping[str, Collection[str]]
     _saver: BaseCheckpointSaver[Any] | None = None
     """Keeps the threads of graphs without a checkpointer; None: such graphs fail."""
-
-    @property
-    @abstractmethod
-    def _gateway(self) -> Gateway:
-        """Return the gateway of the program's agents."""
 
     def _serves(self, agent: str) -> None:
         """Note that the program runs threads of an agent."""
@@ -83,7 +386,7 @@ class Program(Generic[R]):
         The process that runs their threads resumes them.
         """
         ungated = {tool for tools in self._ungated.values() for tool in tools}
-        return connected(self._gateway, ungated=ungated)
+        return connected(self._open().gateway, ungated=ungated)
 
     async def run(  # noqa: PLR0913 - one keyword for each option
         self,
@@ -205,7 +508,7 @@ class Program(Generic[R]):
         self, *, thread_id: str, agent: str = "agent"
     ) -> tuple[PendingCall, ...]:
         """Return a thread's waiting calls, including those in its tools."""
-        return await self._open().calls.pending(named_run(agent, thread_id))
+        return await self._open().threads.pending(named_run(agent, thread_id))
 
     async def withdraw(
         self,
@@ -228,7 +531,7 @@ class Program(Generic[R]):
         """
         run = named_run(agent, thread_id)
         check_item_ids(item_ids)
-        return await self._open().calls.withdraw(run, item_ids)
+        return await self._open().threads.withdraw(run, item_ids)
 
     async def answers(
         self,

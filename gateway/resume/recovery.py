@@ -23,8 +23,15 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, cast
@@ -46,10 +53,16 @@ from keyturn.gateway.errors import CorruptRecord, GraphError, ThreadUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.resume.langgraph_local import AGENT_KEY, pending_of
-from keyturn.gateway.resume.questions import Answers, asked_items, questions_of
-from keyturn.gateway.resume.runner import PendingInterrupt, Runners, ThreadState
+from keyturn.gateway.resume.runner import (
+    Answers,
+    PendingInterrupt,
+    Runners,
+    ThreadState,
+    asked_items,
+    questions_of,
+)
 from keyturn.gateway.resume.store_threads import ThreadRef, answers_for, under_lease
-from keyturn.gateway.service.answering import find_answers
+from keyturn.gateway.service.claiming import find_answers
 from keyturn.gateway.service.tenant_service import TenantService
 from keyturn.gateway.store.atomic_write import Loaded, Write
 from keyturn.gateway.store.jobs import Job
@@ -78,9 +91,7 @@ class RecoveryService(TenantService):
 
     async def end_thread(self, run_ref: RunRef) -> list[Found]:
         """End the waiting calls of a run whose thread is gone."""
-        approvals = self._store.approvals
-        keys = self._keys
-        ids = await approvals.unfinished_of_run(keys, run_ref)
+        ids = await self._store.approvals.unfinished_of_run(self._keys, run_ref)
         return [
             found for one in ids for found in await self._each(one, end_with_thread)
         ]
@@ -199,7 +210,6 @@ class RestoreDetector:
         self._counters = store.restore_counters
         self._saver = saver
         self._keys = store.keys_of_tenant(tenant)
-        self._tenant = tenant
         self._store = ""
         self._id = ""
         self._last = 0
@@ -340,7 +350,7 @@ class RecoveryReport:
         return tuple(one for one in self.mismatches if one.is_gone)
 
 
-class Recovery:
+class Recovery(RecoveryService):
     """Compare both sides for the agents of one process.
 
     Args:
@@ -352,10 +362,8 @@ class Recovery:
     def __init__(
         self, store: Store, runners: Runners, *, tenant: str = "default"
     ) -> None:
-        self._store = store
+        super().__init__(store, tenant=tenant)
         self._runners = runners
-        self._tenant = tenant
-        self._records = RecoveryService(store, tenant=tenant)
 
     async def recover(self, *, is_only_process: bool) -> RecoveryReport:
         """End the calls of threads that are gone, and queue all other threads.
@@ -380,23 +388,21 @@ class Recovery:
         return found
 
     async def _queue(self, mismatch: Mismatch) -> None:
-        keys = self._store.keys_of_tenant(self._tenant)
-        run = keys.stalled_run(mismatch.agent, mismatch.thread)
-        if await self._store.stalled.find(keys, run) is not None:
+        run = self._keys.stalled_run(mismatch.agent, mismatch.thread)
+        if await self._store.stalled.find(self._keys, run) is not None:
             return  # `keyturn.gateway.resume.retries` decides about it
         job = Job.to_resume(self._tenant, mismatch.agent, mismatch.thread)
-        await self._store.queue(keys).put(job)
+        await self._store.queue(self._keys).put(job)
 
     async def _end(self, mismatch: Mismatch) -> None:
         """End a thread's calls, if it is still missing under its lease."""
         runner = self._runners.of(mismatch.agent, mismatch.thread)
-        keys = self._store.keys_of_tenant(self._tenant)
-        at = ThreadRef(keys, mismatch.agent, mismatch.thread)
+        at = ThreadRef(self._keys, mismatch.agent, mismatch.thread)
 
         async def work() -> None:
             # Read again, now under the lease: the thread may have been started since.
             if runner is not None and not (await runner.probe(at.thread)).exists:
-                await self._records.end_thread(at.run_ref)
+                await self.end_thread(at.run_ref)
 
         try:
             await under_lease(self._store, at, work)
@@ -424,18 +430,16 @@ class Recovery:
 
     async def _from_store(self) -> AsyncGenerator[Mismatch]:
         runs: dict[RunRef, list[Approval]] = {}
-        async for approval in self._records.unfinished():
+        async for approval in self.unfinished():
             runs.setdefault(approval.run_ref, []).append(approval)
         for run_ref, approvals in runs.items():
             runner = self._runners.of(run_ref.agent, run_ref.thread)
             if runner is None:
                 continue
-            try:
+            problem = ""
+            with _logged(run_ref):
                 state = await runner.probe(run_ref.thread)
                 problem = await self._problem(run_ref, state, approvals)
-            except any_failure() as error:  # it must not stop the others
-                log_failure(logger, error, "recovery.unread thread=%s", run_ref.thread)
-                continue
             if problem:
                 items = tuple(item.id for item in _waiting_items(approvals))
                 yield Mismatch(run_ref.agent, run_ref.thread, problem, items)
@@ -465,8 +469,7 @@ class Recovery:
 
     async def _is_run(self, run: RunRef) -> bool:
         """Return True if a process has the lease on a thread."""
-        keys = self._store.keys_of_tenant(self._tenant)
-        lease = keys.lease(run.agent, run.thread)
+        lease = self._keys.lease(run.agent, run.thread)
         return bool(await self._store.conn.command("EXISTS", lease))
 
     async def _cut_off(
@@ -477,23 +480,20 @@ class Recovery:
         The job of such a run may be lost. Without a waiting call, only this check finds
         it.
         """
-        agents, keys = self._runners.agents, self._store.keys_of_tenant(self._tenant)
         runs = [
             RunRef(agent=agent, thread=thread)
             for thread, is_waiting in page
-            for agent in agents
+            for agent in self._runners.agents
             if not is_waiting
         ]
-        for run in await self._store.threads.open_runs(keys, runs):
+        for run in await self._store.threads.open_runs(self._keys, runs):
             runner = self._runners.of(run.agent, run.thread)
             if runner is None or await self._is_run(run):
                 continue
-            try:
-                state = await runner.probe(run.thread)
-            except any_failure() as error:  # it must not stop the others
-                log_failure(logger, error, "recovery.unread thread=%s", run.thread)
-                continue
-            if state.is_cut_off:
+            is_cut_off = False
+            with _logged(run):
+                is_cut_off = (await runner.probe(run.thread)).is_cut_off
+            if is_cut_off:
                 yield Mismatch(run.agent, run.thread, CUT_OFF, ())
 
     async def _questions(
@@ -536,6 +536,15 @@ class Recovery:
         is_lost = any(one.is_lost for one in found.values())
         problem = RECORD_LOST if is_lost else DECIDED
         return Mismatch(agent, thread, problem, tuple(sorted(asked_items(pending))))
+
+
+@contextmanager
+def _logged(run: RunRef) -> Generator[None]:
+    """Log a failure to read a thread; it must not stop the others."""
+    try:
+        yield
+    except any_failure() as error:
+        log_failure(logger, error, "recovery.unread thread=%s", run.thread)
 
 
 def _open_questions(found: CheckpointTuple) -> list[PendingInterrupt]:
@@ -629,7 +638,6 @@ class RecoveryLoop:
         self._detector = (
             None if saver is None else RestoreDetector(store, saver, tenant=tenant)
         )
-        self._records = RecoveryService(store, tenant=tenant)
         self._recovery = Recovery(store, runners, tenant=tenant)
         self._url = store.conn.url
         self._ticks_left = 0
@@ -672,7 +680,7 @@ class RecoveryLoop:
         if consistency is not Consistency.SAME:
             logger.error("recovery.inconsistent %s", consistency)
             if consistency is Consistency.STORE_IS_OLDER:
-                await self._records.doubt_all()
+                await self._recovery.doubt_all()
             # Only after all calls are in doubt: after a crash in between, the next
             # start finds the difference again and repeats this.
             await detector.equalize()
@@ -710,15 +718,14 @@ async def repair_losses(
         is_restored: the store is out of date, even if that cannot be detected: copies
             of both sides from one moment match.
     """
-    records = RecoveryService(store, tenant=tenant)
+    recovery = Recovery(store, runners, tenant=tenant)
     saver, consistency = runners.saver, Consistency.SAME
     detector = None if saver is None else RestoreDetector(store, saver, tenant=tenant)
     if detector is not None:
         consistency = await detector.compare()
     doubted = list[Found]()
     if is_restored or consistency is Consistency.STORE_IS_OLDER:
-        doubted = await records.doubt_all(is_dry=is_dry)
-    recovery = Recovery(store, runners, tenant=tenant)
+        doubted = await recovery.doubt_all(is_dry=is_dry)
     if is_dry:
         return RepairReport(consistency, tuple(doubted), await recovery.compare())
     report = await recovery.recover(is_only_process=True)

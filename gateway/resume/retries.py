@@ -1,8 +1,8 @@
 """Retry failed runs with backoff, and park runs that a retry cannot help.
 
 The caller of `failed` and `record_resumed` has the thread's lease, so the record of a
-run describes its last attempt. People change it too (`keyturn.gateway.service.runs`),
-without the lease: every write is a compare-and-set against the record that was read.
+run describes its last attempt. People change it too (`RunService`), without the lease:
+every write is a compare-and-set against the record that was read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from keyturn.gateway.resume.diagnosis import (
 from keyturn.gateway.resume.runner import Runner
 from keyturn.gateway.resume.store_threads import ThreadRef
 from keyturn.gateway.retrying import RetrySettings
-from keyturn.gateway.service.runs import run_event
+from keyturn.gateway.service.freezing import stalled_event
 from keyturn.gateway.store.jobs import Delivery, Job, JobKind
 from keyturn.gateway.store.keys import KEEP_MS, Keys
 from keyturn.gateway.store.stalled import RunState, StalledRun
@@ -158,9 +158,8 @@ class Retries:
                 # ends up here again, for ever.
                 after = before.with_(state=RunState.WAITING, jobs=tuple(left))
             elif before is not None and before.is_announced:
-                events = [
-                    await run_event(self._store, at.keys, before, EventName.RUN_RESUMED)
-                ]
+                name = EventName.RUN_RESUMED
+                events = [await stalled_event(self._store, at.keys, before, name)]
             if await self._stalled.change(
                 at.keys, at.run, before, after,
                 delivery=done, again=left, events=events,
@@ -237,7 +236,7 @@ class Retries:
         at = ThreadRef(keys, before.agent, before.thread)
         if await self._store.approvals.has_open(keys, at.run_ref):
             return  # a decision may still advance it
-        event = await run_event(self._store, keys, before, EventName.RUN_DROPPED)
+        event = await stalled_event(self._store, keys, before, EventName.RUN_DROPPED)
         if await self._stalled.change(
             keys, run, before, None,
             undone=before.jobs, is_dropped=True, events=[event],
@@ -265,7 +264,7 @@ class Retries:
             # Announce only a changed text, or each attempt would write a message.
             after = after.with_(announced=report_text(after))
             name = EventName.RUN_PARKED if is_parked else EventName.RUN_WAITING
-            events = [await run_event(self._store, at.keys, after, name)]
+            events = [await stalled_event(self._store, at.keys, after, name)]
         was_parked = before is not None and before.state is RunState.PARKED
         # The jobs of a parked run are in no queue, so all are queued; those of a
         # waiting run are queued already, except the delivered job.

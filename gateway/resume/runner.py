@@ -1,4 +1,4 @@
-"""Agent runtime interface for the resume worker, and the runner of each thread.
+"""Agent runtime interface for the resume worker, and the open questions of threads.
 
 A settings file names one graph for all threads of an agent. A program passes its graph
 to each run, and two runs of one agent may use different graphs: tools with one user's
@@ -8,14 +8,21 @@ thread, so no thread ever runs with another user's graph.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
 
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError, UnknownType
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from referencing import Registry
+from referencing.exceptions import Unresolvable
 
 from keyturn.gateway.errors import KeyturnError
+from keyturn.gateway.protocol.http_api import OpenQuestion
 from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import APPROVAL_INTERRUPT, RECONCILE_INTERRUPT
 
 
 class AnswerRefused(KeyturnError):
@@ -154,34 +161,25 @@ class Runners:
     def release(self, agent: str, thread: str) -> None:
         """Forget the runner of a thread that has ended."""
         self._threads.pop((agent, thread), None)
-        self._remember(agent, thread, has_ended=True)
+        self.leave(agent, thread, has_ended=True)
 
-    def leave(self, agent: str, thread: str) -> None:
-        """Leave a thread to the program, which resumes it itself."""
-        self._remember(agent, thread, has_ended=False)
-
-    def is_left(self, agent: str, thread: str) -> bool:
-        """Return True if the program resumes this thread itself."""
-        return self._how(agent, thread) is False
-
-    def has_ended(self, agent: str, thread: str) -> bool:
-        """Return True if the thread ended in this process, which no longer runs it.
-
-        Another process may have begun another turn since then.
-        """
-        return self._how(agent, thread) is True
-
-    def _how(self, agent: str, thread: str) -> bool | None:
-        if self.of(agent, thread) is not None:
-            return None
-        return self._left.get((agent, thread))
-
-    def _remember(self, agent: str, thread: str, *, has_ended: bool) -> None:
+    def leave(self, agent: str, thread: str, *, has_ended: bool = False) -> None:
+        """Leave a thread to the program, which resumes it unless it has ended."""
         # Removed first: a key that is set again would keep its old place in the order.
         self._left.pop((agent, thread), None)
         self._left[agent, thread] = has_ended
         if len(self._left) > MAX_LEFT:
             del self._left[next(iter(self._left))]
+
+    def has_ended(self, agent: str, thread: str) -> bool | None:
+        """Return True if the thread ended in this process, which no longer runs it.
+
+        Another process may have begun another turn since then. False if the program
+        resumes the thread itself; None if a runner here resumes it, or if unknown.
+        """
+        if self.of(agent, thread) is not None:
+            return None
+        return self._left.get((agent, thread))
 
     def of(self, agent: str, thread: str) -> Runner | None:
         """Return the runner of a thread; None if this process does not run it."""
@@ -191,10 +189,6 @@ class Runners:
         """Return True if a program in this process runs this thread itself."""
         return (agent, thread) in self._threads
 
-    def names(self) -> frozenset[str]:
-        """Return the agents with at least one thread in this process."""
-        return frozenset({*self._agents, *(agent for agent, _ in self._threads)})
-
     @property
     def agents(self) -> tuple[str, ...]:
         """Return the names of the agents whose threads all run here."""
@@ -203,3 +197,126 @@ class Runners:
     def serves(self, agent: str) -> bool:
         """Return True if this process runs every thread of an agent."""
         return agent in self._agents
+
+
+_NO_SCHEMA = (
+    AttributeError,
+    KeyError,
+    RecursionError,
+    SchemaError,
+    TypeError,
+    UnknownType,
+    Unresolvable,
+    ValueError,
+)
+"""Exceptions of a validator for a value that is not a schema."""
+
+
+class AnswerFound(Protocol):
+    """Reviewers' answer; ``times`` counts the earlier revocations."""
+
+    @property
+    def answer(self) -> JsonObject:
+        """Return the value to resume the agent's run with."""
+        ...
+
+    @property
+    def times(self) -> int:
+        """Return the number of times that the call's authorization was revoked."""
+        ...
+
+
+@dataclass
+class Answers:
+    """Answers that can be sent now, by interrupt id.
+
+    ``fingerprint`` depends on the answer and its item, not on the interrupt's id: a
+    repeated question with the same fingerprint means that its answer was refused.
+    ``unfit`` are items whose answer the agent's own schema would refuse. One bad answer
+    in a map raises after the good ones have run, so it is never sent.
+    """
+
+    ready: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
+    fingerprint: dict[str, str] = field(default_factory=dict[str, str])
+    unfit: list[str] = field(default_factory=list[str])
+
+    @classmethod
+    def to(
+        cls,
+        pending: Iterable[PendingInterrupt],
+        found: Mapping[OpenQuestion, AnswerFound],
+    ) -> Answers:
+        """Return the available answers to a thread's open questions."""
+        answers = cls()
+        for one in pending:
+            question = question_of(one)
+            if question is not None and question in found:
+                answers.offer(one, question, found[question])
+        return answers
+
+    def offer(
+        self, pending: PendingInterrupt, question: OpenQuestion, found: AnswerFound
+    ) -> None:
+        """Add an answer, unless the agent's schema would refuse it."""
+        if not fits(found.answer, pending.schema):
+            self.unfit.append(question.item_id)
+            return
+        # After a revocation an equal answer is new, not refused.
+        about = [question.kind, question.item_id, found.times]
+        body = json.dumps([*about, found.answer], sort_keys=True)
+        self.ready[pending.id] = found.answer
+        self.fingerprint[pending.id] = body
+
+    def without(self, sent: set[str]) -> Answers:
+        """Return the answers that were not sent yet."""
+        fresh = [one for one in self.ready if self.fingerprint[one] not in sent]
+        return Answers(
+            ready={one: self.ready[one] for one in fresh},
+            fingerprint={one: self.fingerprint[one] for one in fresh},
+            unfit=self.unfit,
+        )
+
+
+def question_of(pending: PendingInterrupt) -> OpenQuestion | None:
+    """Read an open question; None for a question of another library."""
+    given = pending.value
+    if not isinstance(given, Mapping):
+        return None
+    value = cast("Mapping[str, object]", given)
+    kind, item_id = value.get("type"), value.get("item_id")
+    if kind not in {APPROVAL_INTERRUPT, RECONCILE_INTERRUPT}:
+        return None
+    if not isinstance(item_id, str):
+        return None
+    return OpenQuestion(
+        kind="keyturn.approval" if kind == APPROVAL_INTERRUPT else "keyturn.reconcile",
+        item_id=item_id,
+        action_hash=str(value.get("action_hash", "")),
+    )
+
+
+def questions_of(pending: Iterable[PendingInterrupt]) -> tuple[OpenQuestion, ...]:
+    """Return Keyturn's questions of a thread, each once."""
+    questions = (question_of(one) for one in pending)
+    return tuple(dict.fromkeys(one for one in questions if one is not None))
+
+
+def asked_items(pending: Sequence[PendingInterrupt]) -> frozenset[str]:
+    """Return the ids of the items that a thread still asks about."""
+    return frozenset(one.item_id for one in questions_of(pending))
+
+
+def fits(answer: JsonObject, schema: JsonObject | None) -> bool:
+    """Return True if the agent's schema accepts an answer.
+
+    The schema itself is not checked first, because that is the most expensive step. An
+    invalid schema leaves the check to the agent. An empty registry prevents a schema
+    from fetching anything.
+    """
+    if schema is None:
+        return True
+    validator: Any = Draft202012Validator(schema, registry=Registry())
+    try:
+        return bool(validator.is_valid(answer))
+    except _NO_SCHEMA:
+        return True

@@ -10,20 +10,20 @@ from typing import Self, TypeVar
 
 from typing_extensions import override
 
-from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.errors import ThreadUnknown
 from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.resume.advancer import Threads
-from keyturn.gateway.resume.questions import (
+from keyturn.gateway.resume.runner import (
     Answers,
+    PendingInterrupt,
+    ThreadState,
     asked_items,
-    question_of,
     questions_of,
 )
-from keyturn.gateway.resume.runner import PendingInterrupt, ThreadState
-from keyturn.gateway.service.agents import AgentService
-from keyturn.gateway.service.answering import find_answers
-from keyturn.gateway.service.program_runs import RunCalls
+from keyturn.gateway.service.agents import RunCalls
+from keyturn.gateway.service.claiming import find_answers
+from keyturn.gateway.service.freezing import run_event
 from keyturn.gateway.store.connection import text
 from keyturn.gateway.store.fences import Lease
 from keyturn.gateway.store.keys import Keys
@@ -65,58 +65,42 @@ class ThreadRef:
         return self.keys.stalled_run(self.agent, self.thread)
 
 
-class RunEvents:
-    """Events about runs, addressed to the place of the request."""
+async def announce_start(store: Store, at: ThreadRef, key: str) -> None:
+    """Announce the begin of a run, once for this input.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    Raises:
+        LeaseLost: another process runs the thread now; nothing was announced.
+    """
+    event = await run_event(store, at.keys, at.run_ref, EventName.RUN_STARTED)
+    body = event.model_dump_json()
+    await store.threads.announce(
+        at.keys, at.agent, at.thread,
+        what="begun", mark=key, outbox_event=body, audit_event=body
+    )  # fmt: skip
 
-    async def started(self, at: ThreadRef, key: str) -> None:
-        """Announce the begin of a run, once for this input.
 
-        Raises:
-            LeaseLost: another process runs the thread now; nothing was announced.
-        """
-        body = (await self.event(at, EventName.RUN_STARTED)).model_dump_json()
-        await self._store.threads.announce(
-            at.keys, at.agent, at.thread,
-            what="begun", mark=key, outbox_event=body, audit_event=body
-        )  # fmt: skip
+async def announce_end(
+    store: Store, at: ThreadRef, checkpoint: str, words: str
+) -> bool:
+    """Announce a run's final message, once for this checkpoint; False on a repeat.
 
-    async def finished(self, at: ThreadRef, checkpoint: str, words: str) -> bool:
-        """Announce a run's final message, once for this checkpoint; False on a repeat.
+    The audit log cannot be erased, so it gets the event without the message, which may
+    quote arguments.
 
-        The audit log cannot be erased, so it gets the event without the message, which
-        may quote arguments.
-
-        Raises:
-            LeaseLost: another process runs the thread now; nothing was announced.
-        """
-        event = await self.event(at, EventName.RUN_FINISHED)
-        outbox_event = event.with_(data={**event.data, "text": _bounded(words)})
-        return await self._store.threads.announce(
-            at.keys,
-            at.agent,
-            at.thread,
-            what="ended",
-            mark=checkpoint,
-            outbox_event=outbox_event.model_dump_json(),
-            audit_event=event.model_dump_json(),
-        )
-
-    async def event(self, at: ThreadRef, name: EventName) -> Event:
-        """Return an event about a run, addressed to the place of the request."""
-        facts = await self._store.threads.facts(at.keys, at.agent, at.thread)
-        origin = facts.origin
-        channel, thread_ts = (origin.channel, origin.thread_ts) if origin else ("", "")
-        return Event(
-            name=name,
-            tenant=at.tenant,
-            agent=at.agent,
-            thread=at.thread,
-            channel=channel,
-            data={"channel": channel, "thread_ts": thread_ts},
-        )
+    Raises:
+        LeaseLost: another process runs the thread now; nothing was announced.
+    """
+    event = await run_event(store, at.keys, at.run_ref, EventName.RUN_FINISHED)
+    outbox_event = event.with_(data={**event.data, "text": _bounded(words)})
+    return await store.threads.announce(
+        at.keys,
+        at.agent,
+        at.thread,
+        what="ended",
+        mark=checkpoint,
+        outbox_event=outbox_event.model_dump_json(),
+        audit_event=event.model_dump_json(),
+    )
 
 
 def _bounded(words: str) -> str:
@@ -133,24 +117,8 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class StoreThreads(Threads):
-    """The threads of a tenant's agents; see `Threads`.
-
-    Args:
-        store: items, facts, leases and events.
-        agents: ends the items that no question refers to any more.
-        tenant: owner of these threads.
-    """
-
-    def __init__(
-        self, store: Store, agents: AgentService, *, tenant: str = "default"
-    ) -> None:
-        super().__init__()
-        self._store = store
-        self._agents = agents
-        self._tenant = tenant
-        self._events = RunEvents(store)
-        self._calls = RunCalls(store, agents, tenant=tenant)
+class StoreThreads(RunCalls, Threads):
+    """The threads of a tenant's agents; see `Threads`."""
 
     @override
     def lease(self, run: RunRef) -> AbstractAsyncContextManager[Lease]:
@@ -172,20 +140,20 @@ class StoreThreads(Threads):
     @override
     async def opens(self, run: RunRef, *, has_past: bool) -> None:
         """See `Threads.opens`."""
-        place = self._place(run)
+        place = (self._keys, run.agent, run.thread)
         if not await self._store.threads.is_run_open(*place):
             await self._store.threads.open_run(*place, has_past=has_past)
 
     @override
     async def takes_up(self, run: RunRef) -> bool:
         """See `Threads.takes_up`."""
-        at = self._at(run)
-        return await self._store.stalled.taken_up(at.keys, at.run)
+        stalled = self._keys.stalled_run(run.agent, run.thread)
+        return await self._store.stalled.taken_up(self._keys, stalled)
 
     @override
     async def starts(self, run: RunRef, key: str) -> Collection[str]:
         """See `Threads.starts`."""
-        await self._events.started(self._at(run), key)
+        await announce_start(self._store, self._at(run), key)
         return await self.unfinished(run)
 
     @override
@@ -199,7 +167,7 @@ class StoreThreads(Threads):
         items = asked_items(state.pending)
         dropped = [
             approval.id
-            for approval in await self._calls.droppable(run, items)
+            for approval in await self.droppable(run, items)
             if approval.id in before
             and not any(item.id in items for item in approval.items)
         ]
@@ -209,15 +177,15 @@ class StoreThreads(Threads):
     async def finishes(self, run: RunRef, state: ThreadState) -> None:
         """See `Threads.finishes`."""
         at = self._at(run)
-        await self._events.finished(at, state.checkpoint, state.final_message)
+        words = state.final_message
+        await announce_end(self._store, at, state.checkpoint, words)
 
     @override
     async def rests(self, run: RunRef, state: ThreadState) -> None:
         """Withdraw calls without a question: another middleware dropped them.
 
         While the thread rests on a question, an authorized item may belong to a tool
-        that contains the question, so only pending items end. A question of another
-        library may come before the tools, which then have no questions yet.
+        that contains the question, so only pending items end.
 
         Raises:
             ThreadUnknown: there is no such thread, but it has approved calls.
@@ -226,9 +194,7 @@ class StoreThreads(Threads):
             if await self._has_approved(run):
                 raise ThreadUnknown(run.agent, run.thread)
             logger.warning("thread.unknown agent=%s thread=%s", run.agent, run.thread)
-        elif all(question_of(one) for one in state.pending):
-            asked = asked_items(state.pending)
-            await self._calls.settle(run, asked, is_finished=state.is_finished)
+        await super().rests(run, state)
 
     @override
     async def marked(self, run: RunRef) -> str:
@@ -249,27 +215,21 @@ class StoreThreads(Threads):
 
     async def unfinished(self, run: RunRef) -> list[str]:
         """Return ids of the run's unfinished approvals."""
-        keys = self._at(run).keys
-        return await self._store.approvals.unfinished_of_run(keys, run)
+        return await self._store.approvals.unfinished_of_run(self._keys, run)
 
     async def _has_approved(self, run: RunRef) -> bool:
         """Return True if people approved a call of the run that has not run."""
-        found = await self._store.approvals.load_each(await self.unfinished(run))
-        items = [item for one in found for item in one.approval.items]
         return any(
             item.state is ItemState.AUTHORIZED and not item.is_auto_approved
-            for item in items
+            for one in await self._unfinished(run)
+            for item in one.approval.items
         )
 
     def _at(self, run: RunRef) -> ThreadRef:
         return ThreadRef.of(self._store, self._tenant, run)
 
-    def _place(self, run: RunRef) -> tuple[Keys, str, str]:
-        return self._at(run).keys, run.agent, run.thread
-
     def _facts(self, run: RunRef) -> str:
-        keys, *names = self._place(run)
-        return keys.thread_facts(*names)
+        return self._keys.thread_facts(run.agent, run.thread)
 
 
 @asynccontextmanager

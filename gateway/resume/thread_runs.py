@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
@@ -20,26 +21,29 @@ from typing_extensions import override
 
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.errors import StoreUnavailable, ThreadUnavailable
-from keyturn.gateway.failures import any_failure, log_failure
-from keyturn.gateway.protocol.port import connected
+from keyturn.gateway.failures import any_failure
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.resume.diagnosis import ThreadHalted, diagnose, is_limit
 from keyturn.gateway.resume.langgraph_local import LangGraphLocal
-from keyturn.gateway.resume.program_runs import (
-    BUSY_S,
+from keyturn.gateway.resume.program import (
     GRACE_S,
+    Attempts,
     ProgramRuns,
     given_up,
+    has_work,
     input_key,
     rests_for_good,
 )
-from keyturn.gateway.resume.questions import Answers
 from keyturn.gateway.resume.retries import Retries
-from keyturn.gateway.resume.runner import PendingInterrupt, Runners, ThreadState
+from keyturn.gateway.resume.runner import (
+    Answers,
+    PendingInterrupt,
+    Runners,
+    ThreadState,
+)
 from keyturn.gateway.resume.store_threads import StoreThreads, ThreadRef
 from keyturn.gateway.resume.transient_retry import (
     InputNotGiven,
-    backoff_s,
     drain_tasks,
     retry_transient,
     wait_or_timeout,
@@ -47,9 +51,7 @@ from keyturn.gateway.resume.transient_retry import (
 from keyturn.gateway.resume.worker import ThreadChange
 from keyturn.gateway.service.agents import AgentService
 from keyturn.gateway.service.event_feed import EventFeed
-from keyturn.gateway.service.program_runs import RunCalls
 from keyturn.gateway.store.jobs import Job
-from keyturn.gateway.store.leases import while_held
 from keyturn.gateway.store.stalled import RunState
 from keyturn.gateway.store.store import Store
 
@@ -65,69 +67,6 @@ effect, for instance when a thread is deleted.
 """
 
 ThreadChanges = asyncio.Queue[ThreadChange]
-
-
-class ThreadWatch:
-    """This process's waiters for threads of a tenant; ``feed`` provides its events."""
-
-    def __init__(self, feed: EventFeed) -> None:
-        self._feed = feed
-        self._waiting: dict[tuple[str, str], set[ThreadChanges]] = {}
-        self._following: AsyncExitStack | None = None
-        self._lock = asyncio.Lock()
-
-    def notify(self, change: ThreadChange) -> None:
-        """Wake the waiters for a thread; an error ends their wait."""
-        for queue in self._waiting.get((change.agent, change.thread), ()):
-            queue.put_nowait(change)
-
-    def wake_all(self) -> None:
-        """Wake the waiters for every thread."""
-        for agent, thread in list(self._waiting):
-            self.notify(ThreadChange(agent, thread))
-
-    @asynccontextmanager
-    async def of(self, agent: str, thread: str) -> AsyncGenerator[ThreadChanges]:
-        """Yield a queue that gets an entry after each change from now on.
-
-        Read the thread after entering this, or a change in between is missed.
-        """
-        queue: ThreadChanges = asyncio.Queue()
-        key = (agent, thread)
-        self._waiting.setdefault(key, set()).add(queue)
-        try:
-            await self._follow()
-            yield queue
-        finally:
-            self._waiting[key].discard(queue)
-            if not self._waiting[key]:
-                del self._waiting[key]
-            if not self._waiting:
-                await self.close()
-
-    async def close(self) -> None:
-        """Stop reading."""
-        following, self._following = self._following, None
-        if following is not None:
-            await following.aclose()
-
-    async def _follow(self) -> None:
-        # Concurrent first waiters share one reader.
-        async with self._lock:
-            if self._following is None:
-                following = AsyncExitStack()
-                feed = self._feed.following
-                await retry_transient(
-                    lambda: following.enter_async_context(feed(self._heard))
-                )
-                self._following = following
-
-    def _heard(self, event: Event) -> bool:
-        """Wake the waiters for an event's thread; keep no event."""
-        self.notify(ThreadChange(event.agent, event.thread))
-        if event.nested_in is not None:
-            self.notify(ThreadChange(event.nested_in.agent, event.nested_in.thread))
-        return False
 
 
 async def next_change(
@@ -147,7 +86,6 @@ class ThreadRuns(ProgramRuns):
         store: leases and events.
         gateway: the agents' gateway.
         runners: keeps the runner of a thread until the thread has ended.
-        watch: wakes the waiters.
         tenant: owner of these threads.
     """
 
@@ -156,23 +94,49 @@ class ThreadRuns(ProgramRuns):
         store: Store,
         gateway: AgentService,
         runners: Runners,
-        watch: ThreadWatch,
         *,
         tenant: str,
     ) -> None:
-        super().__init__(
-            gateway,
-            StoreThreads(store, gateway, tenant=tenant),
-            RunCalls(store, gateway, tenant=tenant),
-        )
+        super().__init__(gateway, StoreThreads(store, gateway, tenant=tenant))
         self._store = store
         self._tenant = tenant
         self._runners = runners
-        self._watch = watch
+        self._feed = EventFeed(store, tenant=tenant)
+        self._waiting = defaultdict[tuple[str, str], set[ThreadChanges]](set)
         self._retries = Retries(store)
         self._steps = dict[asyncio.Task[ThreadState | None], RunRef]()
-        self._closing = asyncio.Event()
         self._is_closed = False
+
+    def notify(self, change: ThreadChange) -> None:
+        """Wake the waiters for a thread; an error ends their wait."""
+        for queue in self._waiting.get((change.agent, change.thread), ()):
+            queue.put_nowait(change)
+
+    @asynccontextmanager
+    async def _changes(self, run: RunRef) -> AsyncGenerator[ThreadChanges]:
+        """Yield a queue that gets an entry after each change from now on.
+
+        Read the thread after entering this, or a change in between is missed.
+        """
+        place, queue = (run.agent, run.thread), ThreadChanges()
+
+        def hear(event: Event) -> bool:
+            if (event.agent, event.thread) == place or event.nested_in == run:
+                queue.put_nowait(ThreadChange(*place))
+            return False  # the feed keeps no event
+
+        async with AsyncExitStack() as following:
+            self._waiting[place].add(queue)
+            try:
+                follow = self._feed.following
+                await retry_transient(
+                    lambda: following.enter_async_context(follow(hear))
+                )
+                yield queue
+            finally:
+                self._waiting[place].discard(queue)
+                if not self._waiting[place]:
+                    del self._waiting[place]
 
     @override
     async def run(
@@ -183,7 +147,7 @@ class ThreadRuns(ProgramRuns):
         step = asyncio.create_task(self._step(run, runner, given))
         self._steps[step] = run
         step.add_done_callback(self._ended)
-        async with self._watch.of(run.agent, run.thread) as changes:
+        async with self._changes(run) as changes:
             try:
                 # A cancelled wait must not stop the step in the middle.
                 await asyncio.shield(step)
@@ -198,7 +162,7 @@ class ThreadRuns(ProgramRuns):
     @override
     async def wait(self, run: RunRef, runner: LangGraphLocal) -> dict[str, Any]:
         """See `ProgramRuns.wait`."""
-        async with self._watch.of(run.agent, run.thread) as changes:
+        async with self._changes(run) as changes:
             return await self._rest(run, runner, changes)
 
     @override
@@ -207,19 +171,19 @@ class ThreadRuns(ProgramRuns):
     ) -> Answers:
         # Otherwise the job of each decision would be offered again for ever.
         self._runners.leave(run.agent, run.thread)
-        async with self._watch.of(run.agent, run.thread) as changes:
-            found = await self._threads.answers(run, asked)
+        async with self._changes(run) as changes:
+            found = await self.threads.answers(run, asked)
             if wait_s and not found.ready and not found.unfit:
                 await next_change(changes, within_s=wait_s)
                 self._raise_if_closed(run)
-                found = await self._threads.answers(run, asked)
+                found = await self.threads.answers(run, asked)
             return found
 
     @override
     async def delete(self, run: RunRef, runner: LangGraphLocal) -> None:
         """See `ProgramRuns.delete`."""
         await super().delete(run, runner)
-        self._watch.notify(ThreadChange(run.agent, run.thread))
+        self.notify(ThreadChange(run.agent, run.thread))
 
     @override
     async def _forget(self, run: RunRef) -> None:
@@ -228,13 +192,14 @@ class ThreadRuns(ProgramRuns):
         self._runners.release(run.agent, run.thread)
 
     @override
-    async def close(self, *, grace_s: float = GRACE_S) -> None:
+    async def close(self) -> None:
         """See `ProgramRuns.close`."""
         self._closing.set()
-        await drain_tasks(self._steps, grace_s)
+        await drain_tasks(self._steps, GRACE_S)
         self._is_closed = True
-        self._watch.wake_all()
-        await self._watch.close()
+        for place in [*self._waiting]:
+            self.notify(ThreadChange(*place))
+        await self._feed.close()
 
     def _at(self, run: RunRef) -> ThreadRef:
         return ThreadRef.of(self._store, self._tenant, run)
@@ -285,32 +250,21 @@ class ThreadRuns(ProgramRuns):
 
         Once the thread has its input, the workers continue it instead.
         """
-        pauses, clock = backoff_s(), asyncio.get_running_loop().time
         # Same limit as for a run that failed after it got its input.
-        late = clock() + self._store.retries.limit.total_seconds()
+        attempts = Attempts(run, self._store.retries)
         while True:
-            pause_s = BUSY_S
             try:
-                with connected(self._gateway, run):
-                    return await while_held(
-                        self._threads.lease(run),
-                        lambda: self._advance(run, runner, given),
-                    )
-            except ThreadUnavailable:
-                if self._closing.is_set() or not await _has_work(run, runner, given):
-                    raise
-            except (InputNotGiven, StoreUnavailable) as error:
-                if self._closing.is_set() or clock() > late:
-                    # `InputNotGiven` only carries its cause up to here.
-                    raise error.__cause__ or error from None
-                pause_s = next(pauses)
-                logger.warning(
-                    "run.waiting agent=%s thread=%s error=%s next_in_s=%.1f",
-                    run.agent,
-                    run.thread,
-                    type(error.__cause__ or error).__name__,
-                    pause_s,
+                return await self._under_lease(
+                    run, lambda: self._advance(run, runner, given)
                 )
+            except (InputNotGiven, StoreUnavailable, ThreadUnavailable) as error:
+                # `InputNotGiven` only carries its cause up to here.
+                cause = (isinstance(error, InputNotGiven) and error.__cause__) or error
+                pause_s = None
+                if not self._closing.is_set() and await has_work(run, runner, given):
+                    pause_s = attempts.pause_s(cause)
+                if pause_s is None:
+                    raise cause from None
             await wait_or_timeout(self._closing, pause_s)
 
     async def _advance(
@@ -360,22 +314,9 @@ class ThreadRuns(ProgramRuns):
 
     def _ended(self, step: asyncio.Task[ThreadState | None]) -> None:
         run = self._steps.pop(step)
-        if step.cancelled():
-            return
-        error = step.exception()
-        if error is not None:
-            # The caller may have stopped waiting, and other callers may wait as well.
-            log_failure(
-                logger, error, "run.failed agent=%s thread=%s", run.agent, run.thread
-            )
-            if not isinstance(error, ThreadUnavailable):
-                self._watch.notify(ThreadChange(run.agent, run.thread, error))
-
-
-async def _has_work(run: RunRef, runner: LangGraphLocal, given: object) -> bool:
-    """Return True if a busy thread is worth waiting for: it exists, or has an input."""
-    of = run.thread
-    return given is not None or (await retry_transient(lambda: runner.probe(of))).exists
+        error = self._error_of(run, step)
+        if error is not None and not isinstance(error, ThreadUnavailable):
+            self.notify(ThreadChange(run.agent, run.thread, error))
 
 
 def _closed(run: RunRef) -> ThreadUnavailable:

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
-from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.evidence import redacted
 from keyturn.gateway.errors import (
     BadJson,
@@ -40,7 +40,6 @@ from keyturn.gateway.protocol.port import connected
 from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import JsonObject, accept_object
 from keyturn.gateway.resume.advancer import Advancer
-from keyturn.gateway.resume.questions import fits, question_of
 from keyturn.gateway.resume.retries import Retries, jittered
 from keyturn.gateway.resume.runner import (
     AnswerRefused,
@@ -48,15 +47,17 @@ from keyturn.gateway.resume.runner import (
     Runner,
     Runners,
     ThreadState,
+    fits,
+    question_of,
 )
 from keyturn.gateway.resume.store_threads import (
-    RunEvents,
     StoreThreads,
     ThreadRef,
     under_lease,
 )
 from keyturn.gateway.resume.transient_retry import drain_tasks, wait_or_timeout
 from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.freezing import run_event
 from keyturn.gateway.store.jobs import Delivery, Job, JobKind, JobQueue, input_of
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.stalled import RunState
@@ -82,7 +83,8 @@ MAX_CHARS = 3000
 """Longest text of a question."""
 
 _CALLS = 20
-_NOBODY = "Nobody answered in time, so this did not run."
+_NO_ANSWER = "This did not run: its question was not answered in time."
+_ANSWERED, _ENDED = "answered", "ended"
 _REFUSING = ("reject", "respond")
 
 Redact = Callable[[str], Iterable[str]]
@@ -228,10 +230,9 @@ class Worker:
 
     async def _is_of_no_use(self, at: ThreadRef) -> bool:
         """Return True if a thread's job has nothing left to do in any process."""
-        if self._runners.is_left(at.agent, at.thread):
-            return True
-        if not self._runners.has_ended(at.agent, at.thread):
-            return False
+        has_ended = self._runners.has_ended(at.agent, at.thread)
+        if not has_ended:
+            return has_ended is False  # the program resumes it itself
         if await self._threads.unfinished(at.run_ref):
             return False
         # Another process may run it by now: a rejected call is not unfinished.
@@ -375,12 +376,11 @@ class ThirdPartyInterrupts:
         agents: AgentService,
         advancer: Advancer,
     ) -> None:
-        self._conn = store.conn
+        self._store = store
         self._interrupts = store.interrupts
         self._policy = policy
         self._agents = agents
         self._advancer = advancer
-        self._events = RunEvents(store)
 
     async def announce_or_end(
         self, at: ThreadRef, runner: Runner, state: ThreadState
@@ -395,7 +395,7 @@ class ThirdPartyInterrupts:
         # A separate job id: other jobs of the thread advance it.
         job = Job.to_resume(at.tenant, at.agent, at.thread).with_(id="question")
         known = await self._interrupts.all(at.keys, job)
-        now_ms = await self._conn.now_ms(at.keys.retry)
+        now_ms = await self._store.conn.now_ms(at.keys.retry)
         due: list[PendingInterrupt] = []
         for one in foreign:
             until_ms = known.get(one.id)
@@ -413,8 +413,14 @@ class ThirdPartyInterrupts:
         policy = self._policy()
         expires_in = policy.defaults.expires_in.of(Tier.APPROVE)
         until_ms = now_ms + int(expires_in.total_seconds() * 1000)
-        event = await self._event(at, EventName.RUN_ASKED, until_ms=str(until_ms))
-        event = _ending(event, is_answered=rejection(one) is not None)
+        event = await run_event(
+            self._store,
+            at.keys,
+            at.run_ref,
+            EventName.RUN_ASKED,
+            until_ms=str(until_ms),
+            ends=_ANSWERED if rejection(one) else _ENDED,
+        )
         words = question_text(
             one, lambda tool: EffectiveRules(policy, at.agent, tool).redact()
         )
@@ -442,7 +448,7 @@ class ThirdPartyInterrupts:
                     "question.unended agent=%s thread=%s", at.agent, at.thread
                 )
                 return await self._give_up(at, state, due, job)
-            await self._announce_end(at, job, [*answers], is_answered=True)
+            await self._announce_end(at, job, [*answers], _ANSWERED)
             after = await self._advancer.forward(at.run_ref, runner)
             # The thread may already have its next question.
             return await self.announce_or_end(at, runner, after)
@@ -453,30 +459,21 @@ class ThirdPartyInterrupts:
     ) -> ThreadState:
         """End the run, unless another of its questions can still be answered."""
         if len(due) < len(state.pending):
-            now_ms = await self._conn.now_ms(at.keys.retry)
+            now_ms = await self._store.conn.now_ms(at.keys.retry)
             await self._interrupts.arm(at.keys, job, now_ms + AGAIN_MS)
             return state
         # Before the question is marked as ended: after a crash in between, it is due
         # again.
         await self._agents.supersede_run(at.run_ref)
-        await self._announce_end(at, job, [one.id for one in due], is_answered=False)
+        await self._announce_end(at, job, [one.id for one in due], _ENDED)
         return state
 
     async def _announce_end(
-        self, at: ThreadRef, job: Job, ids: list[str], *, is_answered: bool
+        self, at: ThreadRef, job: Job, ids: list[str], ends: str
     ) -> None:
-        event = await self._event(at, EventName.RUN_UNANSWERED)
-        event = _ending(event, is_answered=is_answered)
+        name = EventName.RUN_UNANSWERED
+        event = await run_event(self._store, at.keys, at.run_ref, name, ends=ends)
         await self._interrupts.end(at.keys, job, ids, event)
-
-    async def _event(self, at: ThreadRef, name: EventName, **data: str) -> Event:
-        event = await self._events.event(at, name)
-        return event.with_(data={**event.data, **data})
-
-
-def _ending(event: Event, *, is_answered: bool) -> Event:
-    ends = "answered" if is_answered else "ended"
-    return event.with_(data={**event.data, "ends": ends})
 
 
 def question_text(pending: PendingInterrupt, redact: Redact) -> str:
@@ -499,7 +496,7 @@ def rejection(pending: PendingInterrupt) -> JsonObject | None:
     """Return the answer to an expired question; None if no answer is safe."""
     value = _object(pending.value)
     if value.get("type") == "tool_approval":
-        return {"type": "reject", "message": _NOBODY} if pending.schema else None
+        return {"type": "reject", "message": _NO_ANSWER} if pending.schema else None
     requests, rules = value.get("action_requests"), value.get("review_configs")
     if not isinstance(requests, list) or not isinstance(rules, list):
         return None
@@ -516,7 +513,7 @@ def rejection(pending: PendingInterrupt) -> JsonObject | None:
         # LangChain needs a decision for each call or none.
         if word is None:
             return None
-        decisions.append({"type": word, "message": _NOBODY})
+        decisions.append({"type": word, "message": _NO_ANSWER})
     return {"decisions": list(decisions)} if decisions else None
 
 

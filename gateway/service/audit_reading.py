@@ -1,24 +1,50 @@
-"""Read the audit log of a tenant: events, an export as JSON, and metrics.
+"""Read the audit log of a tenant: events, metrics, exports, bundles with their proofs.
 
-Metrics are recomputed from the log, or kept up to date from it.
+Metrics are recomputed from the log, or kept up to date from it. The log is verified in
+place, and exported as JSON or as a bundle that proves its entries.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+import json
+import random
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
 
+from keyturn.gateway.approvals.audit_leaf import SEAL, Leaf, opened
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.evidence import redacted
-from keyturn.gateway.approvals.record import Approval, approval_of
+from keyturn.gateway.approvals.record import approval_of
+from keyturn.gateway.errors import AuditUnreadable, NotVerified
 from keyturn.gateway.metrics.fold import EVERYTHING, Metrics, Selection
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.service.tenant_service import PolicyService, TenantService
-from keyturn.gateway.store.readers import Backlog, backlog
+from keyturn.gateway.service.audit_writing import public_keys, required
+from keyturn.gateway.service.tenant_service import TenantService
+from keyturn.gateway.store.audit_log import TreeNotes, place_text
+from keyturn.gateway.store.audit_segments import Row, problem_of
+from keyturn.gateway.store.audit_tree import LogName, TreeFiles
+from keyturn.gateway.store.audit_verifying import (
+    Evidence,
+    Problem,
+    Verified,
+    verify_log,
+)
+from keyturn.gateway.store.connection import number
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.readers import Backlog, EntryId, backlog, entry_id
 from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.audit_bundle import BundleWriter, entry_line, header_line
+from keyturn.gateway.trust.checkpoints import (
+    Checkpoint,
+    proof_text,
+    verified_checkpoint,
+)
+from keyturn.gateway.trust.key_folder import Role
+from keyturn.gateway.trust.merkle_tree import MerkleTree
 
 OTHER = "other"
 """The label of every tool that the policy does not list."""
@@ -29,7 +55,6 @@ _SLACK_MS = 60_000
 RUNS_BEGAN_MS = 7 * 86_400_000
 """Milliseconds before a period in which the runs that end in it may have begun."""
 
-_KEPT = 500
 _PAGE = 100
 
 
@@ -86,7 +111,6 @@ class Exporter(TenantService):
     ) -> None:
         super().__init__(store, tenant=tenant)
         self._has_arguments = has_arguments
-        self._approvals: dict[str, Approval | None] = {}
 
     async def rows(
         self, *, since_ms: int = 0, until_ms: int | None = None
@@ -102,44 +126,26 @@ class Exporter(TenantService):
         """
         log = entries(self._store, self._tenant, since_ms=since_ms, until_ms=until_ms)
         async for page in _pages(log):
-            if self._has_arguments:
-                await self._read(page)
+            calls = await self._calls(page) if self._has_arguments else {}
             for event in page:
-                yield self._row(event)
+                row: JsonObject = event.model_dump(mode="json", exclude_defaults=True)
+                call = calls.get(event.item)
+                yield row if call is None else {**row, "call": call}
 
-    def _row(self, event: Event) -> JsonObject:
-        row: JsonObject = event.model_dump(mode="json", exclude_defaults=True)
-        call = self._call(event.item) if self._has_arguments else None
-        return row if call is None else {**row, "call": call}
-
-    def _call(self, item_id: str) -> JsonObject | None:
-        """Return the requested call; None when its record no longer exists."""
-        named = _named(item_id)
-        if named is None:
-            return None
-        approval_id, index = named
-        approval = self._approvals.get(approval_id)
-        if approval is None or index >= len(approval.items):
-            return None
-        item = approval.items[index]
-        # As requested and not as edited: `replay` evaluates the request.
-        asked = redacted(item.requested_args, item.redact)
-        requester = approval.requester.user if approval.requester else ""
-        return {"args": asked, "requester": requester}
-
-    async def _read(self, page: Sequence[Event]) -> None:
-        """Read the approvals of these events that are not known yet."""
-        # Events of one approval are near each other, so a full cache is simply emptied.
-        if len(self._approvals) >= _KEPT:
-            self._approvals.clear()
-        named = filter(None, (_named(event.item) for event in page))
-        ids = dict.fromkeys(one for one, _ in named if one not in self._approvals)
-        self._approvals.update(dict.fromkeys(ids))
+    async def _calls(self, page: Sequence[Event]) -> dict[str, JsonObject]:
+        """Return the requested calls of these events, by item; without lost records."""
+        ids = dict.fromkeys(event.approval for event in page if event.item)
         # A corrupt record must not hide the rest of the log.
-        for loaded in await self._store.approvals.load_each(ids):
-            approval = loaded.approval
-            if approval.tenant == self._tenant:
-                self._approvals[approval.id] = approval
+        return {
+            # As requested and not as edited: `replay` evaluates the request.
+            item.id: {
+                "args": redacted(item.requested_args, item.redact),
+                "requester": approval.requester.user if approval.requester else "",
+            }
+            for loaded in await self._store.approvals.load_each(ids)
+            if (approval := loaded.approval).tenant == self._tenant
+            for item in approval.items
+        }
 
 
 async def _pages(log: AsyncGenerator[Event]) -> AsyncGenerator[list[Event]]:
@@ -151,14 +157,6 @@ async def _pages(log: AsyncGenerator[Event]) -> AsyncGenerator[list[Event]]:
             page = []
     if page:
         yield page
-
-
-def _named(item_id: str) -> tuple[str, int] | None:
-    """Return the approval of an item and its index; None for a malformed id."""
-    try:
-        return approval_of(item_id)
-    except ValueError:
-        return None
 
 
 class StatisticsService(TenantService):
@@ -196,8 +194,8 @@ class StatisticsService(TenantService):
         return found
 
 
-class LiveMetrics(PolicyService):
-    """The metrics of one tenant since `begin`, by the same fold.
+class LiveMetrics(StatisticsService):
+    """The metrics of one tenant, of any period and since `begin`, by the same fold.
 
     There is no background task: each look reads the entries since the one before. Tools
     are counted by their `label`.
@@ -206,7 +204,8 @@ class LiveMetrics(PolicyService):
     def __init__(
         self, store: Store, policy: Callable[[], Policy], *, tenant: str
     ) -> None:
-        super().__init__(store, policy, tenant=tenant)
+        super().__init__(store, tenant=tenant)
+        self._policy = policy
         self._metrics = Metrics()
         self._read_to = "0-0"
         self._reading = asyncio.Lock()
@@ -249,3 +248,360 @@ class LiveMetrics(PolicyService):
                 if event.tenant == self._tenant:
                     self._metrics.add(event.with_(tool=self.label(event.tool)))
         return self._metrics
+
+
+@dataclass(frozen=True)
+class Proven:
+    """An entry of the log with its C2SP proof as text.
+
+    ``proof`` is empty while no checkpoint covers the entry.
+    """
+
+    index: int
+    event: Event | None
+    leaf: Leaf
+    proof: str
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The numbers of entries and approvals in a bundle, and the origin of its log."""
+
+    entries: int
+    approvals: int
+    origin: str
+
+
+@dataclass
+class _Log:
+    """The tenant's log during an export."""
+
+    keys: Keys
+    files: TreeFiles
+    name: LogName
+    note: str
+    checkpoint: Checkpoint
+    tree: MerkleTree
+    start: int = 0
+    end: int = 0
+
+
+@dataclass
+class _Done:
+    """The state of an export; ``chosen`` approvals, or None for all entries."""
+
+    chosen: frozenset[str] | None
+    after: int = -1
+    entries: int = 0
+    items: dict[str, None] = field(default_factory=dict[str, None])
+    approvals: set[str] = field(default_factory=set[str])
+
+    def takes(self, event: Event | None) -> bool:
+        """Return whether an entry is wanted."""
+        if self.chosen is None:
+            return True
+        return event is not None and event.approval in self.chosen
+
+    def counted(
+        self, line: JsonObject, index: int, event: Event | None, tenant: str
+    ) -> JsonObject:
+        """Count an entry, and return its line."""
+        if self.chosen is not None:
+            line["after"] = self.after
+        self.after = index
+        self.entries += 1
+        if event is not None and event.tenant == tenant:
+            self.approvals.add(event.approval)
+            if event.item:
+                self.items[event.item] = None
+        return line
+
+
+class AuditBundler:
+    """Reads a tenant's log with its proofs.
+
+    Args:
+        store: a store with the keys and the folder of the tree.
+        tenant: the tenant of the entries.
+    """
+
+    def __init__(self, store: Store, *, tenant: str) -> None:
+        self._store = store
+        self._tenant = tenant
+
+    async def prove(self, approval: str) -> list[Proven]:
+        """Return the entries of an approval with their proofs, oldest first.
+
+        Raises:
+            AuditUnreadable: when there is no tree, or entries differ from it.
+        """
+        keys = self._store.keys_of_approval(approval)
+        if keys is None:
+            return []
+        log = await self._open(keys)
+        found: list[Proven] = []
+        async with aclosing(self._entries(log, 0, None)) as entries:
+            async for index, row in entries:
+                if approval not in row.event:
+                    continue
+                leaf, event = row.opened_leaf, _event(row)
+                # Forged entries may name the approval; they are shown with their state.
+                proof = ""
+                if index < log.checkpoint.size:
+                    hashes = log.tree.inclusion_proof(index, log.checkpoint.size)
+                    proof = proof_text(index, hashes, log.note)
+                found.append(Proven(index, event, leaf, proof))
+        return found
+
+    async def export(
+        self,
+        write: Callable[[bytes], object],
+        *,
+        since_ms: int = 0,
+        until_ms: int | None = None,
+        sample: int = 0,
+        approvals: Collection[str] = (),
+        has_arguments: bool = True,
+        progress: Callable[[int], None] = lambda _entries: None,
+    ) -> Exported:
+        """Write a bundle; see `keyturn.gateway.trust.audit_bundle`.
+
+        Args:
+            write: called with each line.
+            since_ms: start of the period.
+            until_ms: end of the period, exclusive; None for now.
+            sample: number of approvals to choose at random; 0 for all entries.
+            approvals: exactly these approvals, instead of a sample.
+            has_arguments: add the calls that still exist and are not redacted.
+            progress: called with the number of entries written.
+
+        Raises:
+            AuditUnreadable: when there is no tree, or entries differ from it.
+            SettingsError: when there is no key to sign the bundle with.
+        """
+        key = required(self._store)[0].signing(Role.AUDIT)
+        log = await self._open(self._store.keys_of_tenant(self._tenant))
+        chosen = frozenset(approvals)
+        if sample and not chosen:
+            chosen = await self._sample(log, since_ms, until_ms, sample)
+        await self._bound(log, since_ms, until_ms)
+        writer = BundleWriter(write)
+        is_part = bool(sample or approvals)
+        writer.add(
+            header_line(
+                tenant=self._tenant,
+                times=(since_ms, until_ms),
+                sample=len(chosen) if is_part else 0,
+                log={
+                    "origin": log.name.origin,
+                    "checkpoint": log.note,
+                    "start": log.start,
+                    "end": log.end,
+                },
+            )
+        )
+        done = _Done(chosen if is_part else None, after=log.start - 1)
+        async with aclosing(self._entries(log, since_ms, until_ms)) as entries:
+            async for index, row in entries:
+                if index >= log.end:
+                    break
+                event = _event(row)
+                if done.takes(event):
+                    line = self._line(log, index, row, event)
+                    writer.add(done.counted(line, index, event, self._tenant))
+                    progress(done.entries)
+        if has_arguments:
+            async for call in self._calls(done.items):
+                writer.add(call)
+        writer.end(key)
+        return Exported(done.entries, len(done.approvals - {""}), log.name.origin)
+
+    def _line(self, log: _Log, index: int, row: Row, event: Event | None) -> JsonObject:
+        hashes = log.tree.inclusion_proof(index, log.checkpoint.size)
+        if row.leaf:
+            return entry_line(index, row.leaf.encode(), {}, hashes)
+        leaf = row.opened_leaf
+        # The hidden values of another tenant stay hidden.
+        is_ours = event is not None and event.tenant == self._tenant
+        openings = dict(leaf.openings) if is_ours else {}
+        openings.pop(SEAL, None)
+        return entry_line(index, leaf.text, openings, hashes)
+
+    async def _open(self, keys: Keys) -> _Log:
+        """Read the tree of the tenant, up to its newest checkpoint."""
+        keyring, folder = required(self._store)
+        files = TreeFiles(folder, keys.tenant)
+
+        def read() -> _Log:
+            name, notes = files.name(), files.notes()
+            if name is None or not notes:
+                raise AuditUnreadable(
+                    f"There is no checkpoint in {str(folder)!r} yet: a gateway that "
+                    "runs writes one after the first entry. Run this where the "
+                    "gateway runs, with its settings."
+                )
+            known = public_keys(keyring)
+            newest, _, _ = files.checked(name, known)
+            tree = MerkleTree()
+            for record in files.records(0, newest.size):
+                tree.append(record.leaf)
+            note = notes[-1]
+            head = verified_checkpoint(note, origin=name.origin, keys=known)
+            return _Log(keys, files, name, note, head, tree, end=head.size)
+
+        return await asyncio.to_thread(read)
+
+    async def _bound(self, log: _Log, since_ms: int, until_ms: int | None) -> None:
+        """Set the range of entries that are in this period and still exist."""
+        size = log.checkpoint.size
+        if until_ms is not None:
+            log.end = min(size, log.files.index_of((until_ms, 0)))
+        log.start = log.end
+        rows = self._store.audit(log.keys).rows(since_ms=since_ms, until_ms=until_ms)
+        async with aclosing(rows):
+            async for row in rows:
+                log.start = min(log.end, log.files.index_of(entry_id(row.seq)))
+                return
+
+    async def _entries(
+        self, log: _Log, since_ms: int, until_ms: int | None
+    ) -> AsyncGenerator[tuple[int, Row]]:
+        """Yield kept entries with their index, each compared with the tree."""
+        rows = self._store.audit(log.keys).rows(since_ms=since_ms, until_ms=until_ms)
+        records, index = None, 0
+        async with aclosing(rows):
+            async for row in rows:
+                if records is None:
+                    index = log.files.index_of(entry_id(row.seq))
+                    records = log.files.records(index)
+                record = next(records, None)
+                if record is None:
+                    return  # behind the tree, as yet
+                if problem := problem_of(row, record, index):
+                    raise AuditUnreadable(
+                        f"The log {log.name.origin!r} is not what its tree has: "
+                        f"{problem}. Run: keyturn audit verify"
+                    )
+                yield index, row._replace(state=record.state)
+                index += 1
+
+    async def _sample(
+        self, log: _Log, since_ms: int, until_ms: int | None, sample: int
+    ) -> frozenset[str]:
+        """Choose approvals at random, so that the choice is unpredictable."""
+        found: dict[str, None] = {}
+        async with aclosing(self._entries(log, since_ms, until_ms)) as entries:
+            async for index, row in entries:
+                event = _event(row)
+                is_ours = event is not None and event.tenant == self._tenant
+                if event and is_ours and index < log.checkpoint.size:
+                    found[event.approval] = None
+        found.pop("", None)
+        chosen = random.SystemRandom().sample([*found], min(sample, len(found)))
+        return frozenset(chosen)
+
+    async def _calls(self, items: Collection[str]) -> AsyncGenerator[JsonObject]:
+        """Yield the calls that still exist and are not redacted."""
+        by_approval: dict[str, list[tuple[str, int]]] = {}
+        for item in items:
+            try:
+                approval, index = approval_of(item)
+            except ValueError:
+                continue
+            by_approval.setdefault(approval, []).append((item, index))
+        for approval, calls in by_approval.items():
+            loaded = await self._store.approvals.load_each([approval])
+            for found in loaded:
+                for item, index in calls:
+                    if index >= len(found.approval.items):
+                        continue
+                    one = found.approval.items[index]
+                    # Redacted arguments would have another hash than the entry names.
+                    if one.redact or found.approval.tenant != self._tenant:
+                        continue
+                    yield {"item": item, "action": one.action}
+
+
+def _event(row: Row) -> Event | None:
+    try:
+        if row.leaf:
+            # Erased: its hidden values are empty.
+            return opened(json.loads(row.leaf), {})
+        found = Event.model_validate_json(row.event)
+        return found.with_(at_ms=int(row.at), seq=row.seq)
+    except (ValueError, NotVerified):
+        return None
+
+
+async def verify_log_of(
+    store: Store,
+    tenant: str,
+    *,
+    checkpoints: tuple[str, ...] = (),
+    progress: Callable[[int, int], None] = lambda _done, _all: None,
+) -> Verified:
+    """Verify the log of a tenant.
+
+    Args:
+        store: a store with the keys and the folder of the trees.
+        tenant: the tenant of the log.
+        checkpoints: signed notes that were kept elsewhere; the first one of this log is
+            compared with it.
+        progress: called with the numbers of verified entries and of all entries.
+
+    Raises:
+        StoreUnavailable: when the store does not answer.
+    """
+    keys, (keyring, folder) = store.keys_of_tenant(tenant), required(store)
+    files, log = TreeFiles(folder, keys.tenant), store.audit(keys)
+    # By the files: entries that they lack are read from the store, even if its note
+    # lists them as sealed.
+    segments = await log.noted()
+    sealed = segments.by_files(files, is_whole=False)
+    live = [row async for row in log.live(sealed.last)]
+    # The tree may grow during the reading: read its new entries as well.
+    while True:
+        last = entry_id(live[-1].seq) if live else sealed.last
+        if _newest(files) <= last:
+            break
+        more = [row async for row in log.live(last)]
+        if not more:
+            break
+        live += more
+    noted = await TreeNotes(store.conn, keys).read()
+    now_ms = await store.conn.now_ms(keys.audit)
+    name = await asyncio.to_thread(files.name)
+    mine = [one for one in checkpoints if name and one.startswith(f"{name.origin}\n")]
+    what = Evidence(
+        files=files,
+        keys=public_keys(keyring),
+        sealed=sealed,
+        live=live,
+        noted=noted[:3],
+        oldest_ms=now_ms - int(store.audit_kept.total_seconds() * 1000),
+        outside=mine[0] if mine else "",
+    )
+    found = await asyncio.to_thread(verify_log, what, progress=progress)
+    for end, at in ((noted.size, noted.last), (segments.end, segments.last)):
+        own = place_text(files.place(end - 1)) if 0 < end <= files.size else ""
+        if end <= files.size and at != own:
+            text = f"the store has {at!r} as the end of {end} entries, which it is not"
+            found.problems.append(Problem(max(0, end - 1), text))
+    return found
+
+
+async def forget_tree(store: Store, tenant: str) -> bool:
+    """Allow gateways to begin another tree after the loss of a tenant's tree.
+
+    Returns:
+        Whether the store had a note of a tree.
+    """
+    keys = store.keys_of_tenant(tenant)
+    return bool(number(await store.conn.command("DEL", keys.audit_tree)))
+
+
+def _newest(files: TreeFiles) -> EntryId:
+    size = files.size
+    return (
+        next((one.place for one in files.records(size - 1)), (0, 0)) if size else (0, 0)
+    )

@@ -1,7 +1,8 @@
-"""Evaluate calls by the current policy, from one reading of the store for all of them.
+"""Evaluate waiting calls by the current policy, and collect a policy's inputs.
 
 One gesture may decide dozens of calls of a turn. The inputs of all their evaluations
-are read together; the evaluation itself needs no store.
+are read together; the evaluation itself needs no store. The inputs of a call are its
+precedents, its use of windows, and the state of its agent.
 """
 
 from __future__ import annotations
@@ -14,38 +15,43 @@ from typing import Final
 from keyturn.gateway.approvals.decisions import Decision, Edit
 from keyturn.gateway.approvals.permission import is_dead_end
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
-from keyturn.gateway.approvals.precedents import Precedent
+from keyturn.gateway.approvals.precedents import (
+    KINDS,
+    MOST_KEPT,
+    Past,
+    Precedent,
+    PrecedentKind,
+    WindowTotal,
+)
 from keyturn.gateway.approvals.raising import shown_item
-from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.approvals.similar import Bounds
+from keyturn.gateway.approvals.record import Approval, Context, Item
+from keyturn.gateway.approvals.repeating import args_hash
 from keyturn.gateway.errors import BadJson
+from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.evaluate import (
     effect_of,
     evaluate,
     evaluate_question,
     reads_precedents,
 )
-from keyturn.gateway.policy.rules import Policy
-from keyturn.gateway.policy.standing import evaluate_standing
-from keyturn.gateway.protocol.records import Tier
+from keyturn.gateway.policy.raise_rules import Facts
+from keyturn.gateway.policy.rules import Policy, WindowRule
+from keyturn.gateway.policy.standing import evaluate_standing, similar_rule
+from keyturn.gateway.policy.windows import window_uses
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.records import Record, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject, accept_object
+from keyturn.gateway.protocol.wire import Turn, Verdict
 from keyturn.gateway.protocol.work import aside
-from keyturn.gateway.service.denials import cannot_start_message, freeze_of
-from keyturn.gateway.service.precedents import (
-    CallUsage,
-    facts_of,
-    past_of,
-    totals_of_waiting,
-    usage_of,
-    with_precedents,
-)
+from keyturn.gateway.service.proposals import cannot_start_message, freeze_of
 from keyturn.gateway.service.queue import ReviewQueue
 from keyturn.gateway.store.agent_load import AgentLoad, Wanted
 from keyturn.gateway.store.atomic_write import EvaluationInputs
 from keyturn.gateway.store.freezes import Freeze
 from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.precedents import AutoRun, Known, Row, row_of_auto_run
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.windows import ItemUses, held_in
+from keyturn.gateway.store.windows import ItemUses, Use, held_in, use_of
 
 # Each takes separate readings, and this runs at each change of the policy.
 MOST_LOOKED_AT = 1_000
@@ -114,9 +120,9 @@ class ReadCall:
 
     Attributes:
         policy: the policy in force.
-        keys: keys of the tenant of its run.
         call: the call.
         effect: its effect; earlier calls with an equal effect are precedents.
+        known: the precedents; None if they were not read.
         usage: its window usage.
         totals: totals of its windows, including its use once.
         held: current sums of windows, by window key.
@@ -124,9 +130,9 @@ class ReadCall:
     """
 
     policy: Policy
-    keys: Keys
     call: WaitingCall
     effect: str
+    known: Known | None
     usage: CallUsage
     totals: Mapping[str, int]
     held: Mapping[str, int]
@@ -141,21 +147,25 @@ class ReadCall:
         freeze = freeze_of(self.load, self.call.agent, self.call.tool)
         stopped = cannot_start_message(freeze) if freeze else ""
         if item.bounds is not None:
-            standing = self._standing(item.bounds).with_(stopped=stopped)
-            return CurrentEvaluation(standing, EvaluationInputs((), {}), freeze)
+            bare = evaluate_standing(
+                policy,
+                item.bounds,
+                opened_by=approval.policy_digest,
+                opened_ms=approval.created_at_ms,
+            ).with_(stopped=stopped)
+            return CurrentEvaluation(bare, EvaluationInputs((), {}), freeze)
         if item.is_question:
-            asked = evaluate_question(
+            bare = evaluate_question(
                 policy,
                 agent=approval.agent,
                 tool=item.tool,
                 has_requester=approval.requester is not None,
             )
-            return CurrentEvaluation(asked, EvaluationInputs((), {}), freeze)
+            return CurrentEvaluation(bare, EvaluationInputs((), {}), freeze)
         totals = dict(self.totals)
         for use in self.usage.uses:
             totals[use.name] += beside.micro.get(use.window, 0)
-        known = self.load.precedents.get(self.keys.precedents(self.effect))
-        past = past_of(policy, item, known, self.usage, totals)
+        past = past_of(policy, item, self.known, self.usage, totals)
         others = beside.precedents.get(self.effect, ())
         past = past.with_(precedents=(*others, *past.precedents))
         facts = facts_of(
@@ -164,6 +174,7 @@ class ReadCall:
             totals,
             requester=self.call.requester,
             requests_10m=self.load.requests_10m,
+            past=past,
         )
         policy_now = evaluate(
             policy,
@@ -172,21 +183,14 @@ class ReadCall:
             args=self.call.args,
             # The item has the agent's schema from the submission.
             declared_schema=None,
-            facts=with_precedents(facts, past),
+            facts=facts,
         ).with_(effect=self.effect, past=past, stopped=stopped)
         # Precedents are compared only if the evaluation depends on them. Otherwise many
         # approvals of the same effect at once would all have to be evaluated again.
         depends = past.same_by or reads_precedents(policy, approval.agent, item.tool)
-        used = EvaluationInputs(self.usage.uses, totals, known if depends else None)
+        known = self.known if depends else None
+        used = EvaluationInputs(self.usage.uses, totals, known)
         return CurrentEvaluation(policy_now, used, freeze)
-
-    def _standing(self, bounds: Bounds) -> PolicyDecision:
-        return evaluate_standing(
-            self.policy,
-            bounds,
-            opened_by=self.call.approval.policy_digest,
-            opened_ms=self.call.approval.created_at_ms,
-        )
 
 
 async def read_calls(
@@ -201,7 +205,9 @@ async def read_calls(
     tenant = calls[0].approval.tenant
     # The calls of one gesture belong to one run, or share a card and thus an agent.
     keys = store.keys_of_tenant(tenant)
-    effects = await aside(partial(_effects, policy, calls), [one.args for one in calls])
+    effects = await aside(
+        lambda: [_effect(policy, one) for one in calls], [one.args for one in calls]
+    )
     usages = [_usage(policy, keys, one) for one in calls]
     totals, held = await _totals(store, keys, calls, usages)
     loads: dict[str, AgentLoad] = {}
@@ -221,19 +227,14 @@ async def read_calls(
                 tools=[calls[place].tool for place in of_agent],
             ),
         )
-    return [
-        ReadCall(
-            policy,
-            keys,
-            call,
-            effects[n],
-            usages[n],
-            totals[n],
-            held,
-            loads[call.agent],
+    found: list[ReadCall] = []
+    for n, call in enumerate(calls):
+        load, effect = loads[call.agent], effects[n]
+        known = load.precedents.get(keys.precedents(effect))
+        found.append(
+            ReadCall(policy, call, effect, known, usages[n], totals[n], held, load)
         )
-        for n, call in enumerate(calls)
-    ]
+    return found
 
 
 def _usage(policy: Policy, keys: Keys, call: WaitingCall) -> CallUsage:
@@ -251,10 +252,6 @@ def _usage(policy: Policy, keys: Keys, call: WaitingCall) -> CallUsage:
         # resource another key, and the use would be counted apart from its reservation.
         declared_schema=item.args_schema,
     )
-
-
-def _effects(policy: Policy, calls: Sequence[WaitingCall]) -> list[str]:
-    return [_effect(policy, one) for one in calls]
 
 
 def _effect(policy: Policy, call: WaitingCall) -> str:
@@ -403,3 +400,297 @@ def _is_stuck(approval: Approval, item: Item) -> bool:
     if not item.is_pending:
         return False
     return item.tier is Tier.DENY or is_dead_end(approval, item, item.requirement)
+
+
+AUTO_RUN_TAG = "keyturn/v1/auto-run"
+
+
+USE_TAG = "keyturn/v1/use"
+
+
+def past_of(
+    policy: Policy,
+    item: Item,
+    known: Known | None,
+    usage: CallUsage,
+    totals: Mapping[str, int],
+) -> Past:
+    """Return the earlier calls that count in a new evaluation of an item.
+
+    An approved call keeps its place: calls that were approved later do not count
+    against it.
+
+    Args:
+        policy: the current policy.
+        item: as in the record.
+        known: the precedents of its effect.
+        usage: the item's uses of windows.
+        totals: totals of these windows, by name.
+    """
+    rule = EffectiveRules(policy, item.ctx.agent, item.tool)
+    found = known.precedents if known else ()
+    own = next((one for one in found if one.call == item.id), None)
+    others = [one for one in found if one.call != item.id]
+    if KINDS.get(item.state) is PrecedentKind.DONE:
+        since_ms = own.since_ms if own else item.changed_at_ms
+        place = (since_ms, item.id)
+        others = [one for one in others if (one.since_ms, one.call) < place]
+    return Past(
+        precedents=tuple(others),
+        totals=_shown_totals(policy, usage, totals),
+        same_by=rule.first.same_by,
+    )
+
+
+def _shown_totals(
+    policy: Policy, usage: CallUsage, totals: Mapping[str, int]
+) -> tuple[WindowTotal, ...]:
+    found: list[WindowTotal] = []
+    for use in usage.reserved:
+        rule = policy.windows[use.name]
+        if _is_hidden(policy, rule):
+            continue
+        found.append(
+            WindowTotal(
+                window=use.name,
+                by=rule.by or "",
+                others_micro=max(0, totals.get(use.name, use.micro) - use.micro),
+                within_ms=use.within_ms,
+                is_count=rule.sum is None,
+            )
+        )
+    return tuple(found)
+
+
+def _is_hidden(policy: Policy, window: WindowRule) -> bool:
+    """Return whether a total could reveal an argument that the policy hides."""
+    # The total of one call is its amount. That call may belong to another tool or
+    # agent, whose rule hides this argument.
+    redact = {
+        hidden
+        for place, rule in policy.tool_rules()
+        if window.covers(str(place[-1]))
+        for hidden in rule.redact
+    }
+    paths = (window.by, window.sum)
+    return any(_overlap(path, hidden) for path in paths for hidden in redact)
+
+
+def _overlap(path: str | None, hidden: str) -> bool:
+    """Return whether two paths are equal or one is inside the other."""
+    pairs = zip((path or "").split("."), hidden.split("."), strict=False)
+    return bool(path) and all(a == b or "*" in {a, b} for a, b in pairs)
+
+
+@dataclass(frozen=True)
+class TurnPrecedents:
+    """The effects of a turn's calls, and the precedents that its rules need.
+
+    Attributes:
+        policy: defines the effect of a call, and the rules that need precedents.
+        turn: the turn.
+        keys: keys of the tenant.
+        effects: the effect of each call.
+        effects_read: effects whose precedents are needed, by position of the call.
+    """
+
+    policy: Policy
+    turn: Turn
+    keys: Keys
+    effects: Sequence[str]
+    effects_read: Mapping[int, str]
+
+    @classmethod
+    def of(
+        cls, policy: Policy, keys: Keys, turn: Turn, *, is_unread: bool = False
+    ) -> TurnPrecedents:
+        """Return the precedents to read for a turn: none if ``is_unread``."""
+        agent = turn.ref.agent
+        effects = [
+            effect_of(
+                policy,
+                agent=agent,
+                tool=call.tool,
+                args=call.args,
+                declared_schema=turn.schemas.get(call.tool),
+            )
+            for call in turn.calls
+        ]
+        if is_unread:
+            return cls(policy, turn, keys, effects, {})
+        effects_read = {
+            position: effects[position]
+            for position, call in enumerate(turn.calls)
+            # Read only if a rule needs them, which is rare for auto-approved calls, or
+            # if a standing approval could cover the call, but not a second one like it.
+            if effects[position]
+            and (
+                reads_precedents(policy, agent, call.tool)
+                or similar_rule(policy, agent, call.tool) is not None
+            )
+        }
+        return cls(policy, turn, keys, effects, effects_read)
+
+    def known(self, load: AgentLoad) -> list[Known]:
+        """Return the precedents for the evaluation of the calls."""
+        wanted = {self._key(effect) for effect in self.effects_read.values()}
+        return [load.precedents[key] for key in sorted(wanted)]
+
+    def past(self, position: int, load: AgentLoad) -> Past | None:
+        """Return other calls with the effect of a call; None if they were not read."""
+        effect = self.effects_read.get(position)
+        if effect is None:
+            return None
+        own, found = self._name(position), load.precedents[self._key(effect)].precedents
+        return Past(precedents=tuple(one for one in found if one.call != own))
+
+    def auto_runs(self, verdicts: Sequence[Verdict]) -> list[Row]:
+        """Return rows that record the calls without a record as precedents."""
+        agent = self.turn.ref.agent
+        rows: list[Row] = []
+        for position, (verdict, call) in enumerate(
+            zip(verdicts, self.turn.calls, strict=True)
+        ):
+            if verdict.runs_unclaimed and (effect := self.effects[position]):
+                named = args_hash(call.tool, call.args)
+                run = AutoRun(call=self._name(position), agent=agent, args_hash=named)
+                rows.append(row_of_auto_run(self.keys, effect, run))
+        return rows
+
+    def _name(self, position: int) -> str:
+        """Return a stable name for a call without a record."""
+        # The members of a `Context`, see `proposals.context_of`.
+        ctx: JsonObject = {"tenant": self.keys.tenant, **self.turn.ref.names}
+        ctx["tool_call_id"] = self.turn.calls[position].tool_call_id
+        found = digest.tagged_hash(AUTO_RUN_TAG, digest.canonical(ctx))
+        return f"auto_{found.removeprefix('sha256:')[:32]}"
+
+    def _key(self, effect: str) -> str:
+        return self.keys.precedents(effect)
+
+
+class CallUsage(Record):
+    """The amounts that one call adds to its windows, and why some are unknown.
+
+    Attributes:
+        uses: released when the call does not run.
+        requests: kept even if the call does not run.
+        problems: sentences of the gateway; each one raises the tier.
+    """
+
+    uses: tuple[Use, ...] = ()
+    requests: tuple[Use, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    @property
+    def reserved(self) -> tuple[Use, ...]:
+        """Return all uses that are reserved while the call is evaluated."""
+        return (*self.uses, *self.requests)
+
+    def requests_before(self, totals: Mapping[str, int]) -> dict[str, int]:
+        """Return the totals of windows of requests before this call, by window key."""
+        return {one.window: totals[one.name] - one.micro for one in self.requests}
+
+
+def usage_of(
+    policy: Policy,
+    keys: Keys,
+    ctx: Context,
+    tool: str,
+    args: JsonObject,
+    *,
+    requester: str,
+    declared_schema: JsonObject | None,
+) -> CallUsage:
+    """Return the window usage of a call with these arguments.
+
+    The same call has the same uses each time, so it is never counted twice.
+    """
+    found = window_uses(
+        policy,
+        agent=ctx.agent,
+        tool=tool,
+        args=args,
+        requester=requester,
+        declared_schema=declared_schema,
+    )
+    # Derived from the context, so that a repeated submission reuses the reservation.
+    call = digest.tagged_hash(USE_TAG, digest.canonical({**ctx.as_dict()}))
+    uses, requests = list[Use](), list[Use]()
+    for one in found.uses:
+        (requests if one.is_request else uses).append(
+            use_of(
+                keys.window(one.window, one.key),
+                name=one.window,
+                # 128 bits distinguish calls, and a window may have thousands.
+                call=call.removeprefix("sha256:")[:32],
+                micro=one.amount_micro,
+                within_ms=one.within_ms,
+            )
+        )
+    return CallUsage(
+        uses=tuple(uses), requests=tuple(requests), problems=found.problems
+    )
+
+
+def totals_of_waiting(
+    item: Item, usage: CallUsage, totals: Sequence[int]
+) -> dict[str, int]:
+    """Return the totals of a waiting call's windows, by name.
+
+    Uses count with all other current reservations. Requests count only with earlier
+    requests, because later ones do not change the place of this one. In a window that
+    had no request of this call, all counted requests are earlier.
+
+    Args:
+        item: the call.
+        usage: its window usage.
+        totals: current totals of its windows, in the order of ``usage.reserved``.
+    """
+    names = (use.name for use in usage.reserved)
+    found = dict(zip(names, totals, strict=True))
+    for one in usage.requests:
+        before = item.requests_before.get(one.window)
+        if before is not None:
+            found[one.name] = before + one.micro
+    return found
+
+
+def facts_of(
+    load: AgentLoad,
+    usage: CallUsage,
+    totals: Mapping[str, int],
+    *,
+    requester: str,
+    requests_10m: int,
+    past: Past | None = None,
+    ran: int = 0,
+) -> Facts:
+    """Return the facts for the evaluation of a call at this moment.
+
+    Args:
+        load: state of the agent.
+        usage: the call's window usage.
+        totals: totals of its windows, by name.
+        requester: Slack id of the requester, or empty.
+        requests_10m: requests of the agent to people in ten minutes, including this
+            call.
+        past: its precedents; None if no rule needs them.
+        ran: number of earlier calls in its turn that run with the same effect.
+    """
+    now_ms, done, rejected = load.now_ms, 0, 0
+    if past is not None:
+        done = past.count(PrecedentKind.DONE, now_ms=now_ms)
+        rejected = past.count(PrecedentKind.REJECTED, now_ms=now_ms)
+        done = max(done, min(MOST_KEPT, done + ran))
+    return Facts(
+        now_ms=now_ms,
+        windows=dict(totals),
+        requester=requester,
+        requests_10m=requests_10m,
+        failures_1h=load.failures,
+        rejections_in_row=load.rejections,
+        problems=usage.problems,
+        same_done_24h=done,
+        same_rejected_24h=rejected,
+    )

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime
 
 from keyturn.gateway.approvals.events import Event, EventName, state_after
@@ -19,6 +19,8 @@ from keyturn.gateway.protocol.approval_views import EventPage, EventView
 from keyturn.gateway.store.outbox import EventTail
 from keyturn.gateway.store.readers import entry_id
 from keyturn.gateway.store.store import Store
+
+logger = logging.getLogger(__name__)
 
 MayBe = Callable[[str], bool]
 
@@ -30,95 +32,11 @@ class BadPlace(Exception):
     """A place that this gateway never issued."""
 
 
-class Following:
-    """One follower's place among the events of a tenant.
-
-    Args:
-        feed: the feed of the tenant.
-        follower: receives the new events.
-        place: id of the last event before the followed ones.
-        wants: returns whether an event is wanted.
-    """
-
-    def __init__(
-        self,
-        feed: EventFeed,
-        follower: Follower,
-        place: str,
-        wants: Callable[[Event], bool],
-    ) -> None:
-        self._feed = feed
-        self._follower = follower
-        self.place = place
-        self._wants = wants
-        self._begun = False
-
-    async def next(self, within_s: float) -> EventPage:
-        """Return the events since the last page; wait for the first at most this long.
-
-        Raises:
-            StoreUnavailable: when the store does not answer.
-        """
-        if not self._begun:
-            self._begun = True
-            page = await self._earlier()
-            if page.events or page.missed:
-                return page
-        if self._feed.is_closing:
-            return self._page([])
-        found = await self._follower.wait(within_s)
-        missed, self._follower.missed = self._follower.missed, False
-        events: list[EventView] = []
-        for event in found:
-            if entry_id(event.seq) > entry_id(self.place):
-                self.place = event.seq
-                events.append(self._view(event))
-        return self._page(events, missed=missed)
-
-    async def _earlier(self) -> EventPage:
-        """Return the events between the place and the start of the following."""
-        events: list[EventView] = []
-        tail, place = self._feed.tail, self.place
-        until = entry_id(self._follower.place)
-        if entry_id(place) >= until:
-            return self._page(events)
-        missed = not await tail.keeps(place)
-        while entry_id(place) < until:
-            found, place = await tail.read(place)
-            for event in found:
-                if self._wants(event):
-                    self.place = event.seq
-                    events.append(self._view(event))
-            if not found:
-                break
-        self.place = max(place, self.place, key=entry_id)
-        return self._page(events, missed=missed)
-
-    def _page(self, events: list[EventView], *, missed: bool = False) -> EventPage:
-        return EventPage(events=tuple(events), next=self.place, missed=missed)
-
-    def _view(self, event: Event) -> EventView:
-        return EventView(
-            id=self.place,
-            name=event.name,
-            agent=event.agent,
-            thread=event.thread,
-            run=event.run_ref,
-            approval=event.approval,
-            item=event.item,
-            tool=event.tool,
-            state=state_after(event.name, event.reason),
-            at=datetime.fromtimestamp(event.at_ms / 1000, UTC),
-        )
-
-
 def _is_about_a_call(event: Event) -> bool:
     if event.name is EventName.RECORD_QUARANTINED:
         return True
     return bool(event.item) and state_after(event.name, event.reason) is not None
 
-
-logger = logging.getLogger(__name__)
 
 BLOCK_MS = 5000
 """How long one read waits for an event; less than a connection's time-out."""
@@ -131,21 +49,27 @@ MOST_WAITING = 1000
 
 
 class Follower:
-    """A waiter for events, with a queue.
+    """A follower's queue of events, and its place among the events of a tenant.
 
     Args:
+        feed: the feed of the tenant.
         wants: returns whether an event is wanted.
-        place: id of the last event before the first one to follow.
-
-    Attributes:
-        place: the same.
-        missed: True once events were dropped because the queue was full.
+        start: id of the last event before those that the feed gives.
+        after: id of the last event before the followed ones; "" for ``start``.
     """
 
-    def __init__(self, wants: Callable[[Event], bool], place: str) -> None:
-        self.place = place
-        self.missed = False
+    def __init__(
+        self,
+        feed: EventFeed,
+        wants: Callable[[Event], bool],
+        start: str,
+        after: str = "",
+    ) -> None:
+        self._feed = feed
         self._wants = wants
+        self._start = start
+        self._place = after or start
+        self._begun = self._missed = False
         self._events: list[Event] = []
         self._wake = asyncio.Event()
 
@@ -154,7 +78,7 @@ class Follower:
         if not self._wants(event):
             return
         if len(self._events) >= MOST_WAITING:
-            self.missed = True
+            self._missed = True
         else:
             self._events.append(event)
         self._wake.set()
@@ -171,6 +95,63 @@ class Follower:
         self._wake.clear()
         events, self._events = self._events, []
         return events
+
+    async def next(self, within_s: float) -> EventPage:
+        """Return the events since the last page; wait for the first at most this long.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        if not self._begun:
+            self._begun = True
+            page = await self._earlier()
+            if page.events or page.missed:
+                return page
+        if self._feed.is_closing:
+            return self._page([])
+        found = await self.wait(within_s)
+        missed, self._missed = self._missed, False
+        place = entry_id(self._place)
+        return self._page(
+            [event for event in found if entry_id(event.seq) > place], missed=missed
+        )
+
+    async def _earlier(self) -> EventPage:
+        """Return the events between the place and the start of the following."""
+        events: list[Event] = []
+        tail, place = self._feed.tail, self._place
+        until = entry_id(self._start)
+        if entry_id(place) >= until:
+            return self._page(events)
+        missed = not await tail.keeps(place)
+        while entry_id(place) < until:
+            found, place = await tail.read(place)
+            events += filter(self._wants, found)
+            if not found:
+                break
+        page = self._page(events, missed=missed)
+        self._place = max(place, self._place, key=entry_id)
+        return page.with_(next=self._place)
+
+    def _page(self, events: list[Event], *, missed: bool = False) -> EventPage:
+        views = tuple(map(_view, events))
+        self._place = events[-1].seq if events else self._place
+        return EventPage(events=views, next=self._place, missed=missed)
+
+
+def _view(event: Event) -> EventView:
+    return EventView(
+        id=event.seq,
+        name=event.name,
+        agent=event.agent,
+        thread=event.thread,
+        run=event.run_ref,
+        approval=event.approval,
+        item=event.item,
+        tool=event.tool,
+        state=state_after(event.name, event.reason),
+        at=datetime.fromtimestamp(event.at_ms / 1000, UTC),
+    )
 
 
 class EventFeed:
@@ -192,9 +173,9 @@ class EventFeed:
 
     @asynccontextmanager
     async def following(
-        self, wants: Callable[[Event], bool]
+        self, wants: Callable[[Event], bool], after: str = ""
     ) -> AsyncGenerator[Follower]:
-        """Follow the wanted events from now on.
+        """Follow the wanted events from now on, or after a place.
 
         Read records only after entering, or a change in between is missed.
 
@@ -205,7 +186,7 @@ class EventFeed:
             if self._reading is None or self._reading.done():
                 self._place = await self.tail.newest()
                 self._reading = asyncio.create_task(self._read())
-            follower = Follower(wants, self._place)
+            follower = Follower(self, wants, self._place, after)
             self._followers.append(follower)
         try:
             yield follower
@@ -214,10 +195,9 @@ class EventFeed:
             if not self._followers:
                 await self.close()
 
-    @asynccontextmanager
-    async def following_calls(
+    def following_calls(
         self, may_be: MayBe, *, agent: str = "", after: str = ""
-    ) -> AsyncGenerator[Following]:
+    ) -> AbstractAsyncContextManager[Follower]:
         """Follow what happens to the calls of agents.
 
         Args:
@@ -242,8 +222,7 @@ class EventFeed:
 
         if after and (not _PLACE.fullmatch(after) or max(entry_id(after)) >= _LARGEST):
             raise BadPlace(after)
-        async with self.following(wants) as follower:
-            yield Following(self, follower, after or follower.place, wants)
+        return self.following(wants, after)
 
     def end_waits(self) -> None:
         """End all waits, so that pending requests are answered now."""

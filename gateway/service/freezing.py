@@ -1,7 +1,8 @@
-"""Freeze an agent, a tool or a whole tenant (kill switch), and lift the freeze.
+"""Stop and restart: freeze agents, tools or a tenant; retry or drop failed runs.
 
-A freeze is one key that the script of a claim reads, so it also stops calls that were
-authorized before. Running calls are not interrupted.
+A freeze (kill switch) is one key that the script of a claim reads, so it also stops
+calls that were authorized before. Running calls are not interrupted. Failed runs are
+listed as dead letters.
 """
 
 from __future__ import annotations
@@ -11,12 +12,19 @@ from collections.abc import Callable, Collection
 from keyturn.gateway.approvals.decision_context import listed
 from keyturn.gateway.approvals.decisions import Forbidden, Gesture, Reviewer
 from keyturn.gateway.approvals.events import BY_GATEWAY, Event, EventName
-from keyturn.gateway.approvals.quorum import ineligible_reason, standing_in
+from keyturn.gateway.approvals.quorum import (
+    ineligible_reason,
+    is_among,
+    no_member,
+    standing_in,
+)
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Requirement
 from keyturn.gateway.approvals.standing import FROZEN, bounds_of
 from keyturn.gateway.policy.eligibility import freeze_requirement, unfreeze_requirement
 from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.service.agents import AgentService
 from keyturn.gateway.service.standing import end_those
 from keyturn.gateway.service.tenant_service import PolicyService, TenantService
 from keyturn.gateway.store.freezes import (
@@ -26,19 +34,22 @@ from keyturn.gateway.store.freezes import (
     ScopeKind,
     names_of,
 )
+from keyturn.gateway.store.jobs import DeadLetter, Job
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.stalled import HALTED, RunState, StalledRun
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.validation_errors import did_you_mean
 
 MAX_REASON = 500
 """Most characters of a reason; agents and people read it."""
 
-_NOBODY_STOPS = (
-    "The policy names no reviewers for this, so nobody can stop it from here. The "
-    "operator of the gateway can, with `keyturn freeze`."
+_NO_STOPPERS = (
+    "Only the operator of the gateway can freeze this, with `keyturn freeze`: the "
+    "policy names no reviewers for it."
 )
-_NOBODY_LIFTS = (
-    "The policy names nobody who can unfreeze this, so it cannot be done here. The "
-    "operator of the gateway can, with `keyturn unfreeze`."
+_NO_LIFTERS = (
+    "Only the operator of the gateway can unfreeze this, with `keyturn unfreeze`: the "
+    "policy names no people for it."
 )
 
 
@@ -74,104 +85,8 @@ def misspelled(policy: Policy, agents: Collection[str], scope: FreezeScope) -> s
     return f"There is no {scope.kind} {scope.name!r}; {meant} Nothing was changed."
 
 
-class ReviewerFreezes(PolicyService):
-    """Freezes by reviewers: they may stop what the current policy lets them review."""
-
-    def __init__(
-        self, store: Store, policy: Callable[[], Policy], *, tenant: str = "default"
-    ) -> None:
-        super().__init__(store, policy, tenant=tenant)
-        self._freezes = FreezeService(store, tenant=tenant)
-
-    def usergroups(self, scope: FreezeScope) -> frozenset[str]:
-        """Return the user groups whose members may freeze or unfreeze this."""
-        roles = (*self._may_freeze(scope).roles, *self._may_unfreeze(scope).roles)
-        return frozenset(group for role in roles for group in role.usergroups)
-
-    def unknown_name(self, scope: FreezeScope, agents: Collection[str]) -> str:
-        """Return a hint by the current policy; see `unknown_name`."""
-        return unknown_name(self._policy(), agents, scope)
-
-    def misspelled(self, scope: FreezeScope, agents: Collection[str]) -> str:
-        """Return why the current policy refuses a name; see `misspelled`."""
-        return misspelled(self._policy(), agents, scope)
-
-    def forbidden(self, scope: FreezeScope, reviewer: Reviewer) -> Forbidden | None:
-        """Return why a reviewer may not freeze this; None when they may."""
-        return _forbidden(reviewer, self._may_freeze(scope), _NOBODY_STOPS)
-
-    async def freeze(
-        self, scope: FreezeScope, reviewer: Reviewer, reason: str
-    ) -> bool | Forbidden:
-        """Freeze a scope; False when it is frozen already.
-
-        Raises:
-            StoreUnavailable: when it is not known to be frozen.
-        """
-        forbidden = self.forbidden(scope, reviewer)
-        if forbidden is not None:
-            return forbidden
-        by, behalf = _who(reviewer, self._may_freeze(scope))
-        return await self._freezes.freeze(
-            scope, by, reason, on_behalf_of=behalf, gesture=reviewer.gesture
-        )
-
-    async def unfreeze(
-        self, scope: FreezeScope, reviewer: Reviewer, reason: str
-    ) -> bool | Forbidden:
-        """Lift a freeze and end an agent's pause; False when there was neither.
-
-        Raises:
-            StoreUnavailable: when it is not known to be lifted.
-        """
-        requirement = self._may_unfreeze(scope)
-        forbidden = _forbidden(reviewer, requirement, _NOBODY_LIFTS)
-        if forbidden is not None:
-            return forbidden
-        by, behalf = _who(reviewer, requirement)
-        return await self._freezes.unfreeze(
-            scope, by, reason, on_behalf_of=behalf, gesture=reviewer.gesture
-        )
-
-    def _may_freeze(self, scope: FreezeScope) -> Requirement:
-        return freeze_requirement(self._policy(), **_what(scope))
-
-    def _may_unfreeze(self, scope: FreezeScope) -> Requirement:
-        return unfreeze_requirement(self._policy(), **_what(scope))
-
-
-def _what(scope: FreezeScope) -> dict[str, str]:
-    return {} if scope.kind is ScopeKind.TENANT else {scope.kind.value: scope.name}
-
-
-def _forbidden(
-    reviewer: Reviewer, requirement: Requirement, nobody: str
-) -> Forbidden | None:
-    if not any(role.users or role.usergroups for role in requirement.roles):
-        return Forbidden(reason=nobody)
-    # No principals: the requester of a call may stop its agent at any time.
-    reason = ineligible_reason(reviewer, requirement, ())
-    return Forbidden(reason=reason) if reason else None
-
-
-def _who(reviewer: Reviewer, requirement: Requirement) -> tuple[str, str]:
-    """Return the actor and, if they need a delegated role, the people they act for."""
-    by = listed([reviewer.person])
-    # A person's own role comes first, even if others have delegated their queue to
-    # them.
-    if ineligible_reason(reviewer.with_(stands_in_for=()), requirement, ()) is None:
-        return by, ""
-    acting = standing_in(reviewer, requirement.roles, ())
-    return by, listed(other.person for other in acting.stands_in_for)
-
-
 class FreezeService(TenantService):
-    """The freezes of one tenant.
-
-    Args:
-        store: the store.
-        tenant: the tenant.
-    """
+    """The freezes of one tenant."""
 
     async def freeze(
         self,
@@ -278,3 +193,274 @@ class FreezeService(TenantService):
             actor=by,
             data={**data, "on_behalf_of": behalf} if behalf else data,
         )
+
+
+class ReviewerFreezes(FreezeService):
+    """Freezes by reviewers: they may stop what the current policy lets them review."""
+
+    def __init__(
+        self, store: Store, policy: Callable[[], Policy], *, tenant: str = "default"
+    ) -> None:
+        super().__init__(store, tenant=tenant)
+        self._policy = policy
+
+    def usergroups(self, scope: FreezeScope) -> frozenset[str]:
+        """Return the user groups whose members may freeze or unfreeze this."""
+        roles = (*self._may_freeze(scope).roles, *self._may_unfreeze(scope).roles)
+        return frozenset(group for role in roles for group in role.usergroups)
+
+    def unknown_name(self, scope: FreezeScope, agents: Collection[str]) -> str:
+        """Return a hint by the current policy; see `unknown_name`."""
+        return unknown_name(self._policy(), agents, scope)
+
+    def misspelled(self, scope: FreezeScope, agents: Collection[str]) -> str:
+        """Return why the current policy refuses a name; see `misspelled`."""
+        return misspelled(self._policy(), agents, scope)
+
+    def forbidden(self, scope: FreezeScope, reviewer: Reviewer) -> Forbidden | None:
+        """Return why a reviewer may not freeze this; None when they may."""
+        return _forbidden(reviewer, self._may_freeze(scope), _NO_STOPPERS)
+
+    async def freeze_by(
+        self, scope: FreezeScope, reviewer: Reviewer, reason: str
+    ) -> bool | Forbidden:
+        """Freeze a scope; False when it is frozen already.
+
+        Raises:
+            StoreUnavailable: when it is not known to be frozen.
+        """
+        forbidden = self.forbidden(scope, reviewer)
+        if forbidden is not None:
+            return forbidden
+        by, behalf = _who(reviewer, self._may_freeze(scope))
+        return await self.freeze(
+            scope, by, reason, on_behalf_of=behalf, gesture=reviewer.gesture
+        )
+
+    async def unfreeze_by(
+        self, scope: FreezeScope, reviewer: Reviewer, reason: str
+    ) -> bool | Forbidden:
+        """Lift a freeze and end an agent's pause; False when there was neither.
+
+        Raises:
+            StoreUnavailable: when it is not known to be lifted.
+        """
+        requirement = self._may_unfreeze(scope)
+        forbidden = _forbidden(reviewer, requirement, _NO_LIFTERS)
+        if forbidden is not None:
+            return forbidden
+        by, behalf = _who(reviewer, requirement)
+        return await self.unfreeze(
+            scope, by, reason, on_behalf_of=behalf, gesture=reviewer.gesture
+        )
+
+    def _may_freeze(self, scope: FreezeScope) -> Requirement:
+        return freeze_requirement(self._policy(), **_what(scope))
+
+    def _may_unfreeze(self, scope: FreezeScope) -> Requirement:
+        return unfreeze_requirement(self._policy(), **_what(scope))
+
+
+def _what(scope: FreezeScope) -> dict[str, str]:
+    return {} if scope.kind is ScopeKind.TENANT else {scope.kind.value: scope.name}
+
+
+def _forbidden(
+    reviewer: Reviewer, requirement: Requirement, unnamed: str
+) -> Forbidden | None:
+    if not any(role.users or role.usergroups for role in requirement.roles):
+        return Forbidden(reason=unnamed)
+    # No principals: the requester of a call may stop its agent at any time.
+    reason = ineligible_reason(reviewer, requirement, ())
+    return Forbidden(reason=reason) if reason else None
+
+
+def _who(reviewer: Reviewer, requirement: Requirement) -> tuple[str, str]:
+    """Return the actor and, if they need a delegated role, the people they act for."""
+    by = listed([reviewer.person])
+    # A person's own role comes first, even if others have delegated their queue to
+    # them.
+    if ineligible_reason(reviewer.with_(stands_in_for=()), requirement, ()) is None:
+        return by, ""
+    acting = standing_in(reviewer, requirement.roles, ())
+    return by, listed(other.person for other in acting.stands_in_for)
+
+
+RETRIED = "retried"
+"""Value of `StalledRun.announced` after a person retried the run."""
+
+_LIMIT = "limit"
+
+_NEWEST = 3
+"""Number of a run's newest approvals that are read to find an existing one."""
+
+
+async def run_event(
+    store: Store, keys: Keys, run: RunRef, name: EventName, **data: str
+) -> Event:
+    """Return an event about a run, addressed to the place of its request."""
+    facts = await store.threads.facts(keys, run.agent, run.thread)
+    origin = facts.origin
+    channel, thread_ts = (origin.channel, origin.thread_ts) if origin else ("", "")
+    return Event(
+        name=name,
+        tenant=keys.tenant,
+        agent=run.agent,
+        thread=run.thread,
+        channel=channel,
+        data={"channel": channel, "thread_ts": thread_ts, **data},
+    )
+
+
+async def stalled_event(
+    store: Store, keys: Keys, run: StalledRun, name: EventName
+) -> Event:
+    """Return an event about a failed run, addressed to the place of its request.
+
+    A run without a request in Slack is reported in its newest card's channel.
+    """
+    run_ref = RunRef(agent=run.agent, thread=run.thread)
+    event = await run_event(
+        store,
+        keys,
+        run_ref,
+        name,
+        outage=run.outage,
+        trouble=run.trouble,
+        since_ms=str(run.since_ms),
+        next_ms=str(run.next_ms),
+        until_ms=str(run.until_ms),
+        can_pass=str(int(run.can_pass)),
+    )
+    if not event.channel:
+        newest = await store.approvals.of_run(keys, run_ref, newest=_NEWEST)
+        # The channel of the sealed record: the stored place of a card is not protected.
+        for one in await store.approvals.load_each(one.id for one in newest):
+            channel = one.approval.channel  # oldest first
+            event = event.with_(channel=channel, data=event.data | {"channel": channel})
+    return event.with_(reason=run.reason)
+
+
+class RunService(PolicyService):
+    """The failed runs of a tenant."""
+
+    def __init__(
+        self, store: Store, policy: Callable[[], Policy], *, tenant: str = "default"
+    ) -> None:
+        super().__init__(store, policy, tenant=tenant)
+        self._agents = AgentService(store, policy, tenant=tenant)
+        self._freezes = ReviewerFreezes(store, policy, tenant=tenant)
+
+    async def all(self) -> list[StalledRun]:
+        """Return the waiting and parked runs, the longest failing first."""
+        found = await self._store.stalled.all(self._keys)
+        listed = [one for one in found if one.tenant == self._tenant and one.is_listed]
+        return sorted(listed, key=lambda one: one.since_ms)
+
+    async def find(self, run: str) -> StalledRun | None:
+        """Return a failed run; None if it continues or does not exist."""
+        keys = self._store.keys_of_run(run)
+        found = await self._store.stalled.find(keys, run) if keys else None
+        return found if found and found.tenant == self._tenant else None
+
+    async def counts(self) -> tuple[int, int]:
+        """Return the numbers of the tenant's waiting runs and parked runs."""
+        return await self._store.stalled.counts(self._keys)
+
+    async def forbidden(self, run: StalledRun, reviewer: Reviewer) -> Forbidden | None:
+        """Return why a person may not retry a run; None when they may.
+
+        Its requesters and the reviewers of its agent may.
+        """
+        outsider = no_member(reviewer)
+        if outsider is not None:
+            return Forbidden(reason=outsider)
+        facts = await self._store.threads.facts(self._keys, run.agent, run.thread)
+        asked = (*((facts.requester,) if facts.requester else ()), *facts.principals)
+        if is_among(reviewer.person, asked):
+            return None
+        scope = FreezeScope(kind=ScopeKind.AGENT, name=run.agent)
+        return self._freezes.forbidden(scope, reviewer)
+
+    async def retry(
+        self, run: StalledRun, by: str, gesture: Gesture = Gesture.API
+    ) -> bool:
+        """Retry a run now; False when it changed since it was read.
+
+        The time for its retries starts over. ``by`` and ``gesture`` are for the audit
+        log.
+
+        Raises:
+            StoreUnavailable: when it is not known to be retried.
+        """
+        stalled, keys = self._store.stalled, self._keys
+        now_ms = await self._store.conn.now_ms(keys.retry)
+        after = run.with_(
+            state=RunState.WAITING,
+            attempts=0,
+            retried_since_ms=now_ms,
+            at_ms=now_ms,
+            next_ms=now_ms,
+            until_ms=0,
+            announced=RETRIED if run.is_announced else run.announced,
+            jobs=run.jobs or (Job.to_resume(run.tenant, run.agent, run.thread),),
+        )
+        event = await self._event(run, EventName.RUN_RETRIED, by, gesture)
+        return await stalled.change(
+            self._keys,
+            run.id,
+            run,
+            after,
+            again=after.jobs,
+            # A person allows it beyond the limit, which restarts from zero.
+            forgotten=HALTED if run.trouble == _LIMIT else "",
+            events=[event],
+        )
+
+    async def drop(
+        self, run: StalledRun, by: str, gesture: Gesture = Gesture.API
+    ) -> bool:
+        """End a run and its calls unexecuted; False when it changed since it was read.
+
+        A new message in its thread starts a new run.
+
+        Raises:
+            StoreUnavailable: when it is not known to be dropped.
+            ThreadUnavailable: while a worker runs the thread.
+        """
+        keys = self._keys
+        place = (keys, run.agent, run.thread)
+        run_ref = RunRef(agent=run.agent, thread=run.thread)
+        # Under the lease: otherwise a worker that is retrying the run could write its
+        # failure, or an approval, after the drop.
+        async with self._store.threads.lease(*place):
+            event = await self._event(run, EventName.RUN_DROPPED, by, gesture)
+            is_dropped = await self._store.stalled.change(
+                keys,
+                run.id,
+                run,
+                None,
+                undone=run.jobs,
+                is_dropped=True,
+                events=[event],
+            )
+            # Only if this call dropped it: otherwise the record may be a new one.
+            if is_dropped:
+                await self._agents.supersede_run(run_ref)
+                await self._store.threads.end_run(*place)
+        return is_dropped
+
+    async def _event(
+        self, run: StalledRun, name: EventName, by: str, gesture: Gesture
+    ) -> Event:
+        event = await stalled_event(self._store, self._keys, run, name)
+        data = {**event.data, "gesture": gesture.value}
+        return event.with_(actor=by, data=data)
+
+    async def dead_letters(self) -> list[DeadLetter]:
+        """Return the tenant's corrupt jobs; they do not name their agents."""
+        return await self._store.queue(self._keys).dead_letters()
+
+    async def forget(self, letter: DeadLetter) -> None:
+        """Remove a corrupt job."""
+        await self._store.queue(self._keys).forget(letter)

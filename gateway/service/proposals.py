@@ -1,11 +1,16 @@
-"""Build the verdicts, approvals and events of a turn from its evaluated calls; pure."""
+"""Build the verdicts, approvals and events of a turn from its evaluated calls; pure.
+
+A denial is a message for the model. Rate limits are checked before people are asked.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from keyturn.gateway.approvals import timing
 from keyturn.gateway.approvals.decision_context import listed
@@ -35,7 +40,9 @@ from keyturn.gateway.approvals.standing import event_data, use_event, used
 from keyturn.gateway.errors import BadJson
 from keyturn.gateway.policy.evaluate import Evaluation
 from keyturn.gateway.policy.fields import is_channel
+from keyturn.gateway.policy.rules import Policy, Protection
 from keyturn.gateway.protocol import business_state, digest
+from keyturn.gateway.protocol.questions import NOT_OUTERMOST, problem_of
 from keyturn.gateway.protocol.records import Person, Tier
 from keyturn.gateway.protocol.strict_json import MAX_BYTES, JsonObject, accept_object
 from keyturn.gateway.protocol.wire import (
@@ -46,61 +53,9 @@ from keyturn.gateway.protocol.wire import (
     VerdictKind,
     args_hash,
 )
-from keyturn.gateway.service import denials
+from keyturn.gateway.store.agent_load import AgentLoad, Rejection, Wanted, fingerprint
+from keyturn.gateway.store.freezes import Freeze, names_of, paused
 from keyturn.gateway.store.threads import ThreadFacts
-
-# Build approvals that open authorized, by policy or by a standing approval.
-#
-# Pure. Their agent does not wait: the calls may start at once, lapse if the agent does
-# not start them, and need no reviewer when they fail.
-
-
-@dataclass(frozen=True)
-class Opened:
-    """An approval that opens authorized.
-
-    ``standing`` is the standing approval that authorizes it, with its new uses, and
-    ``events`` are the events of these uses.
-    """
-
-    approval: Approval
-    standing: Approval | None = None
-    events: tuple[Event, ...] = ()
-
-
-def cleared(approval: Approval) -> Approval:
-    """Return an approval whose calls are authorized as it opens.
-
-    The agent handles a failure: people are notified and have nothing to decide.
-    """
-    items = [
-        item.with_(state=advance(item.state, Transition.CLEAR), asks_on_failure=False)
-        for item in approval.items
-    ]
-    ages = (item.authorization_ms for item in items)
-    lifetime_ms = timing.authorization_ms(*ages)
-    return approval.replacing(*items, ttl_ms=lifetime_ms, waiting=Waiting())
-
-
-def covered(
-    approval: Approval, standing: Approval, amounts: Sequence[int], now_ms: int
-) -> Opened:
-    """Return an approval whose calls a standing approval authorizes as it opens.
-
-    Args:
-        approval: the new record.
-        standing: the standing approval that covers its calls, as it was read.
-        amounts: the amount of each call that counts towards its total, in millionths.
-        now_ms: the store's clock.
-    """
-    items: list[Item] = []
-    events: list[Event] = []
-    # One after the other: the event of each use contains the rest that it left.
-    for item, amount in zip(approval.items, amounts, strict=True):
-        standing, cover = used(standing, item.id, amount, now_ms)
-        items.append(item.with_(cover=cover))
-        events.append(use_event(standing, item.id, cover))
-    return Opened(cleared(approval.replacing(*items)), standing, tuple(events))
 
 
 def opened_events(approval: Approval) -> list[Event]:
@@ -143,8 +98,8 @@ _TABLE_CHARS, _NUMBER_CHARS = 5_000, 5
 
 NO_DOCUMENT = (
     f"A call has to be strict JSON of at most {MAX_BYTES // 1024} KiB. This one is "
-    "not, so it did not run and nobody was asked. Pass less, or say where the content "
-    "is, such as the name of a file."
+    "not, so it did not run and no person was asked. Pass less, or pass the place of "
+    "the content, such as the name of a file."
 )
 """The model's text for a call without a document."""
 
@@ -284,20 +239,24 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
             approvals.append(approval.with_(recent_requests=nth))
             positions += chosen
             nth += len(chosen)
-    opened = [_authorized(rows, source) for rows in authorized.values()]
-    approvals += [one.approval for one in opened]
-    positions += [row for rows in authorized.values() for row in rows]
+    uses: list[Event] = []
+    standing: list[Approval] = []
+    for rows in authorized.values():
+        approval, covering, of_uses = _authorized(rows, source)
+        approvals.append(approval)
+        standing += [covering] if covering else []
+        uses += of_uses
+        positions += rows
     items = [item for approval in approvals for item in approval.items]
     # A card keeps the order of its rows, so the n-th item belongs to the n-th row.
     for (position, one, _), item in zip(positions, items, strict=True):
         verdicts[position] = _recorded(one, item)
     events += [event for approval in approvals for event in opened_events(approval)]
-    events += [event for one in opened for event in one.events]
     return Proposal(
         verdicts=tuple(verdicts[position] for position in range(len(evaluated))),
         approvals=tuple(approvals),
-        events=tuple(events),
-        standing=tuple(one.standing for one in opened if one.standing),
+        events=(*events, *uses),
+        standing=tuple(standing),
     )
 
 
@@ -442,13 +401,33 @@ def _authorized_with(one: EvaluatedCall) -> tuple[str, int] | None:
     return evaluation.channel, evaluation.authorization_ms
 
 
-def _authorized(rows: _Rows, source: Source) -> Opened:
+def _authorized(
+    rows: _Rows, source: Source
+) -> tuple[Approval, Approval | None, list[Event]]:
+    """Return an approval that opens authorized, by the policy or a standing approval.
+
+    Its calls may start at once, lapse if the agent does not start them, and need no
+    reviewer when they fail: the agent handles a failure.
+
+    Returns:
+        The approval, the standing approval with its new uses, and their events.
+    """
     _, first, _ = rows[0]
     approval = _approval(first.evaluation.channel, rows, source)
-    if first.standing is None:
-        return Opened(cleared(approval))
-    amounts = [one.amount_micro for _, one, _ in rows]
-    return covered(approval, first.standing, amounts, source.now_ms)
+    standing = first.standing
+    items: list[Item] = []
+    events: list[Event] = []
+    # One after the other: the event of each use contains the rest that it left.
+    for item, (_, one, _) in zip(approval.items, rows, strict=True):
+        cover = None
+        if standing is not None:
+            standing, cover = used(standing, item.id, one.amount_micro, source.now_ms)
+            events.append(use_event(standing, item.id, cover))
+        state = advance(item.state, Transition.CLEAR)
+        items.append(item.with_(state=state, asks_on_failure=False, cover=cover))
+    lifetime_ms = timing.authorization_ms(*(one.authorization_ms for one in items))
+    opened = approval.replacing(*items, ttl_ms=lifetime_ms, waiting=Waiting())
+    return opened, standing, events
 
 
 def _waiting(evaluations: Sequence[Evaluation]) -> Waiting:
@@ -517,12 +496,13 @@ def _verdict(one: EvaluatedCall, kind: VerdictKind, reason: str = "") -> Verdict
         tool=one.call.tool,
         tool_call_id=one.call.tool_call_id,
         tier=tier,
-        args_hash=_args_hash(one.call),
+        args_hash=hash_of(one.call),
         reason=reason,
     )
 
 
-def _args_hash(call: ProposedCall) -> str:
+def hash_of(call: ProposedCall) -> str:
+    """Return the hash of a call's arguments; "" if they are not strict JSON."""
     try:
         return args_hash(call.args)
     except BadJson:
@@ -547,5 +527,137 @@ def _event(
 def _refused(one: EvaluatedCall, source: Source, reason: str) -> Event:
     if one.is_returned:
         # The sentence for the model quotes arguments; an event must not contain them.
-        return _event(one, source, EventName.CALL_RETURNED, denials.MISFIT)
+        return _event(one, source, EventName.CALL_RETURNED, MISFIT)
     return _event(one, source, EventName.CALL_DENIED, reason)
+
+
+NAMELESS = (
+    "This call names no tool, so it did not run. If it is still needed, make it again "
+    "with the tool's name."
+)
+
+MISFIT = (
+    "The arguments do not fit the tool or may be cut off, or there is no such tool."
+)
+"""Text for cards and the audit log; only the model gets the exact problem."""
+
+
+def refusal_of(
+    load: AgentLoad, policy: Policy, ref: TurnRef, call: ProposedCall
+) -> str:
+    """Return why a call is refused regardless of its tier, for the model; else ""."""
+    if not call.tool:
+        return NAMELESS
+    if call.is_question and ref.nested_in is not None:
+        return NOT_OUTERMOST
+    try:
+        found = denial(load, policy.protect, ref.agent, call.tool, call.args)
+        return found or (problem_of(call.args) if call.is_question else "")
+    except BadJson:
+        return ""  # refused with a sentence when its document is made
+
+
+def wanted_of(calls: Iterable[ProposedCall], effects: Iterable[str]) -> Wanted:
+    """Return the facts to read for an evaluation of calls with these effects."""
+    tools: list[str] = []
+    known: list[str] = []
+    for call in calls:
+        tools.append(call.tool)
+        # Arguments that are not strict JSON are refused anyway.
+        with suppress(BadJson):
+            known.append(fingerprint(call.tool, call.args))
+    return Wanted(effects=[*effects], tools=tools, calls=known)
+
+
+def denial(
+    load: AgentLoad, protect: Protection, agent: str, tool: str, args: JsonObject
+) -> str:
+    """Return why a freeze, a pause or a rejection refuses a call; "" if none does.
+
+    Args:
+        load: state of the agent.
+        protect: limits on the agent's requests.
+        agent: its name.
+        tool: the tool's name.
+        args: strict JSON.
+    """
+    # A freeze first: its sentence has more details than that of a pause.
+    freeze = freeze_of(load, agent, tool) or load.frozen.get(paused(agent))
+    if freeze is not None:
+        return freeze_message(freeze)
+    rejection = load.rejected.get(fingerprint(tool, args))
+    # `<=`: with 1 the very next turn is refused, with 0 none is.
+    if rejection and rejection.turns_ago <= protect.same_rejected_within:
+        return _repeated(rejection)
+    return ""
+
+
+def freeze_of(load: AgentLoad, agent: str, tool: str) -> Freeze | None:
+    """Return the freeze that stops this tool of an agent; a pause is not a freeze."""
+    found = (load.frozen.get(name) for name in names_of(agent, tool))
+    return next((freeze for freeze in found if freeze is not None), None)
+
+
+def over_limit(load: AgentLoad, protect: Protection, held: int) -> str:
+    """Return why an agent may not ask people for one call more; "" when it may.
+
+    Args:
+        load: state of the agent.
+        protect: limits on the agent's requests.
+        held: number of calls of this turn that wait already.
+    """
+    # `>=`, because the evaluated call would be one more.
+    if load.waiting + held >= protect.pending_per_agent:
+        return (
+            f"{load.waiting + held} of your calls wait for a person already, which "
+            "reaches the limit. Slow down: wait for answers before you ask for more."
+        )
+    if load.requests_10m + held >= protect.requests_per_10m:
+        return (
+            f"You asked people for {load.requests_10m + held} calls within 10 minutes, "
+            "which reaches the limit. Slow down, and ask again later."
+        )
+    return ""
+
+
+def freeze_message(freeze: Freeze) -> str:
+    """Return the sentence about a freeze or a pause, for the model."""
+    reason = freeze.reason.rstrip(". ") or "no reason was given"
+    if freeze.is_pause:
+        return (
+            f"You are paused: {reason}. None of your calls is put to people until "
+            "you are unfrozen. Stop, and tell your user."
+        )
+    return (
+        f"{_named(freeze)} is frozen by {freeze.by}: {reason}. It does not run until "
+        "it is unfrozen. Do not try again; tell your user."
+    )
+
+
+@lru_cache(maxsize=256)
+def freeze_names(agent: str, tools: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of the freezes that must be absent while these calls open."""
+    # A turn without calls that may run cannot be stopped by a freeze.
+    return (*names_of(agent, *tools), paused(agent)) if tools else ()
+
+
+def cannot_start_message(freeze: Freeze) -> str:
+    """Return the sentence about a freeze, for a reviewer who wants to approve."""
+    return (
+        f"{_named(freeze)} is frozen, so this could not start, and nothing was "
+        "recorded. Try again once it is unfrozen."
+    )
+
+
+def _named(freeze: Freeze) -> str:
+    return f"The {freeze.scope}" if freeze.scope.name else "Everything"
+
+
+def _repeated(rejection: Rejection) -> str:
+    reason = rejection.reason.strip()
+    because = f" and said: {reason!r}" if reason else " without a reason"
+    return (
+        f"{rejection.by} rejected exactly this call earlier in this conversation"
+        f"{because}. It did not run and was not put to people again. Change what was "
+        "wrong with it, or go on without it."
+    )

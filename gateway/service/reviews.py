@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Awaitable, Callable
 from typing import cast
 
 from keyturn.gateway.approvals import deadline_changes, inquiring
@@ -38,7 +36,7 @@ from keyturn.gateway.policy.on_call import (
 from keyturn.gateway.policy.rules import BatchRule, Policy
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.service.audit_reading import LiveMetrics, StatisticsService
+from keyturn.gateway.service.audit_reading import LiveMetrics
 from keyturn.gateway.service.call_evaluation import (
     depends_on_others,
     evaluate_decision,
@@ -46,10 +44,9 @@ from keyturn.gateway.service.call_evaluation import (
     shown_as,
 )
 from keyturn.gateway.service.deciding import DecisionService, Voters
-from keyturn.gateway.service.freezing import FreezeService, ReviewerFreezes
+from keyturn.gateway.service.freezing import ReviewerFreezes, RunService
 from keyturn.gateway.service.quality_checks import SeededDefectService, SpotCheckService
 from keyturn.gateway.service.queue import MAX_QUEUE, DelegationService, ReviewQueue
-from keyturn.gateway.service.runs import RunService
 from keyturn.gateway.service.standing import StandingService
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store.atomic_write import Loaded, Write
@@ -69,19 +66,15 @@ class ReviewService(PolicyService):
     ) -> None:
         super().__init__(store, policy, tenant=tenant)
         self.store = store
-        self.reach = Reach(policy)
         self.queue = ReviewQueue(store, tenant=tenant)
         self._shown_by = ""
         self.decisions = DecisionService(store, policy, tenant=tenant)
-        self.freezes = FreezeService(store, tenant=tenant)
-        self.reviewer_freezes = ReviewerFreezes(store, policy, tenant=tenant)
-        self.statistics = StatisticsService(store, tenant=tenant)
-        self.live_metrics = LiveMetrics(store, policy, tenant=tenant)
+        self.freezes = ReviewerFreezes(store, policy, tenant=tenant)
+        self.statistics = LiveMetrics(store, policy, tenant=tenant)
         self.seeded_defects = SeededDefectService(store, policy, tenant=tenant)
         self.spot_checks = SpotCheckService(store, policy, tenant=tenant)
         self.runs = RunService(store, policy, tenant=tenant)
         self.delegations = DelegationService(store, tenant=tenant)
-        self.collected_cards = CollectedCardService(store, policy, tenant=tenant)
         self.standing = StandingService(store, policy, tenant=tenant)
 
     @property
@@ -104,7 +97,7 @@ class ReviewService(PolicyService):
         """
         loaded = await self.store.approvals.load(approval_id)
         if loaded is None:
-            return await self.collected_cards.read(approval_id)
+            return await self.read_collected(approval_id)
         return loaded if loaded.approval.tenant == self._tenant else None
 
     async def decide(
@@ -167,7 +160,8 @@ class ReviewService(PolicyService):
             CorruptRecord: when a record is corrupt.
         """
         of_members = is_collected(shown)
-        versions = await self.collected_cards.versions(shown.id) if of_members else {}
+        members, _ = await self._members(shown.id) if of_members else ([], 0)
+        versions = {one.approval.id: one.approval.version for one in members}
         gesture = Gesture.on_card(shown, click, partition, versions)
         return await self.decisions.decide(
             gesture, reviewer, voters=voters, seen=None if of_members else seen
@@ -236,8 +230,7 @@ class ReviewService(PolicyService):
 
     async def was_asked(self, message_key: str) -> bool:
         """Return whether a message was queued for an agent."""
-        threads = self._store.threads
-        return await threads.was_asked(self._keys, message_key)
+        return await self._store.threads.was_asked(self._keys, message_key)
 
     async def extend(self, approval_id: str, reviewer: Reviewer) -> Change | Refusal:
         """Extend the deadline; see `deadline_changes.extend`.
@@ -297,25 +290,18 @@ class ReviewService(PolicyService):
         named = (group for role in rules.everybody() for group in role.usergroups)
         return frozenset({*named, *pinned})
 
-    async def waiting(self, limit: int = MAX_QUEUE) -> list[Loaded]:
-        """Return approvals with an item that waits for a person, soonest due first.
-
-        At most ``limit`` are read, which bounds the cost of a long queue.
-        """
-        return [loaded async for loaded in self.queue.waiting(limit)]
-
     async def as_of_now(self, loaded: Loaded) -> Loaded:
         """Return an approval for display, with its current requirements."""
         policy = self._policy()
         evaluated = await evaluate_waiting(self.store, policy, loaded.approval)
         shown = shown_as(loaded.approval, evaluated)
-        return self.reach.resolved(Loaded(shown, loaded.now_ms))
+        return self._with_reach(Loaded(shown, loaded.now_ms))
 
     async def read_as_of_now(self, approval_id: str) -> Loaded | None:
         """Return the result of `read` for display; never decide on this record."""
         loaded = await self.read(approval_id)
         if loaded is not None and is_collected(loaded.approval):
-            return await self.collected_cards.read(approval_id, self.as_of_now)
+            return await self.read_collected(approval_id, self.as_of_now)
         return None if loaded is None else await self.as_of_now(loaded)
 
     async def reevaluated_waiting(self) -> list[Loaded]:
@@ -359,11 +345,9 @@ class ReviewService(PolicyService):
         )
         return evaluated.policy_now if evaluated else None
 
+    # Collected cards: the records of their members, and the rules for collecting.
 
-class CollectedCardService(PolicyService):
-    """The records of collected cards by id, and the policy's rules for collecting."""
-
-    def rule(self, approval: Approval) -> BatchRule | None:
+    def collecting_rule(self, approval: Approval) -> BatchRule | None:
         """Return the rule that lets a single call share a card, or None.
 
         A rule by task needs a call with a task.
@@ -373,11 +357,11 @@ class CollectedCardService(PolicyService):
         is_without = rule is not None and rule.by == "task" and not approval.task
         return None if is_without else rule
 
-    def is_used(self) -> bool:
+    def collects(self) -> bool:
         """Return whether the policy has any rule for shared cards."""
         return any(rule.batch for _, rule in self._policy().tool_rules())
 
-    async def read(
+    async def read_collected(
         self, card: str, shown: Callable[[Loaded], Awaitable[Loaded]] | None = None
     ) -> Loaded | None:
         """Return the record of a collected card; None for any other id.
@@ -394,16 +378,11 @@ class CollectedCardService(PolicyService):
         shows = [one.approval for one in seen]
         return Loaded(collected(card, shows, left=left), now_ms)
 
-    async def read_short(self, short: str) -> list[Loaded]:
+    async def read_collected_short(self, short: str) -> list[Loaded]:
         """Return the records of the tenant's collected cards with a short id."""
         ids = await self._store.approvals.with_short_id(self._keys, short)
-        found = [await self.read(one) for one in ids]
+        found = [await self.read_collected(one) for one in ids]
         return [one for one in found if one is not None]
-
-    async def versions(self, card: str) -> dict[str, int]:
-        """Return the versions of the approvals that a card shows, by id."""
-        members, _ = await self._members(card)
-        return {one.approval.id: one.approval.version for one in members}
 
     async def _members(self, card: str) -> tuple[list[Loaded], int]:
         keys = self._store.keys_of_approval(card)
@@ -422,21 +401,15 @@ class CollectedCardService(PolicyService):
                 found.append(loaded)
         return found, left + len(members) - len(found)
 
+    # The people to notify now, by on-call rotations and quiet hours of the policy.
+    #
+    # Computed whenever an approval is read for display, and never stored: it affects
+    # notifications only, not the right to decide.
 
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """The people to notify now, by on-call rotations and quiet hours of the policy.
-
-    Computed whenever an approval is read for display, and never stored: it affects
-    notifications only, not the right to decide.
-    """
-
-    policy: Callable[[], Policy]
-
-    def resolved(self, loaded: Loaded) -> Loaded:
+    def _with_reach(self, loaded: Loaded) -> Loaded:
         """Return an approval whose roles name the people to notify now."""
         approval, now_ms = loaded.approval, loaded.now_ms
-        policy = self.policy()
+        policy = self._policy()
         rules = policy.roles
         turns = {
             name: _has_turn(policy, name, now_ms)
@@ -458,23 +431,19 @@ class Reach:
 
         return Loaded(approval.with_roles(asked), now_ms)
 
-    def changed_ms(self, now_ms: int) -> int:
+    def reach_changed_ms(self, now_ms: int) -> int:
         """Return the last change of the people to notify, in ms; 0 without one.
 
         This is the last end of quiet hours, or the last begin of a rotation's turn.
         """
-        moments = self._changes(utc(now_ms))
-        return max((int(one.timestamp() * 1000) for one in moments), default=0)
-
-    def _changes(self, now: datetime) -> Iterator[datetime]:
-        policy = self.policy()
-        for rule in policy.roles.values():
-            if rule.quiet is not None:
-                yield last_end(rule.quiet, now)
+        policy, now = self._policy(), utc(now_ms)
+        moments = [
+            last_end(rule.quiet, now) for rule in policy.roles.values() if rule.quiet
+        ]
         for rotation in policy.on_call.values():
             turn = turn_at(rotation, now)
-            if turn is not None:
-                yield rotation.begin(turn)
+            moments += [] if turn is None else [rotation.begin(turn)]
+        return max((int(one.timestamp() * 1000) for one in moments), default=0)
 
 
 def _has_turn(policy: Policy, rotation: str, now_ms: int) -> tuple[str, ...]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from keyturn.gateway.approvals.decisions import Forbidden, Reviewer
 from keyturn.gateway.approvals.permission import denial_reason
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.precedents import PrecedentKind
 from keyturn.gateway.approvals.quorum import is_among, stricter
 from keyturn.gateway.approvals.record import Approval, Context, Item, item_id
@@ -52,7 +53,7 @@ from keyturn.gateway.policy.standing import (
 )
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import ItemState, Person, Tier, Verb
-from keyturn.gateway.service.precedents import TurnPrecedents
+from keyturn.gateway.service.call_evaluation import TurnPrecedents
 from keyturn.gateway.service.proposals import EvaluatedCall, opened_event
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store import keys as store_keys
@@ -97,12 +98,46 @@ async def covered(
     if not wanted:
         return found
     found_now = await read_in_force(store, keys, policy)
-    standing = {one.approval.id: one.approval for one in found_now}
-    chosen = _Chosen(same, load, standing)
-    return [
-        chosen.cover(position, one) if position in wanted else one
-        for position, one in enumerate(found)
-    ]
+    read = {one.approval.id: one.approval for one in found_now}
+    left, effects = dict(read), set[str]()
+    # One after the other, because each use leaves less for the next.
+    for position in sorted(wanted):
+        one = found[position]
+        past = same.past(position, load)
+        # A repetition of a rejected or executed call needs people again.
+        is_known = past is None or any(map(past.of_kind, PrecedentKind))
+        is_first = not is_known and one.effect not in effects
+        allowed = {
+            name: standing
+            for name, standing in left.items()
+            if is_first or repeats_are_meant(policy, bounds_of(standing))
+        }
+        name, amount = _first_covering(allowed, load, agent, one)
+        if name:
+            left[name], _ = used(left[name], "", amount, load.now_ms)
+            effects.add(one.effect)
+            found[position] = replace(one, standing=read[name], amount_micro=amount)
+    return found
+
+
+def _first_covering(
+    allowed: Mapping[str, Approval], load: AgentLoad, agent: str, one: EvaluatedCall
+) -> tuple[str, int]:
+    """Return the first standing approval that covers a call, and the amount; or ""."""
+    thread = load.thread
+    asked = (thread.requester,) if thread.requester else ()
+    call = Wanted(
+        agent=agent,
+        tool=one.call.tool,
+        args=one.call.args,
+        evaluation=one.evaluation,
+        principals=(*asked, *thread.principals),
+    )
+    for name, standing in allowed.items():
+        amount = covered_amount(standing, call, now_ms=load.now_ms)
+        if amount is not None:
+            return name, amount
+    return "", 0
 
 
 async def standing_of(store: Store, item: Item) -> Approval | None:
@@ -143,58 +178,6 @@ async def read_in_force(store: Store, keys: Keys, policy: Policy) -> list[Loaded
         else:
             found.append(loaded)
     return found
-
-
-class _Chosen:
-    """Chooses standing approvals call by call, counting the uses of earlier calls."""
-
-    def __init__(
-        self, same: TurnPrecedents, load: AgentLoad, standing: dict[str, Approval]
-    ) -> None:
-        self._same = same
-        self._load = load
-        self._read = standing
-        self._left = dict(standing)
-        self._effects = set[str]()
-
-    def cover(self, position: int, one: EvaluatedCall) -> EvaluatedCall:
-        """Return a call with the first standing approval that covers it, if any."""
-        is_first = self._is_first(position, one.effect)
-        for standing_id, standing in self._left.items():
-            is_allowed = is_first or repeats_are_meant(
-                self._same.policy, bounds_of(standing)
-            )
-            amount = self._amount(standing, one) if is_allowed else None
-            if amount is not None:
-                after, _ = used(standing, "", amount, self._load.now_ms)
-                self._left[standing_id] = after
-                self._effects.add(one.effect)
-                read = self._read[standing_id]
-                return replace(one, standing=read, amount_micro=amount)
-        return one
-
-    def _is_first(self, position: int, effect: str) -> bool:
-        """Return whether no earlier call, decided or in this turn, has the same effect.
-
-        A repetition of a rejected or executed call needs people again.
-        """
-        is_known = any(
-            self._same.has_precedent(position, self._load, kind)
-            for kind in PrecedentKind
-        )
-        return not is_known and effect not in self._effects
-
-    def _amount(self, standing: Approval, one: EvaluatedCall) -> int | None:
-        thread = self._load.thread
-        asked = (thread.requester,) if thread.requester else ()
-        call = Wanted(
-            agent=self._same.turn.ref.agent,
-            tool=one.call.tool,
-            args=one.call.args,
-            evaluation=one.evaluation,
-            principals=(*asked, *thread.principals),
-        )
-        return covered_amount(standing, call, now_ms=self._load.now_ms)
 
 
 async def rejection_of(
@@ -340,9 +323,7 @@ class StandingService(PolicyService):
             until_ms=now_ms + int(chosen.lasting.total_seconds() * 1000),
             source=item.id,
         )
-        decision = evaluate_standing(
-            self._policy(), bounds, opened_by=self._policy().digest, opened_ms=now_ms
-        )
+        decision = self._decision(bounds, now_ms)
         if decision.tier is Tier.DENY:
             return " ".join(decision.reasons)
         return bounds
@@ -420,7 +401,7 @@ class StandingService(PolicyService):
         """
         found = still_given(standing, people)
         if found is False:
-            await self._end(standing.id, ROLE_LOST)
+            await end_standing(self._store, self._keys, standing.id, ROLE_LOST)
         elif found:
             await self._store.standing.confirm(
                 self._keys, standing.id, asked_ms=asked_ms
@@ -458,8 +439,11 @@ class StandingService(PolicyService):
             return forbidden
         return await end_standing(self._store, self._keys, approval_id, REVOKED, by=by)
 
-    async def _end(self, approval_id: str, reason: str) -> None:
-        await end_standing(self._store, self._keys, approval_id, reason)
+    def _decision(self, bounds: Bounds, now_ms: int) -> PolicyDecision:
+        policy = self._policy()
+        return evaluate_standing(
+            policy, bounds, opened_by=policy.digest, opened_ms=now_ms
+        )
 
     def _record(
         self,
@@ -469,10 +453,7 @@ class StandingService(PolicyService):
         by: Reviewer,
         now_ms: int,
     ) -> Approval:
-        policy = self._policy()
-        decision = evaluate_standing(
-            policy, bounds, opened_by=policy.digest, opened_ms=now_ms
-        )
+        decision = self._decision(bounds, now_ms)
         # Also the approvers of the call at hand: a rule may have required them.
         requirement = stricter(source.requirement, decision.requirement)
         approval_id = store_keys.approval_id(self._keys.tenant, secrets.token_hex(16))
@@ -506,7 +487,7 @@ class StandingService(PolicyService):
             channel=decision.channel,
             ttl_ms=max(1, min(decision.ttl_ms, bounds.until_ms - now_ms)),
             principals=approval.principals,
-            policy_digest=policy.digest,
+            policy_digest=self._policy().digest,
             items=(item,),
         )
 

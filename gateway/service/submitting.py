@@ -2,55 +2,57 @@
 
 Reading, evaluation and writing are separate steps. The write checks again every input
 that can change in between; if one has changed, the turn is evaluated again.
+
+A turn is evaluated once. A process that takes the turn over may submit it again. Then
+its stored verdicts count; a freeze or another policy can revoke auto-approved calls.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import cast
+from typing import TypeVar, cast
 
 from keyturn.gateway.approvals.precedents import DAY_MS
 from keyturn.gateway.approvals.private_text import with_hidden_words
-from keyturn.gateway.approvals.record import Approval
-from keyturn.gateway.errors import BadJson, StoreUnavailable
-from keyturn.gateway.policy.effective_rules import EffectiveRules
-from keyturn.gateway.policy.evaluate import Evaluation, evaluate
+from keyturn.gateway.approvals.record import Approval, approval_of
+from keyturn.gateway.errors import BadJson, CorruptRecord, RefReused, StoreUnavailable
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.questions import Answered
-from keyturn.gateway.protocol.records import RunRef, Tier
+from keyturn.gateway.protocol.records import Record, RunRef, Tier
 from keyturn.gateway.protocol.strict_json import MAX_BYTES, JsonObject, parse_object
 from keyturn.gateway.protocol.wire import (
     ProposedCall,
     Turn,
+    TurnRef,
     Verdict,
     VerdictKind,
     check_texts,
 )
 from keyturn.gateway.protocol.work import aside
-from keyturn.gateway.service import denials, quality_checks
-from keyturn.gateway.service.precedents import CallUsage, TurnPrecedents, usage_of
+from keyturn.gateway.service import quality_checks
+from keyturn.gateway.service.call_evaluation import CallUsage, TurnPrecedents, usage_of
 from keyturn.gateway.service.proposals import (
     EvaluatedCall,
     Proposal,
     Source,
     context_of,
+    freeze_message,
+    freeze_names,
+    freeze_of,
+    hash_of,
     propose,
+    wanted_of,
 )
 from keyturn.gateway.service.standing import covered
-from keyturn.gateway.service.stored_verdicts import (
-    StoredVerdicts,
-    read_verdicts,
-    recheck_verdict,
-    totals_with,
-)
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.service.turn_evaluation import (
     TurnTriage,
+    always_auto,
     call_facts,
     evaluate_call,
     evaluated_calls,
@@ -60,109 +62,26 @@ from keyturn.gateway.service.turn_evaluation import (
 )
 from keyturn.gateway.store.agent_load import AgentLoad
 from keyturn.gateway.store.atomic_write import Loaded
+from keyturn.gateway.store.encryption import decrypted, encrypted, packed, unpacked
+from keyturn.gateway.store.erasing import turn_key_of
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.precedents import Known
 from keyturn.gateway.store.run_list import Listed
+from keyturn.gateway.store.sealing import Sealed, Sealing
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.threads import ThreadFacts
 from keyturn.gateway.store.turn_opener import Preconditions
-from keyturn.gateway.store.windows import Use
+from keyturn.gateway.store.windows import Use, use_of
 from keyturn.gateway.triage.asking import Triage
+from keyturn.gateway.trust.seals import SEAL_BYTES
 
-# Recognise turns whose every call runs by the policy alone, and open them unread.
-#
-# The verdicts on such a turn depend neither on its arguments, nor on the time, nor on
-# earlier calls. So nothing is read before it opens, which saves a round trip. A freeze,
-# a pause, a rejection or an earlier submission of the turn would stop a call anyway.
-# The step that opens the turn checks for them. If there is one, nothing is written, and
-# the turn is evaluated like any other.
-
-
-def always_auto(policy: Policy, turn: Turn) -> list[Evaluation] | None:
-    """Return the evaluation of each call; None unless all of them always run."""
-    # The draw of a spot check differs each time.
-    if policy.spot_checks is not None or not all(map(_is_plain, turn.calls)):
-        return None
-    found = [_always(policy, turn.ref.agent, call.tool) for call in turn.calls]
-    always = [one for one in found if one is not None]
-    return always if len(always) == len(found) else None
-
-
-def _is_plain(call: ProposedCall) -> bool:
-    """Return whether only the policy decides a call."""
-    return bool(call.tool) and not (call.hint or call.problem or call.is_question)
-
-
-def _always(policy: Policy, agent: str, tool: str) -> Evaluation | None:
-    """Return the evaluation of every call of a tool; None when calls may differ."""
-    rules = EffectiveRules(policy, agent, tool)
-    tier, _ = rules.tier()
-    may_differ = (
-        tier is not Tier.AUTO
-        or rules.raising()
-        or rules.first.args_schema is not None
-        or rules.triage(tier) is not None
-        or any(window.covers(tool) for window in policy.windows.values())
-    )
-    return None if may_differ else evaluate(policy, agent=agent, tool=tool, args={})
-
-
-@dataclass(frozen=True)
-class EvaluatedTurn:
-    """A turn, the usage of its calls, and its result.
-
-    ``is_unread`` is True if it was evaluated without the state of its agent.
-    """
-
-    same: TurnPrecedents
-    known: Sequence[Known]
-    usage: Sequence[CallUsage]
-    proposal: Proposal
-    now_ms: int = 0
-    is_unread: bool = False
-
-    def preconditions(self) -> Preconditions:
-        """Return the facts that must not change while the turn opens."""
-        turn, verdicts = self.same.turn, self.proposal.verdicts
-        requests = [use for one in self.usage for use in one.requests]
-        protect = self.same.policy.protect
-        return Preconditions(
-            names=denials.freeze_names(turn.ref.agent, self._open_tools()),
-            waiting=protect.pending_per_agent,
-            requests_10m=protect.requests_per_10m,
-            held={
-                verdict.item_id: one.uses
-                for verdict, one in zip(verdicts, self.usage, strict=True)
-                if verdict.item_id
-            },
-            counted=[*self._uses(lambda one: one.runs_unclaimed), *requests],
-            refused=self._uses(lambda one: one.kind is VerdictKind.DENY),
-            reserved=[use for one in self.usage for use in one.reserved],
-            run_ref=turn.ref.run_ref,
-            auto_runs=self.same.auto_runs(verdicts),
-            known=self.known,
-            standing=self.proposal.standing,
-            now_ms=self.now_ms,
-            not_rejected=denials.wanted_of(turn.calls, ()).calls
-            if self.is_unread
-            else (),
-        )
-
-    def _open_tools(self) -> tuple[str, ...]:
-        verdicts = self.proposal.verdicts
-        return tuple([one.tool for one in verdicts if one.kind is not VerdictKind.DENY])
-
-    def _uses(self, of: Callable[[Verdict], bool]) -> list[Use]:
-        pairs = zip(self.proposal.verdicts, self.usage, strict=True)
-        return [use for verdict, one in pairs if of(verdict) for use in one.uses]
-
+T = TypeVar("T")
 
 # An attempt fails if another turn, freeze or reservation came in between. Many agents
 # of one tenant may submit at once; a claim has fewer rivals.
 _ATTEMPTS = 64
 
 _NO_FACTS = ThreadFacts()
-_NO_USAGE = CallUsage()
 
 
 class Submitter(PolicyService):
@@ -180,13 +99,15 @@ class Submitter(PolicyService):
         store: Store,
         policy: Callable[[], Policy],
         *,
-        tenant: str,
+        tenant: str = "default",
         triage: Triage | None = None,
     ) -> None:
         super().__init__(store, policy, tenant=tenant)
         self._triage = triage
 
-    async def submit(self, turn: Turn) -> tuple[tuple[Verdict, ...], Sequence[Listed]]:
+    async def submit_turn(
+        self, turn: Turn
+    ) -> tuple[tuple[Verdict, ...], Sequence[Listed]]:
         """Return a turn's verdicts, and the earlier approvals that it may supersede.
 
         Raises:
@@ -200,10 +121,8 @@ class Submitter(PolicyService):
         spelled = {call.tool_call_id: call.args for call in turn.calls}
         # Canonical before any evaluation: 1.0 and 1, or another order of keys, are the
         # same call.
-        calls = await aside(partial(_canonical, turn.calls), spelled.values())
-        turn = turn.with_(calls=calls)
-        ref = turn.ref
-        keys = self._keys
+        turn = await _aside(turn, _canonical, turn)
+        ref, keys = turn.ref, self._keys
         turn_key = digest.turn_key(tenant=self._tenant, **ref.names)
         # Before the load, which reads the people of the run that are added here.
         if turn.enclosing_run is not None:
@@ -215,12 +134,9 @@ class Submitter(PolicyService):
         for _ in range(_ATTEMPTS):
             # One policy for a whole attempt: it determines which earlier calls are
             # read.
-            of_turn = partial(TurnPrecedents.of, self._policy(), keys)
-            same = await aside(partial(of_turn, turn), _args(turn))
-            wanted_of = partial(denials.wanted_of, turn.calls)
-            wanted = await aside(
-                partial(wanted_of, same.effects_read.values()), _args(turn)
-            )
+            same = await _aside(turn, TurnPrecedents.of, self._policy(), keys, turn)
+            effects = same.effects_read.values()
+            wanted = await _aside(turn, wanted_of, turn.calls, effects)
             load = await self._store.agent_load.load(
                 keys,
                 ref.agent,
@@ -232,13 +148,12 @@ class Submitter(PolicyService):
             # Submitted before: nothing is evaluated or reserved again, except that
             # freezes count.
             if load.verdicts is not None:
-                kept = await self._read(keys, turn_key, turn, load.verdicts)
-                kept = kept.halted(load, ref.agent)
+                kept = await read_verdicts(
+                    self._store, keys, turn_key, load.verdicts, ref=ref
+                )
+                kept = kept.about(turn).halted(load, ref.agent)
                 return await self._by_now(same, kept, load), ()
-            evaluated = await self._evaluate(same, turn_key, load, triage, spelled)
-            if evaluated is None:
-                continue
-            opened = await self._open(turn_key, evaluated)
+            opened = await self._evaluate(same, turn_key, load, triage, spelled)
             if opened is not None:
                 return opened
         raise StoreUnavailable(
@@ -254,24 +169,25 @@ class Submitter(PolicyService):
         evaluations = always_auto(policy, turn)
         if evaluations is None:
             return None
-        keys = self._keys
-        of_turn = partial(TurnPrecedents.of, policy, keys, turn)
-        same = await aside(partial(of_turn, is_unread=True), _args(turn))
+        of_turn = partial(TurnPrecedents.of, is_unread=True)
+        same = await _aside(turn, of_turn, policy, self._keys, turn)
         rows = zip(turn.calls, evaluations, same.effects, strict=True)
         evaluated = [EvaluatedCall(*row[:2], effect=row[2]) for row in rows]
         source = self._source(same, turn_key, _NO_FACTS)
-        proposal = await aside(partial(propose, evaluated, source), _args(turn))
-        usage = [_NO_USAGE] * len(evaluated)
-        return await self._open(
-            turn_key, EvaluatedTurn(same, (), usage, proposal, is_unread=True)
-        )
+        proposal = await _aside(turn, propose, evaluated, source)
+        usage = [CallUsage()] * len(evaluated)
+        checked = _preconditions(same, usage, proposal)
+        # Without its agent's state, a rejection of a call is not known.
+        rejected = wanted_of(turn.calls, ()).calls
+        checked = replace(checked, not_rejected=rejected)
+        return await self._open(turn_key, same, proposal, checked)
 
     async def _by_now(
         self, same: TurnPrecedents, kept: StoredVerdicts, load: AgentLoad
     ) -> tuple[Verdict, ...]:
         """Return known verdicts; revoke those that the current policy refuses."""
         turn, policy = same.turn, same.policy
-        if kept.is_of(policy):
+        if kept.policy == policy.digest:
             return kept.verdicts
         calls = {one.tool_call_id: at for at, one in enumerate(turn.calls)}
         found: list[Verdict] = []
@@ -283,7 +199,7 @@ class Submitter(PolicyService):
             call = turn.calls[position]
             one = self._usage(same, call, load)
             totals = await totals_with(self._store, same.keys.head(""), one)
-            facts = same.facts(position, call_facts(load, one, totals, held=0), load)
+            facts = call_facts(same, position, load, one, totals)
             evaluation = await aside(partial(evaluate_call, turn, policy, call, facts))
             found.append(recheck_verdict(verdict, evaluation.tier))
         return tuple(found)
@@ -316,8 +232,9 @@ class Submitter(PolicyService):
         load: AgentLoad,
         triage: TurnTriage,
         spelled: Mapping[str, JsonObject],
-    ) -> EvaluatedTurn | None:
-        turn, policy, args = same.turn, same.policy, _args(same.turn)
+    ) -> tuple[tuple[Verdict, ...], Sequence[Listed]] | None:
+        """Evaluate a turn and open it; None if another attempt is needed."""
+        turn, policy = same.turn, same.policy
         usage = [
             # A call that returns to the model is not a request, and its amounts are
             # unknown. A question uses nothing: windows count calls that run.
@@ -337,15 +254,15 @@ class Submitter(PolicyService):
         evaluate_all = partial(evaluated_calls, same, load, usage, totals)
         # Evaluated twice, because triage gets the calls as evaluated by the policy
         # alone.
-        evaluated = await aside(partial(evaluate_all, {}), args)
+        evaluated = await _aside(turn, evaluate_all, {})
         triaged = await triage.assess(evaluated, now_ms=load.now_ms)
         if triaged:
-            evaluated = await aside(partial(evaluate_all, triaged), args)
+            evaluated = await _aside(turn, evaluate_all, triaged)
         drawn = await quality_checks.draw(
             self._store, self._keys, policy.spot_checks, evaluated
         )
         if drawn:
-            evaluated = await aside(partial(evaluate_all, triaged, drawn), args)
+            evaluated = await _aside(turn, evaluate_all, triaged, drawn)
         evaluated = await covered(self._store, same.keys, same, load, evaluated)
         source = replace(
             self._source(same, turn_key, load.thread),
@@ -353,7 +270,7 @@ class Submitter(PolicyService):
             requests_10m=load.requests_10m,
             now_ms=load.now_ms,
         )
-        proposal = await aside(partial(propose, evaluated, source), args)
+        proposal = await _aside(turn, propose, evaluated, source)
         run = turn.ref.run_ref
         proposal = await with_answers(self._store, same.keys, run, proposal)
         events = triage_events(triaged, proposal, source)
@@ -365,32 +282,28 @@ class Submitter(PolicyService):
                 for one in proposal.approvals
             ),
         )
-        return EvaluatedTurn(same, same.known(load), usage, proposal, load.now_ms)
+        checked = _preconditions(same, usage, proposal, same.known(load), load.now_ms)
+        return await self._open(turn_key, same, proposal, checked)
 
     async def _open(
-        self, turn_key: str, evaluated: EvaluatedTurn
+        self,
+        turn_key: str,
+        same: TurnPrecedents,
+        proposal: Proposal,
+        checked: Preconditions,
     ) -> tuple[tuple[Verdict, ...], Sequence[Listed]] | None:
-        turn, proposal = evaluated.same.turn, evaluated.proposal
+        turn, verdicts = same.turn, proposal.verdicts
+        kept = StoredVerdicts(policy=same.policy.digest, verdicts=verdicts)
         opened = await self._store.approvals.open_turn(
-            evaluated.same.keys,
+            same.keys,
             turn_key,
             proposal.approvals,
-            verdicts=await aside(
-                partial(self._stored, turn_key, evaluated), _args(turn)
-            ),
+            verdicts=await _aside(turn, kept.dumped, self._store.sealing, turn_key),
             events=proposal.events,
             thread=(turn.ref.agent, turn.ref.thread),
-            preconditions=evaluated.preconditions(),
+            preconditions=checked,
         )
-        return None if opened is None else (proposal.verdicts, opened)
-
-    async def _read(
-        self, keys: Keys, turn_key: str, turn: Turn, stored: bytes
-    ) -> StoredVerdicts:
-        found = await read_verdicts(self._store, keys, turn_key, stored, ref=turn.ref)
-        if found.is_erased:
-            return StoredVerdicts.of_erased(turn)
-        return found.about(turn)
+        return None if opened is None else (verdicts, opened)
 
     def _source(
         self, same: TurnPrecedents, turn_key: str, facts: ThreadFacts
@@ -405,12 +318,6 @@ class Submitter(PolicyService):
             facts=facts,
             policy_digest=same.policy.digest,
         )
-
-    def _stored(self, turn_key: str, evaluated: EvaluatedTurn) -> bytes:
-        found = StoredVerdicts(
-            policy=evaluated.same.policy.digest, verdicts=evaluated.proposal.verdicts
-        )
-        return found.dumped(self._store.sealing, turn_key)
 
     def _usage(
         self, same: TurnPrecedents, call: ProposedCall, load: AgentLoad
@@ -427,12 +334,45 @@ class Submitter(PolicyService):
         )
 
 
-def _args(turn: Turn) -> list[JsonObject]:
-    return [call.args for call in turn.calls]
+async def _aside(turn: Turn, work: Callable[..., T], *given: object) -> T:
+    """Do pure work that reads all calls of a turn; see `aside`."""
+    return await aside(partial(work, *given), [call.args for call in turn.calls])
 
 
-def _canonical(calls: Sequence[ProposedCall]) -> tuple[ProposedCall, ...]:
-    return tuple(map(canonical, calls))
+def _preconditions(
+    same: TurnPrecedents,
+    usage: Sequence[CallUsage],
+    proposal: Proposal,
+    known: Sequence[Known] = (),
+    now_ms: int = 0,
+) -> Preconditions:
+    """Return the facts that must not change while a turn opens."""
+    verdicts, protect = proposal.verdicts, same.policy.protect
+    pairs = [*zip(verdicts, usage, strict=True)]
+    open_tools = [one.tool for one in verdicts if one.kind is not VerdictKind.DENY]
+    requests = [use for one in usage for use in one.requests]
+
+    def uses(of: Callable[[Verdict], bool]) -> list[Use]:
+        return [use for verdict, one in pairs if of(verdict) for use in one.uses]
+
+    return Preconditions(
+        names=freeze_names(same.turn.ref.agent, tuple(open_tools)),
+        waiting=protect.pending_per_agent,
+        requests_10m=protect.requests_per_10m,
+        held={one.item_id: of.uses for one, of in pairs if one.item_id},
+        counted=[*uses(lambda one: one.runs_unclaimed), *requests],
+        refused=uses(lambda one: one.kind is VerdictKind.DENY),
+        reserved=[use for one in usage for use in one.reserved],
+        run_ref=same.turn.ref.run_ref,
+        auto_runs=same.auto_runs(verdicts),
+        known=known,
+        standing=proposal.standing,
+        now_ms=now_ms,
+    )
+
+
+def _canonical(turn: Turn) -> Turn:
+    return turn.with_(calls=tuple(map(canonical, turn.calls)))
 
 
 # Attach people's earlier answers to the calls that a run submits next.
@@ -497,3 +437,186 @@ def _original_args(call: ProposedCall) -> JsonObject | None:
     except BadJson:
         return None
     return parse_object(text) if len(text) <= MAX_BYTES else None
+
+
+# The verdicts on a turn, as they are stored.
+
+NEEDS_A_PERSON = (
+    "The policy changed after this call was cleared: it needs a person now, so it "
+    "does not run. If it is still needed, make it again as a new call."
+)
+FORBIDDEN = (
+    "The policy changed after this call was cleared and no longer allows it, so it "
+    "does not run."
+)
+
+ERASED = (
+    "This call does not run now and is not put to people again: it was proposed "
+    "before, and its record was erased from the gateway. Check whether it ran before; "
+    "if it is still needed, make it again as a new call."
+)
+
+
+class StoredVerdicts(Record):
+    """The verdicts on a turn and the digest of the policy that gave them, as stored.
+
+    Attributes:
+        policy: digest of the policy.
+        verdicts: in the order of the calls. Empty if an approval of the turn was
+            erased.
+    """
+
+    policy: str
+    verdicts: tuple[Verdict, ...]
+
+    @classmethod
+    def read(cls, sealing: Sealing, turn_key: str, stored: bytes) -> StoredVerdicts:
+        """Read what `dumped` wrote.
+
+        Raises:
+            CorruptRecord: when it is damaged, or not sealed as this turn's.
+        """
+        line, _, rest = stored.partition(b"\n")
+        seal, body = rest[:SEAL_BYTES], rest[SEAL_BYTES:]
+        place = _place(turn_key, line)
+        try:
+            if not sealing.is_valid(Sealed.VERDICTS, place, body, seal):
+                raise CorruptRecord(turn_key)
+            body = decrypted(sealing.conn, (Sealed.VERDICTS, turn_key), body)
+            return cls.model_validate_json(unpacked(body))
+        # pydantic's ValidationError is a ValueError. Its text contains stored data, so
+        # only the key of the turn is passed on.
+        except ValueError as error:
+            raise CorruptRecord(turn_key) from error
+
+    def dumped(self, sealing: Sealing, turn_key: str) -> bytes:
+        """Return the bytes to store: a line with approval ids, then the sealed rest.
+
+        The ids are separate because the store keeps a turn while they are open.
+        """
+        approvals = dict.fromkeys(
+            approval_of(one.item_id)[0] for one in self.verdicts if one.item_id
+        )
+        return _written(sealing, turn_key, self, [*approvals])
+
+    def about(self, turn: Turn) -> StoredVerdicts:
+        """Return the verdicts on the calls of a turn that is submitted again.
+
+        The turn may omit calls, because an agent omits calls that have ended. If an
+        approval of the turn was erased, all calls are denied.
+
+        Raises:
+            RefReused: when a call was not in the turn with these arguments.
+        """
+        if not self.verdicts:
+            return self.with_(verdicts=tuple(map(_over, turn.calls)))
+        given = {(it.tool_call_id, it.tool, it.args_hash): it for it in self.verdicts}
+        keys = [(one.tool_call_id, one.tool, hash_of(one)) for one in turn.calls]
+        for key in keys:
+            if key not in given:
+                raise RefReused(turn.ref.message_id, key[0])
+        return self.with_(verdicts=tuple(given[key] for key in keys))
+
+    def halted(self, load: AgentLoad, agent: str) -> StoredVerdicts:
+        """Return the verdicts, without those that a freeze stops now."""
+        halted = tuple(_halted(verdict, load, agent) for verdict in self.verdicts)
+        return self.with_(verdicts=halted)
+
+
+def erased_turn(sealing: Sealing, approval: Approval) -> bytes:
+    """Return the bytes to store for the turn of an erased approval; b"" without a turn.
+
+    They contain no words and no calls.
+    """
+    if approval.is_standing:
+        return b""
+    over = StoredVerdicts(policy="", verdicts=())
+    return _written(sealing, turn_key_of(approval), over, [approval.id])
+
+
+async def read_verdicts(
+    store: Store, keys: Keys, turn_key: str, stored: bytes, *, ref: TurnRef
+) -> StoredVerdicts:
+    """Read the stored verdicts of a turn; report them if they are not valid.
+
+    Raises:
+        CorruptRecord: when it is damaged, or not sealed as this turn's.
+    """
+    try:
+        return StoredVerdicts.read(store.sealing, turn_key, stored)
+    except CorruptRecord:
+        await store.sealing.refuse(
+            keys, Sealed.VERDICTS, stored, agent=ref.agent, thread=ref.thread
+        )
+        raise
+
+
+def _written(
+    sealing: Sealing, turn_key: str, found: StoredVerdicts, approvals: Sequence[str]
+) -> bytes:
+    line = " ".join(approvals).encode("ascii")
+    body = packed(found.model_dump_json(exclude_defaults=True))
+    body = encrypted(sealing.conn, (Sealed.VERDICTS, turn_key), body)
+    seal = sealing.seal(Sealed.VERDICTS, _place(turn_key, line), body)
+    return b"%b\n%b%b" % (line, seal, body)
+
+
+def _place(turn_key: str, line: bytes) -> tuple[str, str]:
+    return turn_key, line.decode("ascii", "replace")
+
+
+def _over(call: ProposedCall) -> Verdict:
+    return Verdict(
+        kind=VerdictKind.DENY,
+        tool=call.tool,
+        tool_call_id=call.tool_call_id,
+        tier=Tier.DENY,
+        args_hash=hash_of(call),
+        reason=ERASED,
+    )
+
+
+def recheck_verdict(verdict: Verdict, tier: Tier) -> Verdict:
+    """Return the verdict for a call that has this tier now."""
+    # Calls that need a claim keep their verdict: the claim evaluates them again.
+    if not verdict.runs_unclaimed or tier.is_auto_approved:
+        return verdict
+    reason = FORBIDDEN if tier is Tier.DENY else NEEDS_A_PERSON
+    return refused(verdict, reason)
+
+
+def refused(verdict: Verdict, reason: str) -> Verdict:
+    """Return the denial that replaces a verdict."""
+    return verdict.with_(kind=VerdictKind.DENY, tier=Tier.DENY, reason=reason)
+
+
+async def totals_with(store: Store, head: str, one: CallUsage) -> dict[str, int]:
+    """Return the totals of a cleared call's windows, counting its share once.
+
+    Args:
+        store: the store with the windows.
+        head: an empty key of the same tenant.
+        one: the call's window usage.
+    """
+    counted = {use.name: await _is_counted(store, use) for use in one.reserved}
+    asked = [_without_share(use) if counted[use.name] else use for use in one.reserved]
+    return await store.windows.totals(head, 0, asked)
+
+
+async def _is_counted(store: Store, use: Use) -> bool:
+    found = await store.conn.command("ZSCORE", use.window, use.use)
+    return found is not None
+
+
+def _without_share(use: Use) -> Use:
+    call = use.use.partition(" ")[0]
+    return use_of(
+        use.window, name=use.name, call=call, micro=0, within_ms=use.within_ms
+    )
+
+
+def _halted(verdict: Verdict, load: AgentLoad, agent: str) -> Verdict:
+    if not verdict.runs_unclaimed:
+        return verdict  # its claim checks freezes
+    freeze = freeze_of(load, agent, verdict.tool)
+    return refused(verdict, freeze_message(freeze)) if freeze else verdict

@@ -15,14 +15,22 @@ from datetime import timedelta
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.evidence import shortened
 from keyturn.gateway.approvals.record import TriageResult, approval_of
+from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.evaluate import Evaluation, evaluate, evaluate_question
 from keyturn.gateway.policy.raise_rules import Facts, Raise, is_strict
 from keyturn.gateway.policy.rules import Policy, TriageRule
 from keyturn.gateway.protocol.records import Tier, Verb
 from keyturn.gateway.protocol.wire import CallHint, ProposedCall, Turn
-from keyturn.gateway.service import denials, quality_checks
-from keyturn.gateway.service.precedents import CallUsage, TurnPrecedents, facts_of
-from keyturn.gateway.service.proposals import EvaluatedCall, Proposal, Source
+from keyturn.gateway.service import quality_checks
+from keyturn.gateway.service.call_evaluation import CallUsage, TurnPrecedents, facts_of
+from keyturn.gateway.service.proposals import (
+    MISFIT,
+    EvaluatedCall,
+    Proposal,
+    Source,
+    over_limit,
+    refusal_of,
+)
 from keyturn.gateway.store.agent_load import AgentLoad
 from keyturn.gateway.triage.asking import Triage, TriageResponse, ask
 from keyturn.gateway.triage.assessment import apply_assessment
@@ -36,7 +44,6 @@ _DEFAULT = re.compile(
 )
 """LangChain's own description of a call, which the card already states."""
 
-
 _REASONS = {
     Tier.NOTIFY: "Raised to notify: triage, a model's opinion, asks for a notice.",
     Tier.APPROVE: "Raised to approve: triage, a model's opinion, asks for a person.",
@@ -46,12 +53,27 @@ _REASONS = {
 
 
 def call_facts(
-    load: AgentLoad, usage: CallUsage, totals: Mapping[str, int], *, held: int
+    same: TurnPrecedents,
+    position: int,
+    load: AgentLoad,
+    usage: CallUsage,
+    totals: Mapping[str, int],
+    *,
+    held: int = 0,
+    ran: int = 0,
 ) -> Facts:
-    """Return the facts of a call; ``held`` calls of its turn wait before it."""
-    requests_10m = load.requests_10m + held + 1
+    """Return the facts of a call of a turn.
+
+    Before it, ``held`` calls wait, and ``ran`` calls with the same effect run.
+    """
     return facts_of(
-        load, usage, totals, requester=requester_of(load), requests_10m=requests_10m
+        load,
+        usage,
+        totals,
+        requester=requester_of(load),
+        requests_10m=load.requests_10m + held + 1,
+        past=same.past(position, load),
+        ran=ran,
     )
 
 
@@ -78,23 +100,22 @@ def evaluated_calls(
     held = 0
     for position, call in enumerate(turn.calls):
         own, assessed = usage[position], triaged.get(position)
-        facts = call_facts(load, own, totals[position], held=held)
-        effect = same.effects[position]
-        facts = same.facts(position, facts, load, ran=ran[effect])
+        effect, total = same.effects[position], totals[position]
+        facts = call_facts(same, position, load, own, total, held=held, ran=ran[effect])
         raises = [*(assessed.raises if assessed else ()), *_raised_if_invalid(call)]
         raises += [quality_checks.DRAWN] if position in drawn else []
         evaluation = evaluate_call(turn, policy, call, facts, raises)
-        refusal = denials.refusal(load, policy, turn.ref, call)
+        refusal = refusal_of(load, policy, turn.ref, call)
         is_returned = not refusal and is_returned_unasked(policy, call)
         if is_returned:
             refusal = call.problem
         elif not refusal and evaluation.tier.needs_people:
-            refusal = denials.over_limit(load, policy.protect, held)
+            refusal = over_limit(load, policy.protect, held)
             # All calls of a turn count against the limit, except refused ones.
             held += not refusal
         ran[effect] += not refusal and evaluation.tier.is_auto_approved
         triage_result = assessed.result if assessed else None
-        before = own.requests_before(totals[position])
+        before = own.requests_before(total)
         evaluated.append(
             EvaluatedCall(
                 call,
@@ -123,7 +144,7 @@ def is_returned_unasked(policy: Policy, call: ProposedCall) -> bool:
 
 def _raised_if_invalid(call: ProposedCall) -> Sequence[Raise]:
     """Raise a call that does not fit its tool: its effect is unknown."""
-    return (Raise(to=Tier.APPROVE, reason=denials.MISFIT),) if call.problem else ()
+    return (Raise(to=Tier.APPROVE, reason=MISFIT),) if call.problem else ()
 
 
 def evaluate_call(
@@ -348,3 +369,41 @@ def _described(evaluation: Evaluation, text: str) -> str:
     if evaluation.description or evaluation.redact or _DEFAULT.fullmatch(text):
         return ""
     return shortened(line, MAX_DESCRIPTION)
+
+
+# Recognise turns whose every call runs by the policy alone, and open them unread.
+#
+# The verdicts on such a turn depend neither on its arguments, nor on the time, nor on
+# earlier calls. So nothing is read before it opens, which saves a round trip. A freeze,
+# a pause, a rejection or an earlier submission of the turn would stop a call anyway.
+# The step that opens the turn checks for them. If there is one, nothing is written, and
+# the turn is evaluated like any other.
+
+
+def always_auto(policy: Policy, turn: Turn) -> list[Evaluation] | None:
+    """Return the evaluation of each call; None unless all of them always run."""
+    # The draw of a spot check differs each time.
+    if policy.spot_checks is not None or not all(map(_is_plain, turn.calls)):
+        return None
+    found = [_always(policy, turn.ref.agent, call.tool) for call in turn.calls]
+    always = [one for one in found if one is not None]
+    return always if len(always) == len(found) else None
+
+
+def _is_plain(call: ProposedCall) -> bool:
+    """Return whether only the policy decides a call."""
+    return bool(call.tool) and not (call.hint or call.problem or call.is_question)
+
+
+def _always(policy: Policy, agent: str, tool: str) -> Evaluation | None:
+    """Return the evaluation of every call of a tool; None when calls may differ."""
+    rules = EffectiveRules(policy, agent, tool)
+    tier, _ = rules.tier()
+    may_differ = (
+        tier is not Tier.AUTO
+        or rules.raising()
+        or rules.first.args_schema is not None
+        or rules.triage(tier) is not None
+        or any(window.covers(tool) for window in policy.windows.values())
+    )
+    return None if may_differ else evaluate(policy, agent=agent, tool=tool, args={})

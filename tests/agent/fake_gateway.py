@@ -64,7 +64,7 @@ from keyturn.gateway.protocol.wire import (
     Verdict,
     VerdictKind,
 )
-from keyturn.gateway.service.answering import (
+from keyturn.gateway.service.claiming import (
     found_by_people,
     last_finding,
     late_report,

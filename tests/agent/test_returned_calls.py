@@ -27,7 +27,7 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
-from keyturn.gateway.service.denials import MISFIT
+from keyturn.gateway.service.proposals import MISFIT
 from keyturn.gateway.store.store import Store
 from tests.agent.agent_runner import (
     CONFIG,
@@ -193,7 +193,7 @@ async def test_a_call_that_is_too_large_is_told_the_limit_and_what_to_do(
 
     (told,) = results(final)
     assert "at most 64 KiB" in told.text
-    assert "nobody was asked" in told.text
+    assert "no person was asked" in told.text
     assert await harness.opened() == []
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.resume.store_threads import RunEvents, ThreadRef
+from keyturn.gateway.resume.store_threads import ThreadRef
+from keyturn.gateway.service.freezing import run_event
 from tests.bot.bot_stack import Stack, says
 from tests.bot.listeners.test_asking import next_job
 from tests.bot.test_publisher import put
@@ -26,7 +27,7 @@ async def test_a_run_ends_where_it_was_asked_for_although_the_store_was_emptied(
         await stack.store.conn.command("FLUSHALL")
 
         at = ThreadRef(stack.keys, "support", thread)
-        event = await RunEvents(stack.store).event(at, name)
+        event = await run_event(stack.store, at.keys, at.run_ref, name)
         told = event.with_(data={**event.data, "text": "I could not refund it."})
         await stack.store.outbox(stack.keys, reader="").put(told)
 

@@ -102,7 +102,7 @@ async def test_what_happens_is_scraped(stack: Stack) -> None:
 async def test_a_look_counts_each_entry_once_and_as_the_audit_log_does(
     stack: Stack,
 ) -> None:
-    live = stack.reviews.live_metrics
+    live = stack.reviews.statistics
     await live.begin()
     for name in ("t1", "t2", "t3"):
         verdict = await stack.refund(name)

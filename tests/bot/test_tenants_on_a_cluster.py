@@ -115,7 +115,7 @@ async def test_each_tenant_is_asked_and_its_agent_goes_on_from_its_own_node(
 
     assert stacks[1].refunded() == ["o-77"]
     assert stacks[0].refunded() == []
-    [own] = await stacks[0].reviews.waiting()
+    [own] = [loaded async for loaded in stacks[0].reviews.queue.waiting()]
     assert is_card_of(cards[0], own.approval.id)
     await stacks[0].approve(cards[0])
     await eventually(stacks[0].has_refunded)

@@ -8,7 +8,7 @@ import pytest
 
 from keyturn.gateway.errors import StoreUnavailable, ThreadUnavailable
 from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.remote.program import Attempts
+from keyturn.gateway.resume.program import Attempts
 from keyturn.gateway.retrying import RetrySettings
 
 

@@ -12,7 +12,7 @@ from keyturn.gateway.approvals.decisions import AccountKind, Approve, Click, Rev
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.resume.store_threads import RunEvents, ThreadRef
+from keyturn.gateway.resume.store_threads import ThreadRef, announce_start
 from keyturn.gateway.service.proposals import FORGOTTEN
 from keyturn.gateway.service.reviews import ReviewService
 from keyturn.gateway.store.store import Store
@@ -172,7 +172,7 @@ async def test_what_is_known_of_a_thread_ends_30_days_after_its_run(
 async def test_what_was_told_of_a_run_stands_for_nobody_who_asked(stack: Stack) -> None:
     """A run is announced before it is open, and its people may be lost in between."""
     place = stack.keys, "shop", "t1"
-    await RunEvents(stack.store).started(ThreadRef(*place), "key")
+    await announce_start(stack.store, ThreadRef(*place), "key")
     told = stack.keys.thread_facts(*place[1:])
 
     assert cast("int", await stack.store.conn.command("PTTL", told)) > 0

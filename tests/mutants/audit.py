@@ -161,7 +161,7 @@ AUDIT_TABLE = (
     ),
     Mutant(
         "what others of a tenant wrote stays hidden in a bundle",
-        "gateway/service/audit_bundling.py",
+        "gateway/service/audit_reading.py",
         "dict(leaf.openings) if is_ours else {}",
         "dict(leaf.openings)",
         BUNDLES,

@@ -12,7 +12,7 @@ CLAIMED = "tests/service/test_claim_policy.py"
 RUNS = "tests/attacks/test_runs.py"
 COSTLY = "tests/attacks/test_costly_calls.py"
 SILENCES = "tests/policy/test_load_silences.py"
-ALWAYS = "gateway/service/submitting.py"
+ALWAYS = "gateway/service/turn_evaluation.py"
 UNREAD = "tests/service/test_always_auto.py"
 
 CURRENT_POLICY_TABLE = (
@@ -186,7 +186,7 @@ CURRENT_POLICY_TABLE = (
     ),
     Mutant(
         "current policy: a cleared call is refused by a stricter policy",
-        "gateway/service/stored_verdicts.py",
+        "gateway/service/submitting.py",
         "if not verdict.runs_unclaimed or tier.is_auto_approved:",
         "if True:",
         "tests/service/test_auto_approved_policy.py",

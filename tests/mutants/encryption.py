@@ -148,7 +148,7 @@ ENCRYPTION_TABLE = (
     ),
     Mutant(
         "the verdicts on a turn are encrypted",
-        "gateway/service/stored_verdicts.py",
+        "gateway/service/submitting.py",
         "    body = encrypted(sealing.conn, (Sealed.VERDICTS, turn_key), body)\n",
         "",
         CANARY,

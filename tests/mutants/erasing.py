@@ -184,7 +184,7 @@ ERASING_TABLE = (
     Mutant(
         "a turn that was erased is not proposed again",
         "gateway/service/submitting.py",
-        "if found.is_erased:",
+        "if not self.verdicts:",
         "if False:",
         BOUNDS,
     ),

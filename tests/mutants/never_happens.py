@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant
 
 GRANTS = "agent/grants.py"
 TURNS = "agent/turns.py"
-ANSWERS = "gateway/service/answering.py"
+ANSWERS = "gateway/service/claiming.py"
 LUA = "gateway/store/lua"
 EVIDENCE = "gateway/approvals/evidence.py"
 SHOWN = "tests/approvals/test_edits_and_evidence.py"
@@ -374,7 +374,7 @@ GOES_ON: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a schema that is none keeps no answer back",
-        "gateway/resume/questions.py",
+        "gateway/resume/runner.py",
         "    except _NO_SCHEMA:\n        return True",
         "    except _NO_SCHEMA:\n        return False",
         "tests/resume/test_answers.py",

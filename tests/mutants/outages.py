@@ -29,7 +29,7 @@ OUTAGES_TABLE = (
     ),
     Mutant(
         "a try again begins the time for retries anew",
-        "gateway/service/runs.py",
+        "gateway/service/freezing.py",
         "            retried_since_ms=now_ms,\n",
         "            retried_since_ms=run.retried_since_ms,\n",
         OUTAGES,
@@ -78,8 +78,8 @@ OUTAGES_TABLE = (
     ),
     Mutant(
         "only who asked or may decide tries a run again",
-        "gateway/service/runs.py",
-        "        return self._reviewer_freezes.forbidden(scope, reviewer)\n",
+        "gateway/service/freezing.py",
+        "        return self._freezes.forbidden(scope, reviewer)\n",
         "        return None\n",
         MESSAGES,
     ),

@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant
 
 REPEATING = "gateway/approvals/repeating.py"
 PRECEDENTS = "gateway/store/lua/precedents.lua"
-KNOWN = "gateway/service/precedents.py"
+KNOWN = "gateway/service/call_evaluation.py"
 SERVICE = "tests/service/test_precedents.py"
 RACES = "tests/races/test_precedent_races.py"
 
@@ -85,7 +85,7 @@ PRECEDENTS_TABLE = (
     Mutant(
         "precedents: earlier calls of a turn count",
         KNOWN,
-        "return counted.with_(same_done_24h=done)",
+        "done = max(done, min(MOST_KEPT, done + ran))",
         "return counted",
         SERVICE,
     ),

@@ -45,7 +45,7 @@ QUESTION_TABLE = (
     ),
     Mutant(
         "an agent inside a tool asks nobody",
-        "gateway/service/denials.py",
+        "gateway/service/proposals.py",
         "if call.is_question and ref.nested_in is not None:",
         "if False:",
         "tests/service/test_questions.py",

@@ -211,7 +211,7 @@ RECEIPTS_TABLE = (
     ),
     Mutant(
         "a run is resumed with words that people said",
-        "gateway/service/answering.py",
+        "gateway/service/claiming.py",
         "    if answer is not None and not await are_proven(store, approval, item):\n",
         "    if False:\n",
         WORDS,

@@ -188,9 +188,9 @@ SCALE_TABLE = (
     ),
     Mutant(
         "damaged verdicts of a turn are refused",
-        "gateway/service/stored_verdicts.py",
-        "    if not sealing.is_valid(",
-        "    if None is sealing.is_valid(",
+        "gateway/service/submitting.py",
+        "if not sealing.is_valid(",
+        "if None is sealing.is_valid(",
         "tests/service/test_stored_verdicts.py",
     ),
     Mutant(

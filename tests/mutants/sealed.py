@@ -53,9 +53,9 @@ SEALED_TABLE = (
     ),
     Mutant(
         "verdicts are of one turn",
-        "gateway/service/stored_verdicts.py",
-        'return turn_key, line.decode("ascii")',
-        'return "", line.decode("ascii")',
+        "gateway/service/submitting.py",
+        'return turn_key, line.decode("ascii", "replace")',
+        'return "", line.decode("ascii", "replace")',
         FACTS,
     ),
     Mutant(

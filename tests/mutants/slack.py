@@ -254,7 +254,7 @@ SLACK_TABLE = (
         "gateway/service/freezing.py",
         "reason = ineligible_reason(reviewer, requirement, ())",
         "reason = None",
-        "tests/service/test_reviewer_freezes.py",
+        "tests/service/test_freezes.py",
     ),
     Mutant(
         "a seal opens its own page only",

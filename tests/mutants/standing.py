@@ -109,8 +109,8 @@ STANDING_TABLE = (
     Mutant(
         "standing: the same effect again goes to people",
         "gateway/service/standing.py",
-        "return not is_known and effect not in self._effects",
-        "return True",
+        "is_first = not is_known and one.effect not in effects",
+        "is_first = True",
         SERVICE,
     ),
     Mutant(
@@ -187,8 +187,8 @@ STANDING_TABLE = (
     Mutant(
         "standing: what people rejected before goes to people",
         "gateway/service/standing.py",
-        "for kind in PrecedentKind\n",
-        "for kind in (PrecedentKind.DONE,)\n",
+        "map(past.of_kind, PrecedentKind)",
+        "map(past.of_kind, [PrecedentKind.DONE])",
         "tests/service/test_standing_precedents.py",
     ),
     Mutant(

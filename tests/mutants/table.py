@@ -361,7 +361,7 @@ TABLE = (
         "gateway/service/freezing.py",
         "        return unfreeze_requirement(",
         "        return freeze_requirement(",
-        "tests/service/test_reviewer_freezes.py",
+        "tests/service/test_freezes.py",
     ),
     Mutant(
         "a freeze while evaluating is seen",
@@ -372,7 +372,7 @@ TABLE = (
     ),
     Mutant(
         "a freeze denies what is new",
-        "gateway/service/denials.py",
+        "gateway/service/proposals.py",
         "    if freeze is not None:",
         "    if freeze is not None and freeze.is_pause:",
         FREEZES,
@@ -380,8 +380,8 @@ TABLE = (
     Mutant(
         "a freeze takes back a verdict to run",
         "gateway/service/submitting.py",
-        "kept = kept.halted(load, ref.agent)",
-        "pass",
+        "kept = kept.about(turn).halted(load, ref.agent)",
+        "kept = kept.about(turn)",
         FREEZES,
     ),
     Mutant(
@@ -400,7 +400,7 @@ TABLE = (
     ),
     Mutant(
         "an agent asks no faster than its rate",
-        "gateway/service/denials.py",
+        "gateway/service/proposals.py",
         "    if load.requests_10m + held >= protect.requests_per_10m:",
         "    if load.requests_10m < 0:",
         ATTENTION,
@@ -414,7 +414,7 @@ TABLE = (
     ),
     Mutant(
         "what was rejected is not asked again",
-        "gateway/service/denials.py",
+        "gateway/service/proposals.py",
         "rejection.turns_ago <= protect.same_rejected_within",
         "rejection.turns_ago < 0",
         ATTENTION,

@@ -14,8 +14,8 @@ TOTALS_TABLE = (
     Mutant(
         "requests: one that was refused without asking counts",
         "gateway/service/submitting.py",
-        "counted=[*self._uses(lambda one: one.runs_unclaimed), *requests],",
-        "counted=self._uses(lambda one: one.runs_unclaimed),",
+        "counted=[*uses(lambda one: one.runs_unclaimed), *requests],",
+        "counted=uses(lambda one: one.runs_unclaimed),",
         REQUESTS,
     ),
     Mutant(
@@ -27,7 +27,7 @@ TOTALS_TABLE = (
     ),
     Mutant(
         "requests: each keeps its place",
-        "gateway/service/precedents.py",
+        "gateway/service/call_evaluation.py",
         "if before is not None:",
         "if False:",
         REQUESTS,

@@ -151,8 +151,8 @@ TRUST_TABLE = (
     ),
     Mutant(
         "a deleted thread leaves nothing that waits",
-        "gateway/resume/program_runs.py",
-        "await self._threads.ends(run)",
+        "gateway/resume/program.py",
+        "await self.threads.ends(run)",
         "pass",
         "tests/resume/test_deleted_threads.py",
     ),
@@ -194,7 +194,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "a call without a name is denied",
-        "gateway/service/denials.py",
+        "gateway/service/proposals.py",
         "    if not call.tool:\n",
         "    if False:\n",
         "tests/service/test_odd_calls.py",
@@ -240,9 +240,9 @@ TRUST_TABLE = (
     ),
     Mutant(
         "a call behind the gate of another library is not withdrawn",
-        "gateway/resume/store_threads.py",
-        "elif all(question_of(one) for one in state.pending):",
-        "else:",
+        "gateway/resume/advancer.py",
+        "if state.exists and all(question_of(one) for one in state.pending):",
+        "if state.exists:",
         "tests/resume/test_third_party_interrupts.py",
     ),
     Mutant(
@@ -268,7 +268,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "what a paused task may come back to is not dropped",
-        "gateway/service/program_runs.py",
+        "gateway/service/agents.py",
         "paused = {_task(ns) for ns in asking if ns}",
         "paused = set[str]()",
         "tests/resume/test_cut_off_inside.py",

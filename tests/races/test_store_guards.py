@@ -166,4 +166,4 @@ async def test_a_turn_that_two_processes_submit_at_once_is_opened_once(
         )
 
     assert first == second
-    assert len(await harness.reviews.waiting()) == 1
+    assert len([loaded async for loaded in harness.reviews.queue.waiting()]) == 1

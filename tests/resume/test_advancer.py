@@ -20,9 +20,9 @@ from keyturn.gateway.resume.diagnosis import AtBreakpoint, ThreadHalted
 from keyturn.gateway.resume.runner import AnswerRefused, PendingInterrupt, ThreadState
 from keyturn.gateway.resume.store_threads import (
     MAX_CHARS,
-    RunEvents,
     StoreThreads,
     ThreadRef,
+    announce_end,
 )
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness
@@ -244,11 +244,9 @@ async def test_a_stuck_thread_still_takes_a_new_message(
 async def test_last_words_are_told_once_a_checkpoint_and_never_cut_silently(
     store: Store, at: ThreadRef
 ) -> None:
-    run_events = RunEvents(store)
-
-    assert await run_events.finished(at, "c1", "x" * (MAX_CHARS + 5))
-    assert not await run_events.finished(at, "c1", "again")
-    assert await run_events.finished(at, "c2", "more")
+    assert await announce_end(store, at, "c1", "x" * (MAX_CHARS + 5))
+    assert not await announce_end(store, at, "c1", "again")
+    assert await announce_end(store, at, "c2", "more")
 
     first, second = await announced(store.conn, at.keys)
     assert len(first.data["text"]) == MAX_CHARS

@@ -15,8 +15,7 @@ from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import ItemState, Result, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import RECONCILE_INTERRUPT, ReconcileAnswer
-from keyturn.gateway.resume.questions import Answers
-from keyturn.gateway.resume.runner import PendingInterrupt
+from keyturn.gateway.resume.runner import Answers, PendingInterrupt
 from keyturn.gateway.resume.store_threads import answers_for
 from keyturn.gateway.store.atomic_write import Loaded
 from tests.conftest import eventually

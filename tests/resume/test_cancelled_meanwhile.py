@@ -9,7 +9,6 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from keyturn.gateway.resume.thread_runs import ThreadWatch
 from keyturn.gateway.service.event_feed import EventFeed
 from keyturn.gateway.store.jobs import Delivery, Job, JobKind, JobQueue
 from keyturn.gateway.store.store import Store
@@ -56,7 +55,7 @@ def job_held(store: Store) -> AbstractAsyncContextManager[object]:
 
 def thread_awaited(store: Store) -> AbstractAsyncContextManager[object]:
     """Return the block in which a program waits for a thread."""
-    return ThreadWatch(EventFeed(store, tenant="default")).of("x", "t")
+    return EventFeed(store, tenant="default").following(lambda _: False)
 
 
 @pytest.mark.parametrize(

@@ -115,10 +115,10 @@ async def test_a_flag_is_one_flag_however_it_is_spelled(
             await tk.run(graph, given, thread_id="t1", agent="ops", timeout_s=0.01)
 
         async def is_asked() -> bool:
-            return bool(await tk.reviews.waiting())
+            return bool([loaded async for loaded in tk.reviews.queue.waiting()])
 
         await eventually(is_asked)
-        (waiting,) = await tk.reviews.waiting()
+        (waiting,) = [loaded async for loaded in tk.reviews.queue.waiting()]
 
     assert waiting.approval.items[0].args == {"env": "prod", "force": True, "level": 0}
     assert RAN == []
@@ -146,5 +146,5 @@ async def test_what_does_not_fit_is_told_to_the_model_and_asks_nobody(
         told = await said(tk, "t1", "pay", {"customer": "seven", "amount": 49})
 
         assert "customer: Input should be a valid integer" in told
-        assert await tk.reviews.waiting() == []
+        assert [loaded async for loaded in tk.reviews.queue.waiting()] == []
     assert RAN == []

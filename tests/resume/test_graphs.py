@@ -17,9 +17,14 @@ from typing_extensions import TypedDict
 from keyturn.agent import ApprovalMiddleware, guarded
 from keyturn.agent import HumanInTheLoopMiddleware as Ours
 from keyturn.gateway.errors import GraphError
-from keyturn.gateway.resume.graphs import as_graph, attached, load_graph
+from keyturn.gateway.resume.graphs import (
+    allowed_types,
+    as_graph,
+    attached,
+    load_graph,
+    strict_serializer,
+)
 from keyturn.gateway.resume.langgraph_local import LangGraphLocal
-from keyturn.gateway.resume.strict_state import allowed_types, strict_serializer
 from tests.resume import sample_tools
 
 FILE = """

@@ -8,7 +8,7 @@ import pytest
 
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.errors import LeaseLost
-from keyturn.gateway.resume.store_threads import RunEvents, ThreadRef, under_lease
+from keyturn.gateway.resume.store_threads import ThreadRef, announce_end, under_lease
 from keyturn.gateway.store.keys import KEEP_MS
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.threads import ThreadFacts
@@ -22,11 +22,11 @@ def place(store: Store) -> ThreadRef:
 
 
 async def test_an_end_is_told_once_for_its_checkpoint(stack: Stack) -> None:
-    at, tell = place(stack.store), RunEvents(stack.store)
+    at = place(stack.store)
 
-    assert await tell.finished(at, "c1", "done")
-    assert not await tell.finished(at, "c1", "done")
-    assert await tell.finished(at, "c2", "done again")
+    assert await announce_end(stack.store, at, "c1", "done")
+    assert not await announce_end(stack.store, at, "c1", "done")
+    assert await announce_end(stack.store, at, "c2", "done again")
 
     assert len(await stack.events(EventName.RUN_FINISHED)) == 2
 
@@ -34,15 +34,15 @@ async def test_an_end_is_told_once_for_its_checkpoint(stack: Stack) -> None:
 async def test_who_lost_the_lease_tells_no_end_over_what_came_after(
     stack: Stack,
 ) -> None:
-    at, tell = place(stack.store), RunEvents(stack.store)
+    at = place(stack.store)
 
     async def late() -> None:
         await stack.store.conn.command("DEL", at.keys.lease("shop", "t1"))
         await under_lease(stack.store, at, newer)
-        await tell.finished(at, "c1", "old words")
+        await announce_end(stack.store, at, "c1", "old words")
 
     async def newer() -> None:
-        await tell.finished(at, "c2", "new words")
+        await announce_end(stack.store, at, "c2", "new words")
 
     with pytest.raises(LeaseLost):
         await under_lease(stack.store, at, late)
@@ -64,7 +64,7 @@ async def test_a_run_that_begins_right_after_the_end_was_told_keeps_its_people(
         return is_new
 
     monkeypatch.setattr(threads, "announce", then_another_begins)
-    await RunEvents(stack.store).finished(at, "c1", "done")
+    await announce_end(stack.store, at, "c1", "done")
 
     facts = at.keys.thread_facts(at.agent, at.thread)
     assert await stack.store.conn.command("PTTL", facts) == -1, "it is kept for the run"
@@ -77,7 +77,7 @@ async def test_the_people_of_a_run_that_ended_are_kept_for_a_time(
     where = (at.keys, at.agent, at.thread)
     await threads.open_run(*where, has_past=False)
 
-    await RunEvents(stack.store).finished(at, "c1", "done")
+    await announce_end(stack.store, at, "c1", "done")
 
     facts = at.keys.thread_facts(at.agent, at.thread)
     left_ms = await stack.store.conn.command("PTTL", facts)

@@ -16,7 +16,7 @@ from keyturn.agent import ApprovalMiddleware
 from keyturn.agent.scripted_model import calling, scripted
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.resume.strict_state import allowed_types
+from keyturn.gateway.resume.graphs import allowed_types
 from keyturn.gateway.store.store import Store
 
 POLICY = load_policy("version: 1\ndefaults: {reviewers: U0ANA}\n", "policy.yml")

@@ -147,7 +147,7 @@ async def test_a_gate_of_another_library_is_told_redacted_and_refuses_in_the_end
     assert "pay" in event.data["text"]
     assert "4111111111111111" not in event.data["text"]
     assert ended.data["ends"] == "answered"
-    assert "Nobody answered in time" in words
+    assert "was not answered in time" in words
     assert sample_tools.ledger() == []
 
 

@@ -64,7 +64,7 @@ async def waits(tk: Keyturn, tier: Tier) -> None:
     """Wait until the one call that waits has this tier."""
 
     async def has_it() -> bool:
-        waiting = await tk.reviews.waiting()
+        waiting = [loaded async for loaded in tk.reviews.queue.waiting()]
         return [one.approval.items[0].tier for one in waiting] == [tier]
 
     await eventually(has_it)

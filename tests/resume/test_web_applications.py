@@ -307,7 +307,7 @@ async def _has_no_job(tk: Keyturn) -> bool:
 
 def _all_wait(tk: Keyturn, count: int) -> Any:
     async def they_do() -> bool:
-        waiting = cast("Any", tk)._runs._watch._waiting
+        waiting = cast("Any", tk)._runs._waiting
         return len(waiting.get(("shop", "t1"), ())) == count
 
     return they_do

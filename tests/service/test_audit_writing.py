@@ -17,7 +17,7 @@ from keyturn.gateway.approvals.audit_leaf import SealState
 from keyturn.gateway.approvals.security import SecurityKind
 from keyturn.gateway.errors import NotConfirmed
 from keyturn.gateway.service import audit_writing
-from keyturn.gateway.service.audit_bundling import verify_log_of
+from keyturn.gateway.service.audit_reading import verify_log_of
 from keyturn.gateway.store.audit_segments import Row, read_segment, segments
 from keyturn.gateway.store.connection import entries, fields, number
 from keyturn.gateway.store.readers import entry_id

@@ -222,9 +222,8 @@ async def test_what_went_back_counts_as_waiting_again(harness: ServiceHarness) -
     await harness.agents.claim(claim)
 
     assert await harness.store.conn.command("ZCARD", waiting) == 1
-    assert [one.approval.id for one in await harness.reviews.waiting()] == [
-        claim.item_id.rpartition(".")[0]
-    ]
+    listed = [one.approval.id async for one in harness.reviews.queue.waiting()]
+    assert listed == [claim.item_id.rpartition(".")[0]]
 
 
 async def test_a_looser_policy_changes_nothing_for_a_claim(

@@ -16,7 +16,7 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
 from keyturn.gateway.service import audit_writing
 from keyturn.gateway.service.erasing import Eraser
-from keyturn.gateway.service.stored_verdicts import ERASED
+from keyturn.gateway.service.submitting import ERASED
 from keyturn.gateway.store.erasing import erase_approval
 from keyturn.gateway.store.keys import KEEP_MS
 from keyturn.gateway.store.store import Store

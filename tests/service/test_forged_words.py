@@ -31,7 +31,7 @@ from keyturn.gateway.protocol.wire import (
     ClaimRequest,
     Refused,
 )
-from keyturn.gateway.service.answering import Found, find_answers
+from keyturn.gateway.service.claiming import Found, find_answers
 from keyturn.gateway.service.proving import NOT_TOLD
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import Keyring

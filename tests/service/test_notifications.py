@@ -26,7 +26,7 @@ from keyturn.gateway.protocol.wire import (
     Verdict,
     VerdictKind,
 )
-from keyturn.gateway.service.program_runs import RunCalls
+from keyturn.gateway.service.agents import RunCalls
 from keyturn.gateway.service.reviews import ReviewService
 from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
@@ -227,7 +227,7 @@ async def test_nobody_is_asked_and_it_waits_in_no_queue(
         ["ZCARD", keys.waiting("support")],
         ["ZCARD", keys.outdated],
     )
-    waiting = await harness.reviews.waiting()
+    waiting = [loaded async for loaded in harness.reviews.queue.waiting()]
     calls = RunCalls(harness.store, harness.agents, tenant="default")
     outcome = await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
 
@@ -362,7 +362,7 @@ async def test_what_the_policy_let_run_by_its_rules_is_not_evaluated_anew_by_it(
 async def test_a_freeze_stops_it_before_it_starts(harness: ServiceHarness) -> None:
     _, request = await submitted(harness)
     scope = FreezeScope(kind=ScopeKind.TOOL, name="post")
-    await harness.reviews.reviewer_freezes.freeze(scope, ANA, "look first")
+    await harness.reviews.freezes.freeze_by(scope, ANA, "look first")
 
     reply = await harness.agents.claim(request)
 

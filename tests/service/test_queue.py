@@ -25,7 +25,7 @@ def harness(store: Store) -> ServiceHarness:
 
 async def waiting(harness: ServiceHarness, limit: int = 1000) -> list[str]:
     """Return the threads of what waits, in the order of the queue."""
-    found = await harness.reviews.waiting(limit)
+    found = [loaded async for loaded in harness.reviews.queue.waiting(limit)]
     return [one.approval.thread for one in found]
 
 

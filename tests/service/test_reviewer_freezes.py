@@ -70,10 +70,10 @@ def test_somebody_who_may_review_some_of_it_may_stop_it(
 
 async def test_somebody_else_neither_stops_nor_starts_anything(store: Store) -> None:
     service = stops(store)
-    await service.freeze(tool("send_email"), BEN, "")
+    await service.freeze_by(tool("send_email"), BEN, "")
 
-    started = await service.unfreeze(tool("send_email"), ANA, "")
-    stopped = await service.freeze(tool("wire_money"), BEN, "")
+    started = await service.unfreeze_by(tool("send_email"), ANA, "")
+    stopped = await service.freeze_by(tool("wire_money"), BEN, "")
 
     assert isinstance(started, Forbidden)
     assert isinstance(stopped, Forbidden)
@@ -86,10 +86,10 @@ async def test_who_lets_it_run_again_can_be_named_by_itself(store: Store) -> Non
     service = stops(store, POLICY + "protect: {unfreeze: senior}\n")
     mail, billing = tool("send_email"), agent("billing")
     for scope in (mail, billing, EVERYTHING):
-        assert await service.freeze(scope, BEN, "") is True
+        assert await service.freeze_by(scope, BEN, "") is True
 
-    tried = [await service.unfreeze(scope, BEN, "") for scope in (mail, EVERYTHING)]
-    lifted = await service.unfreeze(EVERYTHING, CHLOE, "")
+    tried = [await service.unfreeze_by(scope, BEN, "") for scope in (mail, EVERYTHING)]
+    lifted = await service.unfreeze_by(EVERYTHING, CHLOE, "")
 
     for one in tried:
         assert isinstance(one, Forbidden)
@@ -102,9 +102,9 @@ async def test_when_nobody_is_named_only_the_machine_of_the_gateway_lifts_it(
     store: Store,
 ) -> None:
     service = stops(store, POLICY + "protect: {unfreeze: []}\n")
-    await service.freeze(EVERYTHING, ANA, "")
+    await service.freeze_by(EVERYTHING, ANA, "")
 
-    result = await service.unfreeze(EVERYTHING, CHLOE, "")
+    result = await service.unfreeze_by(EVERYTHING, CHLOE, "")
 
     assert isinstance(result, Forbidden)
     assert "`keyturn unfreeze`" in result.reason
@@ -116,7 +116,7 @@ async def test_when_nobody_is_named_only_the_machine_of_the_gateway_lifts_it(
 async def test_only_members_stop_things(store: Store, account: AccountKind) -> None:
     service = stops(store)
 
-    result = await service.freeze(EVERYTHING, ANA.with_(account=account), "")
+    result = await service.freeze_by(EVERYTHING, ANA.with_(account=account), "")
 
     assert isinstance(result, Forbidden)
     assert await FreezeService(store).frozen() == ()
@@ -125,7 +125,7 @@ async def test_only_members_stop_things(store: Store, account: AccountKind) -> N
 async def test_without_reviewers_the_machine_of_the_gateway_is_named(
     store: Store,
 ) -> None:
-    result = await stops(store, "version: 1").freeze(EVERYTHING, ANA, "")
+    result = await stops(store, "version: 1").freeze_by(EVERYTHING, ANA, "")
 
     assert isinstance(result, Forbidden)
     assert "`keyturn freeze`" in result.reason
@@ -159,10 +159,10 @@ async def test_who_stands_in_stops_for_a_member_only_and_the_log_says_for_whom(
     for_ben, for_gone = (EVE.with_(stands_in_for=(one,)) for one in (BEN, gone))
     guest = for_ben.with_(account=AccountKind.GUEST)
 
-    refused = [await service.freeze(mail, one, "") for one in (for_gone, guest)]
-    await service.freeze(mail, for_ben, "odd")
-    kept = [await service.unfreeze(mail, one, "") for one in (for_gone, guest)]
-    await service.unfreeze(mail, BEN.with_(stands_in_for=(CHLOE,)), "fine")
+    refused = [await service.freeze_by(mail, one, "") for one in (for_gone, guest)]
+    await service.freeze_by(mail, for_ben, "odd")
+    kept = [await service.unfreeze_by(mail, one, "") for one in (for_gone, guest)]
+    await service.unfreeze_by(mail, BEN.with_(stands_in_for=(CHLOE,)), "fine")
 
     assert all(isinstance(one, Forbidden) for one in (*refused, *kept))
     events = await audit_entries(store.conn, store.keys_of_tenant("default"))

@@ -400,7 +400,7 @@ async def test_a_person_sees_what_waits_and_may_reject_it(
     standing = await proposed(harness, refund(150, "first"), chosen(each=200))
     await approve(harness, standing, ANA)
 
-    waiting = {one.approval.id for one in await harness.reviews.waiting()}
+    waiting = {one.approval.id async for one in harness.reviews.queue.waiting()}
     assert standing.id in waiting
     ended = await harness.reviews.standing.revoke(standing.id, BEN)
     assert ended is True

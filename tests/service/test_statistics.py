@@ -165,7 +165,7 @@ async def test_the_numbers_of_the_export_are_the_live_ones(
     harness: ServiceHarness, seed: int
 ) -> None:
     chosen = random.Random(seed)  # noqa: S311 - nothing secret
-    live = harness.reviews.live_metrics
+    live = harness.reviews.statistics
     await live.begin()
     for act in chosen.choices(ACTS, k=8):
         await act(harness)
@@ -181,7 +181,7 @@ async def test_the_numbers_of_the_export_are_the_live_ones(
 
 async def test_live_metrics_begin_with_their_process(harness: ServiceHarness) -> None:
     await ran(harness)
-    live = harness.reviews.live_metrics
+    live = harness.reviews.statistics
     await live.begin()
     await denied(harness)
 

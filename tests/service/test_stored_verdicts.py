@@ -9,7 +9,7 @@ from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import CallEnd, TurnRef
-from keyturn.gateway.service.stored_verdicts import StoredVerdicts
+from keyturn.gateway.service.submitting import StoredVerdicts
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ServiceHarness
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from keyturn.gateway.service import audit_writing
-from keyturn.gateway.service.audit_bundling import verify_log_of
+from keyturn.gateway.service.audit_reading import verify_log_of
 from keyturn.gateway.service.audit_writing import public_keys
 from keyturn.gateway.store.audit_log import Sealed
 from keyturn.gateway.store.audit_segments import Row, Segment, erase, segment_path

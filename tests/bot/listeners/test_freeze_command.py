@@ -172,7 +172,7 @@ async def test_a_command_that_goes_wrong_sends_nobody_to_a_card(
     async def fail(*_: object) -> bool:
         raise error
 
-    monkeypatch.setattr(ReviewerFreezes, "freeze", fail)
+    monkeypatch.setattr(ReviewerFreezes, "freeze_by", fail)
     async with stack.running():
         await stack.actor("U0ANA").command(COMMAND, "freeze everything why", CHANNEL)
 

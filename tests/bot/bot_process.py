@@ -1,7 +1,8 @@
-"""Be a bot in a process of its own, which kills itself after so many decisions.
+"""Run a bot in a separate process, which kills itself after a number of decisions.
 
 Usage: bot_process.py STORE_URL API_URL TOKEN SIGNING_SECRET POLICY_FILE DECISIONS
-It prints the URL at which Slack reaches it. With 0 decisions it lives until SIGTERM.
+
+It prints its request URL. With 0 decisions it lives until SIGTERM.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from tests.store_secrets import SECRETS
 
 
 class Dying(ReviewService):
-    """Decides so often, and is killed before it can say so."""
+    """Makes a number of decisions, and is killed before the last reply."""
 
     left = 0
 
     async def decide(self, *given: Any, **named: Any) -> Outcome:
-        """Decide as ever; the last decision is written, and nobody hears of it."""
+        """Decide normally; the last decision is written, but not answered."""
         outcome = await super().decide(*given, **named)
         self.left -= 1
         if self.left == 0:

@@ -117,7 +117,7 @@ class Stack:
 
     @asynccontextmanager
     async def running(self, **changes: Any) -> AsyncGenerator[SlackBot]:
-        """Run the bot by the sandbox's clock, and let the sandbox deliver to it."""
+        """Run the bot by the sandbox's clock; the sandbox delivers to it."""
         config = replace(self.config, **changes)
         clock = self.sandbox.clock.now
         async with SlackBot(config, self.reviews, clock=clock) as bot:
@@ -199,7 +199,7 @@ class Stack:
         return found[0]
 
     async def cards(self, verdict: Verdict, channel: str = CHANNEL) -> list[JsonObject]:
-        """Return every copy of a card, as everybody sees it."""
+        """Return every copy of a card, as all people see it."""
         approval_id = approval_of(verdict.item_id)[0]
         messages = await self.actor("U0ANA").messages(channel)
         return [m for m in messages if is_card_of(m, approval_id)]
@@ -218,7 +218,7 @@ class Stack:
         return str(found["text"])
 
     async def bot_is_quiet(self) -> None:
-        """Wait until the bot has told everybody what it had to tell."""
+        """Wait until the bot has posted all of its messages."""
         running = cast("Any", self.bot)._tasks._running
         while running:
             await asyncio.wait(running)
@@ -226,13 +226,13 @@ class Stack:
     async def execute(
         self, verdict: Verdict, *, ok: bool = True, summary: str = "refund 12 done"
     ) -> None:
-        """Let an agent claim and run an authorized call."""
+        """Claim and run an authorized call as an agent."""
         item_id, fence = await self.begin(verdict)
         result = Result(ok=ok, summary=summary)
         assert await self.agents.finish(item_id, fence, result)
 
     async def begin(self, verdict: Verdict) -> tuple[str, int]:
-        """Let an agent claim an authorized call; return what it ends it with."""
+        """Claim an authorized call as an agent; return the function that ends it."""
         item = (await self.approval(verdict)).items[approval_of(verdict.item_id)[1]]
         ctx = item.ctx
         claim = await self.agents.claim(
@@ -254,14 +254,14 @@ class Stack:
 
 
 def is_card_of(message: Mapping[str, object], approval_id: str) -> bool:
-    """Say whether a message is a card of this approval."""
+    """Return whether a message is a card of this approval."""
     is_note = message.get("thread_ts") is not None
     is_shown = approval_id in str(message.get("metadata"))
     return is_shown and not is_note and not message["ephemeral"]
 
 
 def has_button(message: JsonObject, action: Action) -> bool:
-    """Say whether a message has a button of ours."""
+    """Return whether a message has one of our buttons."""
     rows = [row for row in as_objects(message["blocks"]) if row["type"] == "actions"]
     return any(
         element["action_id"] == action or choice_of(element, action)
@@ -271,7 +271,7 @@ def has_button(message: JsonObject, action: Action) -> bool:
 
 
 def choice_of(element: JsonObject, action: str) -> str:
-    """Return the value with which a menu offers an act; "" when it does not."""
+    """Return the value of a menu's option for an act; "" if there is none."""
     values = (str(each["value"]) for each in as_objects(element.get("options")))
     return next((value for value in values if chosen(value)[0] == action), "")
 
@@ -299,7 +299,7 @@ class Reviewer(Actor):
             for placed in placed_elements(blocks):
                 value = choice_of(placed.element, action_id)
                 if value and block_id in (None, placed.block_id):
-                    # With what was seen in this look: the card may be drawn anew.
+                    # With the message of this reading: the card may be drawn anew.
                     await self.act(
                         "block_actions",
                         channel=channel,

@@ -32,7 +32,7 @@ async def each_stack(
 
 @pytest.fixture
 def late_urls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each response URL come too late: each change of a card is an update."""
+    """Make each response URL expire: each change of a card is an update."""
 
     def use(*_: object) -> None:
         raise ApiError("expired_url")
@@ -42,9 +42,9 @@ def late_urls(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def brisk_posts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let as many posts go out at once as Slack takes of a channel in ten seconds.
+    """Allow as many posts at once as Slack allows in a channel in ten seconds.
 
-    For tests of what is posted, not of how soon. The sandbox refuses any more, as Slack
+    For tests of the posts, not of their timing. The sandbox refuses any more, as Slack
     does.
     """
     monkeypatch.setitem(limits.RATES, limits.POST, limits.Rate(42, 10))

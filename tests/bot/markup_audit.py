@@ -12,9 +12,9 @@ _TORN = re.compile(r"(?:^|\s)(?:at|by|for|in|to|until|with)$|:[*_]*$")
 
 
 def assert_whole(block: Any) -> None:
-    """Fail when a sentence of ours goes on in the next part of a line of small print.
+    """Fail when one of our sentences continues in the next part of a context line.
 
-    Slack sets the parts of a line apart, and breaks the line between them.
+    Slack separates the parts of a line, and breaks the line between them.
     """
     for part in block["elements"][:-1]:
         text = str(part.get("text", ""))
@@ -34,9 +34,9 @@ def objects(node: object) -> Iterator[dict[str, Any]]:
 
 
 def assert_tame(blocks: object, text: str = "") -> None:
-    """Fail when a stranger's bytes stand anywhere that Slack interprets.
+    """Fail when a stranger's text is anywhere that Slack interprets.
 
-    Left are preformatted and plain text; the latter must not turn emoji codes.
+    Allowed are preformatted and plain text; the latter must not turn emoji codes.
     """
     assert CANARY not in text
     for each in objects(blocks):

@@ -122,7 +122,7 @@ def an_approval(*items: Item, **changes: Any) -> Approval:
 
 
 def a_vote(item: Item, by: Person, *roles: str) -> Vote:
-    """Return a person's vote for an item as it stands."""
+    """Return a person's vote for an item in its current version."""
     return Vote(
         by=by, roles=roles or ("support",), action_hash=item.action_hash, at_ms=NOW
     )

@@ -1,4 +1,4 @@
-"""Post requests to the bot as Slack signs them, or as nobody should."""
+"""Post requests to the bot with Slack's signature, or with an invalid one."""
 
 from __future__ import annotations
 

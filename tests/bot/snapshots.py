@@ -1,4 +1,4 @@
-"""Compare text with a file beside the test; `KEYTURN_SNAPSHOTS=write` renews it."""
+"""Compare text with a file next to the test; `KEYTURN_SNAPSHOTS=write` renews it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def assert_same(folder: Path, name: str, text: str) -> None:
-    """Fail when the text differs from what the file holds, or there is no file."""
+    """Fail when the text differs from the file, or there is no file."""
     path = folder / f"{name}.txt"
     if os.environ.get("KEYTURN_SNAPSHOTS") == "write":
         path.write_text(text, encoding="utf-8")

@@ -13,7 +13,7 @@ FORGED = "forged"
 
 
 def button_value(stack: Stack, approval: Approval, purpose: str) -> str:
-    """Return the value that our own button for this purpose has now."""
+    """Return the current value of our button for this purpose."""
     key = stack.config.seal_key
     return seal(approval, 0, key=key, team=TEAM, purpose=purpose)
 
@@ -45,7 +45,7 @@ def copied(stack: Stack, card: JsonObject, channel: str) -> str:
 
 
 async def expire(stack: Stack, approval: Approval) -> None:
-    """Move the clock: let the deadline of an approval have passed."""
+    """Move the clock past the deadline of an approval."""
     await stack.store.conn.transaction(
         ["HSET", stack.keys.head(approval.id), "expires", 1],
         ["ZADD", stack.keys.expiry, 1, stack.keys.listed(approval.id)],

@@ -1,4 +1,4 @@
-"""The bot starts with what it needs or says what is missing, and stops in order."""
+"""The bot starts or names the missing setting, and stops in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hold the builders to Slack's limits and strangers' text out of markup."""
+"""The builders keep Slack's limits, and strangers' text out of markup."""
 
 import json
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""A bot whose token is gone says so, keeps its work, and recovers."""
+"""A bot with a revoked token reports it, keeps its work, and recovers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of several threads share one card, where the policy says `batch`."""
+"""Calls of several threads share one card if the policy has a `batch` rule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.streams import audit_entries
 
 
 def batched(rule: str, *more: str, tiers: str = "") -> Policy:
-    """Return the policy of the stack, in which refunds share a card by this rule."""
+    """Return the stack's policy, with this rule for refunds on shared cards."""
     listed = "  process_refund:\n    tier: approve\n"
     lines = "".join(f"    {line}\n" for line in (f"batch: {{{rule}}}", *more))
     text = POLICY.replace(listed, listed + lines)

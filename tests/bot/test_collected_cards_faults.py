@@ -1,4 +1,4 @@
-"""Collected cards stay true when calls, policies and messages change meanwhile."""
+"""Collected cards stay correct when calls, policies and messages change."""
 
 from __future__ import annotations
 

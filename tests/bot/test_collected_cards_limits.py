@@ -1,4 +1,4 @@
-"""Collected cards within what Slack takes, and as people find and are told of them."""
+"""Collected cards keep Slack's limits, and people find them and are notified."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ async def test_other_reviewers_for_all_calls_keep_the_card(stack: Stack) -> None
         await nothing_is_left(stack)
 
         assert len(await cards(stack)) == 1
-        # Those who were needed first are needed still.
+        # The people who were required first are still required.
         for user in ("U0ANA", "U0CHLOE"):
             await stack.actor(user).click(CHANNEL, ts, Action.APPROVE_ALL)
             await nothing_is_left(stack)

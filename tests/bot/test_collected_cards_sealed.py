@@ -1,4 +1,4 @@
-"""Nobody decides over a collected card that is not exactly the one that was sealed."""
+"""Only exactly the sealed collected card can be used for a decision."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_a_seal_over_other_calls_decides_nothing(stack: Stack, name: str) 
     async with stack.running():
         verdicts, _ = await three(stack)
         (card,) = await posted(stack)
-        # Of the same tenant and real, so that only the seal can tell.
+        # Of the same tenant and real, so that only the seal can reveal it.
         other = await stack.refund("t9", amount=109)
         members = [await stack.approval(one) for one in verdicts]
         extra = await stack.approval(other)

@@ -1,4 +1,4 @@
-"""What people, clocks, the store and Slack do meanwhile breaks no collected card."""
+"""Collected cards survive concurrent people, clocks, stores and Slack."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_calls_that_all_expire_at_once_take_the_buttons_along(
         for verdict in verdicts:
             await expire(stack, await stack.approval(verdict))
 
-        # Late, and before anybody swept.
+        # Late, and before a sweep.
         await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
         await stack.sweeper.sweep()
 
@@ -191,7 +191,7 @@ async def test_in_a_storm_every_call_is_on_a_card_and_runs_once(
 
 
 async def decide_all(stack: Stack, verdicts: list[Verdict]) -> None:
-    """Click on whatever card somebody finds, until every call is decided."""
+    """Click on every visible card, until every call is decided."""
     while "pending" in await states(stack, verdicts):
         for message in await posted(stack):
             for action in (Action.APPROVE_ALL, Action.APPROVE):
@@ -201,5 +201,5 @@ async def decide_all(stack: Stack, verdicts: list[Verdict]) -> None:
                             CHANNEL, str(message["ts"]), action
                         )
                     except UserActionFailed:
-                        continue  # the message changed meanwhile
+                        continue  # the message changed in between
         await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""A card leads to the Slack message with which its agent was asked."""
+"""A card links the Slack message that started its agent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LINK = "|Open the conversation>"
 
 
 async def asked(stack: Stack, channel: str = CHANNEL) -> tuple[Verdict, Origin]:
-    """Let Dan ask in a channel, and an agent want a refund for it."""
+    """Request a refund as Dan in a channel; the agent makes the call."""
     place = "#agent-approvals" if channel == CHANNEL else channel
     ts = await stack.actor("U0DAN").say(place, "please refund order 78291")
     origin = Origin(channel=channel, thread_ts=ts)

@@ -1,4 +1,4 @@
-"""A store that lost everything leaves nobody in Slack with an untrue last word."""
+"""After the loss of all data, the last messages in Slack are still true."""
 
 from __future__ import annotations
 

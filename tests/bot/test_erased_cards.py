@@ -1,4 +1,4 @@
-"""The card of an approval that was erased, and each copy of it, says no more of it."""
+"""The card of an erased approval, and each copy of it, lose their content."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """In a storm of faults one card and one copy for each person count, and are true.
 
 Three of ten answers of Slack are lost, one in ten calls is refused for its rate, and
-one in ten fails with a server error, while people decide on whatever they find.
+one in ten fails with a server error, while people decide on any visible card.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ async def passing(stack: Stack) -> None:
 
 
 async def decide(stack: Stack, storm: Storm, verdict: Verdict) -> None:
-    """Click on whatever somebody finds, until a click counts."""
+    """Click on every visible card, until a click counts."""
     approval = (await stack.approval(verdict)).id
     while (await stack.approval(verdict)).items[0].is_pending:
         user = storm.luck.choice([*PLACES])
@@ -106,7 +106,7 @@ async def decide(stack: Stack, storm: Storm, verdict: Verdict) -> None:
                         channel, str(message["ts"]), Action.APPROVE
                     )
                 except UserActionFailed:
-                    continue  # the message changed meanwhile
+                    continue  # the message changed in between
         await asyncio.sleep(0.01)
 
 

@@ -1,4 +1,4 @@
-"""No card and no line is lost or late, however much the outbox holds."""
+"""With any number of entries in the outbox, no card and no line is lost or late."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def about(approval: str, name: EventName) -> Event:
 
 
 def said(queue: OutboxQueue) -> None:
-    """Say everything that is on the queue."""
+    """Post every message of the queue."""
     for entry in list(queue):
         entry.events, entry.shown = [], entry.wanted
         queue.drop_done(entry)
@@ -72,7 +72,7 @@ def said(queue: OutboxQueue) -> None:
 async def acknowledged(
     queue: OutboxQueue, outbox: Outbox
 ) -> list[tuple[str, EventName]]:
-    """Say and acknowledge everything on the queue; return what that was."""
+    """Post and acknowledge every message of the queue; return them."""
     events = [event for entry in queue for event in entry.events]
     await outbox.done(*(event.seq for event in events))
     said(queue)

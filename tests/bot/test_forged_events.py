@@ -1,4 +1,4 @@
-"""The bot says nothing that somebody else wrote into its outbox."""
+"""The bot posts no text that an attacker wrote into its outbox."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Forgery = Callable[[Stack, str], list[str]]
 
 
 def answer(text: str) -> str:
-    """Return an event that has the bot say this in the agent's name."""
+    """Return an event that makes the bot post this in the agent's name."""
     said = Event(
         name=EventName.RUN_FINISHED,
         tenant="default",
@@ -96,7 +96,7 @@ async def test_what_somebody_else_announces_is_not_said(
 
 
 async def test_what_is_sealed_is_said(stack: Stack) -> None:
-    """The same event, of our own."""
+    """The same event, with our seal."""
     async with stack.running():
         body, seal = parts_of(sealed_text(stack.store.conn, stack.keys, answer(SAID)))
         await stack.store.conn.command(

@@ -1,4 +1,4 @@
-"""Who asks while a server takes connections and answers nothing is told so in time."""
+"""If a server accepts connections without answering, callers learn it in time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FREEZE = "freeze tool process_refund wrong"
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Slack give up before a call to the store does, as it does elsewhere."""
+    """Let Slack give up before a call to the store does, as in production."""
     monkeypatch.setattr(ingress, "ANSWER_WITHIN_S", 1.3)
     monkeypatch.setattr(reviewers, "LOOKUP_TIMEOUT_S", 0.75)
     monkeypatch.setattr(delivery, "ACK_WITHIN_S", 8.0)
@@ -34,7 +34,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def wire(store: Store) -> AsyncIterator[Proxy]:
-    """Give a way to the store of the test, which can be held up."""
+    """Return a proxy to the store of the test, which can be blocked."""
     async with Proxy(store.conn.url) as proxy:
         yield proxy
 
@@ -121,7 +121,7 @@ async def test_a_command_is_answered_while_slack_answers_nothing(
 async def test_an_envelope_that_the_store_remembers_too_late_is_handled_when_it_is_back(
     store: Store, wire: Proxy
 ) -> None:
-    """Nothing was done of it, and Slack sends one that nobody acknowledged again."""
+    """It was not processed, and Slack sends an unacknowledged one again."""
     over = Store(wire.url, secrets=SECRETS, lease_ms=2000)
     nonces, handled = StoreNonces(over, "default"), list[bool]()
     await nonces.is_first("sha256:" + "6" * 64)  # opens the connection

@@ -1,4 +1,4 @@
-"""Health and metrics on an address of their own are not on the port for Slack."""
+"""Health and metrics on a separate address are not on the port for Slack."""
 
 from __future__ import annotations
 

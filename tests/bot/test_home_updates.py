@@ -78,7 +78,7 @@ async def test_a_tab_that_slack_does_not_take_at_once_is_shown_without_another_c
     async with stack.running():
         await stack.actor("U0BEN").open_home()
         await shown(stack, "U0BEN", "Waiting for you: 0")
-        # As often as it is tried for the person who waits.
+        # As many attempts as for the waiting person.
         stack.sandbox.faults.plan(fault, "views.publish", calls=3)
 
         await stack.actor("U0ANA").open_home()

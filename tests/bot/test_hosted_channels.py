@@ -1,4 +1,4 @@
-"""In a channel that another workspace shares, the bot answers as in its own."""
+"""In a channel of another workspace, the bot answers as in its own."""
 
 from __future__ import annotations
 

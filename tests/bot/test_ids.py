@@ -1,4 +1,4 @@
-"""A seal opens exactly what it was made for."""
+"""A seal is valid for exactly one purpose and content."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ BODY = b"payload=%7B%7D"
 
 @dataclass
 class Door:
-    """An ingress without a bot behind it: it counts what comes through."""
+    """An ingress without a bot: it counts the requests that pass."""
 
     url: str = ""
     seen: list[Delivery] = field(default_factory=list[Delivery])

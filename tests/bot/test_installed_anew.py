@@ -22,7 +22,7 @@ def install_anew(stack: Stack) -> None:
     slack, workspace = stack.sandbox.control.slack, stack.sandbox.workspace
     old = workspace.user(workspace.app.bot_user)
     for channel in list(workspace.channels.values()):
-        # The conversation with somebody stays that of the earlier bot.
+        # The direct message channel stays that of the earlier bot.
         if channel.peer is None and old.id in channel.members:
             workspace.leave(channel.id, old.id)
     workspace.app = replace(workspace.app, bot_user=NEW_BOT, bot_id="B0NEWBOT")

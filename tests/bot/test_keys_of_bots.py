@@ -1,4 +1,4 @@
-"""Bots on one store know each other's keys, and say when one of them does not fit."""
+"""Bots on one store know each other's keys, and report one that does not match."""
 
 from __future__ import annotations
 

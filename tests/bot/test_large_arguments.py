@@ -1,4 +1,4 @@
-"""A card with large arguments is made in a thread, so clicks go on meanwhile."""
+"""A card with large arguments is made in a thread, so clicks are still answered."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_after_a_429_only_its_method_and_channel_stand_still() -> None:
 
 
 def test_a_rate_limit_of_slack_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """What waits for it is not late by our own count, so nothing else says so."""
+    """A call that waits for it is not late by our count, so only this reports it."""
     Limits(lambda: 0.0).refused(POST, "C1", 1800)
 
     assert "slack.rate_limited method=chat.postMessage for_s=1800" in caplog.text

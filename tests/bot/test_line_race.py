@@ -1,4 +1,4 @@
-"""A line says what its event meant, whenever the event comes."""
+"""A line shows its event's meaning, independent of the event's delay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Slack does not say costs a click, and never an approval."""
+"""A failed lookup in Slack costs a click, and never an approval."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ ROLES_AT_VOTE = {"U0ANA": ("support",), "U0CHLOE": ("senior",)}
 
 @pytest.fixture
 async def stack(store: Store) -> AsyncIterator[Stack]:
-    """Give a stack over sockets: signatures would not stand a clock that is moved."""
+    """Return a stack over sockets: signatures would not survive a moved clock."""
     async with Sandbox() as sandbox:
         yield Stack(sandbox, store, SlackMode.SOCKET)
 
 
 async def wire(stack: Stack, number: int) -> Verdict:
-    """Let an agent ask for something that two people decide."""
+    """Request a call that two people decide."""
     (verdict,) = await stack.submit(("wire_money", {"n": number}), thread=f"t{number}")
     return verdict
 
@@ -47,7 +47,7 @@ async def item_of(stack: Stack, verdict: Verdict) -> Item:
 
 
 async def click(stack: Stack, user: str, ts: str) -> list[str]:
-    """Approve; return what the person alone was told, once it was told."""
+    """Approve; return the person's private reply once it came."""
     person = stack.actor(user)
     before = len(await person.ephemerals(CHANNEL))
     await person.click(CHANNEL, ts, Action.APPROVE)
@@ -56,7 +56,7 @@ async def click(stack: Stack, user: str, ts: str) -> list[str]:
 
 
 async def approve(stack: Stack, user: str, ts: str, verdict: Verdict) -> int:
-    """Approve, and once more when Slack did not say enough; return how often."""
+    """Approve, and again after failed lookups; return the number of clicks."""
     before = (await stack.approval(verdict)).rev
     told = await click(stack, user, ts)
     if (await stack.approval(verdict)).rev > before:

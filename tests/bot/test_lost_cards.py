@@ -59,7 +59,7 @@ async def test_a_card_that_was_not_registered_is_found_and_not_posted_again(
     assert not (has_ended and has_button(card, Action.APPROVE))
     posts = calls(stack, POST)
     assert len([one for one in posts if not one.get("thread_ts")]) == 1
-    # The plain card mentioned nobody.
+    # The plain card has no mentions.
     is_mentioned = "More people are needed" in str(posts)
     assert is_mentioned is (kind == "plain" and not has_ended)
 
@@ -70,4 +70,4 @@ def _refused(*_: object) -> Message:
 
 
 def _unchecked(*_: object, **__: object) -> None:
-    """Let Slack alone refuse it."""
+    """Make Slack alone refuse it."""

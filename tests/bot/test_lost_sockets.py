@@ -47,7 +47,7 @@ def opened(stack: Stack) -> int:
 async def test_an_address_that_is_too_old_is_not_tried_for_ever(
     stack: Stack, how: str
 ) -> None:
-    """Slack gives addresses, and nobody answers there until they have ended."""
+    """Slack returns addresses without a server, until they have ended."""
     control = stack.sandbox.control
     async with stack.running(mode=SlackMode.SOCKET):
         control.refuse_sockets(enabled=True)

@@ -33,7 +33,7 @@ ALL_WITHIN_S = 15 * MINUTE
 
 
 class Time:
-    """A clock of Slack and the bot that stands still while any of them works."""
+    """A clock of Slack and the bot that stops while either of them works."""
 
     def __init__(self, stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_working = False
@@ -46,7 +46,7 @@ class Time:
         monkeypatch.setattr(Clock, "now", now)
 
     async def pass_for(self, stack: Stack) -> None:
-        """Let it pass until cancelled."""
+        """Let it run until cancelled."""
         while True:
             await asyncio.sleep(0.002)
             publisher = cast("Any", stack.bot)._publisher

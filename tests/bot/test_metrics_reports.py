@@ -66,7 +66,7 @@ async def told(stack: Stack, name: EventName) -> list[Event]:
 
 
 async def yesterday(stack: Stack) -> None:
-    """Let a decision be a day old, in the audit log."""
+    """Make a decision one day old in the audit log."""
     verdict = await stack.refund("t1")
     await stack.reviews.decide(await click(stack, verdict), Approve(), ANA)
     await stack.submit(("look_up_order", {"id": 7}), thread="t2")
@@ -98,7 +98,7 @@ async def test_the_week_s_numbers_are_posted_once(stack: Stack) -> None:
 
 
 def refuse_charts(monkeypatch: pytest.MonkeyPatch, *, all_of: bool = False) -> None:
-    """Let the sandbox be a workspace that does not have the block yet."""
+    """Make the sandbox a workspace without the new block."""
 
     def checked(blocks: Any, text: str | None, **more: Any) -> None:
         kinds = {block["type"] for block in blocks or ()}

@@ -1,4 +1,4 @@
-"""No card is lost with the events that told of it: each open approval is looked at."""
+"""A lost event loses no card: each open approval is checked."""
 
 from __future__ import annotations
 

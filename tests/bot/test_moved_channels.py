@@ -1,4 +1,4 @@
-"""What stands in a channel that Slack gave another id is answered and changed there."""
+"""Messages in a channel with a new id are answered and changed there."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def shared(stack: Stack, thread: str = "t1") -> tuple[Verdict, str]:
 
 
 async def reject_by_words(stack: Stack, ts: str, channel: str = NEW) -> None:
-    """Say why in the thread of a card, and reject by the form that is offered."""
+    """Give a reason in the thread of a card, and reject by the offered form."""
     ana = stack.actor("U0ANA")
     await ana.say(channel, "@keyturn too much", ts)
     offer = await ana.message_with(
@@ -138,7 +138,7 @@ async def test_what_stands_there_is_redacted(
     await time_is_over(stack)
     async with keeping(stack, OVER):
         if not is_used:
-            # It was looked for in vain before somebody uses a card there.
+            # The search failed before a person used a card there.
             await eventually(lambda: was_refused(stack))
             await stack.actor("U0ANA").click(NEW, ts, Action.APPROVE)
         await eventually(lambda: no_canary(stack))

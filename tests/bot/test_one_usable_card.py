@@ -1,4 +1,4 @@
-"""Whatever happens to publishers and answers, one card counts and shows what is so."""
+"""After any failures of publishers and answers, one card counts and is correct."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_what_a_paused_publisher_shows_late_is_drawn_again(stack: Stack) -
 
 
 async def late_update(stack: Stack, older: CardPlace, card: Any) -> None:
-    """Let Slack and the store take an older state after a newer one."""
+    """Make Slack and the store accept an older state after a newer one."""
     async with aiohttp.ClientSession() as session:
         token, url = stack.sandbox.bot_token, stack.sandbox.api_url
         shown = {"blocks": card["blocks"], "text": card["text"]}

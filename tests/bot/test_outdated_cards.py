@@ -45,13 +45,13 @@ BEN = Reviewer(
 
 
 def needs_one(message: JsonObject) -> bool:
-    """Say whether one person is enough by what a card says."""
+    """Return whether one person is enough according to a card."""
     return bool(says("Approval needed")(message)) and not says("2 people")(message)
 
 
 @pytest.fixture(autouse=True)
 def summed(stack: Stack) -> None:
-    """Let refunds of one order be summed up."""
+    """Group refunds of one order."""
     assert PLAIN in POLICY
     stack.policy = load_policy(POLICY.replace(PLAIN, LIMITED) + WINDOWS, "policy.yml")
 

@@ -1,4 +1,4 @@
-"""Verified payloads become typed records, or a sentence about what is missing."""
+"""Verified payloads become typed records, or an error about the missing part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""People who are asked by direct message get the card, and all copies are one card."""
+"""People notified by direct message get the card, and all copies are one card."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_a_decision_on_one_copy_is_shown_on_all(direct: Stack) -> None:
         anas = await copy_of(direct, verdict, "U0ANA")
         bens = await copy_of(direct, verdict, "U0BEN")
 
-        # The requester is asked by nobody; who has a copy is mentioned nowhere.
+        # The requester is not notified; a person with a copy is not mentioned.
         assert "<@U0ANA>" in str(card)
         asked = [
             one for one in as_objects(card["blocks"]) if "Requested by" not in str(one)
@@ -265,7 +265,7 @@ async def test_copies_show_a_decision_that_the_card_cannot_show(direct: Stack) -
 
         for user in ("U0ANA", "U0BEN"):
             await copy_of(direct, verdict, user, ", done ")
-        # Only as long as it is archived: the card is no older than what it shows.
+        # Only as long as it is archived: the card is no older than its content.
         assert has_button(await direct.card(verdict), Action.APPROVE)
         assert (await direct.card(verdict))["ts"] == card["ts"]
 
@@ -381,7 +381,7 @@ async def test_nobody_clicks_on_a_copy_of_somebody_else(
         keys = direct.keys
         approval = (await direct.approval(verdict)).id
 
-        # Slack shows a direct message to its person alone; the record says whose it is.
+        # Slack shows a direct message to its person alone; the record names the person.
         action = block_action(person, DM["U0BEN"], str(bens["ts"]))
         ctx = SimpleNamespace(service=direct.reviews, config=direct.config)
 
@@ -402,7 +402,7 @@ async def test_a_reminder_reaches_people_where_they_were_asked_and_nobody_twice(
         verdict = await direct.refund()
         card = await direct.card(verdict, says("Sent directly to"))
         anas = await copy_of(direct, verdict, "U0ANA")
-        # Ben holds two roles; he was sent the card and is mentioned nowhere.
+        # Ben has two roles; he got the card and is not mentioned.
         assert "<@U0EVE>" in str(card["blocks"])
         await direct.actor("U0ANA").click(DM["U0ANA"], str(anas["ts"]), Action.TAKE)
         await direct.card(verdict, says("is on it"))
@@ -430,7 +430,7 @@ async def test_a_reminder_reaches_people_where_they_were_asked_and_nobody_twice(
 
 
 async def only_ana(item: Item) -> tuple[Reviewer, ...]:
-    """Say who voted before."""
+    """Return the earlier voters."""
     del item
     return (ana(),)
 

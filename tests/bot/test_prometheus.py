@@ -1,4 +1,4 @@
-"""Prometheus reads what `keyturn stats` counts, under labels that nobody can choose."""
+"""Prometheus reads the counts of `keyturn stats`, under a closed set of labels."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def samples(text: str) -> Samples:
 
 
 def of(name: str, *labels: str) -> tuple[str, frozenset[str]]:
-    """Return where a value stands."""
+    """Return the position of a value."""
     return name, frozenset(labels)
 
 
@@ -230,7 +230,7 @@ def test_the_dashboard_s_rate_leaves_out_what_the_product_s_does() -> None:
 
     part, whole = rate.split(" / ")
 
-    # As `Counts.autonomous`: neither what did not run nor what failed.
+    # As `Counts.autonomous`: without calls that did not run or failed.
     assert "keyturn_calls_unused_total" in part
     assert 'keyturn_calls_failed_total{asked="no"}' in part
     assert "keyturn_calls_unused_total" in whole

@@ -39,7 +39,7 @@ def calls(stack: Stack, method: str, *, ok: bool = True) -> list[JsonObject]:
 
 
 async def nothing_is_left(stack: Stack) -> None:
-    """Wait until every event is read, said and acknowledged."""
+    """Wait until every event is read, posted and acknowledged."""
 
     async def is_done() -> bool:
         command = stack.store.conn.command
@@ -330,7 +330,7 @@ async def test_blocks_that_slack_alone_refuses_become_the_plain_card(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unchecked(*_: object, **__: object) -> None:
-        """Let everything pass, so that only Slack refuses."""
+        """Remove the local limits, so that only Slack refuses."""
 
     def broken(*_: object, **__: object) -> Message:
         return Message(blocks=({"type": "nonsense"},), text="x")

@@ -291,7 +291,7 @@ def dispatcher_of(
     card_publisher: CardPublisher,
     read: Callable[[str], Awaitable[None]],
 ) -> QueueSender:
-    """Return a dispatcher of its own for a test of one step."""
+    """Return a separate dispatcher for a test of one step."""
     updater = CardUpdater(
         card_publisher=card_publisher,
         copies=CopyUpdater(card_publisher),
@@ -307,7 +307,7 @@ def dispatcher_of(
 
 @asynccontextmanager
 async def card_publisher_of(stack: Stack) -> AsyncGenerator[CardPublisher]:
-    """Give a card publisher of its own for a test of one step."""
+    """Return a separate card publisher for a test of one step."""
     async with aiohttp.ClientSession() as session:
         yield CardPublisher(
             Slack(

@@ -1,8 +1,8 @@
-"""Whatever is away, and for how long: each run ends with its words or visibly parked.
+"""In outages of any kind and length, each run ends with its result or visibly parked.
 
-Time is scaled: pauses between attempts and outages are a thousandth of what they are in
-use, and Slack's clock is moved, so nobody sleeps. A seed makes the plan of a test; what
-happens at the same time is as random as the machine.
+Time is scaled: pauses and outages take a thousandth of their real length, and Slack's
+clock is moved, so there are no sleeps. A seed makes the plan of a test; the concurrent
+work is as random as the machine.
 """
 
 from __future__ import annotations
@@ -73,27 +73,27 @@ ERRORS: tuple[Callable[[], Exception], ...] = (
 
 @dataclass
 class Outages:
-    """What is away at the moment, and what was away how often."""
+    """The current outages, and their counts."""
 
     rng: random.Random
     away: set[str] = field(default_factory=set[str])
     hits: dict[str, int] = field(default_factory=dict[str, int])
 
     def check(self, what: str, error: Callable[[], Exception] | None = None) -> None:
-        """Fail as what is away does."""
+        """Fail like the dependency in outage."""
         if what in self.away:
             self.hits[what] = self.hits.get(what, 0) + 1
             make = error or self.rng.choice(ERRORS)
             raise make()
 
     async def was_needed(self, what: str) -> bool:
-        """Say whether something was needed while it was away."""
+        """Return whether a dependency was needed during its outage."""
         return what in self.hits
 
     async def play(self, times: int) -> None:
-        """Let something be away, and come back, so many times.
+        """Start and end outages this many times.
 
-        First each thing alone, until somebody needed it.
+        First each dependency alone, until it was needed.
         """
         first = self.rng.sample(KINDS, len(KINDS))
         for number in range(times):
@@ -115,7 +115,7 @@ def _ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def break_things(outages: Outages, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the model, the store and Slack be away when they are to be."""
+    """Cause the outages of the model, the store and Slack as planned."""
     answer, call = sample_tools.answer, Slack.call
     command, together = Connection.command, Connection.transaction
     evalsha = Connection.evalsha
@@ -156,7 +156,7 @@ def break_things(outages: Outages, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def break_checkpoints(outages: Outages, saver: Any) -> None:
-    """Let the checkpoints be away when they are to be."""
+    """Cause the outages of the checkpoints as planned."""
 
     def wrapped(real: Any) -> Any:
         async def away(*args: Any, **options: Any) -> Any:
@@ -192,7 +192,7 @@ class Shop:
         self.orders: dict[str, str] = {}
 
     async def ask(self, thread: str, order: str) -> None:
-        """Let Dan ask for a refund, as often as it takes."""
+        """Request a refund as Dan, as often as necessary."""
         ts = await self.stack.actor("U0DAN").say("#general", f"refund {order}")
         self.threads[thread] = ts
         self.orders[thread] = order
@@ -212,7 +212,7 @@ class Shop:
             await asyncio.sleep(0.01)
 
     async def people(self) -> None:
-        """Approve what is asked, and reconcile doubts by the shop's ledger."""
+        """Approve pending calls, and reconcile doubts by the shop's ledger."""
         tail, after = EventTail(self.stack.store.conn, self.stack.keys), START
         while True:
             try:
@@ -265,7 +265,7 @@ class Shop:
         return found
 
     async def is_over(self) -> bool:
-        """Say whether every run has ended, and no job is left."""
+        """Return whether every run has ended, and no job is left."""
         ended = set((await self.ends()).values()) <= {"words", "parked"}
         return ended and await self.stack.store.queue(self.stack.keys).depth() == 0
 
@@ -276,7 +276,7 @@ class Shop:
         return open_, await self.stack.store.queue(self.stack.keys).depth()
 
     def said(self, thread: str) -> list[tuple[str, str, str]]:
-        """Return what the bot said in a thread: ts, text and blocks."""
+        """Return the bot's messages in a thread: ts, text and blocks."""
         messages = self.stack.sandbox.workspace.messages[CHANNEL].values()
         root = self.threads[thread]
         return [
@@ -303,7 +303,7 @@ async def play(
             running(store, lambda: RULES, {"shop": runner}, slots=4),
             in_background(shop_.people(), shop_.moving_clock()),
         ):
-            # The runner writes through a saver of its own: one that is fenced.
+            # The runner writes through a separate, fenced saver.
             break_checkpoints(outages, cast("Any", runner)._graph.checkpointer)
             playing = asyncio.create_task(outages.play(times=runs))
             for number in range(runs):
@@ -322,7 +322,7 @@ async def play(
 
 
 async def is_told(shop_: Shop, ended: dict[str, str]) -> bool:
-    """Say whether Slack shows each end."""
+    """Return whether Slack shows each end."""
     words = agent_answer("").text
     for thread, end in ended.items():
         texts = [text for _, text, _ in shop_.said(thread)]
@@ -334,7 +334,7 @@ async def is_told(shop_: Shop, ended: dict[str, str]) -> bool:
 
 
 async def check(shop_: Shop, ended: dict[str, str]) -> None:
-    """Hold every message to what happened."""
+    """Compare every message with the facts."""
     assert set(ended.values()) <= {"words", "parked"}
     outages: dict[str, set[str]] = {}
     for event in await announced(shop_.stack.store.conn, shop_.stack.keys):
@@ -354,7 +354,7 @@ async def check(shop_: Shop, ended: dict[str, str]) -> None:
     assert sorted(orders) == sorted(set(orders)), "a refund ran twice"
     for thread, order in shop_.orders.items():
         if order not in orders:
-            # Nobody could be asked while the store was away, and the agent was told.
+            # The request failed during the store's outage, and the agent was informed.
             blocks = " ".join(blocks for _, _, blocks in shop_.said(thread))
             assert f"refunded {order}" not in blocks
             assert ended[thread] == "parked" or "did not run" in blocks, blocks

@@ -1,4 +1,4 @@
-"""When their time is over, messages in Slack say how a request ended, and no more."""
+"""After their retention, messages in Slack show only how a request ended."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ pytestmark = pytest.mark.usefixtures("brisk_posts")
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look for what is due all the time, and leave no updates to others."""
+    """Check for due messages all the time, with the whole limit of updates."""
     monkeypatch.setattr(redacting, "_RESERVE", 0)
     monkeypatch.setattr(redacting, "LOOK_S", 0.02)
 
@@ -61,7 +61,7 @@ async def keeping(stack: Stack, kept: timedelta | None) -> AsyncGenerator[None]:
 
 
 async def time_is_over(stack: Stack) -> None:
-    """Move the clock: let everything that is noted be looked at now."""
+    """Move the clock so that all recorded messages are due now."""
     key = stack.keys.messages_due
     for member in await rows(stack):
         await stack.store.conn.command("ZADD", key, 1, member)
@@ -73,7 +73,7 @@ async def rows(stack: Stack) -> list[bytes]:
 
 
 async def shown(stack: Stack) -> list[str]:
-    """Return everything that stands in all channels."""
+    """Return the text of all channels."""
     workspace = stack.sandbox.workspace
     return [
         f"{one.text} {one.blocks}"
@@ -108,7 +108,7 @@ async def decided(stack: Stack, copies: tuple[str, ...] = ()) -> Verdict:
 
 
 async def redact(stack: Stack) -> None:
-    """Let the time be over, and a bot run until nothing shows any more."""
+    """Move the clock past the retention, and run a bot until no text is left."""
     await time_is_over(stack)
     async with keeping(stack, OVER):
         await eventually(lambda: no_canary(stack))
@@ -121,7 +121,7 @@ async def test_everything_about_a_request_is_redacted(stack: Stack) -> None:
         before = [one for one in await shown(stack) if CANARY in one]
     await redact(stack)
 
-    # The card, a copy for each of two people, and what was said in the threads.
+    # The card, a copy for each of two people, and the messages in the threads.
     assert len(before) > 3
     [card] = await stack.cards(verdict)
     said = str(card["blocks"])
@@ -161,7 +161,7 @@ async def test_nothing_is_redacted_before_its_time(stack: Stack) -> None:
         card = await stack.card(waiting)
 
     assert after == before
-    # What waits is looked at again, and its card stays.
+    # A pending one is checked again, and its card stays.
     assert has_button(card, Action.APPROVE)
     assert CANARY in str(card["blocks"])
 
@@ -340,7 +340,7 @@ async def test_a_call_that_runs_again_is_redacted_again(stack: Stack) -> None:
         verdict = await decided(stack)
     await redact(stack)
     async with keeping(stack, DAY):
-        # Drawn anew, as somebody does who has it run again.
+        # Drawn anew, as after a person's decision to run it again.
         approval = await stack.approval(verdict)
         await stack.store.cards.mark_outdated(stack.keys, approval.id)
         keys = stack.store.posted_messages

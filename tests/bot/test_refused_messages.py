@@ -1,4 +1,4 @@
-"""What Slack refuses is told in a plainer message, or again, and nothing is lost."""
+"""A message that Slack refuses is posted in plainer form, or again; none is lost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def refuse(stack: Stack, error: str, *, calls: int = 1) -> None:
 
 
 async def asked(stack: Stack) -> dict[str, str]:
-    """Let Dan ask; return where the agent answers."""
+    """Send a request as Dan; return the place of the agent's answers."""
     ts = await stack.actor("U0DAN").say("#general", "@keyturn refund")
     return {"channel": ASKED_IN, "thread_ts": ts}
 
@@ -107,7 +107,7 @@ async def test_a_note_that_slack_never_shows_holds_nothing_up(stack: Stack) -> N
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Try again at once what is refused to the whole workspace."""
+    """Retry at once after a refusal to the whole workspace."""
     monkeypatch.setattr(queue_sender, "BROKEN_S", 0.02)
     monkeypatch.setattr(card_updater, "BROKEN_S", 0.02)
 

@@ -52,7 +52,7 @@ async def sent(stack: Stack, body: bytes, headers: dict[str, str]) -> str:
 def lose_with_the_master(
     stack: Stack, nodes: SentinelSet, patch: pytest.MonkeyPatch
 ) -> None:
-    """Let the next request be seen by a master only, which is lost right then."""
+    """Let only a master see the next request, and lose that master at once."""
     real, replicas = stack.store.cards.is_first, list(nodes.servers)
     old = nodes.master()
     replicas.remove(old)

@@ -1,4 +1,4 @@
-"""A card is replaced by the response URL of a click, and never shows what is not so."""
+"""A card is replaced by the response URL of a click, and never shows a false state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def updates(stack: Stack) -> int:
 async def clicked(
     stack: Stack, action: Action = Action.APPROVE, thread: str = "t1"
 ) -> Verdict:
-    """Let Ana click on the card of a new call."""
+    """Click on the card of a new call as Ana."""
     verdict = await stack.refund(thread)
     card = await stack.card(verdict)
     await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), action)
@@ -217,7 +217,7 @@ async def test_a_deleted_card_that_still_needs_people_is_posted_anew(
     respond = responses.respond
 
     def gone(slack: FakeSlack, place: ResponseUrl, body: JsonObject) -> None:
-        """Somebody deletes the card right before it is replaced."""
+        """A person deletes the card right before it is replaced."""
         monkeypatch.undo()
         slack.workspace.drop_message(slack.workspace.messages[CHANNEL][card["ts"]])
         respond(slack, place, body)
@@ -263,7 +263,7 @@ async def has_notes(stack: Stack, card: JsonObject) -> bool:
 
 
 async def edited_by_ben(stack: Stack, verdict: Verdict) -> None:
-    """Let Ben change the arguments without a click on the card."""
+    """Change the arguments as Ben without a click on the card."""
     approval = await stack.approval(verdict)
     click = click_on(approval)
     ben = BEN.with_(team=TEAM, usergroups=frozenset({"S0SUPPORT"}))

@@ -1,4 +1,4 @@
-"""Who clicked is what Slack says now, and nobody when Slack does not say."""
+"""A person is identified by Slack's current answer; without one, as unknown."""
 
 from __future__ import annotations
 
@@ -376,7 +376,7 @@ async def test_the_kept_answers_do_not_grow_for_ever(
 
 
 async def test_whoever_is_known_is_so_by_the_newest_answers() -> None:
-    """A role that was taken away, and a guest, are seen as soon as Slack says so."""
+    """A removed role, and a guest, are noticed at Slack's next answer."""
     async with opened() as ctx:
         workspace, seen = ctx.sandbox.workspace, ctx.reviewers
         await seen.resolve("U0ANA", user_team=TEAM, groups=MINE)
@@ -384,10 +384,10 @@ async def test_whoever_is_known_is_so_by_the_newest_answers() -> None:
         before = await seen.resolve("U0ANA", user_team=TEAM, groups=MINE)
         assert before.usergroups == MINE
         assert before.membership_age_ms == 1000 * ctx.times[0]
-        # As somebody of another workspace they are a stranger all the while.
+        # As a member of another workspace they are a stranger all the time.
         stranger = await seen.resolve("U0ANA", user_team="T0OTHER", groups=MINE)
         assert stranger.account is AccountKind.STRANGER
-        # Nobody asked about the other group.
+        # The other group was not requested.
         alone = await seen.resolve("U0ANA", user_team=TEAM)
         assert alone.usergroups == NONE
 

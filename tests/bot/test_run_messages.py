@@ -49,7 +49,7 @@ class Run:
         self.ts = ""
 
     async def asked(self, *others: Person) -> None:
-        """Let Dan ask, after others did."""
+        """Send a request as Dan, after other people's."""
         dan = self.stack.actor("U0DAN")
         self.ts = await dan.say("#general", "a refund, please")
         facts = ThreadFacts(
@@ -63,15 +63,15 @@ class Run:
         )
 
     async def fails(self, error: Exception) -> None:
-        """Let an attempt fail."""
+        """Make an attempt fail."""
         await self.retries.failed(self.at, error, left=RESUME)
 
     async def goes_on(self) -> None:
-        """Let an attempt succeed."""
+        """Make an attempt succeed."""
         await self.retries.record_resumed(self.at, None)
 
     async def message(self, *words: str) -> JsonObject:
-        """Wait until the run's message says this."""
+        """Wait until the run's message has this text."""
 
         def is_it(message: JsonObject) -> bool:
             shown = json.dumps(message["blocks"], ensure_ascii=False)
@@ -80,7 +80,7 @@ class Run:
         return await self.stack.actor("U0ANA").message_with("#general", is_it)
 
     async def messages(self) -> list[JsonObject]:
-        """Return everything the bot said in the run's thread."""
+        """Return all messages of the bot in the run's thread."""
         found = await self.stack.actor("U0ANA").messages("#general")
         return [one for one in found if self._is_own(one)]
 
@@ -111,7 +111,7 @@ class Run:
         await self.stack.bot_is_quiet()
 
     async def tries(self) -> list[str]:
-        """Return who asked for another try."""
+        """Return the person who requested another try."""
         found = await announced(self.stack.store.conn, self.stack.keys)
         tried = [one for one in found if one.name is EventName.RUN_RETRIED]
         assert all(one.data["gesture"] == Gesture.BUTTON for one in tried)
@@ -249,7 +249,7 @@ async def test_a_run_that_was_not_asked_for_in_slack_is_told_where_its_card_is(
         verdict = await run.stack.refund()
         await run.stack.card(verdict)
         await nothing_is_left(run.stack)
-        # What somebody else wrote is no place to tell it.
+        # A message of another person is no place for it.
         name = run.stack.keys.card((await run.stack.approval(verdict)).id)
         await run.stack.store.conn.command("HSET", name, "at", f"{CHANNEL} {run.ts}")
         await run.fails(KeyError())

@@ -93,7 +93,7 @@ async def stand() -> Stand:
 
 
 async def turns(count: int = 8) -> None:
-    """Let the event loop turn, so that everything that can happen has happened."""
+    """Run the event loop until nothing more can happen."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -199,7 +199,7 @@ async def test_whatever_ends_in_one_turn_of_the_loop_the_rest_goes_on(
 
 
 async def everything_else(stand: Stand) -> None:
-    """Let all steps be done at once, until nothing is left on the queue."""
+    """Run all steps at once, until the queue is empty."""
     while len(stand.queue):
         stand.now += 10
         stand.scheduler.changed.set()

@@ -1,4 +1,4 @@
-"""What people read of a security event."""
+"""The message about a security event."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ async def look(stack: Stack) -> None:
 
 
 async def shown(stack: Stack) -> tuple[Approval, JsonObject]:
-    """Let a seeded defect be due, and return it with its card."""
+    """Make a seeded defect due, and return it with its card."""
     seeded = stack.store.seeded
     await seeded.plan(stack.keys, 1)
     await look(stack)

@@ -53,7 +53,7 @@ async def rubber_stamped(stack: Stack) -> tuple[int, int]:
 
 
 async def listed(stack: Stack, user: str = "U0ANA", words: str = "list") -> str:
-    """Return what `/approvals list` tells somebody in a direct message."""
+    """Return the output of `/approvals list` for a person in a direct message."""
     direct = {"U0ANA": "D0ANA", "U0EVE": "D0EVE"}[user]
     person = stack.actor(user)
     before = {str(m["ts"]) for m in await person.messages(direct)}

@@ -1,4 +1,4 @@
-"""What is said of a SQL text is true in every dialect, or nothing is said."""
+"""A statement about a SQL text is true in every dialect, or omitted."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_condition_outside_of_quotes_and_comments_is_never_overlooked(
     # Without quotes and comments a condition cannot be anything else.
     if sql == quiet and "WHERE" in sql and ";" not in sql:
         assert without_condition(sql) == ()
-    # Whatever is said stands in the text.
+    # Every reported part is in the text.
     assert all(kind in sql.upper() for kind in statement_kinds(sql))
 
 

@@ -1,4 +1,4 @@
-"""What is said of standing approvals is true: in direct messages and in the form."""
+"""Texts about standing approvals are true: in direct messages and in the form."""
 
 from __future__ import annotations
 

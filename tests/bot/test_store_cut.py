@@ -1,4 +1,4 @@
-"""A bot whose store goes away says so in few lines, and goes on when it is back."""
+"""A bot without its store logs a few lines, and continues when it is back."""
 
 from __future__ import annotations
 
@@ -134,9 +134,9 @@ async def test_a_cut_store_fills_no_log_and_a_click_afterwards_counts(
 async def test_who_clicked_is_not_told_that_nothing_was_recorded_where_it_may_be(
     stack: Stack, store: Store, wire: Wire
 ) -> None:
-    """The store is gone after it wrote a decision, and before it says so."""
+    """The store fails after it wrote a decision, and before its reply."""
     async with stack.running():
-        # One before it: else what is lost is that the server does not know the script.
+        # One before it: otherwise the lost reply is "unknown script".
         first = await stack.card(await stack.refund("t0", amount=1))
         await stack.actor("U0ANA").click(CHANNEL, str(first["ts"]), Action.APPROVE)
         verdict = await stack.refund()

@@ -19,7 +19,7 @@ from tests.conftest import eventually
 
 @pytest.fixture
 async def stack(stack: Stack) -> AsyncGenerator[Stack]:
-    """Give the store's memory and rights back, whatever a test took of them."""
+    """Restore the store's memory and rights after a test."""
     stack.store.processes.life_ms = 400
     yield stack
     await stack.store.conn.command("CONFIG SET", "maxmemory", "0")

@@ -1,4 +1,4 @@
-"""A bot whose machine was suspended does not take what it knew before for new."""
+"""A bot whose machine was suspended does not take cached facts for new."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ASLEEP_S = 600.0
 async def test_who_left_the_group_meanwhile_approves_nothing(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On Linux most clocks stand still while the machine is suspended."""
+    """On Linux most clocks stop while the machine is suspended."""
     asleep_s, real = 0.0, time.clock_gettime
 
     def clock_gettime(clock: int) -> float:

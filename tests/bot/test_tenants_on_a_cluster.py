@@ -65,7 +65,7 @@ class TenantStack:
             yield
 
     async def asked(self, order: str) -> JsonObject:
-        """Let Dan ask for a refund; return the card, which Ana sees."""
+        """Request a refund as Dan; return the card as Ana sees it."""
         await self.reviews.ask_agent(
             "support", order, order, requester=DAN, origin=None
         )
@@ -83,13 +83,13 @@ class TenantStack:
         return bool(self.refunded())
 
     def refunded(self) -> list[str]:
-        """Return the orders for which it ran."""
+        """Return the orders of its executions."""
         return self.effects.read_text().split() if self.effects.exists() else []
 
 
 @pytest.fixture
 async def stacks(cluster: Cluster, tmp_path: Path) -> AsyncGenerator[list[TenantStack]]:
-    """Run a bot and a gateway of each tenant, on a connection of their own."""
+    """Run a bot and a gateway of each tenant, on separate connections."""
     async with AsyncExitStack() as opened:
         made: list[TenantStack] = []
         for tenant in TENANTS:

@@ -1,4 +1,4 @@
-"""Hold shown text to its promise: nothing hidden, nothing cut silently."""
+"""Shown text has nothing hidden, and every cut is visible."""
 
 import re
 import time

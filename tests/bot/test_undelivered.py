@@ -1,4 +1,4 @@
-"""A card that Slack refuses is tried until nobody waits for it, and told truthfully."""
+"""A refused card is retried until it is no longer pending, and reported truthfully."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GENERAL = "C0GENERAL"
 
 
 async def asked_in_general(stack: Stack) -> tuple[Verdict, str]:
-    """Let Dan ask in another channel than that of the cards; return where."""
+    """Send a request as Dan in another channel than that of the cards; return it."""
     ts = await stack.actor("U0DAN").say("#general", "refund, please")
     origin = Origin(channel=GENERAL, thread_ts=ts)
     (verdict,) = await stack.submit(("process_refund", REFUND), origin=origin)
@@ -46,7 +46,7 @@ async def told_of(stack: Stack, words: str) -> list[JsonObject]:
 
 
 async def decided(stack: Stack, verdict: Verdict, how: Approve | Reject) -> None:
-    """Let Ana decide as from the Home tab: without a card."""
+    """Decide as Ana from the Home tab: without a card."""
     approval = await stack.approval(verdict)
     click = click_on(approval)
     ana = ANA.with_(team=TEAM, usergroups=frozenset({"S0SUPPORT"}))
@@ -55,7 +55,7 @@ async def decided(stack: Stack, verdict: Verdict, how: Approve | Reject) -> None
 
 
 async def home_of(stack: Stack, user: str) -> str:
-    """Open the Home tab; return what it shows."""
+    """Open the Home tab; return its content."""
     actor = stack.actor(user)
     await actor.open_home()
 
@@ -279,7 +279,7 @@ async def test_a_card_whose_approval_ended_in_a_closed_channel_is_drawn_by_a_cli
 
 
 async def vote(stack: Stack, verdict: Verdict) -> None:
-    """Let Ana be the first of two."""
+    """Approve as Ana, the first of two."""
     approval = await stack.approval(verdict)
     click = click_on(approval)
     ana = ANA.with_(team=TEAM, usergroups=frozenset({"S0SUPPORT"}))

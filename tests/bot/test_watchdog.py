@@ -1,4 +1,4 @@
-"""What is not published in time is seen from outside, and ends by itself."""
+"""A late publisher is visible from outside, and ends by itself."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ async def test_what_a_card_says_follows_no_redirect() -> None:
 
 
 async def test_a_call_says_whose_it_is_and_how_it_is_written() -> None:
-    """Without the charset Slack warns; without the agent it cannot tell who calls."""
+    """Without the charset Slack warns; without the agent it cannot name the caller."""
     sent: list[web.BaseRequest] = []
 
     async def handle(request: web.Request) -> web.Response:

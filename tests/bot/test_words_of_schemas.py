@@ -87,7 +87,7 @@ def texts(shown: Any, hint: str = "") -> Iterator[tuple[str, str]]:
 
 
 def unmarked(shown: Any) -> list[str]:
-    """Return the texts in which the agent's words could be taken for ours."""
+    """Return the places where an agent's words could be taken for ours."""
     return [
         text
         for text, hint in texts(shown)

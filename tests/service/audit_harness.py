@@ -21,7 +21,7 @@ ANA = "T1/U0ANA"
 
 
 class Clock:
-    """Seconds that pass when the test says so."""
+    """Seconds that the test lets pass."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -46,7 +46,7 @@ class AuditHarness:
         store.keyring = Keyring(folder / "keys", makes=Role)
         store.keyring.make_missing(datetime(2026, 1, 1, tzinfo=UTC))
         store.tree_folder = folder / "audit"
-        # The lease of the tests' store ends where the machine stands still for 2 s.
+        # The lease of the tests' store ends if the machine pauses for 2 s.
         store.threads = ThreadStore(store.conn, store.sealing, lease_ms=LEASE_MS)
         self.clock = Clock()
         self.writer = self.another()
@@ -76,7 +76,7 @@ class AuditHarness:
         ]
 
     async def put(self, count: int, *, age_ms: int = 0, sealed: bool = True) -> None:
-        """Write entries, each about an approval of its own."""
+        """Write entries, each about a separate approval."""
         at_ms = await self.store.conn.now_ms("") - age_ms
         rows: list[list[Argument]] = []
         for _ in range(count):

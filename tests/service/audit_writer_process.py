@@ -1,7 +1,7 @@
-"""Write the audit tree in a process of its own, and be killed at one of its steps.
+"""Write the audit tree in a separate process, which is killed at one of its steps.
 
-The steps are what leaves a trace: what it opens, writes, cuts and syncs, and each
-command to the store.
+The steps are those that leave a trace: opens, writes, truncations and syncs of files,
+and each command to the store.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.store_secrets import SECRETS
 
 
 def _write_half(owner: Any, left: list[int]) -> None:
-    """Let a process end in the middle of what it writes."""
+    """End a process in the middle of a write."""
     plain = owner._write
 
     def run(path: Path, data: bytes, mode: str) -> None:

@@ -1,4 +1,4 @@
-"""Let agents ask in the gateway's process, and over HTTP again."""
+"""Run agents in the gateway's process, and over HTTP again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that people decided, and records that somebody else wrote."""
+"""Calls that people decided, and records that an attacker wrote."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def forge(
     item_id: str,
     change: Callable[[Approval, Item], tuple[Approval, Item]],
 ) -> None:
-    """Write what somebody writes who has all secrets of the store, and no key."""
+    """Write a record like an attacker with all secrets of the store, but no key."""
 
     async def compute(loaded: Loaded) -> Write:
         index = approval_of(item_id)[1]

@@ -69,8 +69,8 @@ class ServiceHarness:
     """Agents and reviewers of one store, under one policy that may change.
 
     Attributes:
-        resumes: the gateway brings threads forward; no agent does so itself.
-        closing: what is to be closed with it; the fixture `transport` does.
+        resumes: the gateway resumes threads; no agent does so itself.
+        closing: resources to close with it; the fixture `transport` adds some.
     """
 
     store: Store
@@ -116,7 +116,7 @@ class ServiceHarness:
         return await self.click(verdicts[0]), claim_of(ref, verdicts[0])
 
     async def click(self, verdict: Verdict) -> Click:
-        """Return a click on a held call as its item stands now."""
+        """Return a click on a held call in its current version."""
         return await self.click_on(verdict.item_id)
 
     async def decide_card(
@@ -129,7 +129,7 @@ class ServiceHarness:
         return await self.reviews.decide_card(shown, click, partition, by)
 
     async def click_on(self, item_id: str) -> Click:
-        """Return a click on an item as it stands now."""
+        """Return a click on an item in its current version."""
         item, approval = await self.item(item_id), await self.approval(item_id)
         return Click(
             approval=approval.id,
@@ -157,7 +157,7 @@ class ServiceHarness:
         return [one.id for one in listed]
 
     async def overdue(self, approval_id: str) -> None:
-        """Move the clock: let an approval's deadline have passed."""
+        """Move the clock past an approval's deadline."""
         keys = self.store.keys_of_tenant("default")
         await self.store.conn.transaction(
             ["HSET", keys.head(approval_id), "expires", 1],
@@ -165,7 +165,7 @@ class ServiceHarness:
         )
 
     async def owner_dies(self, item_id: str) -> None:
-        """Move the clock: let a claim's lease have passed."""
+        """Move the clock past a claim's lease."""
         approval_id, index = approval_of(item_id)
         keys = self.store.keys_of_tenant("default")
         await self.store.conn.transaction(
@@ -174,14 +174,14 @@ class ServiceHarness:
         )
 
     async def authorized_ago(self, item_id: str, ms: int) -> None:
-        """Move the clock: let an authorization have been given that long ago."""
+        """Move the clock: an authorization was given that long ago."""
         approval_id, index = approval_of(item_id)
         head = self.store.keys_of_tenant("default").head(approval_id)
         for field_ in ("t", "l"):
             await self.store.conn.command("HINCRBY", head, f"{index}:{field_}", -ms)
 
     async def lapsed(self, item_id: str) -> None:
-        """Move the clock: let an authorization be too old to be used."""
+        """Move the clock: an authorization is too old to be used."""
         approval_id, index = approval_of(item_id)
         keys = self.store.keys_of_tenant("default")
         await self.store.conn.transaction(
@@ -190,14 +190,14 @@ class ServiceHarness:
         )
 
     async def total(self, window: str, resource: str, tenant: str = "default") -> int:
-        """Return what a window holds of a resource now, in millionths."""
+        """Return the current sum of a window for a resource, in millionths."""
         keys = self.store.keys_of_tenant(tenant)
         key = keys.window(window, resource)
         peek = use_of(key, name=window, call="peek", micro=0, within_ms=1)
         return (await self.store.windows.totals(keys.head("none"), 0, [peek]))[window]
 
     def jobs_of(self, answers: int) -> int:
-        """Return how many resume jobs come of so many answers."""
+        """Return the number of resume jobs for this many answers."""
         return answers if self.resumes else 0
 
     async def jobs(self) -> int:
@@ -206,7 +206,7 @@ class ServiceHarness:
 
 
 async def still_members(item: Item) -> list[Reviewer]:
-    """Resolve those who voted: nobody has left."""
+    """Resolve the voters: all are still members."""
     return [person(vote.by.user) for vote in item.votes]
 
 

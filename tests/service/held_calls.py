@@ -1,4 +1,4 @@
-"""Let an agent ask for one call that people have to decide."""
+"""Request one call as an agent that people have to decide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A harness whose policy lets people allow similar refunds, and one who does."""
+"""A harness whose policy allows standing approvals for refunds, and a reviewer."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def chosen(
     total: int = 500,
     lasting: timedelta = LASTING,
 ) -> Chosen:
-    """Return what somebody chose, amounts in whole units."""
+    """Return a person's choices, amounts in whole units."""
     return Chosen(
         lasting=lasting, uses=uses, each_micro=each * 10**6, total_micro=total * 10**6
     )
@@ -113,7 +113,7 @@ async def allowed(
 
 
 async def standing_now(harness: ServiceHarness, standing: Approval) -> Approval:
-    """Return a standing approval as it stands."""
+    """Return a standing approval in its current version."""
     found = await harness.reviews.standing.read(standing.id)
     assert found
     return found.approval

@@ -42,7 +42,7 @@ class TenantSide:
         self.reviews = ReviewService(store, lambda: self.policy, tenant=tenant)
 
     async def ask(self, thread: str = "t1") -> tuple[Click, ClaimRequest]:
-        """Let the agent ask for a refund; return a click on it and its claim."""
+        """Request a refund as the agent; return a click on it and its claim."""
         await self.reviews.ask_agent(
             "support", thread, "hi", requester=DAN, origin=None
         )
@@ -54,13 +54,13 @@ class TenantSide:
         return await read(self.reviews, approval_id)
 
     async def overdue(self, approval_id: str) -> None:
-        """Move the clock: let an approval's deadline have passed."""
+        """Move the clock past an approval's deadline."""
         await self.store.conn.transaction(
             ["HSET", self.keys.head(approval_id), "expires", 1],
             ["ZADD", self.keys.expiry, 1, self.keys.listed(approval_id)],
         )
 
     async def told(self) -> list[EventName]:
-        """Return what the tenant's audit log tells of its approvals."""
+        """Return the entries of the tenant's audit log about its approvals."""
         entries = await audit_entries(self.store.conn, self.keys)
         return [one.name for one in entries if one.approval]

@@ -1,4 +1,4 @@
-"""A turn that opens unread is refused, counted and told of as every other one."""
+"""A turn that opens unread is refused, counted and reported like every other one."""
 
 from __future__ import annotations
 

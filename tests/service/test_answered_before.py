@@ -1,4 +1,4 @@
-"""A card shows what people answered its agent before; nothing is decided by it."""
+"""A card shows people's earlier answers to its agent; they decide nothing."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ async def wired(harness: ServiceHarness) -> Click:
 
 
 async def later(harness: ServiceHarness, click: Click) -> None:
-    """Move the clock: let what was noted be some seconds old."""
+    """Move the clock: the record is some seconds old."""
     item = await harness.item(f"{click.approval}.0")
     noted = [one.with_(at_ms=one.at_ms - LONG_AGO_MS) for one in item.too_soon]
     keys = harness.store.keys_of_tenant("default")

@@ -1,4 +1,4 @@
-"""A person's message starts the agent once, and everybody who spoke is remembered."""
+"""A person's message starts the agent once, and all speakers are remembered."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_a_message_that_comes_again_late_does_not_change_who_asked_last(
 async def test_somebody_who_asks_at_once_in_one_thread_is_a_principal(
     harness: ServiceHarness,
 ) -> None:
-    """One forgotten could approve what they asked for."""
+    """A forgotten speaker could approve their own request."""
     await asyncio.gather(*(ask(harness, each) for each in ASKERS))
 
     keys = harness.store.keys_of_tenant("default")

@@ -1,4 +1,4 @@
-"""An agent that asks too much, or what was refused, is told to slow down or stop."""
+"""An agent that asks too much, or again after a rejection, has to slow down or stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bundle tells what became of each approval, and proves it by a public key."""
+"""A bundle contains the result of each approval, and proves it by a public key."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def keys(house: AuditHarness) -> tuple[PublicKey, ...]:
 
 
 async def a_day(house: AuditHarness, day: str = "") -> tuple[str, str]:
-    """Let one refund run and another be rejected; return their approvals."""
+    """Run one refund and reject another; return their approvals."""
     harness = ServiceHarness(house.store)
     click, claim = await harness.refund(899, thread=f"t1{day}")
     await harness.reviews.decide(click, Approve(reason="fair — 好"), ANA)

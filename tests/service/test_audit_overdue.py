@@ -1,4 +1,4 @@
-"""A tree that nobody can write any more is told, whatever the reason."""
+"""A tree that cannot be written any more is reported, for any reason."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_the_doctor_says_that_nobody_signs_while_a_gateway_runs(
     await house.writer.tick()
     await house.put(1)
     monkeypatch.setattr(audit_log, "OVERDUE_MS", -1)
-    # The gateway signs when it starts, and what is left at its end.
+    # The gateway signs when it starts, and the rest at its end.
     assert (await doctor_says(house)).state is State.GOOD
 
     async with registered(house.store, GATEWAY):

@@ -399,7 +399,7 @@ async def test_a_store_from_an_older_copy_goes_on_behind_the_tree(
 
 
 def writer_ended(*words: str) -> tuple[int, str]:
-    """Run a writer to its end; return how it ended, and what it told."""
+    """Run a writer to its end; return its exit code and its output."""
     writer = Forked("tests.service.audit_writer_process", *words, merged=True)
     told = writer.stdout.read()
     return writer.wait(), told
@@ -416,7 +416,7 @@ async def test_a_writer_that_is_killed_at_any_step_leaves_no_gap_and_no_fork(
     while True:
         await house.put(120)
         ended, told = await asyncio.to_thread(writer_ended, *place, str(step))
-        # The lease of the dead one ends by itself; here nobody waits for it.
+        # The lease of the dead one ends by itself; here no test waits for it.
         await house.store.conn.command("DEL", lease)
         if ended == os.EX_OK:
             break

@@ -1,4 +1,4 @@
-"""A call that needs nobody takes one round trip, whatever its thread went through."""
+"""An auto-approved call takes one round trip, in any state of its thread."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_an_auto_approved_call_takes_one_round_trip(
     _, verdicts = await harness.submit(("look_up_order", {}), thread="t2")
 
     assert verdicts[0].kind is VerdictKind.RUN
-    # Who asked is remembered first, in two; that is the desk's own.
+    # The requester is recorded first, in two; that is the desk's own.
     assert trips == ["command", "evalsha", "evalsha"]
 
 

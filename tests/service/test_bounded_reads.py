@@ -1,4 +1,4 @@
-"""No read grows with what has gathered: rejections, freezes, delegations, windows."""
+"""No read grows with old data: rejections, freezes, delegations, windows."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_a_thread_with_100_000_rejections_reads_those_of_its_calls(
     found = await load(store, keys, Wanted(calls=[fingerprint(*EMAIL)]))
     _, (again, fresh) = await harness.submit(EMAIL, ("send_email", {"n": 2}))
 
-    # The others stand there as what nobody could read.
+    # The others are there as unreadable entries.
     assert [one.by for one in found.rejected.values()] == ["ANA"]
     assert (again.kind, fresh.kind) == (VerdictKind.DENY, VerdictKind.HOLD)
 
@@ -98,7 +98,7 @@ async def test_as_many_delegations_as_can_be_read_at_each_decision(
     with pytest.raises(ValueError, match="as many as can at once"):
         await service.delegate(Person(team="T", user="U4"), "UBOSS", day)
 
-    # Who has delegated already may change it, and one that ended makes room.
+    # A person with a delegation may change it, and an ended one makes room.
     await service.delegate(Person(team="T", user="U3"), "UOTHER", day)
     assert await service.take_back(Person(team="T", user="U1"))
     await service.delegate(Person(team="T", user="U4"), "UBOSS", day)

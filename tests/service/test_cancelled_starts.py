@@ -1,4 +1,4 @@
-"""Who is cancelled while calls start or end together leaves no doubt behind."""
+"""A cancellation while calls start or end together leaves no doubt behind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def harness(store: Store) -> ServiceHarness:
 
 
 class Held:
-    """Holds up the answers of scripts until they may come."""
+    """Delays the replies of scripts until they are released."""
 
     def __init__(self, conn: Connection, patch: pytest.MonkeyPatch) -> None:
         self.begun, self.may_answer = asyncio.Event(), asyncio.Event()

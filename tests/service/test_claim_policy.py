@@ -1,4 +1,4 @@
-"""The claim asks the current policy: what it forbids or raises does not run."""
+"""The claim applies the current policy: a forbidden or raised call does not run."""
 
 from __future__ import annotations
 

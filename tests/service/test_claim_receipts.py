@@ -51,7 +51,7 @@ from tests.service.harness import (
 
 
 class Used(Ledger):
-    """Remembers what was used, in memory."""
+    """Remembers used receipts, in memory."""
 
     def __init__(self) -> None:
         self.used = set[str]()

@@ -76,7 +76,7 @@ def harness(store: Store) -> ServiceHarness:
 async def ask(
     harness: ServiceHarness, *calls: tuple[str, JsonObject], agent: str = "support"
 ) -> list[Asked]:
-    """Ask for each call in a thread of its own."""
+    """Request each call in a separate thread."""
     found: list[Asked] = []
     for call in calls:
         ref, (verdict,) = await harness.submit(
@@ -231,7 +231,7 @@ async def test_one_call_that_moved_keeps_all_from_being_decided(
     outcome = refused(await say(harness, clicks, YES, YES, NO))
 
     assert {n: type(why) for n, why in outcome.refusals.items()} == {1: refusal}
-    # What was late is ended now, so that its card says so.
+    # A late call is ended now, so that its card shows it.
     assert await states(harness, asked) == [PENDING, left, PENDING]
     assert EventName.CALLS_DECIDED not in {one.name for one in await told(harness)}
     assert len(await told(harness)) - before == (refusal is Expired)
@@ -332,7 +332,7 @@ async def test_a_call_that_repeats_another_of_the_gesture_is_left_out(
     assert outcome.left_out == left_out
     waits = PENDING if left_out else AUTHORIZED
     assert await states(harness, asked) == [AUTHORIZED, AUTHORIZED, waits]
-    # The same again after a look at it, by a gesture of its own.
+    # The same again after a view of it, by a separate gesture.
     if left_out:
         approval = await harness.approval(asked[2][1].item_id)
         assert approval.version == 1

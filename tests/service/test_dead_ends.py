@@ -1,4 +1,4 @@
-"""Calls that nobody can approve any more are counted, shown and told."""
+"""Calls without possible approvers are counted, shown and reported."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def policy(text: str) -> Policy:
 
 
 async def found(harness: ServiceHarness) -> list[str]:
-    """Return the tools of the calls that nobody can approve."""
+    """Return the tools of the calls without possible approvers."""
     return [
         one.tool
         for one in await dead_ends(harness.store, harness.policy, tenant="default")

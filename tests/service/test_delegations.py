@@ -1,4 +1,4 @@
-"""A queue is in other hands for as long as was said, and not longer."""
+"""A queue is delegated for the chosen time, and not longer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gateway confirms an edit only as its own record has it, and tells no other."""
+"""The gateway confirms an edit only by its own record, and reveals no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was erased is in no key and no file, and the audit log still verifies."""
+"""Erased text is in no key and no file, and the audit log still verifies."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def executed(harness: ServiceHarness) -> Click:
 
 
 async def left(harness: ServiceHarness, word: str = WORD) -> set[str]:
-    """Return the keys that hold a word, but for streams."""
+    """Return the keys that contain a word, except for streams."""
     found = await dump(harness.store.conn)
     streams = {keys_of(harness).audit, keys_of(harness).outbox}
     return {

@@ -1,4 +1,4 @@
-"""Erasing goes as far as what is named, and no farther."""
+"""Erasing removes exactly the named approvals."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def harness(store: Store) -> ServiceHarness:
 
 
 async def rejected_of(harness: ServiceHarness, who: Person, thread: str) -> Click:
-    """Let somebody ask for a call, and Ana reject it."""
+    """Request a call as a person, and reject it as Ana."""
     facts = ThreadFacts(requester=who)
     await harness.store.threads.change(
         keys_of(harness), "support", thread, lambda _: facts, why="aside"
@@ -183,7 +183,7 @@ async def test_another_turn_of_the_thread_is_proposed_as_ever(
 
 
 async def in_files(house: AuditHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let what the audit log has be moved into a segment."""
+    """Move the audit log into a segment."""
     monkeypatch.setattr(audit_writing, "SEAL_AFTER", timedelta(0))
     store, keys = house.store, house.store.keys_of_tenant("default")
 

@@ -310,7 +310,7 @@ async def test_an_authorization_does_not_lapse_while_something_inside_asks(
 async def test_an_attempt_that_did_not_begin_makes_no_authorization_longer(
     harness: ServiceHarness,
 ) -> None:
-    """Its process was told to stop between the claim and the tool."""
+    """Its process got a stop signal between the claim and the tool."""
     click, claim = await harness.refund()
     await harness.reviews.decide(click, Approve(), ANA)
     before = (await harness.item(claim.item_id)).lapses_at_ms

@@ -1,4 +1,4 @@
-"""The audit log is exported with what is kept of each call, and a replay reads it."""
+"""The audit log is exported with the stored facts of each call; a replay reads it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def gathered(rows: AsyncGenerator[JsonObject]) -> list[JsonObject]:
 
 
 async def a_day(harness: ServiceHarness) -> None:
-    """Let one refund be approved, one rejected, one look-up run."""
+    """Approve one refund, reject one, and run one look-up."""
     click, _ = await harness.refund(899, thread="t1")
     await harness.reviews.decide(click, Approve(), ANA)
     click, _ = await harness.refund(10, thread="t2")

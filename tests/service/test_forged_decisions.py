@@ -1,4 +1,4 @@
-"""What the bot did not sign does not run, whoever can write the store."""
+"""A decision without the bot's signature does not run, with any access to the store."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ async def test_what_the_bot_did_not_sign_does_not_run(
     refused = await harness.agents.claim(claim)
 
     assert refused == Refused(reason=NOT_PROVEN, state=ItemState.AUTHORIZED)
-    # Its record is put aside: nobody reads it, and nothing of it runs any more.
+    # Its record is quarantined: it is not read, and no call of it runs any more.
     with pytest.raises(CorruptRecord):
         await harness.item(claim.item_id)
     assert isinstance(await harness.agents.claim(claim), Refused)
@@ -159,7 +159,7 @@ async def test_a_call_that_nobody_approved_is_not_made_one_that_runs(
     await forge(harness, claim.item_id, authorized)
 
     assert await harness.agents.claim(claim) == Refused(reason=NOT_PROVEN, state=state)
-    # A call that had ended and runs has keys that nobody would end.
+    # An ended call that runs has keys without an expiry.
     await harness.store.conn.command("FLUSHALL")
 
 
@@ -238,7 +238,7 @@ async def test_a_call_that_needs_people_is_not_made_one_that_the_policy_let_run(
     )
 
     assert await harness.agents.claim(claim) == Refused(reason=NOT_PROVEN, state=state)
-    # A call that waited and runs has keys that nobody would end.
+    # A pending call that runs has keys without an expiry.
     await harness.store.conn.command("FLUSHALL")
 
 

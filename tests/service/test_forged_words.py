@@ -1,4 +1,4 @@
-"""An agent is told only what people are proven to have said."""
+"""An agent reads only texts that people are proven to have written."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def told(
 
 
 def is_unknown(found: Found) -> bool:
-    """Return whether a run is told that nobody knows what people said."""
+    """Return whether a run reads that people's text is unknown."""
     return NOT_TOLD in str(found.answer["message"])
 
 
@@ -75,7 +75,7 @@ def _requested_hash(item: Item) -> str:
 
 
 def says(**changes: object) -> Forgery:
-    """Change what the decision of a call says."""
+    """Change the text of a call's decision."""
 
     def forged(approval: Approval, item: Item) -> tuple[Approval, Item]:
         assert item.decision
@@ -213,7 +213,7 @@ async def test_what_people_found_out_is_told_when_they_signed_it(
 
 
 async def in_doubt(harness: ServiceHarness, claim: ClaimRequest) -> None:
-    """Let the process of a call die after the call was begun."""
+    """Let the process of a call die after the call began."""
     await claimed(harness, claim)
     await harness.owner_dies(claim.item_id)
     await harness.sweeper.sweep()
@@ -237,7 +237,7 @@ async def test_why_somebody_approved_is_told_when_they_signed_it(
 
     assert "a good customer" in str(before.answer["message"])
     assert outcome.answer
-    # What became of the call is told all the same.
+    # The result of the call is reported anyway.
     assert after.answer["type"] == outcome.answer.type == "approve"
     assert after.answer["message"] == outcome.answer.message == ""
 

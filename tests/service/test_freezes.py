@@ -1,4 +1,4 @@
-"""What is frozen does not start: not new, not authorized, not known already."""
+"""A frozen call does not start: neither a new one, nor an authorized or cached one."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_what_was_authorized_does_not_start_once_it_is_frozen(
 ) -> None:
     claims = [await authorized(harness, thread=f"t{n}") for n in range(8)]
 
-    # Nothing waits in between: what was frozen a moment ago is frozen for all of them.
+    # Nothing waits in between: a new freeze applies to all of them.
     await harness.reviews.freezes.freeze(scope, "T0/U0ANA", "wrong refunds")
     replies = await asyncio.gather(*map(harness.agents.claim, claims))
 

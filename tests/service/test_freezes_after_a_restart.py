@@ -1,4 +1,4 @@
-"""A process that starts finds in the audit log what was frozen."""
+"""A process that starts reads the freezes from the audit log."""
 
 from __future__ import annotations
 

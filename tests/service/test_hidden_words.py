@@ -47,7 +47,7 @@ async def test_neither_the_agents_nor_the_tools_words_keep_it(
     assert opened.items[1].agent_description == (
         "Send (card number hidden) with •••••• (hidden by policy)"
     )
-    # What runs is what was asked for.
+    # The requested call runs.
     assert opened.items[0].args["token"] == "tok_4711"
 
     await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
@@ -90,7 +90,7 @@ async def test_of_very_long_words_the_beginning_is_kept(
 async def test_nothing_is_shown_of_where_a_text_was_not_looked_through(
     store: Store,
 ) -> None:
-    # Each of these is longer than what stands in its place.
+    # Each of these is longer than its replacement.
     harness = ServiceHarness(store, load_policy(POLICY, "policy.yml"))
     ref = TurnRef(agent="support", thread="t1", message_id="m1")
     secret = "s" * 3000

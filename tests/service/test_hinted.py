@@ -1,4 +1,4 @@
-"""A hint of the agent's counts from submit to execution, and only as far as it may."""
+"""An agent's hint counts from submit to execution, within its limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions to requesters are stored, audited, and in nobody's way."""
+"""Questions to requesters are stored and audited, and delay no decision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits inside an agent's tool belongs to that agent's run, and ends with it."""
+"""A pending call inside an agent's tool belongs to that agent's run and its end."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def submit(
 
 
 async def state(harness: ServiceHarness, verdict: Verdict) -> ItemState:
-    """Return where a held call stands."""
+    """Return the state of a held call."""
     return (await harness.item(verdict.item_id)).state
 
 

@@ -1,4 +1,4 @@
-"""A card tells what other calls in a window come to, and no hidden amount."""
+"""A card shows the totals of other calls in a window, and no hidden amount."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.service.windowed import WINDOWED, refund
 
 
 async def totals(store: Store, redact: str = "[]") -> tuple[WindowTotal, ...]:
-    """Return what a card of the second of two refunds says of its windows."""
+    """Return the text about windows on the card of the second of two refunds."""
     text = WINDOWED.replace(
         "process_refund:\n    tier: approve\n",
         f"process_refund:\n    tier: approve\n    redact: {redact}\n",

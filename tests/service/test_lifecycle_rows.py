@@ -31,7 +31,7 @@ MORE = POLICY.replace(
 
 
 class Call:
-    """One call, and what may happen to it."""
+    """One call, and its possible events."""
 
     def __init__(self, harness: ServiceHarness, tool: str = "process_refund") -> None:
         self.harness = harness

@@ -1,4 +1,4 @@
-"""What was written is not written again where only the store's answer got lost."""
+"""A write is not repeated if only the store's answer got lost."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ async def harness(
 async def break_at_write(
     harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch, lossy: Lossy
 ) -> None:
-    """Let the answer to the next change get lost."""
-    # One before it: else what is lost is that the server does not know the script.
+    """Lose the answer to the next change."""
+    # One before it: otherwise the lost answer is "unknown script".
     click, _ = await harness.refund(1, thread="before")
     await harness.reviews.acknowledge(click.approval, ANA)
     plain = harness.store.conn.evalsha

@@ -1,4 +1,4 @@
-"""Any call is evaluated, or its turn refused in a sentence of ours."""
+"""Any call is evaluated, or its turn is refused in one of our sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits for a person is found, whatever waits for others, and read by pages."""
+"""A person's pending calls are found, among any others, and read by pages."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def harness(store: Store) -> ServiceHarness:
 
 
 async def threads(harness: ServiceHarness, *people: Reviewer) -> list[str]:
-    """Return the threads of what waits for people, in the order of the queue."""
+    """Return the threads of people's pending calls, in the order of the queue."""
     found = harness.reviews.queue.concerning(people)
     return [one.approval.thread async for one in found]
 
 
 async def crowd(store: Store, keys: Keys, user: str, count: int) -> None:
-    """Let so many approvals wait for somebody, due before any other."""
+    """Open this many approvals for a person, due before any other."""
     (queue_,) = await store.person_queues.queues(keys, [user], [])
     rows: list[Argument] = []
     for index in range(count):
@@ -112,7 +112,7 @@ async def test_a_page_is_cut_where_another_queue_is_not_known_any_further(
         many += [7, bytes([0xA, *[index] * 15])]
     await store.conn.command("ZADD", dense, *many)
     first, last, both = b"\xb0" * 16, b"\xb1" * 16, bytes([0xA, *[5] * 15])
-    # What is no id among them hides nothing.
+    # An invalid id among them hides nothing.
     await store.conn.command("ZADD", sparse, 1, first, 2, "junk", 7, both, 9, last)
 
     found, place = list[str](), FIRST
@@ -196,7 +196,7 @@ async def test_who_may_decide_changes_with_an_edit_and_so_does_the_queue(
     assert item.args["amount"] == 900
     assert await threads(harness, FRANK) == ["mine"]
     assert await threads(harness, BEN) == ["mine"]
-    # Ana edited it, so she is among those who are concerned, whatever her roles.
+    # Ana edited it, so it concerns her, independent of her roles.
     assert await threads(harness, ANA) == ["mine"]
 
 
@@ -276,7 +276,7 @@ async def test_what_a_late_sweep_has_not_ended_yet_is_still_listed(
 async def test_what_moves_while_it_is_read_comes_once(
     harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More time moves it behind the place that the reading has come to."""
+    """An extension moves it behind the current place of the reader."""
     monkeypatch.setattr(queue, "_PAGE", 2)
     clicks = [(await harness.refund(thread=f"t{n}"))[0] for n in range(5)]
     ids = [click.approval for click in clicks]

@@ -87,14 +87,14 @@ async def past(harness: ServiceHarness, verdict: Verdict) -> Past:
 
 
 async def approved(harness: ServiceHarness, verdict: Verdict) -> Outcome:
-    """Let Ana approve a call as it stands."""
+    """Approve a call as Ana in its current version."""
     return await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
 
 
 async def done(
     harness: ServiceHarness, tool: str, args: JsonObject, *, agent: str = "support"
 ) -> Verdict:
-    """Let a call be asked for, approved and executed."""
+    """Request, approve and execute a call."""
     ref, (verdict,) = await harness.submit((tool, args), thread="t0", agent=agent)
     assert isinstance(await approved(harness, verdict), Decided)
     granted = await harness.agents.claim(claim_of(ref, verdict))
@@ -440,7 +440,7 @@ async def test_the_audit_log_names_the_precedent_and_no_argument(
     (told,) = [one for one in log if one.name is EventName.ITEM_REPEATED]
     assert told.data["precedent"] == before.item_id
     assert told.item == waits.item_id
-    # A hash may hold any digits.
+    # A hash may have any digits.
     assert "899" not in told.model_dump_json(
         exclude={"at_ms", "seq", "data", "item", "action_hash", "policy_digest"}
     )

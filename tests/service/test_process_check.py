@@ -50,7 +50,7 @@ def bot(seals: str, *more: str) -> ProcessInfo:
 
 
 async def let_wait(store: Store, agent: str, calls: int) -> None:
-    """Let calls of an agent wait for people."""
+    """Open pending calls of an agent."""
     key = store.keys_of_tenant("t").waiting(agent)
     for number in range(calls):
         await store.conn.command("ZADD", key, 10**15, f"item{number}")
@@ -107,7 +107,7 @@ async def test_a_process_whose_clock_is_set_wrong_says_so_until_it_is_right(
 async def test_a_store_with_an_unknown_secret_is_told_while_it_is_so(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Replaced, or written by somebody else, who would have forgeries go unnoticed."""
+    """Replaced, or written by an attacker who wants to hide forgeries."""
     marked = Keys("t").sealed_by
     async with registered(store, gateway("one")) as registration:
         for mark, problems in (("another", 1), (None, 0), ("another", 1)):

@@ -19,7 +19,7 @@ def harness(store: Store) -> ServiceHarness:
 async def corrupt(
     harness: ServiceHarness, approval: str, text: str | bytes = ""
 ) -> None:
-    """Damage a record, as a bad disk would; let the clock look.
+    """Damage a record, as a bad disk would; run the sweep.
 
     Without a text for its document, the tier of its first call is damaged.
     """

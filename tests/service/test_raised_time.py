@@ -1,4 +1,4 @@
-"""A call whose tier was raised waits no longer than the stricter tier lets it."""
+"""A call with a raised tier stays pending no longer than the stricter tier allows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def harness(store: Store) -> ServiceHarness:
 
 
 async def raised(harness: ServiceHarness) -> tuple[Approval, Approval]:
-    """Let Ana edit a small refund into a large one; return it before and after."""
+    """Edit a small refund into a large one as Ana; return it before and after."""
     click, claim = await harness.refund(1)
     before = await harness.approval(claim.item_id)
     args = {**before.items[0].args, "amount": 900}
@@ -123,7 +123,7 @@ async def test_an_edit_that_raises_the_tier_reminds_nobody_at_once(
 
 
 async def beside(harness: ServiceHarness) -> Approval:
-    """Let Ana edit one of three refunds into a large one."""
+    """Edit one of three refunds into a large one as Ana."""
     refund: JsonObject = {"amount": 1}
     _, verdicts = await harness.submit(*[("process_refund", refund)] * 3)
     edit = Edit(args={"amount": 900})

@@ -73,7 +73,7 @@ async def pass_by(harness: ServiceHarness, minutes: int) -> None:
 
 
 async def nothing(_desk: ServiceHarness, _ref: TurnRef, _verdict: Verdict) -> None:
-    """Let it wait."""
+    """Leave it pending."""
 
 
 def decided(

@@ -1,4 +1,4 @@
-"""A turn's name answers for its own calls only; other calls under it are refused."""
+"""A turn's name is valid for its calls only; other calls under it are refused."""
 
 from __future__ import annotations
 

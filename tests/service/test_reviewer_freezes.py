@@ -1,4 +1,4 @@
-"""Who may review a thing may stop it; nobody else can, and nobody by default."""
+"""People who may review a thing may freeze it; no others, and none by default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A share of the calls that ran is checked afterwards by somebody who took no part."""
+"""A share of the executed calls is checked afterwards by an uninvolved person."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def harness(store: Store) -> ServiceHarness:
 
 
 async def drawn(harness: ServiceHarness, thread: str) -> ClaimRequest:
-    """Let Ana approve a refund that a check is drawn of."""
+    """Approve a refund with a drawn check as Ana."""
     for number in range(20):
         click, claim = await harness.refund(number + 1, thread=f"{thread}{number}")
         if is_drawn(await harness.item(claim.item_id), 99):
@@ -96,7 +96,7 @@ async def test_a_second_person_says_whether_it_was_right_and_it_is_counted(
     assert (check.answer, check.by) == ("wrong", CHLOE.person)
     total = (await StatisticsService(harness.store).metrics()).total
     assert (total.audit_yield.part, total.audit_yield.whole) == (1, 1)
-    # It is no decision and no call of its own.
+    # It is neither a decision nor a separate call.
     assert total.evaluated == total.corrected.whole == 1
     log = await audit_entries(
         harness.store.conn, harness.store.keys_of_tenant("default")
@@ -215,7 +215,7 @@ async def renewed(harness: ServiceHarness, item_id: str, fence: int) -> None:
 
 
 async def test_a_check_of_a_call_that_took_long_counts_once(store: Store) -> None:
-    """A heartbeat renews its claim, so what is remembered of it is old."""
+    """A heartbeat renews its claim, so the cached copy of it is old."""
     rule = "share: 99%, per_day: 2, of: [support, senior]"
     checked = f"{POLICY}spot_checks: {{{rule}}}\n"
     harness = ServiceHarness(store, load_policy(checked, "p"))
@@ -278,7 +278,7 @@ async def test_a_call_that_runs_by_itself_is_shown_where_it_is_drawn(
     item = await harness.item(verdict.item_id)
     assert (item.tier, item.state) == (Tier.NOTIFY, ItemState.AUTHORIZED)
     assert DRAWN.reason in item.reasons
-    # It did not run yet, so nobody says how it was.
+    # It did not run yet, so it cannot be checked.
     assert await answer(harness, item, BEN.user) == NOT_ASKED
     granted = await harness.agents.claim(claim_of(ref, verdict))
     assert isinstance(granted, Claimed)
@@ -303,7 +303,7 @@ async def test_no_more_calls_are_shown_than_may_be_checked(store: Store) -> None
 
 
 async def doubtful(harness: ServiceHarness) -> tuple[Item, int]:
-    """Let a refund that is drawn come into doubt; return it and its fence."""
+    """Bring a drawn refund into doubt; return it and its fence."""
     claim = await drawn(harness, "d")
     granted = await harness.agents.claim(claim)
     assert isinstance(granted, Claimed)

@@ -242,7 +242,7 @@ async def test_without_slacks_word_of_now_nothing_is_covered(
         (ANA, False),
         (ANA.with_(account=AccountKind.UNKNOWN), False),
         (ANA.with_(account=AccountKind.DEACTIVATED), True),
-        # Nobody asked Slack about her.
+        # Slack was not asked about her.
         (person("U0EVE"), False),
     ],
 )

@@ -28,7 +28,7 @@ async def test_a_call_that_people_rejected_before_is_not_covered(store: Store) -
 
 
 class Broken:
-    """Triage that would escalate what it sees, and is made to fail by the arguments."""
+    """Triage that would escalate every call, and fails for some arguments."""
 
     def __init__(self) -> None:
         self.asked = 0

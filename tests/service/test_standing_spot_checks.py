@@ -1,4 +1,4 @@
-"""What a standing approval let run is spot checked, by nobody who gave it."""
+"""A call under a standing approval is spot checked by a person who did not give it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def harness(store: Store) -> ServiceHarness:
 
 
 async def ran(harness: ServiceHarness) -> Item:
-    """Run a covered call of which a check is drawn."""
+    """Run a covered call with a drawn check."""
     for number in range(10):
         ref, (verdict,) = await harness.submit(
             refund(1, f"o{number}"), thread=f"t{number}"

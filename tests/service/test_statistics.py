@@ -81,7 +81,7 @@ async def denied(harness: ServiceHarness) -> None:
 
 
 async def given_back(harness: ServiceHarness) -> None:
-    """Claim a call, and give the claim back: nobody decides by that."""
+    """Claim a call, and release the claim: neither is a decision."""
     click, claim = await harness.refund(8, thread="given back")
     await harness.reviews.decide(click, Approve(), ANA)
     granted = await harness.agents.claim(claim)
@@ -90,7 +90,7 @@ async def given_back(harness: ServiceHarness) -> None:
 
 
 async def checked(harness: ServiceHarness) -> None:
-    """Let an approved refund run, and a colleague say that it was wrong."""
+    """Run an approved refund, and mark it as wrong by a colleague."""
     # Drawn by its salt, 99 of 100.
     rule = SpotCheckRule(share=99, of=("senior",))
     harness.policy = harness.policy.with_(spot_checks=rule)
@@ -104,7 +104,7 @@ async def checked(harness: ServiceHarness) -> None:
 
 
 async def seeded(harness: ServiceHarness) -> None:
-    """Show a call with a mistake, and let a reviewer approve it."""
+    """Show a call with a mistake, and approve it as a reviewer."""
     call = SeededCall(tool="process_refund", args={}, defect="no order", agent="a")
     made = seeded_approval(harness.policy, call, "default", 1)
     assert made is not None
@@ -169,7 +169,7 @@ async def test_the_numbers_of_the_export_are_the_live_ones(
     await live.begin()
     for act in chosen.choices(ACTS, k=8):
         await act(harness)
-        # Read in pieces, some of which are empty, and by two at once.
+        # Read in pieces, some of which are empty, and by two readers at once.
         looks = [live.look() for _ in range(chosen.randrange(3))]
         await asyncio.gather(*looks)
 
@@ -194,7 +194,7 @@ async def test_a_wait_is_from_the_card_to_the_last_word(
     click, _ = await harness.refund()
     keys = harness.store.keys_of_tenant("default")
     head = keys.head(click.approval)
-    # Move the clock: the card stands for a minute.
+    # Move the clock: the card is one minute old.
     await harness.store.conn.command("HINCRBY", head, "created", -60_000)
     await harness.reviews.decide(click, Approve(), ANA)
 

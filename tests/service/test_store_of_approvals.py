@@ -1,4 +1,4 @@
-"""The store reads and writes approvals by id, and says what it does not know."""
+"""The store reads and writes approvals by id, and reports unknown ones."""
 
 from __future__ import annotations
 

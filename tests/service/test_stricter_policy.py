@@ -35,7 +35,7 @@ def change(harness: ServiceHarness, old: str, new: str) -> None:
 
 
 async def has_waited(harness: ServiceHarness, item_id: str, minutes: int) -> None:
-    """Let a card have been opened that long ago; its end stays where it was."""
+    """Make a card that old; its end stays the same."""
     approval = await harness.approval(item_id)
     keys = harness.store.keys_of_approval(approval.id)
     assert keys is not None

@@ -171,7 +171,7 @@ async def test_a_job_is_read_by_the_processes_of_its_tenant_alone(
     await other.reviews.decide(other_click, Approve(), ANA)
 
     async def has_looked() -> bool:
-        # What nobody runs is put back for later, by whoever reads it.
+        # Any reader puts a job without a runner back for later.
         run = other.store.stalled
         return bool(await run.all(other.keys))
 

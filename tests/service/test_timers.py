@@ -37,7 +37,7 @@ def harness(store: Store) -> ServiceHarness:
 
 
 async def due(harness: ServiceHarness, approval: str, *kinds: TimerKind) -> None:
-    """Move the clock: let timers of an approval be due."""
+    """Move the clock: timers of an approval are due."""
     keys = harness.store.keys_of_tenant("default")
     for kind in kinds:
         name = str(Timer(approval=approval, kind=kind))
@@ -57,7 +57,7 @@ async def told(harness: ServiceHarness, *names: EventName) -> list[Event]:
 
 
 async def opened(harness: ServiceHarness, tool: str = "process_refund") -> Approval:
-    # A thread of its own: a newer turn would supersede this one.
+    # A separate thread: a newer turn would supersede this one.
     thread = secrets.token_hex(4)
     _, (verdict,) = await harness.submit((tool, {"n": 1}), thread=thread)
     return await harness.approval(verdict.item_id)

@@ -1,4 +1,4 @@
-"""The tests beside this one run over both transports, and the exceptions are real."""
+"""The tests in this folder run over both transports, and the exceptions are real."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Answering:
 
 
 def policy_of(listed: Tier, *, may_deny: bool = False, timeout: str = "30s") -> Policy:
-    """Return a policy in which one tool has this tier and everything goes to triage."""
+    """Return a policy with one tool of this tier and triage for every call."""
     more = """
     overridable: true
     raise: [{to: notify, when: args.n > 1, because: more than one}]

@@ -1,4 +1,4 @@
-"""A window counts what may still run or ran, and nothing else, in every order."""
+"""A window counts calls that may still run or ran, and no others, in every order."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_what_people_refuse_counts_no_longer(
 
 
 async def a_day_passes(harness: ServiceHarness) -> None:
-    """Move the clock of one window: let 25 hours pass."""
+    """Move the clock of one window by 25 hours."""
     key = harness.store.keys_of_tenant("default").window("refunds", window_key("c7"))
     uses = await harness.store.conn.command("ZRANGE", key, 0, -1)
     for use in cast("list[bytes]", uses):

@@ -1,4 +1,4 @@
-"""A program takes calls back at the moment in which people decide them."""
+"""A program withdraws calls at the moment in which people decide them."""
 
 from __future__ import annotations
 

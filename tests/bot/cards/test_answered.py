@@ -1,4 +1,4 @@
-"""Answers that the agent got before stand on the card of its calls, as text alone."""
+"""Earlier answers to the agent are on the card of its calls, as text alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONG = Answered(text=f"Q: x?\nA: {'word ' * 700}end", by=BEN, at_ms=NOW)
 
 
 def shown(approval: Approval) -> str:
-    """Return all that the card says."""
+    """Return the whole text of the card."""
     return str(card(frame(approval)).blocks)
 
 

@@ -1,4 +1,4 @@
-"""Who is asked, and how: by mention, by direct message, by turn, or not at night."""
+"""The ways to notify reviewers: mentions, direct messages, rotations, quiet hours."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_in_quiet_hours_nobody_is_asked_and_the_card_says_so() -> None:
         (("U0LEAD",), 2, PEOPLE),
         # Before the first turn.
         ((), 1, PEOPLE),
-        # Who asked for the call themselves cannot approve it.
+        # The requester cannot approve the call.
         (("U0KIM",), 1, PEOPLE),
     ],
 )

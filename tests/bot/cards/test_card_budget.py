@@ -153,7 +153,7 @@ def _longest_inquiries(filler: str) -> tuple[Inquiry, ...]:
 
 
 def _fullest_row(filler: str, index: int, count: int, state: ItemState) -> Item:
-    """Return a call of a table that takes as much text as any, beside a full table."""
+    """Return a call of a table with the longest possible text, in a full table."""
     long = filler * 2_000
     args = {f"f{n}": "w" * (300 // count + 18) for n in range(14)}
     item = an_item(

@@ -1,4 +1,4 @@
-"""Hold every card to Slack's limits and to what a stranger's text may never do."""
+"""Every card keeps Slack's limits, and a stranger's text stays text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _quick = settings(
 
 
 def _check(message: Message, *names: str) -> None:
-    """Hold a message to the rules; its text may hold plain names of tools."""
+    """Check a message by the rules; its text may contain plain names of tools."""
     problems = validate_message([*message.blocks], message.text, update=True)
     assert problems == []
     text = message.text

@@ -1,4 +1,4 @@
-"""A card in each state reads as in the text files beside this test."""
+"""A card in each state equals the text files next to this test."""
 
 from __future__ import annotations
 

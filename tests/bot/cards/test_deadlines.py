@@ -1,4 +1,4 @@
-"""A card says when its calls expire, also when they do not expire together."""
+"""A card shows when its calls expire, also when they expire at different times."""
 
 from __future__ import annotations
 

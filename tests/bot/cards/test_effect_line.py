@@ -1,4 +1,4 @@
-"""A card says whether what it asks for can be taken back, where the policy says so."""
+"""A card shows whether its call can be undone, if the policy defines it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def shown(*effects: Effect | None) -> list[str]:
         ([Effect.REVERSIBLE], ["Can be undone"]),
         ([Effect.IRREVERSIBLE], ["Cannot be undone"]),
         ([Effect.READ, Effect.REVERSIBLE], ["Can be undone"]),
-        # Nobody said of the second one that it can be taken back.
+        # The policy does not define that the second one can be undone.
         ([Effect.READ, None], ["Cannot be undone"]),
         ([None, None], []),
     ],

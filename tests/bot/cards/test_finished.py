@@ -1,4 +1,4 @@
-"""A card whose calls have all ended says in three lines what happened."""
+"""A card whose calls have all ended shows the results in three lines."""
 
 from __future__ import annotations
 

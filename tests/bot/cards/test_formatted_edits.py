@@ -1,4 +1,4 @@
-"""What an edit changed stands in the format in which the policy shows the argument."""
+"""Edited values have the format that the policy defines for the argument."""
 
 from __future__ import annotations
 

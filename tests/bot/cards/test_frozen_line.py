@@ -1,4 +1,4 @@
-"""A card whose calls cannot be approved because of a freeze says so."""
+"""A card whose calls cannot be approved because of a freeze shows that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The thread under a card tells its history, one line an event."""
+"""The thread under a card shows its history, one line an event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Home tab lists what waits, the most urgent first, and opens it."""
+"""The Home tab lists pending calls, the most urgent first, and opens them."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_calls_are_counted_and_not_cards() -> None:
     less = home(page, key=KEY, team=TEAM, now_ms=NOW)
 
     assert "# Waiting for you: 3\n" in readable(_view(*queue)["blocks"])
-    # One of the two waits for somebody else alone.
+    # One of the two is pending for another person alone.
     assert "# Waiting for you: 2\n" in readable(less["blocks"])
 
 

@@ -1,4 +1,4 @@
-"""What the requester was asked and replied stands on the card, as text alone."""
+"""Questions to the requester and the replies are on the card, as text alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A card links the call as the policy says, under the arguments."""
+"""A card links the call by the policy's template, under the arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ URL = "https://shop.example/orders/78291"
 
 
 def links(item: Item) -> list[JsonObject]:
-    """Return every link that stands on the card of a call."""
+    """Return every link on the card of a call."""
     blocks = card(frame(an_approval(item))).blocks
     return [part for part in objects(blocks) if part.get("type") == "link"]
 

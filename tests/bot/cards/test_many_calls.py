@@ -1,4 +1,4 @@
-"""Above a table stands what a reviewer has to see: totals, outliers, failures."""
+"""Above a table are the facts that reviewers need: totals, outliers, failures."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def shown(approval: Approval) -> str:
 
 
 def rows(approval: Approval) -> list[str]:
-    """Return the first cells of the table, as they stand."""
+    """Return the first cells of the table."""
     (table,) = (b for b in card(frame(approval)).blocks if b["type"] == "table")
     cells: Any = table["rows"]
     return [str(row[0]["text"]) for row in cells[1:]]

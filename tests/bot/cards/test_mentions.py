@@ -1,4 +1,4 @@
-"""A card mentions those whose word it needs, and nobody whose word it does not."""
+"""A card mentions the people whose decision it needs, and no others."""
 
 from __future__ import annotations
 

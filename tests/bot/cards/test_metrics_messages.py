@@ -167,7 +167,7 @@ zones = st.sampled_from(
 
 @st.composite
 def any_week(draw: st.DrawFn) -> Metrics:
-    """Draw a week, with counts on days in it and beside it, and up to 200 tools."""
+    """Draw a week, with counts on days in it and outside, and up to 200 tools."""
     day = draw(st.dates(date(2000, 1, 1), date(2099, 1, 1)))
     zone = ZoneInfo(draw(zones))
     metrics = week_before(datetime(day.year, day.month, day.day, 9, tzinfo=zone))
@@ -249,7 +249,7 @@ def test_a_longer_period_shows_its_last_days() -> None:
 def test_a_day_has_as_many_calls_as_its_parts() -> None:
     metrics = week_before(MONDAY)
     metrics.days["2026-11-17"] = counts(approved=3)
-    # Let run on the day before, and lapsed on this one.
+    # Started on the day before, and lapsed on this one.
     metrics.days["2026-11-17"].unused_auto = 2
 
     message = message_of(digest_of(metrics))

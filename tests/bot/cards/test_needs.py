@@ -1,4 +1,4 @@
-"""Cards and forms say in words who has to approve, and give a reason of this call."""
+"""Cards and forms name the required approvers, and give a reason for this call."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ LISTED = "The policy lists this tool as notify."
 
 
 def a_call(index: int = 0, tool: str = "post_notice", **changes: Any) -> Item:
-    """Return a call that the policy let run, and that runs."""
+    """Return a call that the policy allowed, and that runs."""
     args = changes.pop("args", {"text": "We are open again."})
     listed: dict[str, Any] = {
         "tier": Tier.NOTIFY,

@@ -1,4 +1,4 @@
-"""A card says how the same call ended before, and shows names only where it may."""
+"""A card shows how the same call ended before, and names only if it may."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def a_precedent(state: ItemState, *by: Person, **changes: object) -> Precedent:
 
 
 def with_past(*found: Precedent, **changes: object) -> Item:
-    """Return a refund that waits, with what is known of earlier calls."""
+    """Return a pending refund, with the facts about earlier calls."""
     return a_refund().with_(past=Past(precedents=found).with_(**changes))
 
 
 def shown(*items: Item) -> str:
-    """Return what a card says of earlier calls."""
+    """Return a card's text about earlier calls."""
     return readable(precedents(frame(an_approval(*items))))
 
 

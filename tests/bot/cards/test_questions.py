@@ -13,7 +13,7 @@ from tests.bot.samples import NOW
 
 
 def said(name: EventName, **data: str) -> Message:
-    """Return what is said of an event about a question."""
+    """Return the text about an event of a question."""
     event = Event(name=name, tenant="t", agent="shop", thread="t1", data=data)
     message = message_without_card(event, command="/approvals", is_last=True)
     assert message is not None
@@ -21,7 +21,7 @@ def said(name: EventName, **data: str) -> Message:
 
 
 def asked(text: str, ends: str = "ended") -> str:
-    """Return what is shown of a question."""
+    """Return the shown text of a question."""
     until = str(NOW)
     message = said(EventName.RUN_ASKED, text=text, until_ms=until, ends=ends)
     assert not validate_message(cast("Any", [*message.blocks]), message.text)

@@ -1,4 +1,4 @@
-"""No text says that nothing ran of a call that was started or may have run."""
+"""No text claims that a call did not run if it was started or may have run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def old(state: ItemState) -> Item:
 
 
 def said(item: Item) -> str:
-    """Return everything that is said of where a call stands."""
+    """Return all texts about the state of a call."""
     approval = an_approval(item)
     event = Event(
         name=named_after(item.state),
@@ -68,7 +68,7 @@ def test_a_call_that_had_been_started_is_not_said_not_to_have_run(
     late_ms = waiting.expires_at_ms
     late = status_sentence(waiting, waiting.items[0], now_ms=late_ms).text
     texts = [said(item), click, late]
-    # The only end of a call that nobody is asked about.
+    # The only end of a call without a decision.
     if state is ItemState.LAPSED:
         unreviewed = an_approval(item.with_(tier=Tier.NOTIFY))
         note = notification(Frame(unreviewed, b"k" * 32, "T0KEYTURN", NOW))

@@ -1,4 +1,4 @@
-"""People and moments stand in markup by ids and numbers alone."""
+"""People and times are in the markup by ids and numbers alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reminder names those who may still decide, and nobody else."""
+"""A reminder names the people who may still decide, and no others."""
 
 from __future__ import annotations
 

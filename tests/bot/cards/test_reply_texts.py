@@ -1,4 +1,4 @@
-"""A click is answered by one sentence that says what happened and what to do."""
+"""The reply to a click is one sentence about the result and the next step."""
 
 from __future__ import annotations
 

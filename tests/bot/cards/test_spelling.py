@@ -1,4 +1,4 @@
-"""A card says what the model wrote where its tool reads that as something else."""
+"""A card shows the model's arguments if the tool reads them differently."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def test_it_stands_on_the_card_and_above_the_whole_call() -> None:
 
     assert warned([*card(shown).blocks])
     assert warned([details.view(shown, 0, 1)])
-    # So that it is approved in no row of the Home tab, which has no warnings.
+    # So that it has no Approve in a row of the Home tab, which shows no warnings.
     assert needs_a_look(shown.approval.items[0])
 
 

@@ -1,4 +1,4 @@
-"""A card says once where its calls stand: a sign beside the act, words below it."""
+"""A card shows the state of its calls once: an icon at the act, words below it."""
 
 from __future__ import annotations
 

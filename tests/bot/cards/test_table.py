@@ -1,4 +1,4 @@
-"""Many calls of one tool stand in a table: whole, or decided one by one."""
+"""Many calls of one tool are in a table: decided as a whole, or one by one."""
 
 from __future__ import annotations
 

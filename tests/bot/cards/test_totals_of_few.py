@@ -1,4 +1,4 @@
-"""A card of a few calls says what they come to, as the table of many does."""
+"""A card of a few calls shows their totals, as the table of many does."""
 
 from __future__ import annotations
 

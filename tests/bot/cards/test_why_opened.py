@@ -1,4 +1,4 @@
-"""A row of the Home tab without Approve says why it has none."""
+"""A row of the Home tab without Approve gives the reason."""
 
 from __future__ import annotations
 

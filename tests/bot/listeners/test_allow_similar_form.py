@@ -1,4 +1,4 @@
-"""The form allows what it showed, and says what is recorded, whatever fails."""
+"""The form allows exactly the shown calls, and reports the result after any failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A click on Approve decides once, and everybody sees it."""
+"""A click on Approve decides once, visible to all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reviewer asks the requester under the card; the reply stands on it."""
+"""A reviewer asks the requester under the card; the reply is shown on it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def has_note(stack: Stack, card: JsonObject, *words: str) -> bool:
 
 
 async def said(stack: Stack, verdict: Verdict) -> list[tuple[str, str]]:
-    """Return who wrote what, as it is kept."""
+    """Return the stored authors and texts."""
     kept: tuple[Inquiry, ...] = (await stack.approval(verdict)).inquiries
     return [(one.by.user, one.text) for one in kept]
 
@@ -77,7 +77,7 @@ async def test_the_requester_is_asked_in_the_thread_and_replies_there(
             ("U0ANA", WHY),
             ("U0DAN", "It was <!here>, see photo."),
         ]
-        # Nothing of it was decided, and who asked may decide now.
+        # It was not decided, and the requester may decide now.
         await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
         done = await stack.card(verdict, says("Approved"))
         assert "see photo" not in str(done["blocks"])

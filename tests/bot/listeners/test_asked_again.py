@@ -1,4 +1,4 @@
-"""Who approves an escalated call within seconds is told to read it first."""
+"""A person who approves an escalated call within seconds has to read it first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit log says by which gesture a person decided."""
+"""The audit log contains the gesture of each decision."""
 
 from __future__ import annotations
 

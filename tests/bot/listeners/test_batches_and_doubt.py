@@ -174,7 +174,7 @@ async def test_a_call_in_doubt_is_reconciled_by_what_a_person_found(
 
 
 async def worker_dies(stack: Stack, verdict: Verdict) -> None:
-    """Claim a call, and let the claim's lease have passed."""
+    """Claim a call, and move the clock past the claim's lease."""
     approval_id, index = approval_of(verdict.item_id)
     ctx = (await stack.approval(verdict)).items[index].ctx
     ref = TurnRef(agent=ctx.agent, thread=ctx.thread, message_id=ctx.message_id)

@@ -1,4 +1,4 @@
-"""A channel is reported as told only after Slack took the message."""
+"""A channel counts as notified only after Slack accepted the message."""
 
 from __future__ import annotations
 

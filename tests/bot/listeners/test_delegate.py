@@ -1,4 +1,4 @@
-"""A reviewer hands over their queue, and the card says who decided for whom."""
+"""A reviewer delegates their queue, and the card shows who decided for whom."""
 
 from __future__ import annotations
 

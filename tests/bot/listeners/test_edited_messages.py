@@ -1,4 +1,4 @@
-"""One message asks an agent once, whatever Slack repeats and people edit."""
+"""One message starts an agent once, despite Slack's repetitions and people's edits."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ async def test_deleting_a_message_that_asked_nothing_is_not_commented(
 
 
 async def mention(stack: Stack, text: str, ts: str, **more: object) -> None:
-    """Deliver a mention of Dan's as an event of its own."""
+    """Deliver a mention of Dan's as a separate event."""
     body: JsonObject = {
         "type": "app_mention",
         "user": "U0DAN",

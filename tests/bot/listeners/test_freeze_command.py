@@ -1,4 +1,4 @@
-"""Reviewers stop and start things from Slack, and everybody is told."""
+"""Reviewers freeze and unfreeze from Slack, and a channel is notified."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def ask(stack: Stack, words: str, answer: str, user: str = "U0ANA") -> Non
 
 
 async def posted(stack: Stack, *words: str) -> JsonObject:
-    """Wait for a message for everybody that holds all of these words."""
+    """Wait for a public message with all of these words."""
 
     def is_it(message: JsonObject) -> bool:
         shown = json.dumps(message["blocks"], ensure_ascii=False)

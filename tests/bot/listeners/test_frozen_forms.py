@@ -1,4 +1,4 @@
-"""Forms that can approve a call say that it is frozen, and what it needs by now."""
+"""Forms that can approve a call show a freeze and the current requirement."""
 
 from __future__ import annotations
 

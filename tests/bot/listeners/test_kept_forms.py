@@ -1,4 +1,4 @@
-"""A form whose decision does not count yet stays open with what was written in it."""
+"""A form whose decision does not count yet stays open with its input."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def opened(stack: Stack, verdict: Verdict, action: Action) -> Actor:
 
 
 async def words_in(person: Actor) -> str:
-    """Return the reason that the form on top holds."""
+    """Return the reason in the form on top."""
     view = as_object(await person.view())
     values = as_object(as_object(view["state"])["values"])
     return str(as_object(as_object(values[Input.REASON])[Input.REASON])["value"])

@@ -111,7 +111,7 @@ async def edit_call(person: Actor, number: int, amount: str, reason: str) -> Non
 
 
 def without(*numbers: int) -> dict[str, object]:
-    """Return what the boxes hold when these calls are not ticked."""
+    """Return the values of the boxes when these calls are not ticked."""
     return {
         f"calls.{group}": [
             f"{index}"

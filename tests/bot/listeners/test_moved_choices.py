@@ -1,4 +1,4 @@
-"""A batch that moves under an open form costs nobody what they chose."""
+"""A person's choices survive a change of the batch under their form."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TWO = POLICY.replace(
 
 
 async def approve_alone(stack: Stack, ts: str, number: int) -> None:
-    """Let Ben approve one call of the batch from its full view."""
+    """Approve one call of the batch as Ben, from its full view."""
     ben = stack.actor("U0BEN")
     await ben.click(CHANNEL, ts, Action.VIEW_ALL, chosen=f"#{number}")
     await ben.wait_for_view()

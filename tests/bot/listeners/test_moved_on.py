@@ -1,4 +1,4 @@
-"""A card of an agent inside another one's tool says that the conversation moved on."""
+"""A card of a nested agent shows that the conversation moved on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INSIDE = TurnRef(
 
 
 async def asked_inside(stack: Stack) -> Verdict:
-    """Let an agent inside the support agent's tool ask for a refund."""
+    """Request a refund by an agent inside the support agent's tool."""
     facts = ThreadFacts(requester=DAN)
     await stack.store.threads.change(
         stack.keys, "support", "t1", lambda _: facts, why="aside"

@@ -47,7 +47,7 @@ def _has(text: str, view: JsonObject) -> bool:
 
 
 async def end(stack: Stack, verdict: Verdict, *, ok: bool = True) -> None:
-    """Let the agent run a call."""
+    """Run a call as the agent."""
     await stack.execute(verdict, ok=ok, summary="posted as *12*")
 
 

@@ -19,7 +19,7 @@ BEN_BY_TOKEN = Reviewer(
 
 
 async def approved(stack: Stack, count: int) -> list[Verdict]:
-    """Let Ana approve as many refunds, one after the other."""
+    """Approve this many refunds as Ana, one after the other."""
     verdicts = await waiting(stack, count)
     for verdict in verdicts:
         card = await stack.card(verdict)

@@ -26,7 +26,7 @@ NAME = {"question": "What is its <!channel> name?"}
 async def asked(
     stack: Stack, *questions: Mapping[str, object], requester: Person | None = None
 ) -> Verdict:
-    """Let the agent ask, for Dan or for nobody; return the verdict."""
+    """Ask a question as the agent, for Dan or for no one; return the verdict."""
     args = cast("Args", {"questions": [dict(one) for one in questions]})
     more: dict[str, Any] = {} if requester is None else {"requester": requester}
     [verdict] = await stack.submit(("ask_user", args), **more)

@@ -139,7 +139,7 @@ async def test_home_lists_what_its_editor_may_only_reject_and_view_all_does_it(
 async def test_what_waits_for_others_hides_nothing_of_a_persons_own_queue(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Less than what waits for others: what is mine is found by who may decide it.
+    # Fewer than those for others: a person's own calls are found by its deciders.
     for name in ("queues", "reading"):
         monkeypatch.setattr(f"keyturn.bot.listeners.{name}.MAX_QUEUE", 10)
     crowd: list[tuple[str, JsonObject]] = [

@@ -1,4 +1,4 @@
-"""Nobody reads by command or Home tab what they could not read anyway."""
+"""The command and the Home tab show only what the person could read anyway."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHLOE = Person(team=TEAM, user="U0CHLOE", name="chloe")
 
 
 async def private_call(stack: Stack, requester: Person | None = None) -> Verdict:
-    """Let an agent ask in a private channel, where Ana and Chloé are."""
+    """Request a call in a private channel, with Ana and Chloé in it."""
     stack.policy = load_policy(SECRET, "policy.yml")
     stack.sandbox.control.join(PRIVATE, "U0KEYTURN")
     (verdict,) = await stack.submit(("lonely", {"to": "Jane"}), requester=requester)

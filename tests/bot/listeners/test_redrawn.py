@@ -1,4 +1,4 @@
-"""A click counts for what the person saw, although the card was redrawn meanwhile."""
+"""A click counts for the version that the person saw, despite a redrawn card."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.bot.listeners.test_refusals import edit_by_somebody_else
 
 
 def block_of(card: JsonObject, action: Action) -> str:
-    """Return the id of the block in which a button stands."""
+    """Return the id of a button's block."""
     placed = find(as_objects(card["blocks"]), action)
     assert placed is not None
     return placed.block_id

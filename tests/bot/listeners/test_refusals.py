@@ -1,4 +1,4 @@
-"""A person who may not decide is told so in private, and nothing changes."""
+"""A person who may not decide gets a private reply, and nothing changes."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ async def edit_by_somebody_else(stack: Stack, verdict: Verdict) -> None:
 async def deliver_click(
     stack: Stack, card: JsonObject, value: str, *, user: str
 ) -> None:
-    """Deliver a signed click of somebody whom the sandbox would not let click."""
+    """Deliver a signed click of a person who cannot click in the sandbox."""
     body = {
         "type": "block_actions",
         "team": {"id": TEAM},

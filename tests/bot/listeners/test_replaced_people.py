@@ -26,7 +26,7 @@ async def test_the_card_says_that_nobody_can_approve_it_and_either_rejects_it(
         verdict = await stack.refund()
         card = await stack.card(verdict)
         stack.policy = reviewed_by("U0BEN")
-        # Whatever happens has the cards looked at again.
+        # Every event makes the bot check the cards again.
         await stack.refund(thread="t2")
         card = await stack.card(verdict, says("Cannot be approved"))
         person = stack.actor(user)

@@ -1,4 +1,4 @@
-"""Who has to agree by the policy's requirements, decided by signed clicks."""
+"""The required people by the policy, decided by signed clicks."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from tests.streams import audit_entries
 async def bot(
     stack: Stack, url: str, folder: Path, *, dies_after: int = 0
 ) -> AsyncGenerator[Forked]:
-    """Run a bot as a process of its own, and let the sandbox deliver to it."""
+    """Run a bot as a separate process; the sandbox delivers to it."""
     policy = folder / "policy.yml"
     policy.write_text(POLICY)
     config = stack.config

@@ -40,7 +40,7 @@ def home_of(state: JsonObject) -> str:
 
 
 async def waiting(stack: Stack, count: int = COUNT) -> list[Verdict]:
-    """Let the agent ask for one refund in each of so many threads."""
+    """Request one refund in each of this many threads."""
     stack.policy = MANY
     return [
         await stack.refund(thread=f"t{n}", amount=n + 0.5, order_id=f"{78200 + n}")
@@ -71,7 +71,7 @@ async def reviewing(stack: Stack, user: str = "U0ANA", count: int = COUNT) -> Ac
 
 
 async def confirmed(person: Actor, values: dict[str, object]) -> JsonObject:
-    """Submit the form, and return the page that says what will be recorded."""
+    """Submit the form, and return the page with the decisions to record."""
     assert await person.submit(values) == {}
     return await person.wait_for_view(
         lambda view: view["callback_id"] == View.REVIEW_CONFIRM
@@ -79,7 +79,7 @@ async def confirmed(person: Actor, values: dict[str, object]) -> JsonObject:
 
 
 async def results(person: Actor, values: dict[str, object] | None = None) -> str:
-    """Submit the last page, and return the list of what came of each call."""
+    """Submit the last page, and return the list of results."""
     assert await person.submit(values or {}) == {}
     view = await person.wait_for_view(
         lambda view: (
@@ -90,7 +90,7 @@ async def results(person: Actor, values: dict[str, object] | None = None) -> str
 
 
 def without(*numbers: int) -> dict[str, object]:
-    """Return what the boxes hold when these calls are not ticked."""
+    """Return the values of the boxes when these calls are not ticked."""
     return {
         f"calls.{group}": [
             f"{index}"
@@ -255,7 +255,7 @@ async def test_a_bot_that_dies_between_two_writes_loses_and_doubles_nothing(
 
     async def dies(*given: Any, **named: Any) -> Any:
         if len(written) == 7:
-            # As a killed process: nothing after this runs, and nobody is answered.
+            # As a killed process: nothing after this runs, and no reply is sent.
             raise asyncio.CancelledError
         written.append(given)
         return await decide(*given, **named)
@@ -317,7 +317,7 @@ async def test_only_who_may_decide_a_call_is_offered_it(stack: Stack) -> None:
         verdicts = await waiting(stack, 3)
         ids = [(await stack.approval(one)).items[0].id for one in verdicts]
         ana = await home(stack, shows="Review 3 together")
-        # As somebody who forges what their client sends.
+        # As an attacker who forges the requests of their client.
         dan = await home(stack, "U0DAN", shows="Waiting for others: 3")
         view = as_object((await ana.state())["home"])
         forged = next(

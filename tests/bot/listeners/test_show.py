@@ -18,7 +18,7 @@ SAME = "145163ba"
 
 @pytest.fixture
 def same_short_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let all approvals have one short id."""
+    """Give all approvals the same short id."""
     made = keys.approval_id
 
     def same(tenant: str, bits: str) -> str:

@@ -1,4 +1,4 @@
-"""The card of a call that ran asks somebody else whether it was right."""
+"""The card of an executed call asks another person whether it was right."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def drawn(stack: Stack) -> Verdict:
 
 
 async def drawn_notice(stack: Stack) -> Verdict:
-    """Let a call of tier notify open that a check is drawn of."""
+    """Open a call of tier notify with a drawn spot check."""
     for number in range(20):
         args: JsonObject = {"text": f"notice {number}"}
         (verdict,) = await stack.submit(("post_notice", args), thread=f"n{number}")

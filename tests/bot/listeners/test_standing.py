@@ -1,4 +1,4 @@
-"""A reviewer allows similar calls from a card, sees what is left, and revokes it."""
+"""A reviewer allows similar calls from a card, sees the remaining ones, and revokes."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ PATIENT = load_policy(POLICY[:BEFORE] + WAITING + POLICY[AFTER:], "policy.yml")
 
 
 async def ring(stack: Stack, approval: str, kind: TimerKind) -> None:
-    """Move the clock to a timer, and let every replica look."""
+    """Move the clock to a timer, and run every replica's sweep."""
     name = str(Timer(approval=approval, kind=kind))
     await stack.store.conn.command("ZADD", stack.keys.timers, "XX", 1, name)
     await stack.sweeper.sweep()

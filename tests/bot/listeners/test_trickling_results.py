@@ -22,7 +22,7 @@ from tests.bot.listeners.test_batches_and_doubt import worker_dies
 from tests.bot.readable import readable
 from tests.conftest import eventually
 
-# What is counted is how often a card is drawn.
+# The test counts how often a card is drawn.
 pytestmark = pytest.mark.usefixtures("late_urls")
 
 ASKS = POLICY.replace("  process_refund:\n", "  process_refund:\n    on_failure: ask\n")
@@ -30,7 +30,7 @@ ASKS = POLICY.replace("  process_refund:\n", "  process_refund:\n    on_failure:
 
 @pytest.fixture
 def told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no failure wait long for others to share its reply."""
+    """Report every failure at once, without waiting for others."""
     monkeypatch.setattr(card_updater, "HOLD_S", 0.1)
 
 
@@ -76,7 +76,7 @@ async def all_is_told(stack: Stack) -> None:
 async def trickle(
     stack: Stack, verdicts: Sequence[Verdict], *, failing: Container[int] = ()
 ) -> None:
-    """Run the calls one after the other, and let the bot draw ten times meanwhile."""
+    """Run the calls one after the other, and let the bot draw ten times in between."""
     for place, verdict in enumerate(verdicts):
         is_ok = approval_of(verdict.item_id)[1] not in failing
         await stack.execute(verdict, ok=is_ok, summary="done" if is_ok else "no funds")

@@ -23,7 +23,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unconfirmed(patch: pytest.MonkeyPatch, *, times: int, is_kept: bool) -> list[int]:
-    """Let replicas confirm nothing so many times; return what counts the writes."""
+    """Make replicas confirm nothing this many times; return the counter of writes."""
     change, tries = CHANGE, list[int]()
 
     async def tried(write: Callable[[], Awaitable[list[Reply]]]) -> list[Reply]:
@@ -58,7 +58,7 @@ async def test_an_unconfirmed_click_is_repeated_and_its_end_is_told(
         await stack.told("U0ANA", last)
         item = (await stack.approval(verdict)).items[0]
         assert item.decision is not None
-        # What was kept is found by the first repetition, and is not written again.
+        # The first repetition finds the stored decision, and does not write it again.
         assert (len(tries), len(item.votes)) == (1 if is_kept else 4, 1)
 
 

@@ -1,4 +1,4 @@
-"""Whatever cannot be done is said in one sentence, where the person looks."""
+"""An impossible action is explained in one sentence, where the person looks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Full details of a question lists what is asked, and speaks of no approval."""
+"""The full details of a question list its parts, and mention no approval."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reviewer edits arguments in a form, and gets exactly what they typed."""
+"""A reviewer edits arguments in a form, and gets exactly the typed values."""
 
 from __future__ import annotations
 

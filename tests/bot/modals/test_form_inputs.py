@@ -1,4 +1,4 @@
-"""Long texts, lists, times, and what may be empty come back as they are meant."""
+"""Long texts, lists, times, and empty values are returned unchanged."""
 
 from __future__ import annotations
 

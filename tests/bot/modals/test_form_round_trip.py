@@ -1,4 +1,4 @@
-"""Open a form and submit it unchanged: whatever the schema, nothing changes."""
+"""For any schema, submitting an unchanged form changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hold every modal to Slack's limits, and every byte of a call to the details."""
+"""Every modal keeps Slack's limits, and the details contain every byte of a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A schema gets its own input only where nothing can be lost in it."""
+"""A schema gets a separate input only if nothing can be lost in it."""
 
 from __future__ import annotations
 

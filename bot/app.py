@@ -227,7 +227,7 @@ class SlackBot:
 
     async def _show_health(self, opening: AsyncExitStack, ingress: Ingress) -> None:
         """Serve health and metrics on a separate address, if one is configured."""
-        address = self._config.metrics.address
+        address = self._config.metrics.listen
         if address is None:
             return
         alone = replace(ingress, signing_secret="")
@@ -245,7 +245,7 @@ class SlackBot:
         try:
             self.url = await serve(
                 opening,
-                replace(ingress, shows_health=config.metrics.address is None),
+                replace(ingress, shows_health=config.metrics.listen is None),
                 host=config.host,
                 port=HTTP_PORT if config.port is None else config.port,
             )

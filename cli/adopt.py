@@ -38,7 +38,7 @@ async def _accepted(
 ) -> list[tuple[AgentCheckpoints | None, AgentCheckpoints]]:
     settings = command.settings()
     require_store(settings)
-    place = settings.checkpoints.get_secret_value()
+    place = settings.checkpoint_place
     async with open_configured(settings) as store, open_checkpoints(place) as saver:
         process = await gateway_process(
             saver, place, tenant=settings.tenant, serves=settings.agents

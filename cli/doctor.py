@@ -365,7 +365,7 @@ async def _kept_checks(
     yield _encryption(settings)
     async for check in _store_checks(settings, policy):
         yield check
-    place = settings.checkpoints.get_secret_value()
+    place = settings.checkpoint_place
     yield await _run_check("checkpoints", check_checkpoints(place))
 
 

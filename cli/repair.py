@@ -80,7 +80,7 @@ async def _repair(
     # A data folder that lost only its store can be repaired.
     if not may_be_there(settings.data_dir):
         require_store(settings)
-    place = settings.checkpoints.get_secret_value()
+    place = settings.checkpoint_place
     async with (
         # A store that is not durable is repaired, too: otherwise its waiting calls
         # would never end.

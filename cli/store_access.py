@@ -57,7 +57,7 @@ async def open_to_end_calls(
     Raises:
         StoreUnavailable: the store does not answer, or the ledger cannot be written.
     """
-    place = settings.checkpoints.get_secret_value()
+    place = settings.checkpoint_place
     # Imported here: it imports LangGraph, which other commands do not need.
     from keyturn.gateway.resume.ledger import ledger_of  # noqa: PLC0415
 

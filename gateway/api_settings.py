@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
-from pathlib import Path
 from typing import Annotated, NamedTuple
-from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from keyturn.gateway.setting_forms import FolderPath, SettingsModel, is_safe_url
 
 _LAST_PORT = 65_535
-_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 
 class Address(NamedTuple):
@@ -36,12 +35,9 @@ class Address(NamedTuple):
         return f"{shown}:{self.port}"
 
 
-def address_of(text: str) -> Address:
-    """Read ``host:port``, with an IPv6 host in brackets.
-
-    Raises:
-        ValueError: for any other text.
-    """
+def _address(given: object) -> Address:
+    """Read ``host:port``, with an IPv6 host in brackets."""
+    text = str(given)
     host, colon, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -55,19 +51,12 @@ def address_of(text: str) -> Address:
     return Address(host, int(port))
 
 
-def _address(text: str) -> str:
-    address_of(text)
-    return text
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+ListenAddress = Annotated[Address, BeforeValidator(_address)]
+"""The address of a server, written as ``host:port``."""
 
 
 def _https(url: str) -> str:
-    parts = urlsplit(url)
-    is_local = parts.scheme == "http" and parts.hostname in _LOOPBACK
-    if not parts.hostname or not (parts.scheme == "https" or is_local):
+    if not is_safe_url(url):
         raise ValueError(
             f"{url!r} could be answered by anybody on the way; write https://…, or "
             "http:// on this machine."
@@ -75,7 +64,7 @@ def _https(url: str) -> str:
     return url
 
 
-class PersonSettings(_Model):
+class PersonSettings(SettingsModel):
     """A person's identity in Slack.
 
     Attributes:
@@ -94,7 +83,7 @@ class PersonSettings(_Model):
     name: str = Field(default="", max_length=80)
 
 
-class PeopleSettings(_Model):
+class PeopleSettings(SettingsModel):
     """People who may decide over HTTP, identified by an OpenID Connect issuer.
 
     Attributes:
@@ -122,11 +111,11 @@ class PeopleSettings(_Model):
     keys_url: Annotated[str, AfterValidator(_https)] | None = None
 
 
-class ApiSettings(_Model):
+class ApiSettings(SettingsModel):
     """Settings of the HTTP API for agents in other processes.
 
     Attributes:
-        listen: ``host:port``; empty: there is no HTTP API.
+        listen: the address; None: there is no HTTP API.
         certificate: file of the TLS certificate and its intermediate certificates.
         private_key: file of its private key.
         behind_proxy: a proxy in front ends TLS, so plain HTTP from other machines is
@@ -138,9 +127,9 @@ class ApiSettings(_Model):
         people: the people who may decide over HTTP; None: decisions in Slack only.
     """
 
-    listen: Annotated[str, AfterValidator(_address)] | None = None
-    certificate: Path | None = None
-    private_key: Path | None = None
+    listen: ListenAddress | None = None
+    certificate: FolderPath | None = None
+    private_key: FolderPath | None = None
     behind_proxy: bool = False
     requests_per_minute: int = Field(default=6000, ge=1, le=1_000_000)
     megabytes_per_day: int = Field(default=1024, ge=1, le=10_000_000)
@@ -153,27 +142,12 @@ class ApiSettings(_Model):
             raise ValueError(
                 "TLS needs both 'certificate' and 'private_key'; name both files."
             )
-        address = self.address
         has_tls = self.certificate is not None or self.behind_proxy
-        if address is not None and not address.is_loopback and not has_tls:
+        if self.listen is not None and not self.listen.is_loopback and not has_tls:
             raise ValueError(
-                f"{self.listen!r} can be reached from other machines, and API keys "
-                "would travel in the clear; name 'certificate' and 'private_key', or "
-                "set 'behind_proxy: true' where a proxy in front ends TLS."
+                f"{self.listen.url_host!r} can be reached from other machines, and "
+                "API keys would travel in the clear; name 'certificate' and "
+                "'private_key', or set 'behind_proxy: true' where a proxy in front "
+                "ends TLS."
             )
         return self
-
-    @property
-    def address(self) -> Address | None:
-        """Return the server's address; None without an API."""
-        return None if self.listen is None else address_of(self.listen)
-
-    def below(self, base: Path) -> ApiSettings:
-        """Return the settings with file names relative to a folder."""
-        return self.model_copy(
-            update={
-                name: base / path.expanduser()
-                for name in ("certificate", "private_key")
-                if (path := getattr(self, name)) is not None
-            }
-        )

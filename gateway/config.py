@@ -9,20 +9,20 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
+    BeforeValidator,
     Field,
     JsonValue,
     SecretStr,
-    ValidationError,
+    ValidationInfo,
 )
 
 from keyturn.gateway.api_settings import ApiSettings
@@ -37,22 +37,24 @@ from keyturn.gateway.documents import (
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.logs import LogSettings
 from keyturn.gateway.metrics_settings import MetricsSettings
-from keyturn.gateway.retrying import RetrySettings
 from keyturn.gateway.secret_file import folder_secrets, parse_secrets
 from keyturn.gateway.setting_forms import (
     AgentName,
     ChannelName,
+    CheckpointPlace,
     CommandName,
+    FolderPath,
     GraphRef,
     KeySettings,
     RetentionSettings,
+    RetrySettings,
+    SettingsModel,
     TeamId,
     TenantName,
     TriageRef,
-    checked_place,
-    is_postgres,
+    is_safe_url,
 )
-from keyturn.gateway.validation_errors import dotted, sentence
+from keyturn.gateway.validation_errors import dotted
 from keyturn.gateway.webhook_settings import WebhookSettings
 
 VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -102,6 +104,7 @@ _WHERE: Final[Mapping[str, str]] = {
     "SLACK_SIGNING_SECRET": "copy it from your app's page 'Basic Information'",
 }
 
+_PREFIXES: Final = {"SLACK_BOT_TOKEN": "xoxb-", "SLACK_APP_TOKEN": "xapp-"}
 _NO_TOKEN = re.compile(r"[^!-~]")
 """Characters that no Slack token contains, such as a copied blank or line break."""
 
@@ -146,14 +149,13 @@ def secrets_in(env: Mapping[str, str]) -> dict[str, SecretStr]:
     # At the start and not at the first click: an unusable key seals nothing.
     if "secret" in found:
         parse_secrets(found["secret"].get_secret_value())
-    for name in _WHERE:
+    for name, where in _WHERE.items():
         # With a blank in the signing secret the bot would start, and refuse each click.
         if strange := _NO_TOKEN.search(env.get(name, "")):
             raise SettingsError(
                 f"{name} has a blank, a line break or another character that is in no "
-                f"token, at place {strange.start() + 1}; remove it, or {_WHERE[name]}."
+                f"token, at place {strange.start() + 1}; remove it, or {where}."
             )
-    for name, prefix in (("SLACK_BOT_TOKEN", "xoxb-"), ("SLACK_APP_TOKEN", "xapp-")):
         # https://docs.slack.dev/authentication/using-token-rotation
         if env.get(name, "").startswith("xoxe.xoxb-"):
             raise SettingsError(
@@ -161,10 +163,11 @@ def secrets_in(env: Mapping[str, str]) -> dict[str, SecretStr]:
                 "and Keyturn does not renew it. Make an app from the manifest of "
                 "'keyturn manifest', which leaves token rotation off."
             )
+        prefix = _PREFIXES.get(name, "")
         if env.get(name) and not env[name].startswith(prefix):
             raise SettingsError(
                 f"{name} does not begin with {prefix!r}, so it is another kind of "
-                f"token; {_WHERE[name]}."
+                f"token; {where}."
             )
     return found
 
@@ -176,8 +179,6 @@ _NO_POLICY = (
     "'policy' in keyturn.yml. If that file is elsewhere, start there or name it (-c)."
 )
 MAX_WORKERS = 256
-# A token may travel without TLS only to these hosts: it does not leave the machine.
-_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _STORE = re.compile(r"unix|rediss?(\+sentinel|\+cluster)?")
 
 
@@ -191,11 +192,7 @@ def _redis_url(url: SecretStr) -> SecretStr:
 
 
 def _api_url(url: str) -> str:
-    parts = urlsplit(url)
-    is_safe = parts.scheme == "https" or (
-        parts.scheme == "http" and parts.hostname in _LOOPBACK
-    )
-    if not is_safe or not parts.hostname:
+    if not is_safe_url(url):
         raise ValueError(
             f"{url!r} would carry tokens in the clear or nowhere; "
             "write https://…, or http:// on this machine."
@@ -203,17 +200,7 @@ def _api_url(url: str) -> str:
     return url.rstrip("/") + "/"
 
 
-def _policy(value: JsonValue) -> JsonValue:
-    if not isinstance(value, dict | str):
-        raise ValueError("write the name of a policy file, or the policy itself.")  # noqa: TRY004 - pydantic turns only ValueError into a problem
-    return value
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-
-class PolicySource(_Model):
+class PolicySource(NamedTuple):
     """Source of the policy: a separate file, or a key of ``keyturn.yml``."""
 
     path: Path
@@ -228,6 +215,15 @@ class PolicySource(_Model):
         return read_text(self.path, "the policy", hint=_NO_POLICY)
 
 
+def _policy(value: object, info: ValidationInfo) -> PolicySource:
+    source = info.context or DEFAULT_FILE
+    if isinstance(value, str):
+        return PolicySource(source.parent / value)
+    if isinstance(value, dict):
+        return PolicySource(source, under="policy")
+    raise ValueError("write the name of a policy file, or the policy itself.")
+
+
 class SlackMode(StrEnum):
     """Connection from Slack to the bot."""
 
@@ -235,14 +231,14 @@ class SlackMode(StrEnum):
     HTTP = "http"
 
 
-class AgentSettings(_Model):
+class AgentSettings(SettingsModel):
     """One agent: its graph as ``file.py:name``, and tools that need no gate in it."""
 
     graph: GraphRef
     ungated: tuple[str, ...] = ()
 
 
-class SlackSettings(_Model):
+class SlackSettings(SettingsModel):
     """Connection to Slack; ``port`` None is 3000 for HTTP and unused in Socket Mode.
 
     ``fallback_channel`` gets a card if its own channel refuses it. ``team`` is the only
@@ -258,8 +254,32 @@ class SlackSettings(_Model):
     team: TeamId = ""
 
 
-class _AsWritten(_Model):
-    """Settings that a process uses unchanged from the file."""
+class SettingsFile(SettingsModel):
+    """The shape of ``keyturn.yml``.
+
+    Attributes:
+        tenant: owner of the approvals.
+        agents: name to its graph, as an absolute ``file.py:name`` or ``module:name``.
+        triage: the triage for calls that the policy selects, named like a graph; None
+            for none.
+        policy: source of the policy; loaded by `keyturn.gateway.policy.load`.
+        data_dir: folder of the embedded store, checkpoints and the secret file.
+        redis_url: the store; None is the embedded one in ``data_dir``.
+        checkpoints: path of a SQLite file, or a ``postgresql://`` URL; None is a file
+            in ``data_dir``.
+        encrypt_store: encrypt texts in the store.
+        workers: number of agent threads that are resumed at the same time.
+        retention: retention time of the audit log and of messages.
+        audit_folder: folder of sealed segments of the audit log; None keeps all of it
+            in the store.
+        retries: retry limits for failed runs.
+        slack: connection to Slack.
+        metrics: digest and alerts, and their channel.
+        keys: folder of the signing keys, and public keys of other processes.
+        api: access of agents in other processes to the gateway.
+        webhooks: programs to notify of decisions in their threads.
+        log: level and format of the log of ``keyturn run`` and its parts on stderr.
+    """
 
     tenant: TenantName = "default"
     redis_url: Annotated[SecretStr, AfterValidator(_redis_url)] | None = None
@@ -273,21 +293,17 @@ class _AsWritten(_Model):
     keys: KeySettings = KeySettings()
     api: ApiSettings = ApiSettings()
     webhooks: WebhookSettings = WebhookSettings()
-
-
-class SettingsFile(_AsWritten):
-    """The shape of ``keyturn.yml``; ``graphs`` is the shape of ``langgraph.json``."""
-
     agents: dict[AgentName, AgentSettings] = Field(default_factory=dict)
-    graphs: dict[AgentName, GraphRef] = Field(default_factory=dict)
     triage: TriageRef | None = None
-    policy: Annotated[JsonValue, AfterValidator(_policy)] = "policy.yml"
-    data_dir: Path = Path(".keyturn")
-    checkpoints: Annotated[SecretStr, AfterValidator(checked_place)] | None = None
-    audit_folder: Path | None = None
+    policy: Annotated[PolicySource, BeforeValidator(_policy)] = Field(
+        default="policy.yml", validate_default=True
+    )
+    data_dir: FolderPath = Field(default=Path(".keyturn"), validate_default=True)
+    checkpoints: CheckpointPlace | None = None
+    audit_folder: FolderPath | None = None
 
 
-class SlackSecrets(_Model):
+class SlackSecrets(SettingsModel):
     """Credentials between the bot and Slack."""
 
     bot_token: SecretStr | None = None
@@ -295,42 +311,16 @@ class SlackSecrets(_Model):
     signing_secret: SecretStr | None = None
 
 
-class Settings(_AsWritten):
+class Settings(SettingsFile):
     """All settings of one process.
 
     Attributes:
         folder: base of relative names: the settings file's folder.
-        tenant: owner of the approvals.
-        agents: name to its graph, as an absolute ``file.py:name`` or ``module:name``.
-        triage: the triage for calls that the policy selects, named like a graph; None
-            for none.
-        policy: source of the policy; loaded by `keyturn.gateway.policy.load`.
-        data_dir: folder of the embedded store, checkpoints and the secret file.
-        redis_url: the store; None is the embedded one in ``data_dir``.
-        checkpoints: path of a SQLite file, or a ``postgresql://`` URL.
-        encrypt_store: encrypt texts in the store.
-        workers: number of agent threads that are resumed at the same time.
-        retention: retention time of the audit log and of messages.
-        audit_folder: folder of sealed segments of the audit log; None keeps all of it
-            in the store.
-        retries: retry limits for failed runs.
-        slack: connection to Slack.
-        metrics: digest and alerts, and their channel.
-        keys: folder of the signing keys, and public keys of other processes.
-        api: access of agents in other processes to the gateway.
-        webhooks: programs to notify of decisions in their threads.
-        log: level and format of the log of ``keyturn run`` and its parts on stderr.
         slack_secrets: tokens and the signing secret.
         secret: keys from the environment that seal buttons, the current one first.
     """
 
     folder: Path
-    agents: dict[str, AgentSettings]
-    triage: str | None
-    policy: PolicySource
-    data_dir: Path
-    audit_folder: Path | None
-    checkpoints: SecretStr
     slack_secrets: SlackSecrets
     secret: SecretStr | None
 
@@ -353,18 +343,27 @@ class Settings(_AsWritten):
             document = parse_yaml(text, str(source))
             # Before the model, which would only report an unknown key.
             _refuse_secrets(document)
-            # Validated twice: here, so that problems have lines of the file; then with
-            # the environment, so that problems name the variable.
-            read_model(document, SettingsFile)
-            settings = _overlaid(document, env)
+            found = read_model(_overlaid(document, env), SettingsFile, context=source)
         except BadDocument as error:
             raise SettingsError(str(error)) from error
-        return _resolved(settings, source, secrets_in(env))
+        secrets = secrets_in(env)
+        return cls.model_construct(
+            **vars(found),
+            folder=source.parent.resolve(),
+            secret=secrets.pop("secret", None),
+            slack_secrets=SlackSecrets.model_validate(secrets),
+        )
 
     @property
     def store_url(self) -> str | None:
         """Return the address of the store; None for the embedded one."""
         return self.redis_url.get_secret_value() if self.redis_url else None
+
+    @property
+    def checkpoint_place(self) -> str:
+        """Return the path of a SQLite file, or the URL of a Postgres database."""
+        default = str(self.data_dir / "checkpoints.sqlite")
+        return self.checkpoints.get_secret_value() if self.checkpoints else default
 
     @property
     def audit(self) -> tuple[timedelta, Path | None]:
@@ -416,78 +415,21 @@ def _refuse_secrets(document: Document) -> None:
         raise BadDocument(problems)
 
 
-def _overlaid(document: Document, env: Mapping[str, str]) -> SettingsFile:
-    value = dict(document.value) if isinstance(document.value, dict) else {}
+def _overlaid(document: Document, env: Mapping[str, str]) -> Document:
+    """Return a document with the values of the environment in place of its own."""
     refuse_misspelled(env)
     # An empty variable counts as missing: shells and compose files pass such variables.
-    given: dict[tuple[str, ...], str] = {
-        path: name for name, path in VARIABLES.items() if env.get(name)
-    }
+    given = {path: name for name, path in VARIABLES.items() if env.get(name)}
+    value = document.value
     for path, name in given.items():
-        inner = value
-        for key in path[:-1]:
-            member = inner.get(key)
-            # A copy at each level: the document must not change.
-            inner[key] = inner = dict(member) if isinstance(member, dict) else {}
-        inner[path[-1]] = env[name]
-    try:
-        return SettingsFile.model_validate(value)
-    except ValidationError as error:
-        raise BadDocument(
-            Problem(
-                given.get(tuple(map(str, details["loc"])), document.source),
-                sentence(details, SettingsFile),
-            )
-            for details in error.errors()
-        ) from error
+        value = _with(value, path, env[name])
+    return replace(document, value=value, variables=given)
 
 
-def _resolved(
-    settings: SettingsFile, source: Path, secrets: Mapping[str, SecretStr]
-) -> Settings:
-    base = source.parent.resolve()
-    doubled = sorted(settings.agents.keys() & settings.graphs.keys())
-    if doubled:
-        raise SettingsError(
-            f"{source}: agent {doubled[0]!r} is in both 'agents' and 'graphs'; "
-            "keep one of them."
-        )
-    short = {name: AgentSettings(graph=ref) for name, ref in settings.graphs.items()}
-    data_dir, folder = base / settings.data_dir.expanduser(), settings.audit_folder
-    as_written = {name: getattr(settings, name) for name in _AsWritten.model_fields}
-    for name in ("keys", "api", "webhooks"):
-        as_written[name] = as_written[name].below(base)
-    return Settings(
-        **as_written,
-        folder=base,
-        agents={
-            name: agent.model_copy(update={"graph": _absolute(agent.graph, base)})
-            for name, agent in {**settings.agents, **short}.items()
-        },
-        triage=_absolute(settings.triage, base) if settings.triage else None,
-        policy=_policy_source(settings, source),
-        data_dir=data_dir,
-        audit_folder=base / folder.expanduser() if folder else None,
-        checkpoints=_checkpoints(settings.checkpoints, base, data_dir),
-        slack_secrets=SlackSecrets.model_validate(
-            {name: value for name, value in secrets.items() if name != "secret"}
-        ),
-        secret=secrets.get("secret"),
-    )
-
-
-def _absolute(ref: str, base: Path) -> str:
-    file, _, name = ref.rpartition(":")
-    # A dotted module has no folder.
-    return f"{base / file}:{name}" if file.endswith(".py") else ref
-
-
-def _policy_source(settings: SettingsFile, source: Path) -> PolicySource:
-    if isinstance(settings.policy, str):
-        return PolicySource(path=source.parent / settings.policy)
-    return PolicySource(path=source, under="policy")
-
-
-def _checkpoints(given: SecretStr | None, base: Path, data_dir: Path) -> SecretStr:
-    text = given.get_secret_value() if given else str(data_dir / "checkpoints.sqlite")
-    return SecretStr(text if is_postgres(text) else str(base / text))
+def _with(value: JsonValue, path: tuple[str, ...], text: str) -> JsonValue:
+    if not path:
+        return text
+    inner = {} if value is None else value
+    if not isinstance(inner, dict):
+        return value  # reported with its line
+    return {**inner, path[0]: _with(inner.get(path[0]), path[1:], text)}

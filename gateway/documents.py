@@ -12,7 +12,7 @@ import pathlib
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar, cast
 
 import yaml
@@ -65,11 +65,16 @@ class BadDocument(KeyturnError):
 
 @dataclass(frozen=True)
 class Document:
-    """A parsed document with the line of every value."""
+    """A parsed document with the line of every value.
+
+    Attributes:
+        variables: environment variables in place of a line, where they set the value.
+    """
 
     value: JsonValue
     source: str
     lines: Mapping[Path, int]
+    variables: Mapping[Path, str] = field(default_factory=dict[Path, str])
 
     def line(self, path: Path) -> int:
         """Return the line of a path, or of its nearest parent that has one."""
@@ -79,8 +84,8 @@ class Document:
         return 1
 
     def location(self, path: Path) -> str:
-        """Return ``file:line`` of a path, or of its nearest parent that has one."""
-        return f"{self.source}:{self.line(path)}"
+        """Return ``file:line`` of a path, or the variable that sets its value."""
+        return self.variables.get(path, f"{self.source}:{self.line(path)}")
 
     def problem(self, path: Path, text: str) -> Problem:
         """Return a problem at a path."""
@@ -178,7 +183,11 @@ def parse_yaml(text: str, source: str) -> Document:
 
 
 def read_model(
-    document: Document, model: type[ModelT], *, shows_values: bool = False
+    document: Document,
+    model: type[ModelT],
+    *,
+    shows_values: bool = False,
+    context: object = None,
 ) -> ModelT:
     """Validate a document as a model; an empty document is an empty mapping.
 
@@ -186,6 +195,7 @@ def read_model(
         document: the document.
         model: its required model.
         shows_values: it contains no secret, so problems may quote values.
+        context: for the validators of the model.
 
     Raises:
         BadDocument: names the line of every problem, and a near name for a typo.
@@ -195,7 +205,7 @@ def read_model(
         text = "A mapping of names to values is needed here."
         raise BadDocument([document.problem((), text)])
     try:
-        return model.model_validate(value)
+        return model.model_validate(value, context=context)
     except ValidationError as error:
         found = sorted(error.errors(), key=lambda one: document.line(one["loc"]))
         problems = [

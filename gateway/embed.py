@@ -32,12 +32,11 @@ from keyturn.gateway.resume.program import Program
 from keyturn.gateway.resume.runner import Runners
 from keyturn.gateway.resume.thread_runs import ThreadRuns
 from keyturn.gateway.resume.worker import ThreadChange
-from keyturn.gateway.retrying import RetrySettings
 from keyturn.gateway.running import gateway_process, load_runners, load_triage, running
 from keyturn.gateway.service.agents import AgentService
 from keyturn.gateway.service.process_check import registered
 from keyturn.gateway.service.reviews import ReviewService
-from keyturn.gateway.setting_forms import AUDIT_KEPT, TenantName
+from keyturn.gateway.setting_forms import AUDIT_KEPT, RetrySettings, TenantName
 from keyturn.gateway.store.open_store import open_store
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.triage.asking import Triage, require_triage
@@ -107,7 +106,7 @@ class Keyturn(Program[ThreadRuns]):
             url, slots, retries = settings.store_url, settings.workers, settings.retries
             ungated = {name: one.ungated for name, one in settings.agents.items()}
             tenant, encrypt_store = settings.tenant, settings.encrypt_store
-            checkpoints = settings.checkpoints.get_secret_value()
+            checkpoints = settings.checkpoint_place
         keyring = keyring or own_keyring(settings, data_dir)
         self._open_store = partial(open_store, url, data_dir, keyring=keyring,
             secrets=secrets, tenant=tenant, encrypt=encrypt_store,

@@ -16,9 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from keyturn.gateway.failures import FAILURE, Failure, described
+from keyturn.gateway.setting_forms import SettingsModel
 
 REPEATED_AFTER_S = 60.0
 """Interval in which an equal warning or error is written once."""
@@ -30,15 +29,13 @@ _REPEATED = "keyturn_repeated"
 """Attribute of a record: number of suppressed repeats before it."""
 
 
-class LogSettings(BaseModel):
+class LogSettings(SettingsModel):
     """Settings of the log.
 
     Attributes:
         level: lowest level that is written.
         format: ``text`` is for people, ``json`` for log collectors.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["text", "json"] = "text"

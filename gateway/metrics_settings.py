@@ -8,10 +8,10 @@ from enum import IntEnum
 from typing import Annotated
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from keyturn.gateway.api_settings import Address, address_of
-from keyturn.gateway.setting_forms import ChannelName, parse_duration
+from keyturn.gateway.api_settings import ListenAddress
+from keyturn.gateway.setting_forms import ChannelName, SettingsModel, Time
 
 _CLOCK = re.compile(r"(?:[01][0-9]|2[0-3]):[0-5][0-9]", re.ASCII)
 _PERCENT = re.compile(r"(?P<count>[1-9][0-9]?)%", re.ASCII)
@@ -54,11 +54,7 @@ def _percent(value: object) -> int:
     return int(match["count"])
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-
-class DigestSettings(_Model):
+class DigestSettings(SettingsModel):
     """Time of the weekly digest: a day, a time and its zone."""
 
     day: Annotated[str, AfterValidator(_day)] = "mon"
@@ -80,7 +76,7 @@ class DigestSettings(_Model):
         return until - timedelta(days=7), until
 
 
-class AlertSettings(_Model):
+class AlertSettings(SettingsModel):
     """Thresholds of the immediate alerts.
 
     Attributes:
@@ -90,30 +86,20 @@ class AlertSettings(_Model):
         decisions: with fewer decisions there is no alert.
     """
 
-    waiting: Annotated[timedelta, BeforeValidator(parse_duration)] | None = None
+    waiting: Time | None = None
     corrected: Annotated[int, BeforeValidator(_percent)] | None = None
     decisions: int = Field(default=20, ge=1)
 
 
-def _listen(text: str) -> str:
-    address_of(text)
-    return text
-
-
-class MetricsSettings(_Model):
+class MetricsSettings(SettingsModel):
     """Posted metrics and their channel, and the metrics server.
 
-    ``listen`` is ``host:port`` of a server for ``/metrics`` and ``/readyz`` alone; None
+    ``listen`` is the address of a server for ``/metrics`` and ``/readyz`` alone; None
     serves them on the bot's server for Slack. ``channel`` empty is the channel of the
     policy's defaults.
     """
 
-    listen: Annotated[str, AfterValidator(_listen)] | None = None
+    listen: ListenAddress | None = None
     channel: ChannelName = ""
     digest: DigestSettings | None = None
     alert: AlertSettings = AlertSettings()
-
-    @property
-    def address(self) -> Address | None:
-        """Return the address of the separate server; None for none."""
-        return None if self.listen is None else address_of(self.listen)

@@ -10,7 +10,7 @@ import re
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -20,6 +20,7 @@ from pydantic import (
     ConfigDict,
     Field,
     SecretStr,
+    ValidationInfo,
 )
 
 _REF = re.compile(r"[^:\s][^:]*:[A-Za-z_][A-Za-z0-9_]*")
@@ -48,7 +49,34 @@ _PUBLIC = re.compile(r"[^\s+]+\+[0-9a-f]{8}\+[A-Za-z0-9+/]+=*", re.ASCII)
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.ASCII | re.IGNORECASE)
 _MEMORY = frozenset({"memory", ":memory:"})
+_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _WRITE = "write the path of a SQLite file, or postgresql://user:password@host/name"
+
+
+class SettingsModel(BaseModel):
+    """A part of the settings: unknown keys are refused, and errors show no value."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+def is_safe_url(url: str) -> bool:
+    """Return True for ``https``, and for ``http`` on this machine."""
+    parts = urlsplit(url)
+    is_local = parts.scheme == "http" and parts.hostname in _LOOPBACK
+    return bool(parts.hostname) and (parts.scheme == "https" or is_local)
+
+
+def below(path: Path, info: ValidationInfo) -> Path:
+    """Return a path relative to the folder of the settings file.
+
+    The file is the context of the validation; without one the path stays relative.
+    """
+    folder = info.context.parent.resolve() if info.context else Path()
+    return folder / path.expanduser()
+
+
+FolderPath = Annotated[Path, AfterValidator(below)]
+"""A path, relative to the folder of the settings file."""
 
 
 def is_name(text: str) -> bool:
@@ -65,10 +93,12 @@ def _agent_name(name: str) -> str:
     return name
 
 
-def _named(what: str, text: str) -> str:
+def _named(what: str, text: str, info: ValidationInfo) -> str:
     if _REF.fullmatch(text) is None:
         raise ValueError(f"{text!r} names no {what}; write 'folder/file.py:name'.")
-    return text
+    file, _, name = text.rpartition(":")
+    # A dotted module has no folder.
+    return f"{below(Path(file), info)}:{name}" if file.endswith(".py") else text
 
 
 AgentName = Annotated[str, AfterValidator(_agent_name)]
@@ -170,7 +200,7 @@ def _days(value: object) -> timedelta:
     return found
 
 
-class RetentionSettings(BaseModel):
+class RetentionSettings(SettingsModel):
     """Retention of data in the store and in Slack that grows with every call.
 
     Attributes:
@@ -179,12 +209,33 @@ class RetentionSettings(BaseModel):
             ever.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
     audit: Annotated[timedelta, BeforeValidator(_days)] = AUDIT_KEPT
     messages: Annotated[timedelta | None, BeforeValidator(_days_or_never)] = (
         MESSAGES_KEPT
     )
+
+
+Time = Annotated[timedelta, BeforeValidator(parse_duration)]
+Pause = Annotated[timedelta, BeforeValidator(parse_pause)]
+
+
+class RetrySettings(SettingsModel):
+    """Time limits for retries of a run after a transient error.
+
+    Attributes:
+        limit: shortest time of retries: a run with an approved call is retried until
+            that approval has ended, if that is later.
+        unknown_limit: time of retries for an error of unknown kind.
+        notify_after: wait of a run before people are notified.
+        first: the first pause; each later pause is twice as long.
+        longest: the longest pause, unless a service asks for a longer one.
+    """
+
+    limit: Time = timedelta(hours=24)
+    unknown_limit: Time = timedelta(minutes=15)
+    notify_after: Time = timedelta(seconds=5)
+    first: Pause = timedelta(milliseconds=500)
+    longest: Pause = timedelta(seconds=60)
 
 
 def _public(text: str) -> str:
@@ -198,25 +249,17 @@ def _public(text: str) -> str:
 PublicKeyText = Annotated[str, AfterValidator(_public)]
 
 
-class KeySettings(BaseModel):
+class KeySettings(SettingsModel):
     """Place of the keys, and public keys of other processes by their role.
 
     ``folder`` None is ``keys`` in the data folder. These keys are valid in addition to
     those in the folder.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-    folder: Path | None = None
+    folder: FolderPath | None = None
     bot: tuple[PublicKeyText, ...] = ()
     gateway: tuple[PublicKeyText, ...] = ()
     audit: tuple[PublicKeyText, ...] = ()
-
-    def below(self, base: Path) -> Self:
-        """Return the settings with the folder's name relative to another folder."""
-        if self.folder is None:
-            return self
-        return self.model_copy(update={"folder": base / self.folder.expanduser()})
 
 
 def is_postgres(place: str) -> bool:
@@ -243,7 +286,11 @@ def check_place(place: str) -> None:
         )
 
 
-def checked_place(place: SecretStr) -> SecretStr:
-    """Return a place that `check_place` allows; for a setting."""
-    check_place(place.get_secret_value())
-    return place
+def _place(place: SecretStr, info: ValidationInfo) -> SecretStr:
+    text = place.get_secret_value()
+    check_place(text)
+    return place if is_postgres(text) else SecretStr(str(below(Path(text), info)))
+
+
+CheckpointPlace = Annotated[SecretStr, AfterValidator(_place)]
+"""The place of checkpoints; the URL of a Postgres database may contain a password."""

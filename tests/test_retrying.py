@@ -9,7 +9,7 @@ import pytest
 
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.retrying import RetrySettings
+from keyturn.gateway.setting_forms import RetrySettings
 
 
 def load(tmp_path: Path, text: str) -> Settings:

@@ -70,7 +70,7 @@ async def serving_api(
     Raises:
         SettingsError: when the address or the certificate cannot be used.
     """
-    address = settings.api.address
+    address = settings.api.listen
     if address is None:
         yield ""
         return

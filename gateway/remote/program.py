@@ -96,7 +96,7 @@ from keyturn.gateway.resume.transient_retry import (
     drain_tasks,
     retry_transient,
 )
-from keyturn.gateway.retrying import RetrySettings
+from keyturn.gateway.setting_forms import RetrySettings
 from keyturn.gateway.store.fences import Lease
 from keyturn.gateway.store.leases import held
 from keyturn.gateway.trust.webhook_signatures import (

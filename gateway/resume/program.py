@@ -61,7 +61,7 @@ from keyturn.gateway.resume.runner import (
     asked_items,
 )
 from keyturn.gateway.resume.transient_retry import backoff_s, retry_transient
-from keyturn.gateway.retrying import RetrySettings
+from keyturn.gateway.setting_forms import RetrySettings
 from keyturn.gateway.store.leases import while_held
 
 logger = logging.getLogger(__name__)

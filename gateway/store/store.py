@@ -7,8 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.retrying import RetrySettings
-from keyturn.gateway.setting_forms import AUDIT_KEPT
+from keyturn.gateway.setting_forms import AUDIT_KEPT, RetrySettings
 from keyturn.gateway.store.agent_load import AgentLoadStore
 from keyturn.gateway.store.approval_indexes import (
     PendingIndex,

@@ -22,7 +22,7 @@ from keyturn.agent.scripted_model import ScriptedModel, calling
 from keyturn.gateway.client import http_connection
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.resume import program
-from keyturn.gateway.retrying import RetrySettings
+from keyturn.gateway.setting_forms import RetrySettings
 
 RECEIPT_KEYS = "APART_RECEIPT_KEYS"
 AGENT, TOOL = "support", "pay"

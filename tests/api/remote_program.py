@@ -13,7 +13,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.remote.program import RemoteKeyturn
-from keyturn.gateway.retrying import RetrySettings
+from keyturn.gateway.setting_forms import RetrySettings
 from keyturn.gateway.store.store import Store
 from tests.api.api_stack import serving
 from tests.service.harness import ServiceHarness

@@ -263,7 +263,7 @@ def _make_certificate(folder: Path) -> None:
     ],
 )
 def test_a_safe_address_is_taken(given: dict[str, object]) -> None:
-    assert ApiSettings.model_validate(given).address
+    assert ApiSettings.model_validate(given).listen
 
 
 @pytest.mark.parametrize(

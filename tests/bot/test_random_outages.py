@@ -37,8 +37,8 @@ from keyturn.gateway.protocol.records import Finding, ItemState
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import LangGraphLocal
-from keyturn.gateway.retrying import RetrySettings
 from keyturn.gateway.running import running
+from keyturn.gateway.setting_forms import RetrySettings
 from keyturn.gateway.store.connection import Connection
 from keyturn.gateway.store.outbox import START, EventTail
 from keyturn.gateway.store.store import Store

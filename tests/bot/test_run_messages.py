@@ -19,7 +19,7 @@ from keyturn.gateway.errors import GraphError, StoreUnavailable
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.resume.retries import Retries
 from keyturn.gateway.resume.store_threads import ThreadRef
-from keyturn.gateway.retrying import RetrySettings
+from keyturn.gateway.setting_forms import RetrySettings
 from keyturn.gateway.store.cards import CardPlace, CardStore
 from keyturn.gateway.store.jobs import Job, JobKind
 from keyturn.gateway.store.stalled import RunState

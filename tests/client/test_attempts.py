@@ -9,7 +9,7 @@ import pytest
 from keyturn.gateway.errors import StoreUnavailable, ThreadUnavailable
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.resume.program import Attempts
-from keyturn.gateway.retrying import RetrySettings
+from keyturn.gateway.setting_forms import RetrySettings
 
 
 async def test_what_waits_names_the_gateway(caplog: pytest.LogCaptureFixture) -> None:

@@ -25,7 +25,7 @@ from keyturn.gateway.approvals.record import Item, approval_of
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Finding, ItemState, RunRef
-from keyturn.gateway.retrying import RetrySettings
+from keyturn.gateway.setting_forms import RetrySettings
 from keyturn.gateway.store.store import Store
 from tests.conformance.oracle import PAID, differences
 from tests.conformance.scenes import Cell, Choice, Failure, Killed, Scene

@@ -390,8 +390,8 @@ def test_the_doctor_lists_the_tools_of_each_agent(
 
 def test_the_settings_name_the_tools_that_need_no_gate(tmp_path: Path) -> None:
     (tmp_path / "keyturn.yml").write_text(
-        "agents: {billing: {graph: 'a.py:graph', ungated: [look_up]}}\n"
-        "graphs: {other: 'b.py:graph'}\n"
+        "agents: {billing: {graph: 'a.py:graph', ungated: [look_up]},\n"
+        "  other: {graph: 'b.py:graph'}}\n"
     )
 
     settings = Settings.load(tmp_path / "keyturn.yml", {})

@@ -15,7 +15,7 @@ from keyturn.gateway.errors import ThreadUnavailable
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.retries import Retries
 from keyturn.gateway.resume.store_threads import ThreadRef
-from keyturn.gateway.retrying import RetrySettings
+from keyturn.gateway.setting_forms import RetrySettings
 from keyturn.gateway.store.jobs import Delivery, Job, JobKind, sealed_job
 from keyturn.gateway.store.stalled import RunState, StalledRun
 from tests.conftest import eventually

@@ -148,9 +148,7 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
 
 
 @group.command(
-    epilog=examples(
-        ("keyturn api-keys revoke 3f9a0c77d1e2b845", "it ends within a second")
-    )
+    epilog=examples(("keyturn api-keys revoke 3f9a0c77d1e2b845", "it ends at once"))
 )
 def revoke(
     ctx: typer.Context,
@@ -160,7 +158,7 @@ def revoke(
     *,
     by: By = "",
 ) -> None:
-    """End a key: within a second, every gateway refuses it.
+    """End a key: every gateway refuses it at once.
 
     The agent's earlier calls stay as they are: people can still decide them.
     """

@@ -419,11 +419,12 @@ def _overlaid(document: Document, env: Mapping[str, str]) -> Document:
     """Return a document with the values of the environment in place of its own."""
     refuse_misspelled(env)
     # An empty variable counts as missing: shells and compose files pass such variables.
-    given = {path: name for name, path in VARIABLES.items() if env.get(name)}
+    variables: dict[tuple[str | int, ...], str] = {}
     value = document.value
-    for path, name in given.items():
-        value = _with(value, path, env[name])
-    return replace(document, value=value, variables=given)
+    for name, path in VARIABLES.items():
+        if text := env.get(name):
+            value, variables[path] = _with(value, path, text), name
+    return replace(document, value=value, variables=variables)
 
 
 def _with(value: JsonValue, path: tuple[str, ...], text: str) -> JsonValue:

@@ -104,10 +104,12 @@ class AgentsOverHttp:
         if self._place is None:
             # It reads store and policy alone.
             harness = cast("ServiceHarness", cast("object", self._served))
-            api = await self._served.closing.enter_async_context(serving(harness))
+            tenant = getattr(self._served, "tenant", "default")
+            api = await self._served.closing.enter_async_context(
+                serving(harness, tenant=tenant)
+            )
             api.api.limits = RateLimits(10**9)
-            key = api.key(["*"], getattr(self._served, "tenant", "default"))
-            self._place = Place(api.url, key)
+            self._place = Place(api.url, api.key(["*"]))
         return self._place
 
     async def _connected(self) -> HttpGateway:

@@ -9,6 +9,7 @@ from functools import partial
 
 from aiohttp import web
 
+from keyturn.gateway.api.api_keys import bearer
 from keyturn.gateway.api.person_tokens import PersonTokens
 from keyturn.gateway.api.refusals import Refusal
 from keyturn.gateway.approvals.decisions import (
@@ -48,7 +49,6 @@ from keyturn.gateway.protocol.http_problems import (
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.service.approval_readings import missing_of, view_of
 from keyturn.gateway.service.reviews import ReviewService
-from keyturn.gateway.trust.api_keys import presented
 
 _IN_SLACK = (
     "API keys cannot decide: people do, in Slack. Over HTTP they need a personal token "
@@ -74,7 +74,9 @@ class Decisions:
         Raises:
             Refusal: when the token belongs to no reviewer.
         """
-        token = bearer_of(request)
+        token = bearer(request)
+        if not token or token.startswith("tk_"):
+            raise people_decide()
         reviewer = await self.tokens.reviewer(token)
         return reviewer, f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"
 
@@ -89,7 +91,7 @@ class Decisions:
         """
         loaded = await self.reviews.read(approval_id)
         if loaded is None or loaded.approval.id != approval_id:
-            raise _unknown()
+            raise _refusal(Unknown())
         item = _item(loaded.approval, asked.call)
         click = Click(
             approval=approval_id,
@@ -100,7 +102,7 @@ class Decisions:
         )
         try:
             outcome = await self.reviews.decide(
-                click, _as_written(item, decision_of(asked)), by, voters=self._voters
+                click, _decision(item, asked), by, voters=self._voters
             )
         except SettingsError as error:
             raise Refusal(PEOPLE_DECIDE, str(error)) from error
@@ -110,27 +112,13 @@ class Decisions:
         return [self.tokens.known(vote.by.user) for vote in item.votes]
 
 
-def bearer_of(request: web.BaseRequest) -> str:
-    """Return the token of a person in a request.
-
-    Raises:
-        Refusal: when there is none, or it is an API key.
-    """
-    kind, _, text = request.headers.get("Authorization", "").partition(" ")
-    if kind.lower() != "bearer" or not text or text.startswith("tk_"):
-        raise people_decide()
-    if presented(text) is not None:
-        raise people_decide()
-    return text
-
-
 def people_decide() -> Refusal:
     """Return the refusal for requests without a person's token."""
     return Refusal(PEOPLE_DECIDE, _IN_SLACK)
 
 
-def decision_of(asked: DecideQuestion) -> Decision:
-    """Return the decision in a request.
+def _decision(item: Item, asked: DecideQuestion) -> Decision:
+    """Return the decision in a request, its edit spelled as by the tool's schema.
 
     Raises:
         Refusal: when its parts contradict each other.
@@ -144,33 +132,24 @@ def decision_of(asked: DecideQuestion) -> Decision:
         case "approve":
             return Approve(reason=asked.reason)
         case "edit":
-            return Edit(args=asked.modified_args or {}, reason=asked.reason)
+            given = asked.modified_args or {}
+            args = edits.compacted(item.args_schema, item.args, given)
+            return Edit(args=args, reason=asked.reason)
         case "reject":
             return Reject(reason=asked.reason)
         case "respond":
             return Respond(message=asked.message, answers=asked.answers)
 
 
-def _as_written(item: Item, decision: Decision) -> Decision:
-    """Return a decision whose edit is spelled as the tool's schema writes it."""
-    if not isinstance(decision, Edit):
-        return decision
-    args = edits.compacted(item.args_schema, item.args, decision.args)
-    return decision.with_(args=args)
-
-
 def _item(approval: Approval, call: str) -> Item:
-    # Its one item is not a call. Standing approvals are given only in Slack.
-    if approval.is_standing:
-        raise Refusal(NOT_FOUND, "There is no such call in this approval.")
-    if not call and len(approval.items) == 1:
-        return approval.items[0]
-    found = next((item for item in approval.items if item.id == call), None)
-    if not call:
+    # The one item of a standing approval is not a call. People give them in Slack.
+    items = () if approval.is_standing else approval.items
+    if not call and len(items) > 1:
         raise Refusal(INVALID, "This approval has several calls; name one in 'call'.")
-    if found is None:
-        raise Refusal(NOT_FOUND, "There is no such call in this approval.")
-    return found
+    for item in items:
+        if call in {"", item.id}:
+            return item
+    raise Refusal(NOT_FOUND, "There is no such call in this approval.")
 
 
 def _reply(outcome: Outcome) -> DecideReply:
@@ -214,16 +193,11 @@ def _refusal(outcome: Outcome) -> Refusal:  # noqa: PLR0911 - one for each outco
         case Forbidden():
             return Refusal(NOT_ALLOWED, outcome.reason)
         case Invalid():
-            said = " ".join(
-                f"{place or 'The whole'}: {why}"
-                for place, why in outcome.errors.items()
-            )
-            return Refusal(INVALID, said)
+            parts = [
+                f"{at or 'The whole'}: {why}" for at, why in outcome.errors.items()
+            ]
+            return Refusal(INVALID, " ".join(parts))
         case Unknown():
-            return _unknown()
+            return Refusal(NOT_FOUND, "There is no such approval.")
         case _:
             raise AssertionError(f"{outcome.kind} is an answer")
-
-
-def _unknown() -> Refusal:
-    return Refusal(NOT_FOUND, "There is no such approval.")

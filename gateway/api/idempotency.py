@@ -10,10 +10,9 @@ import asyncio
 import hashlib
 import logging
 import re
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-
-from aiohttp import web
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from weakref import WeakValueDictionary
 
 from keyturn.gateway.api.refusals import Refusal
 from keyturn.gateway.errors import StoreUnavailable
@@ -29,8 +28,6 @@ REPLAYED = "Idempotent-Replayed"
 _KEY = re.compile(r"[\x21-\x7e]{1,200}", re.ASCII)
 _WAIT_S = 5.0
 
-Work = Callable[[], Awaitable[bytes]]
-
 
 class Idempotency:
     """The writes of one tenant in this process.
@@ -41,26 +38,21 @@ class Idempotency:
 
     def __init__(self, answers: KeptAnswers) -> None:
         self._answers = answers
-        self._under_way: dict[tuple[str, str], asyncio.Future[None]] = {}
-        self._keeping = set[asyncio.Task[None]]()
+        self._locks = WeakValueDictionary[tuple[str, str], asyncio.Lock]()
 
     async def once(
         self,
-        api_key: str,
-        request: web.BaseRequest,
-        what: str,
-        body: bytes,
-        work: Work,
+        place: tuple[str, str],
+        request: bytes,
+        work: Callable[[], Awaitable[bytes]],
         *,
-        replays: bool = True,
+        replays: bool,
     ) -> tuple[bytes, bool]:
         """Return the answer to a write, and whether it is from an earlier attempt.
 
         Args:
-            api_key: id of the API key.
-            request: the request, with or without the header.
-            what: name of the operation.
-            body: body of the request.
+            place: id of the API key, and the idempotency key.
+            request: the content of the request.
             work: computes the answer; called once for a key, unless it fails.
             replays: whether a repeated write gets the first answer; otherwise `work` is
                 called each time.
@@ -68,79 +60,47 @@ class Idempotency:
         Raises:
             Refusal: when the key was used for another request, or is invalid.
         """
-        given = request.headers.get(HEADER)
-        if given is None:
-            return await work(), False
-        if _KEY.fullmatch(given) is None:
+        if _KEY.fullmatch(place[1]) is None:
             raise Refusal(MALFORMED, f"{HEADER} takes 1 to 200 printable characters.")
-        asked = hashlib.sha256(f"{what}\n".encode() + body).hexdigest()
-        place = (api_key, given)
-        await self._wait_for(place)
-        mine = self._under_way[place] = asyncio.get_running_loop().create_future()
-        try:
-            found = await self._find(api_key, given, asked)
+        asked = hashlib.sha256(request).hexdigest()
+        async with self._alone(place):
+            found = await self._answers.find(*place)
+            if found is not None and found.request != asked:
+                raise Refusal(
+                    KEY_REUSED,
+                    f"This {HEADER} was used for another request; make a new one for "
+                    "each write, and keep it for its repetitions.",
+                )
             if found is not None and replays:
-                self._end(place, mine)
                 return found.body.encode(), True
             answer = await work()
-            if found is not None:
-                self._end(place, mine)
-                return answer, False
-            text = answer.decode() if replays else ""
-            kept = KeptAnswer(request=asked, body=text)
-            # In the background: the write is done, and repeating it is safe without the
-            # stored answer.
-            keeping = asyncio.create_task(self._keep(api_key, given, kept, mine))
-            self._keeping.add(keeping)
-            keeping.add_done_callback(self._keeping.discard)
-        except BaseException:
-            self._end(place, mine)
-            raise
-        return answer, False
+            if found is None:
+                body = answer.decode() if replays else ""
+                await self._keep(place, KeptAnswer(request=asked, body=body))
+            return answer, False
 
-    async def _find(self, api_key: str, key: str, asked: str) -> KeptAnswer | None:
-        found = await self._answers.find(api_key, key)
-        if found is not None and found.request != asked:
-            raise Refusal(
-                KEY_REUSED,
-                f"This {HEADER} was used for another request; make a new one for "
-                "each write, and keep it for its repetitions.",
-            )
-        return found
-
-    async def close(self) -> None:
-        """Wait until all answers are stored."""
-        if self._keeping:
-            await asyncio.wait(self._keeping)
-
-    async def _keep(
-        self, api_key: str, key: str, kept: KeptAnswer, mine: asyncio.Future[None]
-    ) -> None:
+    async def _keep(self, place: tuple[str, str], kept: KeptAnswer) -> None:
         try:
-            await self._answers.keep(api_key, key, kept)
+            await self._answers.keep(*place, kept)
         except StoreUnavailable as error:
+            # The write is done, and repeating it is safe without the stored answer.
             logger.warning("api.answer_not_kept error=%s", error)
-        finally:
-            self._end((api_key, key), mine)
 
-    async def _wait_for(self, place: tuple[str, str]) -> None:
+    @asynccontextmanager
+    async def _alone(self, place: tuple[str, str]) -> AsyncGenerator[None]:
         """Wait for an earlier attempt with the same key in this process."""
-        clock = asyncio.get_running_loop().time
-        ends = clock() + _WAIT_S
-        while (others := self._under_way.get(place)) is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, ends - clock())):
-                    await asyncio.shield(others)
-            if clock() >= ends:
-                raise Refusal(
-                    UNDER_WAY,
-                    f"The first request with this {HEADER} is being answered; send "
-                    "it again in a second.",
-                    {"Retry-After": "1"},
-                )
-
-    def _end(self, place: tuple[str, str], mine: asyncio.Future[None]) -> None:
-        if self._under_way.get(place) is mine:
-            del self._under_way[place]
-        if not mine.done():
-            mine.set_result(None)
+        lock = self._locks.setdefault(place, asyncio.Lock())
+        try:
+            async with asyncio.timeout(_WAIT_S):
+                await lock.acquire()
+        except TimeoutError as error:
+            raise Refusal(
+                UNDER_WAY,
+                f"The first request with this {HEADER} is being answered; send it "
+                "again in a second.",
+                {"Retry-After": "1"},
+            ) from error
+        try:
+            yield
+        finally:
+            lock.release()

@@ -16,21 +16,13 @@ from keyturn.gateway.policy.schemas import parts_of
 from keyturn.gateway.protocol.http_api import (
     LEASE_HEADER,
     OPERATIONS,
-    AnswersQuestion,
-    EditsQuestion,
+    RENEWED,
     Finish,
     Heartbeat,
-    History,
-    LateReportsQuestion,
-    NoteQuestion,
     Operation,
     Release,
-    RunFacts,
-    RunQuestion,
     Scope,
     SettleQuestion,
-    ThreadQuestion,
-    Withdrawal,
     read_lease,
 )
 from keyturn.gateway.protocol.http_problems import (
@@ -70,28 +62,23 @@ MAX_CALLS = 1000
 MAX_SCHEMA_PARTS = 10_000
 """Most schemas, with their parts, for all tools of a turn."""
 
-_CALLS_OF_ONE = 10
+CALLS_OF_ONE = 10
 """Number of calls in a turn that count as one request."""
 
 _BYTES_OF_A_WRITE = 1024
 _BYTES_OF_A_CALL = 4096
 """Stored for a write, and for a call with its audit entries, besides the body."""
 
-RENEWED = {"heartbeat", "settle", "thread_lease"}
-"""Operations that store nothing."""
-
 ENDS_WORK = {"finish", "release", "ended"}
 """Operations that report the result of an allowed call."""
-
-REPLAYED = {
-    *("finish", "release", "ended", "supersede", "settle"),
-    *("remember", "withdraw", "supersede_run"),
-}
-"""Operations whose repeated writes get the first answer."""
 
 ASKED_AGAIN = {"submit", "claim", "report_progress"}
 """Operations that may allow a call to run. The permission may be gone by now, so a
 repeated write is evaluated again. Each is idempotent by its own names."""
+
+WRITES = {one.name for one in OPERATIONS if one.scope is not Scope.READ} - RENEWED
+"""Operations that store something. A repeated write gets the first answer, except those
+that are asked again."""
 
 
 @dataclass(frozen=True)
@@ -137,17 +124,12 @@ ASK: dict[str, Ask] = {
     "answers": lambda of, key, it: of.runs.answers(it, key.may_be),
     "withdraw": lambda of, _, it: of.runs.withdraw(it.run, it.item_ids, resumes=False),
     "supersede_run": lambda of, _, it: of.port.supersede_run(it.run),
-    "thread_lease": lambda of, _, it: of.runs.lease(it),
+    "thread_lease": lambda of, _, it: of.runs.thread_lease(it),
     "settle": lambda of, _, it: of.runs.settle(
         it.run, it.asked, is_finished=it.is_finished
     ),
 }
 """The call for each operation."""
-
-
-def question_of(operation: Operation[Any, Any], body: bytes) -> object:
-    """Parse the body of a request, strictly; raises like `read`."""
-    return read(operation.question, body)
 
 
 def read(adapter: TypeAdapter[Q], body: bytes) -> Q:
@@ -176,21 +158,19 @@ def misfit(error: ValidationError) -> Refusal:
     return Refusal(MALFORMED, f"The body does not fit at {place}: {first['msg']}.")
 
 
-def counts_more(question: object) -> int:
-    """Return how many more requests a question counts as, by its cost."""
-    calls = len(question.calls) if isinstance(question, Turn) else 0
-    return calls // _CALLS_OF_ONE
+def calls_in(question: Record) -> int:
+    """Return the number of calls that a question proposes."""
+    return len(question.calls) if isinstance(question, Turn) else 0
 
 
-def stored_bytes(operation: Operation[Any, Any], question: object, body: bytes) -> int:
+def stored_bytes(operation: Operation[Any, Any], calls: int, body: bytes) -> int:
     """Return roughly how many bytes a request stores; 0 for a reading."""
-    if operation.scope is Scope.READ or operation.name in RENEWED:
+    if operation.name not in WRITES:
         return 0
-    calls = len(question.calls) if isinstance(question, Turn) else 0
     return len(body) + _BYTES_OF_A_WRITE + calls * _BYTES_OF_A_CALL
 
 
-async def check(key: ApiKey, tenant: Tenant, question: object) -> None:
+async def check(key: ApiKey, tenant: Tenant, question: Record) -> None:
     """Refuse a question about other agents' calls.
 
     Raises:
@@ -208,13 +188,13 @@ async def check(key: ApiKey, tenant: Tenant, question: object) -> None:
         raise Refusal(NOT_FOUND, "There is no such call for this key.")
 
 
-def _check_size(question: object) -> None:
+def _check_size(question: Record) -> None:
     """Refuse a question that would block others.
 
     Raises:
         Refusal: when it has too many calls, too large schemas, or too long a name.
     """
-    if isinstance(question, Turn) and len(question.calls) > MAX_CALLS:
+    if calls_in(question) > MAX_CALLS:
         raise Refusal(MALFORMED, f"A turn may have {MAX_CALLS} calls.")
     if isinstance(question, Turn) and (
         sum(map(parts_of, question.schemas.values())) > MAX_SCHEMA_PARTS
@@ -224,9 +204,7 @@ def _check_size(question: object) -> None:
             f"The schemas of a turn may have {MAX_SCHEMA_PARTS} parts; send those of "
             "the tools that it calls.",
         )
-    if isinstance(question, Record) and any(
-        len(one) > MAX_NAME for one in _names(question)
-    ):
+    if any(len(one) > MAX_NAME for one in _names(question)):
         raise Refusal(MALFORMED, f"A name may have {MAX_NAME} characters.")
 
 
@@ -242,7 +220,7 @@ def _names(record: Record) -> Iterator[str]:
             yield from _names(value)
 
 
-async def _is_known(key: ApiKey, tenant: Tenant, question: object) -> bool:
+async def _is_known(key: ApiKey, tenant: Tenant, question: Record) -> bool:
     """Return whether a call named by a question belongs to the key's agents.
 
     The gateway's record decides, because a request may name another tool.
@@ -277,7 +255,7 @@ def check_agents(key: ApiKey, agents: Iterable[str]) -> None:
 
 @contextmanager
 def under_lease(
-    key: ApiKey, tenant: Tenant, text: str | None, question: object
+    key: ApiKey, tenant: Tenant, text: str | None, question: Record
 ) -> Generator[None]:
     """Fence the writes of a request with the lease in its header.
 
@@ -310,7 +288,7 @@ def under_lease(
         yield
 
 
-def _run_of(question: object) -> RunRef | None:
+def _run_of(question: Record) -> RunRef | None:
     """Return the run that a question acts for; None if leases do not matter.
 
     A granted claim has a separate fence. Questions from outside a thread need no lease.
@@ -324,31 +302,20 @@ def _run_of(question: object) -> RunRef | None:
             return None
 
 
-def _agents(question: object) -> Iterable[str]:
-    match question:
-        case Turn(enclosing_run=RunRef() as outer):
-            # The principals of the enclosing run are shown with the calls, so the key
-            # must cover its agent, too.
-            return (question.ref.agent, question.ref.run_ref.agent, outer.agent)
-        case Turn() | CallProgress() | CallEnd() | ClaimRequest():
-            ref = question.ref
-        case EditsQuestion() | LateReportsQuestion():
-            ref = question.ref
-        case TurnRef():
-            ref = question
-        case History() | RunFacts() | RunQuestion() | AnswersQuestion() | Withdrawal():
-            return (question.run.agent,)
-        case ThreadQuestion():
-            return (question.run.agent,)
-        case NoteQuestion():
-            return (question.agent,)
-        case _:
-            return ()
-    # With the enclosing run, because its name is enough to end waiting calls there.
-    return (ref.agent, ref.run_ref.agent)
+def _agents(question: Record) -> Iterator[str]:
+    """Yield the agents that a question names, also in its turn and its runs.
+
+    The principals of an enclosing run are shown with the calls, and its name is enough
+    to end waiting calls there. So the key must cover its agent, too.
+    """
+    for field, value in question:
+        if field == "agent":
+            yield value
+        elif isinstance(value, RunRef | TurnRef):
+            yield from _agents(value)
 
 
-def _tools(question: object) -> Iterable[str]:
+def _tools(question: Record) -> Iterable[str]:
     match question:
         case Turn():
             return (call.tool for call in question.calls)

@@ -13,7 +13,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 import jwt
@@ -101,17 +101,16 @@ class PersonTokens:
             Refusal: when the token is invalid, or its person is not a reviewer here.
         """
         claims = await self._claims(token)
-        named = claims.get(self._settings.claim)
-        is_named = isinstance(named, str) and bool(named)
-        if self._settings.claim == "email" and claims.get("email_verified") is not True:
-            is_named = False
-        if not is_named:
+        claim = self._settings.claim
+        named = claims.get(claim)
+        is_verified = claim != "email" or claims.get("email_verified") is True
+        if not (isinstance(named, str) and named and is_verified):
             raise Refusal(
                 NO_TOKEN,
-                "The token does not identify you: its claim "
-                f"{self._settings.claim!r} is missing, or not verified.",
+                f"The token does not identify you: its claim {claim!r} is missing, or "
+                "not verified.",
             )
-        person = self._settings.reviewers.get(cast("str", named))
+        person = self._settings.reviewers.get(named)
         if person is None:
             raise Refusal(
                 NOT_ALLOWED,
@@ -183,29 +182,29 @@ class PersonTokens:
     async def _key(self, kid: str) -> jwt.PyJWK:
         # Before the lock: a request with a known key must not wait while another
         # request makes this process ask the issuer.
-        if kid in self._keys and self._clock_s() - self._read_s < FRESH_S:
-            return self._keys[kid]
-        async with self._lock:
-            now_s = self._clock_s()
-            is_fresh = now_s - self._read_s < FRESH_S
-            # Any client can name an unknown key, so the issuer is not asked for each of
-            # them.
-            may_ask = now_s - self._asked_s >= AGAIN_S
-            if may_ask and not (is_fresh and kid in self._keys):
-                self._asked_s = now_s
-                await self._read()
-                is_fresh = now_s - self._read_s < FRESH_S
-            # Stale keys may have been withdrawn since.
-            if not is_fresh:
-                raise Refusal(
-                    UNAVAILABLE,
-                    "The keys of the issuer of tokens cannot be read; try again later.",
-                    {"Retry-After": f"{AGAIN_S:.0f}"},
-                )
+        if not (self._is_fresh and kid in self._keys):
+            async with self._lock:
+                # Any client can name an unknown key, so the issuer is not asked for
+                # each of them.
+                may_ask = self._clock_s() - self._asked_s >= AGAIN_S
+                if may_ask and not (self._is_fresh and kid in self._keys):
+                    self._asked_s = self._clock_s()
+                    await self._read()
+        # Stale keys may have been withdrawn since.
+        if not self._is_fresh:
+            raise Refusal(
+                UNAVAILABLE,
+                "The keys of the issuer of tokens cannot be read; try again later.",
+                {"Retry-After": f"{AGAIN_S:.0f}"},
+            )
         key = self._keys.get(kid)
         if key is None:
             raise jwt.InvalidKeyError("not a key of the issuer")
         return key
+
+    @property
+    def _is_fresh(self) -> bool:
+        return self._clock_s() - self._read_s < FRESH_S
 
     async def _read(self) -> None:
         """Read the issuer's keys; after an error the earlier keys stay."""
@@ -232,15 +231,7 @@ class PersonTokens:
         return url
 
 
-_UNREAD = (
-    aiohttp.ClientError,
-    OSError,
-    TimeoutError,
-    ValueError,
-    TypeError,
-    KeyError,
-    jwt.PyJWTError,
-)
+_UNREAD = (aiohttp.ClientError, OSError, *_REFUSED)
 """Errors when reading an issuer's documents."""
 
 
@@ -248,17 +239,12 @@ def _usable(keys: list[dict[str, Any]]) -> Iterator[tuple[str, jwt.PyJWK]]:
     """Return the keys that verify tokens, by id; skip the others (RFC 7517, 5)."""
     for index, key in enumerate(keys):
         try:
-            if _signs(key):
-                yield str(key["kid"]), jwt.PyJWK(key)
+            is_pair = key.get("kty") in {"RSA", "EC", "OKP"}
+            is_named = isinstance(key.get("kid"), str)
+            if is_pair and is_named and key.get("use", "sig") == "sig":
+                yield key["kid"], jwt.PyJWK(key)
         except Exception as error:  # noqa: BLE001 - the two libraries may raise anything
             # Without texts, which come from the issuer.
             logger.warning(
                 "api.issuer_key_skipped index=%d error=%s", index, type(error).__name__
             )
-
-
-def _signs(key: dict[str, Any]) -> bool:
-    is_pair = key.get("kty") in {"RSA", "EC", "OKP"}
-    return (
-        is_pair and key.get("use", "sig") == "sig" and isinstance(key.get("kid"), str)
-    )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from keyturn.gateway.api.refusals import Refusal
 from keyturn.gateway.protocol.http_problems import TOO_MANY, UNAVAILABLE
@@ -32,12 +32,6 @@ MOST_FAILED = 100
 """Wrong keys that one address may try: per minute in the long run, and at once."""
 
 
-@dataclass
-class _Bucket:
-    tokens: float
-    at_s: float
-
-
 class _Buckets:
     """Token buckets by name; the ones idle longest are dropped.
 
@@ -53,46 +47,44 @@ class _Buckets:
         self._per_s = per_s
         self._burst = burst
         self._clock_s = clock_s
-        self._all: dict[str, _Bucket] = {}
+        # The tokens of each name, and when they were counted.
+        self._all: dict[str, tuple[float, float]] = {}
 
-    def missing_s(self, name: str, least: float = 1.0) -> int:
-        """Return the whole seconds until there are so many tokens; 0 for now."""
-        tokens = self._filled(name).tokens
-        return 0 if tokens >= least else math.ceil((least - tokens) / self._per_s)
-
-    def take(self, name: str) -> None:
-        """Take a token; less than one may be left."""
-        bucket = self._filled(name)
-        bucket.tokens = max(min(bucket.tokens, 0.0), bucket.tokens - 1)
-        self._keep(name, bucket)
-
-    def _keep(self, name: str, bucket: _Bucket) -> None:
+    def spend(self, name: str, tokens: int) -> None:
+        """Take tokens, even more than there are; a debt has to be refilled first."""
+        now_s = self._clock_s()
+        left = self._tokens(name, now_s) - tokens
         # Last in the order of use, so that idle buckets are dropped first.
         self._all.pop(name, None)
-        self._all[name] = bucket
+        self._all[name] = left, now_s
         if len(self._all) > _MOST_KNOWN:
             del self._all[next(iter(self._all))]
 
-    def owe(self, name: str, tokens: int) -> None:
-        """Take more tokens than there may be; the debt has to be refilled first."""
-        bucket = self._filled(name)
-        bucket.tokens -= tokens
-        self._keep(name, bucket)
+    def require(self, name: str, why: str, least: float = 1.0) -> None:
+        """Refuse a request for a bucket with fewer tokens.
 
-    def _filled(self, name: str) -> _Bucket:
-        now_s = self._clock_s()
-        bucket = self._all.get(name) or _Bucket(self._burst, now_s)
-        gained = (now_s - bucket.at_s) * self._per_s
-        bucket.tokens = min(self._burst, bucket.tokens + gained)
-        bucket.at_s = now_s
-        return bucket
+        Raises:
+            Refusal: with the whole seconds until there are so many.
+        """
+        missing = least - self._tokens(name, self._clock_s())
+        if missing > 0:
+            wait_s = math.ceil(missing / self._per_s)
+            raise Refusal(
+                TOO_MANY,
+                f"{why} Ask again in {wait_s} s.",
+                {"Retry-After": str(wait_s)},
+            )
+
+    def _tokens(self, name: str, now_s: float) -> float:
+        tokens, at_s = self._all.get(name, (self._burst, now_s))
+        return min(self._burst, tokens + (now_s - at_s) * self._per_s)
 
 
 class FailedKeys:
     """Limits how many invalid keys each address may try.
 
-    A key that this process has recently found valid is not affected by other keys from
-    the same address, which may be a proxy's.
+    A key that this process has found valid is not affected by other keys from the same
+    address, which may be a proxy's.
 
     Args:
         clock_s: a clock that never goes back.
@@ -107,17 +99,12 @@ class FailedKeys:
         Raises:
             Refusal: with the time until the next attempt.
         """
-        if wait_s := self._buckets.missing_s(address):
-            raise Refusal(
-                TOO_MANY,
-                "Too many keys that are not valid came from this address; "
-                f"try again in {wait_s} s.",
-                {"Retry-After": str(wait_s)},
-            )
+        why = "Too many keys that are not valid came from this address."
+        self._buckets.require(address, why)
 
     def count(self, address: str) -> None:
         """Count an invalid key."""
-        self._buckets.take(address)
+        self._buckets.spend(address, 1)
 
 
 class RateLimits:
@@ -150,8 +137,7 @@ class RateLimits:
         self._stored = _Buckets(self._half_day / _DAY_S, self._half_day, clock_s)
         self._most_waits = most_waits
         self._most_of_all = most_of_all
-        self._waits: dict[str, int] = {}
-        self._all_waits = 0
+        self._waits = Counter[str]()
 
     def take(self, key_id: str) -> None:
         """Count one request.
@@ -160,18 +146,16 @@ class RateLimits:
             Refusal: when the key sends too many requests, with the pause until the
                 next.
         """
-        if wait_s := self._buckets.missing_s(key_id):
-            raise Refusal(
-                TOO_MANY,
-                f"This key sends more than {self._per_minute:.0f} requests a minute; "
-                f"ask again in {wait_s} s, and wait for events instead of polling.",
-                {"Retry-After": str(wait_s)},
-            )
-        self._buckets.take(key_id)
+        self._buckets.require(
+            key_id,
+            f"This key sends more than {self._per_minute:.0f} requests a minute; wait "
+            "for events instead of polling.",
+        )
+        self._buckets.spend(key_id, 1)
 
     def count_more(self, key_id: str, requests: int) -> None:
         """Count a large request, already taken as one, as more requests."""
-        self._buckets.owe(key_id, requests)
+        self._buckets.spend(key_id, requests)
 
     def store(self, key_id: str, size: int, *, ends_work: bool = False) -> None:
         """Count bytes that the gateway stores for a key.
@@ -187,16 +171,13 @@ class RateLimits:
             Refusal: when the key stored too much today, with the time until it may
                 store more.
         """
-        least = 1.0 - self._half_day if ends_work else 1.0
-        if wait_s := self._stored.missing_s(key_id, least):
-            raise Refusal(
-                TOO_MANY,
-                f"This key stored {self._megabytes} MB in a day, as much as it may "
-                f"('api.megabytes_per_day'); nothing was stored. Ask again in {wait_s} "
-                "s.",
-                {"Retry-After": str(wait_s)},
-            )
-        self._stored.owe(key_id, size)
+        self._stored.require(
+            key_id,
+            f"This key stored {self._megabytes} MB in a day, as much as it may "
+            "('api.megabytes_per_day'); nothing was stored.",
+            1.0 - self._half_day if ends_work else 1.0,
+        )
+        self._stored.spend(key_id, size)
 
     @contextmanager
     def waiting(self, key_id: str) -> Generator[None]:
@@ -205,8 +186,8 @@ class RateLimits:
         Raises:
             Refusal: when too many requests of this key, or of all keys, wait already.
         """
-        waits = self._waits.get(key_id, 0)
-        left = self._most_of_all - self._all_waits
+        waits = self._waits[key_id]
+        left = self._most_of_all - self._waits.total()
         if left <= 0 and not waits:
             raise Refusal(
                 UNAVAILABLE,
@@ -221,12 +202,9 @@ class RateLimits:
                 "instead, which covers all threads of an agent.",
                 {"Retry-After": "5"},
             )
-        self._waits[key_id] = waits + 1
-        self._all_waits += 1
+        self._waits[key_id] += 1
         try:
             yield
         finally:
-            self._all_waits -= 1
             self._waits[key_id] -= 1
-            if not self._waits[key_id]:
-                del self._waits[key_id]
+            self._waits = +self._waits

@@ -18,10 +18,10 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from aiohttp import web
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from keyturn.gateway.api import operations, reading_routes
-from keyturn.gateway.api.api_keys import ApiKeys
+from keyturn.gateway.api.api_keys import ApiKeys, bearer
 from keyturn.gateway.api.decide import Decisions, people_decide
 from keyturn.gateway.api.idempotency import REPLAYED
 from keyturn.gateway.api.openapi import document
@@ -30,6 +30,7 @@ from keyturn.gateway.api.rate_limits import FailedKeys, RateLimits
 from keyturn.gateway.api.reading_routes import Readiness
 from keyturn.gateway.api.refusals import Refusal, refused, unreadable
 from keyturn.gateway.approvals.decisions import Reviewer
+from keyturn.gateway.approvals.security import SecurityKind
 from keyturn.gateway.errors import CorruptRecord, KeyturnError, StoreUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.guarded_server import GuardedServer, Limits
@@ -54,9 +55,10 @@ from keyturn.gateway.protocol.http_problems import (
     WRONG_METHOD,
     kind_of,
 )
+from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.protocol.run_context import HEADER, one_write
 from keyturn.gateway.protocol.work import aside
-from keyturn.gateway.trust.api_keys import ApiKey
+from keyturn.gateway.trust.api_keys import ApiKey, presented
 
 logger = logging.getLogger(__name__)
 
@@ -95,9 +97,17 @@ _PERSON = web.RequestKey("keyturn_person", tuple[Reviewer, str])
 """Stored at a request: that it was counted, and the person who sent it."""
 
 
+Report = Callable[[SecurityKind, str, str, str], Awaitable[None]]
+"""Reports a security event: its kind, the affected thing, its name, and evidence."""
+
+
 async def always_ready() -> tuple[list[str], dict[str, object]]:
     """Return no problems."""
     return [], {}
+
+
+async def no_report(*_: object) -> None:
+    """Report nothing."""
 
 
 @dataclass
@@ -106,27 +116,24 @@ class Api:
 
     Attributes:
         keys: checks API keys.
-        tenant_of: returns the services of a tenant.
+        tenant: the services of the tenant.
         limits: limits of each key.
         failed: limits of invalid keys per address.
         ready: returns the problems that stop the gateway from working.
         decisions: decisions of people over HTTP; None if they decide only in Slack.
         is_stopping: the process stops, so new work is refused.
-        key_refused: receives each invalid key, as presented.
-        clock_wrong: receives keys of clients whose clock is wrong, and the seconds it
-        is ahead.
+        report: receives invalid keys, and clients whose clock is wrong.
         clock_s: Unix seconds by the store, for the date of answers.
     """
 
     keys: ApiKeys
-    tenant_of: Callable[[str], Tenant]
+    tenant: Tenant
     limits: RateLimits = field(default_factory=lambda: RateLimits(6000))
     failed: FailedKeys = field(default_factory=FailedKeys)
     ready: Readiness = always_ready
     decisions: Decisions | None = None
     is_stopping: bool = False
-    key_refused: Callable[[str], Awaitable[None]] | None = None
-    clock_wrong: Callable[[ApiKey, int], Awaitable[None]] | None = None
+    report: Report = no_report
     clock_s: Callable[[], float] | None = None
 
     def server(self, limits: Limits | None = None) -> GuardedServer:
@@ -220,25 +227,20 @@ class Api:
 
     async def _approval(self, id_: str, request: web.BaseRequest) -> web.Response:
         key = await self._key(request, Scope.READ)
-        found = await reading_routes.approval(key, self.tenant_of(key.tenant), id_)
-        return web.Response(text=found.model_dump_json(), content_type=_JSON)
+        return _json(await reading_routes.approval(key, self.tenant, id_))
 
     async def _queue(self, request: web.BaseRequest) -> web.Response:
         key = await self._key(request, Scope.READ)
-        page = await reading_routes.queue(
-            key, self.tenant_of(key.tenant), request.query
-        )
-        return web.Response(text=page.model_dump_json(), content_type=_JSON)
+        return _json(await reading_routes.queue(key, self.tenant, request.query))
 
     async def _events(self, request: web.BaseRequest) -> web.StreamResponse:
         key = await self._key(request, Scope.READ)
-        tenant = self.tenant_of(key.tenant)
 
         async def is_valid() -> bool:
             return await self._presented(request) is not None
 
         return await reading_routes.events(
-            key, tenant, request, self.limits, is_valid=is_valid
+            key, self.tenant, request, self.limits, is_valid=is_valid
         )
 
     async def _ask(
@@ -246,35 +248,34 @@ class Api:
     ) -> web.Response:
         key = await self._key(request, operation.scope)
         body = await _body(request)
-        read = partial(operations.question_of, operation, body)
+        read = partial(operations.read, operation.question, body)
         question = await aside(read, [body])
-        self.limits.count_more(key.id, operations.counts_more(question))
-        if size := operations.stored_bytes(operation, question, body):
+        calls = operations.calls_in(question)
+        self.limits.count_more(key.id, calls // operations.CALLS_OF_ONE)
+        if size := operations.stored_bytes(operation, calls, body):
             ends_work = operation.name in operations.ENDS_WORK
             self.limits.store(key.id, size, ends_work=ends_work)
-        tenant = self.tenant_of(key.tenant)
-        await operations.check(key, tenant, question)
+        await operations.check(key, self.tenant, question)
         lease = request.headers.get(LEASE_HEADER)
         given = request.headers.get(HEADER)
 
         async def work() -> bytes:
             with (
                 self._waiting(key, question),
-                operations.under_lease(key, tenant, lease, question),
+                operations.under_lease(key, self.tenant, lease, question),
                 one_write({HEADER: given} if given else {}),
             ):
-                answer = await operations.ASK[operation.name](tenant, key, question)
+                ask = operations.ASK[operation.name]
+                answer = await ask(self.tenant, key, question)
             return operation.answer.dump_json(answer)
 
-        is_replayed = False
-        replays = operation.name in operations.REPLAYED
-        if replays or operation.name in operations.ASKED_AGAIN:
-            what = f"{operation.name}\n{lease or ''}"
-            answer, is_replayed = await tenant.writes.once(
-                key.id, request, what, body, work, replays=replays
-            )
-        else:
-            answer = await work()
+        if given is None or operation.name not in operations.WRITES:
+            return web.Response(body=await work(), content_type=_JSON)
+        asked = f"{operation.name}\n{lease or ''}\n".encode() + body
+        replays = operation.name not in operations.ASKED_AGAIN
+        answer, is_replayed = await self.tenant.writes.once(
+            (key.id, given), asked, work, replays=replays
+        )
         headers = {REPLAYED: "true"} if is_replayed else {}
         return web.Response(body=answer, content_type=_JSON, headers=headers)
 
@@ -282,8 +283,7 @@ class Api:
         decisions, by, token_hash = await self._person(request)
         body = await _body(request)
         asked = await aside(partial(operations.read, DECIDE, body), [body])
-        found = await decisions.decide(id_, asked, by, token_hash)
-        return web.Response(text=found.model_dump_json(), content_type=_JSON)
+        return _json(await decisions.decide(id_, asked, by, token_hash))
 
     def _refuse_while_stopping(self) -> None:
         if self.is_stopping:
@@ -310,8 +310,10 @@ class Api:
         self._refuse_while_stopping()
         found = await self._presented(request)
         if found is None:
-            if self.key_refused is not None:
-                await self.key_refused(_bearer(request))
+            # Only its id: the text may be another program's key, or nearly one.
+            shown = presented(bearer(request))
+            name = shown.id if shown else ""
+            await self.report(SecurityKind.KEY_REFUSED, "api_key", name, "")
             raise Refusal(
                 UNAUTHENTICATED,
                 "Send 'Authorization: Bearer tk_…' with a key that is valid now; "
@@ -325,8 +327,10 @@ class Api:
             self.limits.count_more(found.id, _counts_more(request))
             request[_COUNTED] = True
             ahead = request.headers.get(CLOCK_HEADER, "")
-            if self.clock_wrong is not None and _AHEAD.fullmatch(ahead):
-                await self.clock_wrong(found, int(ahead))
+            if _AHEAD.fullmatch(ahead):
+                name = f"agent with the API key {found.name}"
+                side = "ahead" if int(ahead) > 0 else "behind"
+                await self.report(SecurityKind.CLOCK_WRONG, "clock", name, side)
         if scope not in found.scopes:
             raise Refusal(
                 FORBIDDEN, f"The key {found.name!r} lacks the scope {scope.value!r}."
@@ -334,7 +338,7 @@ class Api:
         return found
 
     async def _presented(self, request: web.BaseRequest) -> ApiKey | None:
-        text = _bearer(request)
+        text = bearer(request)
         if not self.keys.knows(text):
             self.failed.check(request.remote or "")
         found = await self.keys.check(text)
@@ -342,7 +346,7 @@ class Api:
             self.failed.count(request.remote or "")
         return found
 
-    def _waiting(self, key: ApiKey, question: object) -> AbstractContextManager[None]:
+    def _waiting(self, key: ApiKey, question: Record) -> AbstractContextManager[None]:
         waits = isinstance(question, AnswersQuestion) and question.wait_s > 0
         return self.limits.waiting(key.id) if waits else nullcontext()
 
@@ -357,9 +361,8 @@ def _counts_more(request: web.BaseRequest) -> int:
     return most // _BYTES_OF_ONE
 
 
-def _bearer(request: web.BaseRequest) -> str:
-    kind, _, text = request.headers.get("Authorization", "").partition(" ")
-    return text if kind.lower() == "bearer" else ""
+def _json(found: BaseModel) -> web.Response:
+    return web.Response(text=found.model_dump_json(), content_type=_JSON)
 
 
 def _refusal(error: KeyturnError) -> Refusal:

@@ -22,7 +22,7 @@ from keyturn.gateway.api.server import Api
 from keyturn.gateway.api_settings import Address, ApiSettings
 from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
 from keyturn.gateway.config import Settings
-from keyturn.gateway.errors import NotAllowed, SettingsError
+from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.guarded_server import Limits
 from keyturn.gateway.protocol.http_api import MAX_BODY_BYTES
 from keyturn.gateway.service.agents import AgentService, RemoteRunService
@@ -33,7 +33,6 @@ from keyturn.gateway.service.reviews import ReviewService
 from keyturn.gateway.store.api_keys import ApiKeyStore
 from keyturn.gateway.store.kept_answers import KeptAnswers
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.api_keys import ApiKey, presented
 from keyturn.gateway.trust.seals import Purpose, SealKeys
 
 logger = logging.getLogger(__name__)
@@ -76,42 +75,20 @@ async def serving_api(
         return
     seals = api_key_seals(settings)
     kept = api_key_store(settings, store)
-    keys = ApiKeys(seals, kept.find, report=kept.report)
-    feed = EventFeed(store, tenant=settings.tenant)
-    tenant = tenant_services(store, service, feed, tenant=settings.tenant)
+    tenant = settings.tenant
+    feed = EventFeed(store, tenant=tenant)
 
-    def tenant_of(name: str) -> Tenant:
-        # A key's record is sealed for its tenant and was found in this one's.
-        if name != settings.tenant:
-            raise NotAllowed(f"This gateway does not serve the tenant {name!r}.")
-        return tenant
-
-    async def key_refused(text: str) -> None:
-        # Only its id: the text may be another program's key, or nearly one.
-        key = presented(text)
+    async def report(kind: SecurityKind, about: str, name: str, evidence: str) -> None:
         event = SecurityEvent(
-            kind=SecurityKind.KEY_REFUSED,
-            tenant=settings.tenant,
-            about="api_key",
-            name=key.id if key else "",
+            kind=kind, tenant=tenant, about=about, name=name, evidence=evidence
         )
-        await store.security.report(store.keys_of_tenant(settings.tenant), event)
-
-    async def clock_wrong(key: ApiKey, ahead_s: int) -> None:
-        event = SecurityEvent(
-            kind=SecurityKind.CLOCK_WRONG,
-            tenant=settings.tenant,
-            about="clock",
-            name=f"agent with the API key {key.name}",
-            evidence="ahead" if ahead_s > 0 else "behind",
-        )
-        await store.security.report(store.keys_of_tenant(settings.tenant), event)
+        await store.security.report(store.keys_of_tenant(tenant), event)
 
     api = Api(
-        keys,
-        tenant_of,
-        key_refused=key_refused,
-        clock_wrong=clock_wrong,
+        ApiKeys(seals, kept.find, kept.report),
+        # Only keys of this tenant are found: each record is sealed for its tenant.
+        tenant_services(store, service, feed, tenant=tenant),
+        report=report,
         clock_s=store.conn.clock.now_s,
         limits=RateLimits(
             settings.api.requests_per_minute,
@@ -119,7 +96,7 @@ async def serving_api(
             # The other half answers at once, such as claims and results.
             most_of_all=settings.api.connections // 2,
         ),
-        ready=partial(readiness, store, settings.tenant, registration),
+        ready=partial(readiness, store, tenant, registration),
         decisions=_decisions(settings.api, reviews, store),
     )
     limits = Limits(connections=settings.api.connections, body_bytes=MAX_BODY_BYTES)
@@ -133,7 +110,6 @@ async def serving_api(
         api.is_stopping = True
         feed.end_waits()
         await runner.cleanup()
-        await tenant.writes.close()
         await feed.close()
 
 

@@ -211,8 +211,6 @@ TRIES = 4
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _KEY = re.compile(r"tk_[!-~]+", re.ASCII)
 _OK = 200
-_RENEWED = {"heartbeat", "settle", "thread_lease"}
-"""Repeated regularly with new content: an earlier answer is useless."""
 _ASKS_FOR_PAUSE = {429, 503}
 _OUT_OF_TIME = {9, 10}
 """X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED of OpenSSL."""
@@ -314,7 +312,7 @@ class HttpConnection:
         body = _body(operation.question.dump_python(question, mode="json"))
         headers = dict(self._headers)
         is_write = operation.scope is not Scope.READ
-        if is_write and operation.name not in _RENEWED:
+        if is_write and operation.name not in http_api.RENEWED:
             headers[run_context.HEADER] = run_context.key_of_write()
         if lease := run_context.current_lease():
             headers[http_api.LEASE_HEADER] = lease

@@ -363,6 +363,11 @@ class Operation(Generic[Q, A]):
 OPERATIONS = list[Operation[Any, Any]]()
 """Every operation."""
 
+RENEWED = {"heartbeat", "settle", "thread_lease"}
+"""Operations that are repeated regularly with new content. They store nothing, so an
+earlier answer is useless.
+"""
+
 
 def _operation(
     name: str, scope: Scope, question: type[Q], answer: type[A]

@@ -178,7 +178,7 @@ _RAISED: Mapping[ProblemKind, type[KeyturnError]] = {
 }
 """Errors that a client raises for kinds with a specific meaning."""
 
-_KNOWN = {
+KINDS = {
     one.type: one for one in tuple(globals().values()) if isinstance(one, ProblemKind)
 }
 
@@ -188,7 +188,7 @@ def error_of(found: Problem) -> KeyturnError:
 
     Problems that may pass, and unknown kinds, become an outage.
     """
-    kind = _KNOWN.get(found.type)
+    kind = KINDS.get(found.type)
     if kind is None:
         return StoreUnavailable(found.detail)
     general = StoreUnavailable if kind.can_pass else NotAllowed

@@ -665,7 +665,7 @@ class RemoteRunService(RunCalls):
             for one, answer in found.items()
         )
 
-    async def lease(self, asked: LeaseQuestion) -> LeaseReply:
+    async def thread_lease(self, asked: LeaseQuestion) -> LeaseReply:
         """Take, extend, renumber or release a lease."""
         agent, thread = asked.run.agent, asked.run.thread
         keys = self._keys

@@ -6,15 +6,14 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 from aiohttp import web
 
-from keyturn.gateway.api.api_keys import FRESH_S, ApiKeys
-from keyturn.gateway.api.operations import Tenant
+from keyturn.gateway.api.api_keys import ApiKeys
 from keyturn.gateway.api.refusals import unreadable
-from keyturn.gateway.api.server import Api
+from keyturn.gateway.api.server import Api, no_report
 from keyturn.gateway.api.serving import tenant_services
 from keyturn.gateway.client.http_gateway import HttpGateway
 from keyturn.gateway.guarded_server import GuardedServer, Limits
@@ -38,18 +37,16 @@ class ApiStack:
     """
 
     harness: ServiceHarness
+    tenant: str = "default"
     url: str = ""
     now: datetime = NOW
     kept: dict[str, ApiKey] = field(default_factory=dict[str, ApiKey])
     api: Api = field(init=False)
-    feeds: list[EventFeed] = field(default_factory=list[EventFeed])
     names: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    _clock_s: float = 0.0
 
     def key(
         self,
         agents: Collection[str] = ("support",),
-        tenant: str = "default",
         lives: timedelta = timedelta(hours=1),
         **limits: Any,
     ) -> str:
@@ -57,7 +54,7 @@ class ApiStack:
         made = new_api_key(
             SEALS,
             name="test",
-            tenant=tenant,
+            tenant=self.tenant,
             agents=agents,
             now=self.now,
             expires_at=self.now + lives,
@@ -80,30 +77,21 @@ class ApiStack:
         kept = self.kept.get(key_id)
         return None if kept is None else FoundKey(kept, self.now)
 
-    def clock_s(self) -> float:
-        """Return a clock by which every cached value is stale."""
-        self._clock_s += FRESH_S
-        return self._clock_s
-
 
 @asynccontextmanager
 async def serving(
     harness: ServiceHarness,
     middlewares: Sequence[Any] = (),
     limits: Limits | None = None,
+    tenant: str = "default",
 ) -> AsyncGenerator[ApiStack]:
     """Serve the harness's store over HTTP, behind the given proxy."""
-    stack = ApiStack(harness)
-
-    @cache
-    def tenant_of(tenant: str) -> Tenant:
-        store = harness.store
-        port = AgentService(store, lambda: harness.policy, tenant=tenant)
-        feed = EventFeed(store, tenant=tenant)
-        stack.feeds.append(feed)
-        return tenant_services(store, port, feed, tenant=tenant)
-
-    stack.api = Api(ApiKeys(SEALS, stack.find, clock_s=stack.clock_s), tenant_of)
+    stack = ApiStack(harness, tenant)
+    store = harness.store
+    port = AgentService(store, lambda: harness.policy, tenant=tenant)
+    feed = EventFeed(store, tenant=tenant)
+    services = tenant_services(store, port, feed, tenant=tenant)
+    stack.api = Api(ApiKeys(SEALS, stack.find, no_report), services)
     handle: Any = stack.api.handle
     for middleware in reversed(middlewares):
         handle = partial(middleware, handler=handle)
@@ -123,6 +111,5 @@ async def serving(
     try:
         yield stack
     finally:
-        for feed in stack.feeds:
-            feed.end_waits()
+        feed.end_waits()
         await runner.cleanup()

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from keyturn.gateway.approvals.decisions import Approve
+from keyturn.gateway.approvals.security import SecurityKind
 from keyturn.gateway.client import http_gateway, outgoing
 from keyturn.gateway.client.http_connection import GatewayClock, HttpConnection
 from keyturn.gateway.client.http_gateway import HttpGateway
@@ -21,7 +22,6 @@ from keyturn.gateway.protocol.http_api import CLOCK_HEADER
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.api_keys import ApiKey
 from keyturn.gateway.trust.key_folder import Role
 from tests.api.api_stack import ApiStack, serving
 from tests.service.harness import ANA, ServiceHarness, claim_of
@@ -47,12 +47,12 @@ async def stack(store: Store) -> AsyncGenerator[ApiStack]:
 async def test_the_gateway_is_told_of_a_clock_that_is_wrong(
     stack: ApiStack, ahead_s: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[tuple[str, int]] = []
+    told: list[tuple[str, ...]] = []
 
-    async def clock_wrong(key: ApiKey, ahead_s: int) -> None:
-        told.append((key.name, ahead_s))
+    async def report(*found: str) -> None:
+        told.append(found)
 
-    stack.api.clock_wrong = clock_wrong
+    stack.api.report = report
     async with stack.gateway() as gateway:
         await gateway.outcomes(REF)
         assert gateway.connection.clock.problem == ""
@@ -62,8 +62,9 @@ async def test_the_gateway_is_told_of_a_clock_that_is_wrong(
         for _ in range(3):
             await gateway.outcomes(REF)
 
-    assert [name for name, _ in told] == ["test", "test"]
-    assert all(abs(seen - ahead_s) < 10 for _, seen in told)
+    side = "ahead" if ahead_s > 0 else "behind"
+    name = "agent with the API key test"
+    assert told == [(SecurityKind.CLOCK_WRONG, "clock", name, side)] * 2
     assert caplog.text.count("gateway.clock_differs") == 1
     problem = gateway.connection.clock.problem
     assert ("ahead of that of the gateway" in problem) is (ahead_s > 0)
@@ -73,10 +74,10 @@ async def test_the_gateway_is_told_of_a_clock_that_is_wrong(
 async def test_what_is_no_number_of_seconds_is_told_to_nobody(
     stack: ApiStack, text: str
 ) -> None:
-    async def clock_wrong(_: ApiKey, __: int) -> None:
+    async def report(*_: str) -> None:
         raise AssertionError(text)
 
-    stack.api.clock_wrong = clock_wrong
+    stack.api.report = report
     headers = {"Authorization": f"Bearer {stack.key()}", CLOCK_HEADER: text}
     async with httpx.AsyncClient(base_url=stack.url, headers=headers) as client:
         assert (await client.get("/v1/approvals")).status_code == 200

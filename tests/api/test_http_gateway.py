@@ -22,7 +22,7 @@ from keyturn.gateway.protocol.wire import (
     TurnRef,
     VerdictKind,
 )
-from tests.api.api_stack import ApiStack
+from tests.api.api_stack import ApiStack, serving
 from tests.service.harness import ANA, claim_of
 
 REF = TurnRef(agent="support", thread="t1", message_id="m1")
@@ -152,9 +152,12 @@ async def test_a_key_speaks_for_its_agents_alone(stack: ApiStack) -> None:
                 await asked
 
 
-async def test_a_key_of_another_tenant_sees_nothing(stack: ApiStack) -> None:
-    other = stack.key(agents=["*"], tenant="acme")
-    async with stack.gateway() as mine, stack.gateway(other) as theirs:
+async def test_another_tenant_sees_nothing(stack: ApiStack) -> None:
+    async with (
+        serving(stack.harness, tenant="acme") as acme,
+        stack.gateway() as mine,
+        acme.gateway(acme.key(agents=["*"])) as theirs,
+    ):
         (verdict,) = await mine.submit(turn())
         claimed = await theirs.claim(claim_of(REF, verdict))
         assert isinstance(claimed, Refused)

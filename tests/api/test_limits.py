@@ -48,17 +48,11 @@ async def kept(store: Store) -> list[str]:
     return [text(one) for one in cast("list[bytes]", reply)]
 
 
-async def settled(stack: ApiStack) -> None:
-    for tenant in ("default",):
-        await stack.api.tenant_of(tenant).writes.close()
-
-
 async def test_a_repeated_write_gets_the_first_answer(
     stack: ApiStack, client: httpx.AsyncClient
 ) -> None:
     await client.post("/v1/submit", content=SUBMIT)
     first = await client.post("/v1/withdraw", content=WITHDRAW, headers=keyed("a"))
-    await settled(stack)
     again = await client.post("/v1/withdraw", content=WITHDRAW, headers=keyed("a"))
     anew = await client.post("/v1/withdraw", content=WITHDRAW, headers=keyed("b"))
 
@@ -74,7 +68,6 @@ async def test_a_key_of_another_request_is_refused(
 ) -> None:
     await client.post("/v1/withdraw", content=WITHDRAW, headers=keyed("a"))
     await client.post("/v1/submit", content=SUBMIT, headers=keyed("s"))
-    await settled(stack)
     other = WITHDRAW.replace(b"t1", b"t2")
     replies = [
         await client.post("/v1/withdraw", content=other, headers=keyed("a")),
@@ -92,8 +85,7 @@ async def test_keys_of_two_api_keys_are_two(stack: ApiStack) -> None:
         headers = {"Authorization": f"Bearer {stack.key()}"}
         async with httpx.AsyncClient(base_url=stack.url, headers=headers) as mine:
             await mine.post("/v1/withdraw", content=WITHDRAW, headers=keyed("a"))
-        await settled(stack)
-        changed = WITHDRAW.replace(b"t1", b"t2")
+            changed = WITHDRAW.replace(b"t1", b"t2")
         reply = await theirs.post("/v1/withdraw", content=changed, headers=keyed("a"))
 
     assert reply.status_code == 200
@@ -103,7 +95,6 @@ async def test_the_right_to_run_is_never_answered_from_memory(
     stack: ApiStack, client: httpx.AsyncClient
 ) -> None:
     first = await client.post("/v1/submit", content=SUBMIT, headers=keyed("a"))
-    await settled(stack)
     again = await client.post("/v1/submit", content=SUBMIT, headers=keyed("a"))
     [name] = await kept(stack.harness.store)
     stored = await stack.harness.store.conn.command("GET", name)
@@ -136,7 +127,6 @@ async def test_a_forged_answer_is_not_given(
     store = stack.harness.store
     await client.post("/v1/submit", content=SUBMIT)
     first = await client.post("/v1/withdraw", content=WITHDRAW, headers=keyed("a"))
-    await settled(stack)
     [name] = await kept(store)
     before = await store.conn.command("GET", name)
     assert isinstance(before, bytes)
@@ -246,8 +236,7 @@ async def test_so_many_requests_of_a_key_wait(
     ]
     await asyncio.wait(tasks, timeout=0.3)
     refused = await client.get("/v1/events", params={"wait": 30})
-    for feed in stack.feeds:
-        feed.end_waits()
+    stack.api.tenant.events.end_waits()
     answered = await asyncio.gather(*tasks)
 
     assert refused.status_code == 429

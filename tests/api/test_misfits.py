@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from keyturn.gateway.api.operations import BY_PATH, question_of
+from keyturn.gateway.api.operations import BY_PATH, read
 from keyturn.gateway.api.refusals import Refusal
 from keyturn.gateway.protocol.http_problems import MALFORMED
 
@@ -16,7 +16,7 @@ def refused(members: int) -> Refusal:
     """Return how a body is refused that has so many unknown members."""
     body = "{" + ",".join(f'"k{n}":"secret"' for n in range(members)) + "}"
     with pytest.raises(Refusal) as caught:
-        question_of(NOTE, body.encode())
+        read(NOTE.question, body.encode())
     assert caught.value.kind is MALFORMED
     assert "secret" not in str(caught.value)
     return caught.value

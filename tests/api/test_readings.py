@@ -16,8 +16,7 @@ from keyturn.gateway.api import reading_routes
 from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.protocol.http_api import Scope
 from keyturn.gateway.protocol.wire import TurnRef, Verdict
-from keyturn.gateway.service.agents import AgentService
-from tests.api.api_stack import ApiStack
+from tests.api.api_stack import ApiStack, serving
 from tests.service.harness import ANA, claim_of
 
 
@@ -70,19 +69,16 @@ async def test_an_approval_says_what_became_of_it(stack: ApiStack) -> None:
 async def test_others_approvals_are_not_told_apart_from_none(stack: ApiStack) -> None:
     _, verdict = await refund(stack)
     approval = verdict.item_id.partition(".")[0]
-    keys = [
-        stack.key(agents=["billing"]),
-        stack.key(agents=["*"], tenant="acme"),
-    ]
-    for key in keys:
-        async with reader(stack, key) as client:
-            there = await client.get(f"/v1/approvals/{approval}")
-            never = await client.get(f"/v1/approvals/ap_default_{'0' * 32}")
-            junk = await client.get("/v1/approvals/x")
-            queue = (await client.get("/v1/approvals")).json()
-        assert there.status_code == never.status_code == junk.status_code == 404
-        assert there.content == never.content == junk.content
-        assert queue["approvals"] == []
+    async with serving(stack.harness, tenant="acme") as acme:
+        for other, agent in ((stack, "billing"), (acme, "*")):
+            async with reader(other, other.key(agents=[agent])) as client:
+                there = await client.get(f"/v1/approvals/{approval}")
+                never = await client.get(f"/v1/approvals/ap_default_{'0' * 32}")
+                junk = await client.get("/v1/approvals/x")
+                queue = (await client.get("/v1/approvals")).json()
+            assert there.status_code == never.status_code == junk.status_code == 404
+            assert there.content == never.content == junk.content
+            assert queue["approvals"] == []
 
 
 async def test_the_queue_is_read_by_pages(stack: ApiStack) -> None:
@@ -260,9 +256,7 @@ async def test_a_stream_ends_when_the_gateway_stops(stack: ApiStack) -> None:
         asyncio.timeout(20),
         client.stream("GET", "/v1/events", headers=accept) as reply,
     ):
-        asyncio.get_running_loop().call_later(
-            0.3, stack.api.tenant_of("default").events.end_waits
-        )
+        asyncio.get_running_loop().call_later(0.3, stack.api.tenant.events.end_waits)
         assert [one["event"] for one in await lines(reply, 2)] == ["begun"]
 
 
@@ -315,15 +309,13 @@ async def test_a_place_that_is_none_is_refused(stack: ApiStack, after: str) -> N
 
 
 async def test_another_tenants_events_are_not_told(stack: ApiStack) -> None:
-    acme = AgentService(
-        stack.harness.store, lambda: stack.harness.policy, tenant="acme"
-    )
-    async with reader(stack, stack.key(agents=["*"])) as client:
+    async with (
+        serving(stack.harness, tenant="acme") as acme,
+        reader(stack, stack.key(agents=["*"])) as client,
+    ):
         start = (await client.get("/v1/events")).json()["next"]
-        assert acme
         await decide(stack, (await refund(stack))[1])
-        key = stack.key(agents=["*"], tenant="acme")
-        async with reader(stack, key) as theirs:
+        async with reader(acme, acme.key(agents=["*"])) as theirs:
             page = (await theirs.get("/v1/events", params={"after": start})).json()
         mine = (await client.get("/v1/events", params={"after": start})).json()
 

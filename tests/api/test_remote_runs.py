@@ -141,8 +141,7 @@ async def test_a_wait_ends_when_the_gateway_stops(stack: ApiStack) -> None:
         (verdict,) = await mine.submit(turn())
         waiting = asyncio.create_task(mine.answers(asking(verdict, wait_s=30)))
         await asyncio.wait([waiting], timeout=0.2)
-        for feed in stack.feeds:
-            feed.end_waits()
+        stack.api.tenant.events.end_waits()
         async with asyncio.timeout(30):
             assert await waiting == ()
 

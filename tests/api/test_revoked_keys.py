@@ -28,7 +28,7 @@ def started(house: AuditHarness) -> ApiKeys:
     house.store.audit_index = AuditIndex()
     house.store.audit_index.folder = house.store.tree_folder
     kept = ApiKeyStore(house.store, SEALS, tenant="default")
-    return ApiKeys(SEALS, kept.find, report=kept.report)
+    return ApiKeys(SEALS, kept.find, kept.report)
 
 
 async def revoked_and_put_back(house: AuditHarness) -> NewKey:
@@ -60,7 +60,7 @@ async def test_it_is_known_before_its_checkpoint_to_the_process_that_writes_the_
     await house.writer.tick()
     await put(house.store, new.kept.id, before)
 
-    keys = ApiKeys(SEALS, kept.find)
+    keys = ApiKeys(SEALS, kept.find, kept.report)
 
     assert await keys.check(new.text) is None
     assert await keys.check(other.text) == other.kept

@@ -43,7 +43,7 @@ def test_a_day_stores_no_more_than_it_may(
 
 
 def test_every_operation_that_writes_counts() -> None:
-    counted = {one.name for one in OPERATIONS if stored_bytes(one, None, b"{}")}
+    counted = {one.name for one in OPERATIONS if stored_bytes(one, 0, b"{}")}
     writes = {one.name for one in OPERATIONS if one.scope is not Scope.READ}
     assert writes - counted == {"heartbeat", "settle", "thread_lease"}
 

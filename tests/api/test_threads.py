@@ -27,7 +27,7 @@ from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from keyturn.gateway.remote.program import RemoteThreads
 from keyturn.gateway.store.threads import REACH
-from tests.api.api_stack import ApiStack
+from tests.api.api_stack import ApiStack, serving
 from tests.service.harness import ANA, claim_of
 
 RUN = RunRef(agent="support", thread="t 1/ä%")
@@ -195,11 +195,13 @@ async def test_a_key_of_another_agent_or_tenant_changes_nothing(
     await gateway.submit(turn("c1"))
     held = await RemoteThreads(gateway.connection).lease_step(RUN, "take", token=MINE)
     other = stack.key(agents=["billing"])
-    stranger = stack.key(agents=["support"], tenant="acme")
     async with stack.gateway(other) as theirs:
         with pytest.raises(NotAllowed, match="does not speak for"):
             await ask(RemoteThreads(theirs.connection))
-    async with stack.gateway(stranger) as theirs:
+    async with (
+        serving(stack.harness, tenant="acme") as acme,
+        acme.gateway() as theirs,
+    ):
         # Their tenant has a different thread of the same name.
         found = await ask(RemoteThreads(theirs.connection))
         assert not found or getattr(found, "name", "") != held.name

@@ -50,7 +50,6 @@ from keyturn.gateway.store.readers import backlog
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.webhooks import receiver_state
 from keyturn.gateway.trust.key_folder import Keyring
-from keyturn.gateway.webhooks.posting import trust
 
 EXAMPLES = examples(
     ("keyturn doctor", "check everything; nothing is posted"),
@@ -246,12 +245,10 @@ async def check_webhooks(settings: Settings) -> str:
     """Return the number of targets, none of which fails.
 
     Raises:
-        SettingsError: names those that fail, or an unusable certificate file, which
-            prevents a gateway's start.
+        SettingsError: names those that fail.
         StoreUnavailable: when the store does not answer.
     """
     failing: list[str] = []
-    trust(settings.webhooks.certificates)
     async with open_configured(settings) as store:
         for name in settings.webhooks.targets:
             one = await receiver_state(store, settings.tenant, name)

@@ -21,8 +21,7 @@ from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.webhooks import ReceiverState, receiver_state
 from keyturn.gateway.trust.webhook_signatures import shown, webhook_secret
 from keyturn.gateway.webhook_settings import WebhookTarget
-from keyturn.gateway.webhooks.posting import Answer, Poster
-from keyturn.gateway.webhooks.sending import Delivery, send
+from keyturn.gateway.webhooks import Answer, Delivery, Poster, send
 
 ABOUT = """List and test webhooks, and show their secrets.
 

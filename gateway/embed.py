@@ -41,7 +41,7 @@ from keyturn.gateway.store.open_store import open_store
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.triage.asking import Triage, require_triage
 from keyturn.gateway.trust.key_folder import Keyring, own_keyring
-from keyturn.gateway.webhooks.sending import sending_webhooks
+from keyturn.gateway.webhooks import sending_webhooks
 
 
 class Keyturn(Program[ThreadRuns]):

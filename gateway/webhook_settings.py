@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, Field
 
-from keyturn.gateway.setting_forms import parse_duration
+from keyturn.gateway.setting_forms import SettingsModel, Time
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}", re.ASCII)
 _LONGEST_URL = 2048
-_LONGEST_RETRY = timedelta(days=7)
 
 
 def _target_name(name: str) -> str:
@@ -64,20 +62,7 @@ def _host(name: str) -> str:
     return name.lower().rstrip(".")
 
 
-def _retry_for(value: object) -> object:
-    found = parse_duration(value) if isinstance(value, str) else value
-    if isinstance(found, timedelta) and not (
-        timedelta(minutes=1) <= found <= _LONGEST_RETRY
-    ):
-        raise ValueError(f"write 1m to {_LONGEST_RETRY.days}d.")
-    return found
-
-
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-
-class WebhookTarget(_Model):
+class WebhookTarget(SettingsModel):
     """One program that gets webhooks.
 
     Attributes:
@@ -103,13 +88,12 @@ class WebhookTarget(_Model):
         return bool({agent, "*"} & {*self.agents})
 
 
-class WebhookSettings(_Model):
+class WebhookSettings(SettingsModel):
     """Programs that get notice of decisions in their threads.
 
     Attributes:
         targets: a name, which never changes, to each program.
         private_hosts: names of hosts that may have a private address.
-        certificates: a file of additional trusted certificate authorities.
         timeout_s: time limit for a receiver's answer.
         retry_for: time for which a message is sent again until it is given up.
     """
@@ -118,13 +102,5 @@ class WebhookSettings(_Model):
         default_factory=dict
     )
     private_hosts: tuple[Annotated[str, AfterValidator(_host)], ...] = ()
-    certificates: Path | None = None
     timeout_s: float = Field(default=10.0, ge=0.5, le=60.0)
-    retry_for: Annotated[timedelta, BeforeValidator(_retry_for)] = timedelta(hours=24)
-
-    def below(self, base: Path) -> WebhookSettings:
-        """Return the settings with file names relative to a folder."""
-        if self.certificates is None:
-            return self
-        path = base / self.certificates.expanduser()
-        return self.model_copy(update={"certificates": path})
+    retry_for: Time = timedelta(hours=24)

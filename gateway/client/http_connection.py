@@ -12,7 +12,6 @@ import asyncio
 import json
 import logging
 import re
-import ssl
 import threading
 import weakref
 from collections.abc import AsyncGenerator
@@ -27,7 +26,7 @@ from pydantic import ValidationError
 from typing_extensions import override
 
 from keyturn.gateway.arguments import is_a, require
-from keyturn.gateway.client.outgoing import outgoing, trusted
+from keyturn.gateway.client.outgoing import outgoing, pause_s, reason, trusted
 from keyturn.gateway.clock import ReferenceClock, offset_sentence
 from keyturn.gateway.errors import (
     BadJson,
@@ -40,6 +39,7 @@ from keyturn.gateway.errors import (
 from keyturn.gateway.protocol import http_api, run_context, strict_json
 from keyturn.gateway.protocol.http_api import Operation, Scope
 from keyturn.gateway.protocol.http_problems import Problem, error_of
+from keyturn.gateway.setting_forms import is_safe_url
 
 MOST_CONNECTIONS = 1000
 """Most connections of one event loop."""
@@ -208,13 +208,9 @@ LONGEST_PAUSE_S = 5.0
 TRIES = 4
 """Most attempts of one request."""
 
-_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _KEY = re.compile(r"tk_[!-~]+", re.ASCII)
 _OK = 200
 _ASKS_FOR_PAUSE = {429, 503}
-_OUT_OF_TIME = {9, 10}
-"""X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED of OpenSSL."""
-
 _NOT_SENT = (
     *(aiohttp.ClientConnectorError, aiohttp.ClientHttpProxyError),
     aiohttp.ConnectionTimeoutError,
@@ -223,16 +219,6 @@ _NOT_SENT = (
 
 _NOT_NOW = (*_NOT_SENT, aiohttp.ServerTimeoutError)
 """Errors after a long wait, or without a listener: the caller retries later."""
-
-_REASONS = (
-    (
-        aiohttp.ClientConnectorCertificateError,
-        "its certificate is not trusted here; SSL_CERT_FILE names others",
-    ),
-    (aiohttp.ClientSSLError, "no TLS is spoken there; is https:// right?"),
-    (aiohttp.ClientConnectorDNSError, "no machine of this name was found"),
-    (aiohttp.ClientConnectorError, "nothing listens there, or nothing leads there"),
-)
 
 _CUT_OFF = (
     *(aiohttp.ClientOSError, aiohttp.ServerDisconnectedError),
@@ -369,10 +355,12 @@ class HttpConnection:
                     continue
                 raise self._no_answer(error, may_be_kept=may_be_kept) from error
             self.clock.answered(reply.date, asked_s)
-            pause_s = _pause_s(reply)
-            if not left or pause_s is None or pause_s > LONGEST_PAUSE_S:
+            # A date in this header is ignored; the caller has its pauses.
+            is_asked = reply.status in _ASKS_FOR_PAUSE
+            asked_s = pause_s(reply.retry_after) if is_asked else None
+            if not left or asked_s is None or asked_s > LONGEST_PAUSE_S:
                 return reply
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(asked_s)
         raise AssertionError("The last attempt returns or raises.")  # pragma: no cover
 
     async def _sent(
@@ -394,7 +382,7 @@ class HttpConnection:
             )
 
     def _no_answer(self, error: Exception, *, may_be_kept: bool) -> StoreUnavailable:
-        why = _reason(error)
+        why = reason(error)
         who = f"The approval gateway {self.url!r}"
         if may_be_kept:
             return Unanswered(why, "try again when it is back.", who=who)
@@ -410,32 +398,20 @@ def _body(question: object) -> bytes:
         NotAllowed: when it is not JSON; a replaced value would change the request.
     """
     try:
-        return json.dumps(
-            question, allow_nan=False, ensure_ascii=False, separators=(",", ":")
-        ).encode()
-    except (ValueError, RecursionError) as error:
-        why = _not_json(question) or "it is not JSON."
-        raise NotAllowed(f"{why} Nothing was sent to the gateway.") from error
-
-
-def _not_json(question: object) -> str:
-    try:
         strict_json.accept(question)
     except BadJson as error:
-        return str(error)
-    return ""
+        raise NotAllowed(f"{error} Nothing was sent to the gateway.") from error
+    return json.dumps(question, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _check_url(url: str) -> None:
     require(is_a(url, str), "gateway", url, "give a URL as text, 'https://…'")
     try:
         parts = urlsplit(url)
-        is_local = parts.scheme == "http" and parts.hostname in _LOOPBACK
         # Only an address: paths are appended to it, and the key is the login.
         is_more = "@" in parts.netloc or bool(parts.query or parts.fragment)
         is_more = is_more or any(map(str.isspace, url))
-        is_address = bool(parts.hostname) and parts.port != 0 and not is_more
-        is_usable = is_address and (parts.scheme == "https" or is_local)
+        is_usable = is_safe_url(url) and parts.port != 0 and not is_more
     except ValueError:  # such as an invalid port
         is_usable = False
     if not is_usable:
@@ -444,33 +420,3 @@ def _check_url(url: str) -> None:
             "http://127.0.0.1:port for one on this machine. Over plain http the "
             "API key could be read on the way."
         )
-
-
-def _reason(error: Exception) -> str:
-    """Return why there is no answer; in words if the address may be wrong."""
-    if _is_out_of_time(error):
-        return "its certificate is not valid now, by the clock of this machine"
-    for kind, why in _REASONS:
-        if isinstance(error, kind):
-            return why
-    return type(error).__name__
-
-
-def _is_out_of_time(error: Exception) -> bool:
-    """Return whether a certificate was refused because of its dates."""
-    if not isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return False
-    why = error.certificate_error
-    return (
-        isinstance(why, ssl.SSLCertVerificationError)
-        and why.verify_code in _OUT_OF_TIME
-    )
-
-
-def _pause_s(reply: _Reply) -> float | None:
-    """Return the pause that a gateway asks for; None without one."""
-    asked = reply.retry_after
-    # A date in this header is ignored; the caller has its pauses.
-    if reply.status in _ASKS_FOR_PAUSE and asked.isascii() and asked.isdigit():
-        return float(asked)
-    return None

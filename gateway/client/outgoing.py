@@ -22,6 +22,19 @@ from keyturn.gateway.errors import SettingsError
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 _SECURE = {"https", "wss"}
 
+_OUT_OF_TIME = {9, 10}
+"""X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED of OpenSSL."""
+
+# Subclasses before their base classes.
+_REASONS: dict[type[Exception], str] = {
+    aiohttp.ClientConnectorCertificateError: (
+        "its certificate is not trusted here; SSL_CERT_FILE names others"
+    ),
+    aiohttp.ClientSSLError: "no TLS is spoken there; is https:// right?",
+    aiohttp.ClientConnectorDNSError: "no machine of this name was found",
+    aiohttp.ClientConnectorError: "nothing listens there, or nothing leads there",
+}
+
 
 def outgoing(
     connector: aiohttp.TCPConnector | None = None, *, timeout_s: float = 300.0
@@ -83,6 +96,24 @@ def trusted() -> ssl.SSLContext:
     if not any(map(os.environ.get, _CERTIFICATES)):
         context.load_verify_locations(certifi.where())
     return context
+
+
+def reason(error: Exception) -> str:
+    """Return why there is no answer; in words if the address may be wrong."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        why = error.certificate_error
+        is_found = isinstance(why, ssl.SSLCertVerificationError)
+        if is_found and why.verify_code in _OUT_OF_TIME:
+            return "its certificate is not valid now, by the clock of this machine"
+    found = (why for kind, why in _REASONS.items() if isinstance(error, kind))
+    # Without the text of other errors, which may quote the answer.
+    return next(found, type(error).__name__)
+
+
+def pause_s(retry_after: str) -> float | None:
+    """Return the seconds in a ``Retry-After`` header; None for a date or other text."""
+    is_number = retry_after.isascii() and retry_after.isdigit()
+    return float(retry_after[:9]) if is_number else None
 
 
 def _is_this_machine(host: str) -> bool:

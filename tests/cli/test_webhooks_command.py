@@ -24,7 +24,7 @@ from keyturn.gateway.trust.webhook_signatures import (
     webhook_secret,
 )
 from tests.store_secrets import SECRETS
-from tests.webhooks.receiver import Receiver, receiving
+from tests.webhooks.receiver import Receiver, receiving, trusting
 
 Tell = Callable[..., tuple[int, str, str]]
 
@@ -44,7 +44,8 @@ def receiver(tmp_path: Path) -> Generator[Receiver]:
     thread = threading.Thread(target=loop.run_until_complete, args=(receive(),))
     thread.start()
     is_up.wait()
-    yield found[0]
+    with trusting(found[0]):
+        yield found[0]
     loop.call_soon_threadsafe(stop.set)
     thread.join()
     loop.close()
@@ -68,7 +69,6 @@ def tell(
     webhooks = {
         "targets": {"app": app},
         "private_hosts": ["localhost"],
-        "certificates": "hooks.crt",
     }
     config.write_text(json.dumps({"policy": {"version": 1}, "webhooks": webhooks}))
 
@@ -156,18 +156,6 @@ def test_the_doctor_says_which_program_takes_no_messages(
 
     assert before == "targets: 1; no message has failed"
     with pytest.raises(SettingsError, match=r"app \(last with 'status 500'\)"):
-        asyncio.run(check_webhooks(settings))
-
-
-def test_the_doctor_says_that_certificates_cannot_be_used(
-    tell: Tell, engine_url: str, tmp_path: Path
-) -> None:
-    tell("list")
-    (tmp_path / "hooks.crt").unlink()
-    env = {"KEYTURN_REDIS_URL": engine_url, "KEYTURN_SECRET": SECRETS[0].hex()}
-    settings = Settings.load(tmp_path / "keyturn.yml", env)
-
-    with pytest.raises(SettingsError, match=r"hooks\.crt' cannot be used"):
         asyncio.run(check_webhooks(settings))
 
 

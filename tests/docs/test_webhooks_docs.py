@@ -10,7 +10,7 @@ import yaml
 
 from keyturn.gateway.errors import NotVerified
 from keyturn.gateway.webhook_settings import WebhookSettings
-from keyturn.gateway.webhooks.sending import FIRST_S, LONGEST_S
+from keyturn.gateway.webhooks import FIRST_S, LONGEST_S
 from tests.docs.test_readme import ROOT, blocks
 
 PAGE = (ROOT / "docs" / "webhooks.md").read_text(encoding="utf-8")

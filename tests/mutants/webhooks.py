@@ -4,51 +4,49 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-ADDRESSES = "gateway/webhooks/posting.py"
-POSTING = "gateway/webhooks/posting.py"
-SENDING = "gateway/webhooks/sending.py"
+SENDING = "gateway/webhooks.py"
 OF_ADDRESSES = "tests/webhooks/test_addresses.py"
 OF_SENDING = "tests/webhooks/test_sending.py"
 
 WEBHOOKS_TABLE = (
     Mutant(
         "a webhook goes to no address that is not public",
-        ADDRESSES,
+        SENDING,
         "            if not is_allowed(address, may_be_private=may_be_private):",
         "            if False:",
         OF_ADDRESSES,
     ),
     Mutant(
         "every address of a host is checked",
-        ADDRESSES,
+        SENDING,
         "        for address in found:\n            if not",
         "        for address in found[:1]:\n            if not",
         OF_ADDRESSES,
     ),
     Mutant(
         "a name is looked up and checked for each message",
-        POSTING,
+        SENDING,
         "            use_dns_cache=False,\n",
         "",
         OF_ADDRESSES,
     ),
     Mutant(
         "a webhook follows no redirect",
-        POSTING,
+        SENDING,
         "allow_redirects=False",
         "allow_redirects=True",
         OF_ADDRESSES,
     ),
     Mutant(
         "a webhook takes no proxy of the environment",
-        POSTING,
+        SENDING,
         "trust_env=False",
         "trust_env=True",
         OF_ADDRESSES,
     ),
     Mutant(
         "a receiver of webhooks has one deadline",
-        POSTING,
+        SENDING,
         "asyncio.timeout(self._timeout_s)",
         "asyncio.timeout(300)",
         OF_ADDRESSES,
@@ -77,8 +75,8 @@ WEBHOOKS_TABLE = (
     Mutant(
         "a webhook that is given up is reported",
         SENDING,
-        "                await self._report()\n",
-        "                pass\n",
+        "            await self._store.security.report(self._keys, found)\n",
+        "            pass\n",
         OF_SENDING,
     ),
     Mutant(

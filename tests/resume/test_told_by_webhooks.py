@@ -28,7 +28,7 @@ from tests.resume import sample_tools
 from tests.resume.resume_stack import AT_ONCE, RULES
 from tests.resume.test_embed import asked, decide, refund
 from tests.store_secrets import SECRETS
-from tests.webhooks.receiver import Receiver, receiving
+from tests.webhooks.receiver import Receiver, receiving, trusting
 from tests.webhooks.test_sending import arrived, telling
 
 AT: dict[str, Any] = {"thread_id": "t1", "agent": "shop"}
@@ -49,7 +49,8 @@ def secret(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def receiver(tmp_path: Path) -> AsyncGenerator[Receiver]:
     async with receiving(tmp_path) as found:
-        yield found
+        with trusting(found):
+            yield found
 
 
 @asynccontextmanager

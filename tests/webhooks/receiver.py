@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
 from aiohttp import web
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -20,6 +21,8 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 from cryptography.x509.oid import NameOID
+
+from keyturn.gateway.client.outgoing import trusted
 
 HOST = "hooks.test"
 
@@ -93,6 +96,16 @@ def make_certificate(folder: Path, days: float = 0) -> tuple[Path, Path]:
         key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     )
     return certificate, private
+
+
+@contextmanager
+def trusting(receiver: Receiver) -> Generator[None]:
+    """Trust a receiver's certificate alone, in this process and those it starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(receiver.certificates))
+        trusted.cache_clear()
+        yield
+    trusted.cache_clear()
 
 
 @asynccontextmanager

@@ -14,25 +14,24 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from keyturn.gateway import webhooks as sending
 from keyturn.gateway.approvals.decisions import Approve, Click, Reject
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.security import SecurityKind
 from keyturn.gateway.config import Settings
-from keyturn.gateway.errors import NotVerified, SettingsError
+from keyturn.gateway.errors import NotVerified
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.audit_reading import security_events
 from keyturn.gateway.store.readers import drop_idle_readers, reader_states
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.webhooks import ReceiverState, receiver_state
 from keyturn.gateway.trust.webhook_signatures import verify_webhook, webhook_secret
-from keyturn.gateway.webhooks import sending
-from keyturn.gateway.webhooks.posting import Answer
-from keyturn.gateway.webhooks.sending import pause_after, sending_webhooks
+from keyturn.gateway.webhooks import Answer, pause_after, sending_webhooks
 from tests.api.gateway_process import gateway_process
 from tests.conftest import eventually
 from tests.service.harness import ANA, ServiceHarness
 from tests.store_secrets import SECRETS
-from tests.webhooks.receiver import HOST, Received, Receiver, receiving
+from tests.webhooks.receiver import HOST, Received, Receiver, receiving, trusting
 
 CANARY = 899.25
 READER = 'webhooks:"default":"app"'
@@ -41,7 +40,8 @@ READER = 'webhooks:"default":"app"'
 @pytest.fixture
 async def receiver(tmp_path: Path) -> AsyncGenerator[Receiver]:
     async with receiving(tmp_path) as found:
-        yield found
+        with trusting(found):
+            yield found
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,6 @@ def settings_for(
     webhooks = {
         "targets": targets or {"app": {"url": receiver.url(), "agents": ["support"]}},
         "private_hosts": [HOST, "localhost"],
-        "certificates": str(receiver.certificates),
         # On a busy machine, too, what is sent is answered in time, and once.
         "timeout_s": 60,
         **more,
@@ -478,21 +477,11 @@ async def test_the_reader_of_a_target_is_kept_however_long_it_waits(
         dropped.extend(await drop_idle_readers(*given, **named))
         looked.set()
 
-    monkeypatch.setattr("keyturn.gateway.webhooks.sending.drop_idle_readers", noted)
+    monkeypatch.setattr("keyturn.gateway.webhooks.drop_idle_readers", noted)
     async with telling(store, receiver):
         await looked.wait()
 
     assert dropped == []
-
-
-async def test_certificates_that_cannot_be_used_stop_the_start(
-    store: Store, receiver: Receiver
-) -> None:
-    receiver.certificates = receiver.certificates.parent / "none.crt"
-
-    with pytest.raises(SettingsError, match=r"webhooks\.certificates"):
-        async with telling(store, receiver):
-            pass
 
 
 @pytest.mark.slow
@@ -509,7 +498,6 @@ async def test_a_gateway_that_is_killed_after_it_sent_sends_again(
     webhooks = {
         "targets": {"app": {"url": receiver.url("localhost"), "agents": ["*"]}},
         "private_hosts": ["localhost"],
-        "certificates": str(receiver.certificates),
         "timeout_s": 5,
     }
     url = store.conn.url

@@ -1,1 +1,0 @@
-"""Send signed webhooks about decisions to programs that run threads elsewhere."""

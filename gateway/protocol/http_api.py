@@ -87,7 +87,7 @@ class RunFacts(Record):
 
 
 class RunQuestion(Record):
-    """Ask about a run as a whole."""
+    """A question about one run: an agent and its thread."""
 
     run: RunRef
 
@@ -152,13 +152,7 @@ LeaseState = Literal["held", "busy", "lost", "free"]
 Token = Field(pattern=r"^[0-9a-f]{32}$")
 
 
-class ThreadQuestion(Record):
-    """A question about one run: an agent and its thread."""
-
-    run: RunRef
-
-
-class LeaseQuestion(ThreadQuestion):
+class LeaseQuestion(RunQuestion):
     """Take, keep, renumber or free the right to run a thread.
 
     The client chooses ``token``, which names one holder. A request with the same token
@@ -185,7 +179,7 @@ class LeaseReply(Record):
     lease_s: float = 0.0
 
 
-class SettleQuestion(ThreadQuestion):
+class SettleQuestion(RunQuestion):
     """Report the open questions of a paused thread, and whether it has finished.
 
     Calls without an open question are ended, so that no card waits for ever.

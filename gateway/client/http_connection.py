@@ -357,10 +357,10 @@ class HttpConnection:
             self.clock.answered(reply.date, asked_s)
             # A date in this header is ignored; the caller has its pauses.
             is_asked = reply.status in _ASKS_FOR_PAUSE
-            asked_s = pause_s(reply.retry_after) if is_asked else None
-            if not left or asked_s is None or asked_s > LONGEST_PAUSE_S:
+            wanted_s = pause_s(reply.retry_after) if is_asked else None
+            if not left or wanted_s is None or wanted_s > LONGEST_PAUSE_S:
                 return reply
-            await asyncio.sleep(asked_s)
+            await asyncio.sleep(wanted_s)
         raise AssertionError("The last attempt returns or raises.")  # pragma: no cover
 
     async def _sent(

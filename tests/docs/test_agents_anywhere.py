@@ -295,7 +295,7 @@ def test_the_settings_beside_it_are_settings() -> None:
     env = {"KEYTURN_SECRET": "5e" * 32}
     settings = Settings.load(DEPLOY / "keyturn.yml", env)
 
-    assert settings.api.address is not None
+    assert settings.api.listen is not None
     assert not settings.agents
 
 

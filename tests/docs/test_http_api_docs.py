@@ -27,7 +27,7 @@ def test_its_settings_are_taken() -> None:
 
     assert len(found) >= 4
     for one in found:
-        assert ApiSettings.model_validate(one).address
+        assert ApiSettings.model_validate(one).listen
 
 
 def test_its_bodies_fit() -> None:

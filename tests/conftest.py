@@ -1,4 +1,4 @@
-"""Give every test a real, empty, durable Valkey, and hold it to its promises."""
+"""Give every test a real, empty, durable Valkey, and check its invariants."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def sentinel_set(server_program: str, tmp_path: Path) -> Generator[SentinelSet]:
 async def eventually(
     condition: Callable[[], Awaitable[bool]], *, within_s: float = WAIT_S
 ) -> None:
-    """Wait until a condition holds; fail when it does not in time."""
+    """Wait until a condition is true; fail when it is not in time."""
     async with asyncio.timeout(within_s):
         while not await condition():  # noqa: ASYNC110 - the condition is outside
             await asyncio.sleep(0.02)

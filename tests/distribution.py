@@ -9,11 +9,11 @@ from xdist.scheduler import LoadGroupScheduling  # type: ignore[import-untyped] 
 
 
 class ForgettingScheduling(LoadGroupScheduling):  # type: ignore[misc] # as above
-    """`--dist loadgroup` that forgets what has been run.
+    """`--dist loadgroup` that forgets finished tests.
 
-    xdist's own counts, after each test, what is left of all that a process was ever
-    given: with ten thousand tests that takes seconds. What it gives to a process, and
-    when, stays the same.
+    After each test, xdist's own version counts the rest of all tests that a process
+    ever got: with ten thousand tests that takes seconds. The order of the tests stays
+    the same.
     """
 
     def mark_test_complete(

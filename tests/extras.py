@@ -1,7 +1,7 @@
-"""Install one extra alone into an environment of its own, and start what it is for.
+"""Install one extra alone into a separate environment, and start its program.
 
-``python -m tests.extras agent`` needs nothing but Python and pip. Without a word it
-installs Keyturn with no extra. It prints what failed and exits with 1.
+``python -m tests.extras agent`` needs only Python and pip. Without a word it installs
+Keyturn with no extra. It prints the failures and exits with 1.
 """
 
 from __future__ import annotations

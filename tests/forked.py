@@ -1,8 +1,8 @@
-"""Run programs as forks of a process that has imported the product already.
+"""Run programs as forks of a process that has already imported the product.
 
-To import the product and its libraries takes seconds of processor time, which is most
-of what a short story takes. A fork is a process of its own all the same, with its own
-memory, files and signals, and dies by itself of kill -9.
+The imports of the product and its libraries take seconds of processor time, which is
+most of the time of a short story. A fork is still a separate process, with separate
+memory, files and signals, and dies of kill -9 alone.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _run(
     if merged:
         os.dup2(tells.fileno(), 2)
     tells.close()
-    # A line at a time: somebody waits for it.
+    # A line at a time: a reader waits for it.
     sys.stdout = open(1, "w", buffering=1, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.argv = [program, *words]

@@ -1,4 +1,4 @@
-"""Tests that hold in the gateway's process alone, and why; see `tests.transports`."""
+"""Tests for the gateway's process alone, with reasons; see `tests.transports`."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def cut(owner: Any, name: str, left: list[int], *, is_async: bool = False) -> None:
-    """Let a function end the process instead, when its turn comes."""
+    """Replace a function by one that ends the process at the chosen call."""
     plain = getattr(owner, name)
 
     def step() -> None:

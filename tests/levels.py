@@ -1,9 +1,9 @@
 """How many tests run: everything, the fast level, or one share of a sharded run.
 
-``--fast`` leaves out the folders and marks below and shortens the property tests. What
-it leaves out needs other processes, a browser, a moved clock, or minutes.
-``--shard 2/4`` keeps the second quarter of the test files. A file's name decides, so
-the shards hold each test once without a list that somebody has to keep.
+``--fast`` omits the folders and marks below and shortens the property tests. The
+omitted tests need other processes, a browser, a moved clock, or minutes. ``--shard
+2/4`` keeps the second quarter of the test files. A file's name decides, so the shards
+have each test once without a maintained list.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ FAST_EXAMPLES = 10
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options that choose what runs."""
+    """Add the options that choose the tests."""
     group = parser.getgroup("keyturn", "which tests run")
     group.addoption("--fast", action="store_true", help="Leave out what is slow.")
     group.addoption("--shard", metavar="K/N", help="Run one share of the test files.")
@@ -79,7 +79,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def in_shard(path: Path, shard: str) -> bool:
-    """Say whether a shard such as ``2/4`` holds a test file."""
+    """Return whether a shard such as ``2/4`` has a test file."""
     number, count = (int(part) for part in shard.split("/"))
     if not 1 <= number <= count:
         raise pytest.UsageError(f"--shard {shard}: write 1/4, 2/4, 3/4 or 4/4.")
@@ -111,8 +111,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Other processes of tests, and the programs that tests start, inherit it.
     if "TMPDIR" not in os.environ and (folder := memory_folder()):
         os.environ["TMPDIR"] = tempfile.tempdir = folder
-    # How long an example takes says something about the machine and nothing about the
-    # code; what has to be fast is measured in bench/.
+    # The time of an example depends on the machine and not on the code; performance is
+    # measured in bench/.
     settings.register_profile("everything", deadline=None)
     settings.register_profile("fast", deadline=None, max_examples=FAST_EXAMPLES)
     settings.load_profile("fast" if config.getoption("--fast") else "everything")
@@ -128,9 +128,9 @@ def examples(count: int) -> int:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Put what is slow first, in the order that was drawn, or leave it out.
+    """Move slow tests to the front, in their random order, or omit them.
 
-    Were a slow test the last one, the other processes would wait for it.
+    If a slow test were the last one, the other processes would wait for it.
     """
     slow = {item for item in items if is_slow(item)}
     quick = [item for item in items if item not in slow]
@@ -142,7 +142,7 @@ def pytest_collection_modifyitems(
 
 
 def is_slow(item: pytest.Item) -> bool:
-    """Say whether a test is not in the fast level."""
+    """Return whether a test is not in the fast level."""
     marks = {mark.name for mark in item.iter_markers()}
     return bool(SLOW_MARKS & marks) or in_slow_place(item.path)
 
@@ -158,14 +158,14 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_finish() -> None:
-    """Keep what has been loaded out of every later garbage collection."""
+    """Exclude all loaded objects from later garbage collections."""
     gc.collect()
     gc.freeze()
 
 
 @cache
 def in_slow_place(path: Path) -> bool:
-    """Say whether a file, or a folder that it is in, is listed as slow."""
+    """Return whether a file, or a folder above it, is listed as slow."""
     if not path.is_relative_to(ROOT):
         return False
     places = path.relative_to(ROOT)

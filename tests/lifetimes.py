@@ -1,4 +1,4 @@
-"""Audit the lifetimes in a store: what is needed has none, what has ended has one."""
+"""Check the lifetimes in a store: needed keys have none, ended ones have one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HEAD = re.compile(r"(?P<base>tk:\{[^}]+\}:)a:(?P<id>ap_[\w-]+)")
 
 
 def is_permanent(key: str) -> bool:
-    """Say whether a key may live without an expiry."""
+    """Return whether a key may live without an expiry."""
     return key.rsplit(":", 1)[-1] in PERMANENT
 
 

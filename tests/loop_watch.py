@@ -15,7 +15,7 @@ from keyturn.gateway.protocol.work import is_large
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the checks of large values in this thread, as they happen.
 
-    Whatever hashes a value, or reads its hash back, checks it first.
+    Each hash of a value, and each read of its hash, checks the value first.
     """
     here, found = threading.get_ident(), list[str]()
     walk = strict_json._accept  # pyright: ignore[reportPrivateUsage] - every level

@@ -1,4 +1,4 @@
-"""Stand in for a panic of a library in Rust, which is no `Exception`."""
+"""Simulate a panic of a library in Rust, which is no `Exception`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Panic(BaseException):
 
 
 def panic(*_args: object, **_kwargs: object) -> NoReturn:
-    """Panic, whatever is asked."""
+    """Panic at every call."""
     raise Panic("unwrap failed")
 
 

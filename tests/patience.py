@@ -1,7 +1,7 @@
-"""Let the local Slack wait longer than three seconds, and the bot for its answers.
+"""Make the local Slack wait longer than three seconds, and the bot for its answers.
 
-On a busy machine these say something about the machine. How soon the bot answers is
-measured in bench/, and what happens when it does not in tests/sandbox.
+On a busy machine these limits measure the machine. The bot's latency is measured in
+bench/, and Slack's timeout is tested in tests/sandbox.
 """
 
 from __future__ import annotations

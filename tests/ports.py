@@ -9,13 +9,13 @@ _kept: list[socket.socket] = []
 
 
 def free_port() -> int:
-    """Return a port on which nothing listens; nobody else gets it until we end.
+    """Reserve a port without a listener until this process ends; return it.
 
     A port that is only looked up can go to any other process before the server has
     started, or while it is down. A socket that is bound and does not listen keeps the
-    kernel from choosing its port for others, and who connects is refused. A server
-    binds the port by its number all the same, if it sets ``SO_REUSEADDR`` as all of
-    ours do; only Linux allows that, so elsewhere the port is only looked up.
+    kernel from choosing its port for others, and connections to it are refused. A
+    server can still bind the port by its number if it sets ``SO_REUSEADDR``, as all of
+    ours do. Only Linux allows that, so elsewhere the port is only looked up.
     """
     kept = socket.socket()
     kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,9 +1,9 @@
-"""Let tests change stored records as a process that has the secret would.
+"""Let tests change stored records like a process that has the secret.
 
-Many tests move a clock, or damage a record, by writing into its head. What they are
-about is not the seal, so a record that was sealed before such a write is sealed after
-it, too, and no process holds it against the seal that it knew. Forgeries are written
-past this, by a connection of their own (see `tests.security`).
+Many tests move a clock, or damage a record, by writing into its head. They are not
+about the seal, so a record that was sealed before such a write is sealed after it, too,
+and no process compares it with the earlier seal. Forgeries are written without this, by
+a separate connection (see `tests.security`).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def reseal_writes(patch: pytest.MonkeyPatch) -> None:
         replies = await transaction(conn, *commands, *(one for one in seals if one))
         for name in found:
             now = await _stored(transaction, conn, name)
-            # Where something else was written meanwhile.
+            # If something else was written in between.
             if not _is_sealed(conn, name, now) and (again := _sealing(conn, name, now)):
                 await transaction(conn, again)
         return replies[: len(commands)]

@@ -62,7 +62,7 @@ def counted(packages: list[str]) -> dict[str, list[int]]:
 def grown(
     found: Mapping[str, Sequence[int]], allowed: Mapping[str, Sequence[int]]
 ) -> str:
-    """Describe what has more than it is allowed to; "" where nothing has."""
+    """Describe the packages above their limit; "" if there is none."""
     rows = [
         f"{package} has {number} {unit}; {most} are allowed."
         for package, limits in allowed.items()

@@ -1,4 +1,4 @@
-"""The secrets by which the processes of tests seal what they store."""
+"""The secrets with which the processes of tests seal their data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read whole streams of a tenant: what was announced, and the audit log."""
+"""Read whole streams of a tenant: the outbox, and the audit log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def audit_entries(conn: Connection, keys: Keys) -> list[Event]:
 
 
 async def announced(conn: Connection, keys: Keys) -> list[Event]:
-    """Return what was announced for a tenant, oldest first, read or not."""
+    """Return the events of a tenant, oldest first, read or not."""
     return [
         event_in(conn, keys, entry)
         for entry in entries(await conn.command("XRANGE", keys.outbox, "-", "+"))

@@ -1,4 +1,4 @@
-"""Stand before servers: pass bytes on, hold them up, harm them, share connections."""
+"""Proxies for servers: they pass, delay, damage or share connections."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Proxy:
     """Listen on a free port of this machine, and pass each connection on.
 
     Several servers get one connection after the other; one that does not listen is
-    passed over. While it is closed, bytes wait and nobody is told, as in a partition.
+    skipped. While it is closed, bytes wait silently, as in a partition.
 
     Args:
         to: addresses of the servers: ``redis://``, ``unix://``, ``http://``.
 
     Attributes:
-        url: its own address, of the same kind as that of the first server.
+        url: the proxy's address, of the same kind as that of the first server.
     """
 
     def __init__(self, *to: str) -> None:
@@ -61,15 +61,15 @@ class Proxy:
         self._to[:] = to
 
     def close(self) -> None:
-        """Let nothing through from now on."""
+        """Block everything from now on."""
         self._is_open.clear()
 
     def open(self) -> None:
-        """Let everything through that waited, and what comes."""
+        """Pass everything that waited, and everything new."""
         self._is_open.set()
 
     def reset(self) -> None:
-        """Hang up on everybody who is connected; who comes anew is let through."""
+        """Close all current connections; new ones are passed."""
         for pipe in self._pipes:
             pipe.cancel()
 
@@ -112,7 +112,7 @@ async def pump(
     pieces: Pieces | None = None,
     gate: asyncio.Event | None = None,
 ) -> None:
-    """Pass on what comes, until one side hangs up; then hang up on the other."""
+    """Pass data on until one side closes; then close the other."""
     try:
         while data := await source.read(65536):
             if gate is not None:

@@ -94,7 +94,7 @@ def test_a_missing_policy_file_says_what_to_do(file: Path) -> None:
     with pytest.raises(SettingsError, match="name yours with 'policy'") as refused:
         load(file, "").policy.read()
 
-    # Who is in another folder than their settings would write a second policy.
+    # A user in another folder than their settings would write a second policy.
     assert "If that file is elsewhere, start there" in str(refused.value)
 
 

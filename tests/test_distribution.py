@@ -1,4 +1,4 @@
-"""Each test goes to one process, once, and what has been run is forgotten."""
+"""Each test goes to one process, once, and finished tests are forgotten."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def scheduling(processes: list[Process]) -> Any:
 
 
 def run(scheduling: Any, processes: list[Process]) -> list[tuple[str, str]]:
-    """Let the processes run what they are given; return which ran what."""
+    """Run the given tests in the processes; return which process ran which test."""
     ran = list[tuple[str, str]]()
     while any(process.given for process in processes):
         for process in processes:

@@ -1,4 +1,4 @@
-"""An error of ours comes out of a pool of worker processes as it went in."""
+"""Our errors survive a pool of worker processes unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log says what failed and where, and quotes nobody but us."""
+"""A log names the error and its place, and quotes only our texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is forked is a process as another: its own surroundings, its own end."""
+"""A forked process is like any other: a separate environment, a separate end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that stops answers what is on its way, and waits for nothing else."""
+"""A server that stops answers its current requests, and waits for nothing else."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def tier(policy: PolicyFile) -> Tier:
 
 
 def look_until_stable(policy: PolicyFile) -> Change | None:
-    """Look until the file has stood still; return the outcome."""
+    """Check until the file is unchanged; return the outcome."""
     return policy.look() or policy.look()
 
 

@@ -1,4 +1,4 @@
-"""A clock elsewhere is known between two looks, whatever becomes of ours."""
+"""A remote clock is known between two readings, despite changes of ours."""
 
 from __future__ import annotations
 

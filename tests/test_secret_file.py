@@ -54,7 +54,7 @@ def test_a_loose_umask_does_not_loosen_it(path: Path) -> None:
         os.umask(before)
 
     assert deep.stat().st_mode & 0o777 == 0o600
-    # Who can write to a folder above it can put another one in its place.
+    # Write access to a folder above it is enough to replace it.
     for folder in (deep.parent, path.parent):
         assert folder.stat().st_mode & 0o777 == 0o700
 

@@ -73,7 +73,7 @@ def programs() -> dict[str, str]:
         "redis": shutil.which("redis-server"),
     }
     if get_binary_path is not None:
-        # Called by a name of its own: a server looks there for what it is to be.
+        # Called by a different name: a server reads its role from it.
         with suppress(Exception):
             found["valkey"] = str(get_binary_path())
     return {name: path for name, path in found.items() if path}
@@ -116,7 +116,7 @@ class Node:
         """Start the process and wait until it answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / "node.conf"
-        # Sentinels keep what they learn in their file; a restart must not undo it.
+        # Sentinels keep their state in their file; a restart must not undo it.
         if not config.exists():
             lines = (
                 f"{name} {value or _EMPTY}\n" for name, value in self._settings.items()
@@ -169,7 +169,7 @@ class Node:
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused process go on."""
+        """Resume a paused process."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -208,7 +208,7 @@ class Topology(ABC):
         return self
 
     def __exit__(self, *_raised: object) -> None:
-        """Kill everything; nobody needs its data any more."""
+        """Kill everything; the data is no longer needed."""
         self._open.close()
 
 
@@ -217,9 +217,9 @@ class Cluster(Topology):
 
     Args:
         program: the path of a server, see `programs`.
-        folder: where the nodes keep their data.
-        masters: how many.
-        replicas: how many each of them has.
+        folder: for the nodes' data.
+        masters: their number.
+        replicas: the number for each master.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class Cluster(Topology):
         return f"redis+cluster://{','.join(node.address for node in self.nodes)}"
 
     def form(self) -> None:
-        """Spread the slots, let the nodes meet, and give each master its replicas."""
+        """Distribute the slots, join the nodes, and give each master its replicas."""
         masters = self.nodes[: self.size]
         for index, node in enumerate(masters):
             first, last = (_SLOTS * at // self.size for at in (index, index + 1))
@@ -259,13 +259,13 @@ class Cluster(Topology):
         for index, node in enumerate(self.nodes[self.size :]):
             name = masters[index % self.size].ask("CLUSTER", "MYID")
             assert isinstance(name, bytes), "a master did not say its name"
-            # Refused until gossip has told of the master.
+            # Refused until the gossip about the master arrives.
             follow = partial(node.ask, "CLUSTER", "REPLICATE", name.decode())
             until(follow, "a replica knows its master")
         until(self.is_whole, "the cluster is whole")
 
     def master_of(self, slot: int) -> Node:
-        """Return the node that has this slot now, by what the others say."""
+        """Return the node that has this slot now, according to the others."""
         for node in self.nodes:
             rows = node.ask("CLUSTER", "SLOTS")
             for first, last, master, *_ in cast("list[list[int]]", rows or []):
@@ -322,7 +322,7 @@ class SentinelSet(Topology):
 
     @property
     def url(self) -> str:
-        """Return what `Store` takes: the Sentinels, and what they call the master."""
+        """Return the arguments of `Store`: the Sentinels, and the master's name."""
         listed = ",".join(node.address for node in self.sentinels)
         return f"redis+sentinel://{listed}/{MASTER}"
 
@@ -370,7 +370,7 @@ class SentinelSet(Topology):
 def until(
     holds: Callable[[], object], what: str, standing: Callable[[], str] = str
 ) -> None:
-    """Wait until a condition holds; fail with what was waited for, and what is so."""
+    """Wait until a condition is true; fail with its name and the current value."""
     deadline = time.monotonic() + _WAIT_S
     while not holds():
         is_in_time = time.monotonic() < deadline

@@ -1,10 +1,10 @@
-"""What holds of agents in the gateway's process holds over HTTP: one test for both.
+"""Run one test with agents in the gateway's process and over HTTP.
 
-A test that asks as an agent through the shared stacks (`ServiceHarness`, the bot's
-`Stack`) runs once in the process of the gateway, and once again, as ``[http]``, with
-a client that has an API key and nothing else; the fast level leaves that out. A folder
-takes part by a ``conftest.py`` that imports the fixture `transport`. `IN_PROCESS_ONLY`
-names what cannot, and why.
+A test that submits as an agent through the shared stacks (`ServiceHarness`, the bot's
+`Stack`) runs once in the process of the gateway, and once again, as ``[http]``, with a
+client that has only an API key; the fast level omits the second run. A folder takes
+part by a ``conftest.py`` that imports the fixture `transport`. `IN_PROCESS_ONLY` names
+the exceptions, with reasons.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Transport(StrEnum):
     HTTP = "http"
 
     def share(self, times: int) -> int:
-        """Return how often to play what is played many times: less often over HTTP.
+        """Return the number of repetitions of a test: fewer over HTTP.
 
-        The orders in which the store is written are played in one process.
+        The orders of writes to the store are played in one process.
         """
         return times if self is Transport.IN_PROCESS else max(1, times // 4)
 
@@ -100,7 +100,7 @@ class AgentsOverHttp:
         return True
 
     async def place(self) -> Place:
-        """Return where the agents of a process of its own ask."""
+        """Return the address at which the agents of a separate process submit."""
         if self._place is None:
             # It reads store and policy alone.
             harness = cast("ServiceHarness", cast("object", self._served))
@@ -128,7 +128,7 @@ async def place_of(served: ServiceHarness) -> Place:
 
 
 def _lease(asked: object) -> Any:
-    """Name the lease that the test holds, as a program that runs threads does."""
+    """Name the test's lease, as a program that runs threads does."""
     held = fences.current()
     ref = getattr(asked, "ref", asked)
     if held is None or not isinstance(ref, TurnRef | RunRef):
@@ -142,11 +142,11 @@ def _lease(asked: object) -> Any:
 async def transport(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[Transport]:
-    """Let the agents of every stack that the test makes ask so."""
+    """Make the agents of every stack of the test submit this way."""
     found = getattr(request, "param", Transport.IN_PROCESS)
     made: list[AsyncExitStack] = []
     if found is Transport.HTTP:
-        # What a gateway refuses for now is told at once.
+        # A temporary refusal of the gateway is reported at once.
         monkeypatch.setattr(http_connection, "LONGEST_PAUSE_S", 0.0)
         for kind in (ServiceHarness, Stack, TenantSide):
             monkeypatch.setattr(kind, "__post_init__", _asking_over_http(kind, made))
@@ -171,7 +171,7 @@ def _asking_over_http(
 
 
 def _is_in_loop() -> bool:
-    """Say whether a loop runs; who makes loops of their own closes the stack there."""
+    """Return whether a loop runs; a test with its own loops closes the stack there."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -180,7 +180,7 @@ def _is_in_loop() -> bool:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run what asks as an agent over both transports."""
+    """Run tests that submit as agents over both transports."""
     if "transport" not in metafunc.fixturenames:
         return
     path = metafunc.definition.path
@@ -198,16 +198,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _may_ask(test: Any) -> bool:
-    """Say whether a test can await an answer; one without a loop takes the fixture."""
+    """Return whether a test can await an answer; others take the fixture."""
     inner = test.hypothesis.inner_test if hasattr(test, "hypothesis") else test
     return iscoroutinefunction(inner) or "transport" in signature(inner).parameters
 
 
 @cache
 def asks(path: Path) -> bool:
-    """Say whether the tests of a file ask as agents, by a stack that they share.
+    """Return whether the tests of a file submit as agents, by a shared stack.
 
-    Of the services it is a file that asks more than to have something to decide about.
+    Among the services, that is a file that submits for more than a call to decide.
     """
     text = path.read_text(encoding="utf-8")
     if path.parent.name == "service":

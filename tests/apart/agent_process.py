@@ -1,4 +1,4 @@
-"""Be an agent with nothing but a URL and an API key: it pays once, and says so.
+"""An agent with only a URL and an API key: it pays once, and reports the result.
 
 Usage: agent_process.py THREAD CHECKPOINTS URL_OF_THE_EFFECT
 """
@@ -32,7 +32,7 @@ SOON = RetrySettings(first=timedelta(milliseconds=20), longest=timedelta(seconds
 
 
 def reply(messages: list[BaseMessage]) -> AIMessage:
-    """Pay once, then say what came of it; known by the messages alone."""
+    """Pay once, then report the result; a model that knows only the messages."""
     last = messages[-1]
     if isinstance(last, ToolMessage):
         return AIMessage(last.text)
@@ -45,7 +45,7 @@ def receipt_keys() -> list[str]:
 
 
 async def work(thread: str, checkpoints: str, effect: str) -> str:
-    """Run the thread to its end, and return what the agent says."""
+    """Run the thread to its end, and return the agent's last message."""
 
     @guarded
     @tool

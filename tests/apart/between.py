@@ -1,4 +1,4 @@
-"""Stand between an agent and its gateway, and be the place where the effect happens."""
+"""A proxy between an agent and its gateway, which also receives the effect."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ Act = Callable[[], Awaitable[Fate]]
 
 
 class Between:
-    """A network between an agent and its gateway, which sees what they say.
+    """A network between an agent and its gateway, which sees their messages.
 
-    ``acts`` has what happens once, when a stage is reached: ``claim sent`` is before
-    the gateway has the question, ``claim answered`` before the agent has the answer,
+    ``acts`` are executed once, when a stage is reached: ``claim sent`` is before the
+    gateway has the request, ``claim answered`` before the agent has the answer,
     ``running`` when the tool has had its effect and does not know it.
 
     Attributes:
-        effects: what the tool did, by thread.
+        effects: effects of the tool, by thread.
         met: stages that were reached.
     """
 
@@ -120,7 +120,7 @@ class Between:
 
     async def _passes(self, request: web.BaseRequest, fate: Fate) -> bool:
         if fate is Fate.STALLED:
-            # Until who waits gives up, or the test is over.
+            # Until the waiting side gives up, or the test is over.
             await self._is_over.wait()
         if fate is not Fate.PASSED:
             _hung_up(request)

@@ -1,4 +1,4 @@
-"""Be `keyturn` in a process of its own, with leases and time limits that a test set."""
+"""Run `keyturn` in a separate process, with the test's leases and time limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gateway, bot and agent in three processes, each of which can be killed or cut off."""
+"""Gateway, bot and agent in three processes, which can be killed or cut off."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ OVER = {ItemState.SUPERSEDED, ItemState.WITHDRAWN, ItemState.LAPSED}
 
 @dataclass
 class Member:
-    """One process of the house, which can be killed and started again."""
+    """One process of the house, which can be killed and restarted."""
 
     words: tuple[str, ...]
     env: Mapping[str, str]
@@ -120,9 +120,9 @@ class House:
     """The processes, the networks between them, and the people.
 
     Attributes:
-        cuts: networks to the store, to Slack and to the gateway, by whose they are.
-        clocks: of processes whose clock can be moved, by whose they are.
-        urls: where each process says whether it works.
+        cuts: networks to the store, to Slack and to the gateway, by their user.
+        clocks: movable clocks, by their process.
+        urls: health address of each process.
     """
 
     folder: Path
@@ -184,7 +184,7 @@ class House:
 
     @asynccontextmanager
     async def people(self, *threads: str) -> AsyncGenerator[None]:
-        """Let Ana approve whatever waits in some threads while the block runs."""
+        """Approve all pending calls of some threads as Ana while the block runs."""
         task = asyncio.create_task(self._approve_all(threads))
         try:
             yield
@@ -218,7 +218,7 @@ class House:
                 return
 
     async def was_allowed(self, thread: str) -> None:
-        """Hold that somebody approved before a tool had its effect."""
+        """Check that a person approved before a tool had its effect."""
         assert thread in self.clicked
 
     def kills(self, victim: str, fate: Fate = Fate.PASSED) -> Act:

@@ -1,8 +1,9 @@
-"""Be an agent that pays several times in each of many threads, one after the other.
+"""An agent that pays several times in each of many threads, one after the other.
 
 Usage: load_process.py CHECKPOINTS URL_OF_THE_EFFECT TIMES THREAD ...
 
-SIGTERM ends it as a supervisor would: what runs is finished, and nothing new begins.
+SIGTERM ends it as a supervisor would: running calls are finished, and no new ones
+begin.
 """
 
 from __future__ import annotations

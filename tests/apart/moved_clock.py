@@ -12,14 +12,14 @@ from tests.clock import faketime
 
 
 class MovedClock:
-    """The clock of one process, as far ahead of the real one as its file says."""
+    """The clock of one process, ahead of the real one by the offset in its file."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self.move(0)
 
     def move(self, ahead_s: int) -> None:
-        """Let it be so many seconds ahead of the real time from now on."""
+        """Set the offset to the real time, in seconds."""
         fresh = self._file.with_suffix(".new")
         fresh.write_text(f"{ahead_s:+d}\n", encoding="utf-8")
         fresh.replace(self._file)
@@ -30,10 +30,10 @@ class MovedClock:
 
 
 class Spawned:
-    """A program in a process of its own, with the methods of `Forked`.
+    """A program in a separate process, with the methods of `Forked`.
 
-    A library that moves a clock has to be there when the process begins: what is
-    forked from another process has the clock of that one.
+    A library that moves a clock has to be loaded at the start of the process: a fork
+    has the clock of its parent.
     """
 
     def __init__(self, program: str, *words: str, env: Mapping[str, str]) -> None:

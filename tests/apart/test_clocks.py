@@ -102,7 +102,7 @@ async def test_whosever_clock_is_moved_and_whenever_the_call_runs_once(
 
 
 async def is_told(house: House, victim: str, ahead_s: int) -> None:
-    """Hold that operators are told of a clock, by everything they look at."""
+    """Check that operators see the wrong clock in every view."""
     keys = house.store.keys_of_tenant("default")
 
     async def is_event() -> bool:
@@ -115,7 +115,7 @@ async def is_told(house: House, victim: str, ahead_s: int) -> None:
 
     await eventually(is_event, within_s=LONG_S)
     if victim == "agent":
-        # It says so itself, too.
+        # It reports this itself, too.
         thread = house.between.thread
         sign = "+" if ahead_s > 0 else "-"
         assert f"clock_differs ahead_s={sign}" in said(house, thread)
@@ -133,7 +133,7 @@ async def is_told(house: House, victim: str, ahead_s: int) -> None:
 
 
 async def is_right(house: House, victim: str) -> None:
-    """Hold that nobody is told any more of a clock that was set right."""
+    """Check that no view mentions a clock that was corrected."""
     keys = house.store.keys_of_tenant("default")
     assert (await is_ready(house, victim))[0]
 
@@ -161,7 +161,7 @@ async def test_who_starts_with_a_wrong_clock_says_so_and_does_not_start(
         house.clocks[name].move(0)
         await member.start()
 
-    # An agent starts, says it, and is served: it has no say about time.
+    # An agent starts, reports it, and is served: its time decides nothing.
     for ahead_s in WAYS:
         thread = f"starts{ahead_s:+d}"
         house.clocks["agent"].move(ahead_s)
@@ -219,7 +219,7 @@ async def asked(house: House, key: str) -> httpx.Response:
 async def test_no_old_request_of_slack_is_new_by_a_clock_of_before(
     house: House,
 ) -> None:
-    # Nothing that anybody handles; a request of its own each time.
+    # Not a handled request; a separate request each time.
     secret, bodies = house.sandbox.signing_secret, (b"a=%d" % n for n in count())
     url = f"{house.urls['bot']}/slack/events"
     now_s = await house.store.conn.now_ms("") // 1000

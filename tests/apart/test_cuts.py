@@ -1,4 +1,4 @@
-"""Cut the network between each two processes: what was asked runs once, and goes on."""
+"""Cut the network between each two processes: requests run once, and continue."""
 
 from __future__ import annotations
 

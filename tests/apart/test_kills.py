@@ -38,7 +38,7 @@ async def test_whoever_is_killed_and_whenever_the_call_runs_once(
 ) -> None:
     for stage in STAGES:
         thread = f"{victim}-{stage.replace(' ', '-')}"
-        # With the gateway goes what it was asked, or was about to answer.
+        # The gateway's death loses its current requests and answers.
         is_lost = victim == "gateway" and stage != "running"
         fate = Fate.DROPPED if is_lost else Fate.PASSED
         house.between.acts[thread, stage] = house.kills(victim, fate)
@@ -73,7 +73,7 @@ async def ends_after_the_agent_was_killed(
 
 
 async def executed(house: House, thread: str) -> None:
-    """Hold that one call of a thread ran, once, and that nothing waits."""
+    """Check that one call of a thread ran, once, and that none is pending."""
     assert len(house.between.effects.get(thread, [])) == 1, thread
     assert "paid 9" in said(house, thread)
 

@@ -64,10 +64,10 @@ def ref_of(thread: str) -> TurnRef:
 
 
 async def card(house: House, thread: str) -> JsonObject | None:
-    """Return the card of what a thread asked, as it is in Slack now.
+    """Return the current card of a thread's call in Slack.
 
-    It is the one whose buttons count. Where Slack gets a posting so late that it was
-    sent again meanwhile, there is another message, whose buttons are refused.
+    It is the one with valid buttons. If Slack gets a post so late that it was sent
+    again in between, there is a second message, whose buttons are refused.
     """
     [approval] = await house.approvals(thread)
     keys = house.store.keys_of_tenant("default")
@@ -245,7 +245,7 @@ async def test_a_claim_whose_answer_is_late_past_its_lease_runs_nothing(
             return house.between.met.count((thread, "claim answered")) > 1
 
         await eventually(has_asked_again, within_s=LONG_S)
-        # People are asked what became of it; nobody says so here.
+        # People are asked to reconcile the call; nobody does so here.
         await shows(house, thread, "know whether this ran")
     assert thread not in house.between.effects
     await agent.kill()

@@ -1,4 +1,4 @@
-"""The cost of a call that needs nobody is measured beside what it would be without."""
+"""The cost of an auto-approved call is compared with the cost without Keyturn."""
 
 from __future__ import annotations
 

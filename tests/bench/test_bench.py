@@ -1,4 +1,4 @@
-"""Every figure of the bench can be measured, and says when it measured nothing."""
+"""Every figure of the bench can be measured, and fails if it measured nothing."""
 
 from __future__ import annotations
 

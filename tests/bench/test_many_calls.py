@@ -1,4 +1,4 @@
-"""The calls of one turn can be measured, and say when they measured nothing."""
+"""The calls of one turn can be measured, and fail if nothing was measured."""
 
 from __future__ import annotations
 

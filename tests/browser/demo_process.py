@@ -1,4 +1,4 @@
-"""Run `keyturn demo` as a process of its own, as a newcomer does."""
+"""Run `keyturn demo` as a separate process, as a newcomer does."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Demo:
         self._end(signal.SIGINT)
 
     def kill(self) -> None:
-        """Kill it with -9, in the middle of whatever it does."""
+        """Kill it with -9, in the middle of its work."""
         self._end(signal.SIGKILL)
 
     def effects(self) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Run the demo under its own policy, with times that pass while somebody looks."""
+"""Run the demo with a policy whose times pass during the test."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ TWO_PEOPLE, SEVERAL, E_MAIL = "suggestion-2", "suggestion-1", "suggestion-4"
 
 
 def hasty_demo(folder: Path, mode: str = "socket") -> Demo:
-    """Return a demo that reminds after seconds; an e-mail waits half a minute.
+    """Return a demo with quick reminders; an e-mail is pending for half a minute.
 
-    A refund that takes two people reminds after 2 seconds and calls the senior after
-    4; an e-mail is told of in #general after 3.
+    A refund that takes two people reminds after 2 seconds and calls the senior after 4;
+    an e-mail is announced in #general after 3.
     """
     settings = yaml.safe_load((ROOT / "keyturn.yml").read_text(encoding="utf-8"))
     policy: dict[str, Any] = settings["policy"]

@@ -1,4 +1,4 @@
-"""A card leads to the conversation in which its agent was asked, in a real browser."""
+"""A card links the conversation that started its agent, in a real browser."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def decides(screen: Screen, gallery: Path) -> None:
         dialog_shows(screen, words)
         screen.save(gallery / f"review-{clicks}.png")
     screen.click(".modal-close")
-    # Nobody uses the tab: it shows by itself what is left.
+    # Without any action, the tab shows the remaining calls.
     words_on(screen, "Waiting for you: 1")
     assert clicks == 3
     assert not screen.problems()

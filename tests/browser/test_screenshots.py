@@ -1,4 +1,4 @@
-"""Take the pictures of the docs, and see that each shows what it is named for."""
+"""Take the pictures of the docs, and check that each shows its subject."""
 
 from __future__ import annotations
 

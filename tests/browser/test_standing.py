@@ -20,7 +20,7 @@ ANA, BEN, DAN = "U0ANA", "U0BEN", "U0DAN"
 
 
 def ask(screen: Screen, order: int) -> None:
-    """Ask for a refund of about 20 as somebody who decides nothing."""
+    """Request a refund of about 20 as a person without a role."""
     screen.open(DAN, CHANNEL)
     screen.type('[data-hook="composer-box"]', f"@keyturn refund order {order}")
     screen.press(Keys.ENTER)

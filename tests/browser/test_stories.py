@@ -68,7 +68,7 @@ def field_of(screen: Screen, label: str) -> str:
 
 
 def final_message(screen: Screen) -> str:
-    """Open the thread of the first request and return what is said there."""
+    """Open the thread of the first request and return its text."""
 
     def said() -> str:
         if not _is_open(screen):

@@ -39,7 +39,7 @@ def choose_last(screen: Screen, action: str) -> None:
 
 
 def ask_for_two(screen: Screen) -> None:
-    """Ask for the refund that takes two people, as somebody who looks at the page."""
+    """Request the refund that takes two people, as a user of the page."""
     screen.open(ANA, CHANNEL)
     words_on(screen, "Approval needed", "78291")
     screen.click(f'[data-hook="{TWO_PEOPLE}"]')
@@ -47,7 +47,7 @@ def ask_for_two(screen: Screen) -> None:
 
 
 def approve_as(screen: Screen, user: str) -> None:
-    """Approve the newest card, which asks back since it takes two."""
+    """Approve the newest card, and confirm since it takes two."""
     screen.open(user, CHANNEL)
     press_last(screen, "approve")
     screen.click(".confirm-agree")
@@ -162,7 +162,7 @@ def test_home_lists_everything_that_waits_for_one_person(
 ) -> None:
     ask_for_two(screen)
     screen.click(f'[data-hook="{SEVERAL}"]')
-    # The e-mail has a card of its own: it waits for a shorter time than the others.
+    # The e-mail has a separate card: it is pending for a shorter time than the others.
     words_on(screen, "Approval needed", "2 calls: ", "Write to sam@example.com")
 
     screen.open(ANA, "home")

@@ -1,4 +1,4 @@
-"""A program that waits for its gateway says for which one."""
+"""A program that waits for its gateway names it."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ Fault = Callable[[web.Request, Answered], Awaitable[web.StreamResponse]]
 
 @dataclass
 class Faulty:
-    """A gateway that treats its next requests as the faults say, one each."""
+    """A gateway with one fault for each of its next requests."""
 
     api: ApiStack
     faults: list[Fault] = field(default_factory=list[Fault])

@@ -1,4 +1,4 @@
-"""How an agent's process keeps connections to its gateway, and by which way it asks."""
+"""An agent's process keeps connections to its gateway, and chooses their route."""
 
 from __future__ import annotations
 

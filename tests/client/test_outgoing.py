@@ -50,7 +50,7 @@ def env(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 @pytest.fixture
 async def asked(env: pytest.MonkeyPatch) -> AsyncGenerator[list[bytes]]:
-    """Return what a proxy is asked, which is the proxy of the environment."""
+    """Return the requests to a proxy, which is the proxy of the environment."""
     heads = list[bytes]()
 
     async def answer(

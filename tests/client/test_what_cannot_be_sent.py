@@ -1,4 +1,4 @@
-"""What is no JSON is refused before it is sent, and never sent as something else."""
+"""Values that are not JSON are refused before sending, and never converted."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Models that follow a plan, whatever was cut off, resumed or handed over between.
+"""Models that follow a plan, across interruptions, restarts and handoffs.
 
-A model finds its place in the plan by what its own messages already say, so that one
-that is built anew on the same thread goes on where the last one stood.
+A model finds its place in the plan by its earlier messages, so that a new model on the
+same thread continues where the last one stopped.
 """
 
 from __future__ import annotations

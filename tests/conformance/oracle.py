@@ -1,4 +1,4 @@
-"""Evaluate a cell: what ran is what was approved, what was told is what is recorded."""
+"""Evaluate a cell: executions equal approvals, and messages equal records."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _counted(scene: Scene, items: Sequence[Item]) -> Iterator[str]:
 
 
 def _executed(scene: Scene, items: Sequence[Item]) -> Iterator[str]:
-    """What ran is exactly what is recorded as run, once, with the approved amount."""
+    """Executions equal the recorded ones, once each, with the approved amount."""
     left = [*scene.ledger]
     for item in items:
         order, amount = str(item.args["order"]), cast("float", item.args["amount"])
@@ -76,7 +76,7 @@ def _executed(scene: Scene, items: Sequence[Item]) -> Iterator[str]:
 
 
 def _ended(scene: Scene, items: Sequence[Item]) -> Iterator[str]:
-    """Each item stands where the cell's decision puts it."""
+    """Each item has the state of the cell's decision."""
     is_failed = scene.cell.failure is Failure.RAISES
     ran = ItemState.FAILED if is_failed else ItemState.EXECUTED
     should = ENDS.get(scene.cell.choice, ran)
@@ -89,7 +89,7 @@ def _ended(scene: Scene, items: Sequence[Item]) -> Iterator[str]:
 
 
 def _returned(scene: Scene, items: Sequence[Item]) -> Iterator[str]:
-    """A plain step returns what is recorded."""
+    """A plain step returns the recorded result."""
     if scene.cell.choice is Choice.SUPERSEDE:
         return
     found: Any = scene.final
@@ -110,7 +110,7 @@ def _returned(scene: Scene, items: Sequence[Item]) -> Iterator[str]:
 
 
 def _told(scene: Scene, items: Sequence[Item]) -> Iterator[str]:
-    """No model ever reads anything untrue, and each hears what it has to."""
+    """No model reads anything untrue, and each reads the required messages."""
     for label, messages in scene.everything_read():
         for item in items:
             yield from _untrue(label, messages, item)
@@ -140,9 +140,9 @@ def _untrue(label: str, messages: Sequence[BaseMessage], item: Item) -> Iterator
 
 
 def _heard(scene: Scene, item: Item) -> Iterator[str]:
-    """The agent that made a call reads what it came to, or the one after it does."""
+    """The agent that made a call, or the next one, reads its result."""
     if item.state is ItemState.SUPERSEDED:
-        return  # nobody need be told of it: the turn is over
+        return  # not required: the turn is over
     order, amount = item.args["order"], cast("float", item.args["amount"])
     told = [
         str(message.text)
@@ -163,7 +163,7 @@ def _heard(scene: Scene, item: Item) -> Iterator[str]:
 
 
 def _answers(messages: Sequence[BaseMessage], item: Item) -> list[ToolMessage]:
-    """Return the results of an item's call among messages of its own agent's."""
+    """Return the results of an item's call among the messages of its agent."""
     makers = {
         call["id"]: call["args"].get("order")
         for message in messages

@@ -86,7 +86,7 @@ class Player:
         return asyncio.create_task(work)
 
     async def rests(self, scene: Scene) -> None:
-        """Wait until the first payments wait for people, and nobody runs the thread."""
+        """Wait until the first payments are pending, and the thread is idle."""
         first = TOPOLOGIES[scene.cell.topology].first
         lease = self.keys.lease("shop", str(scene.cell))
         while True:
@@ -97,7 +97,7 @@ class Player:
             await asyncio.sleep(0.05)
 
     async def decide(self, scene: Scene) -> None:
-        """Decide what waits, as the cell says, until this is cancelled."""
+        """Decide pending calls by the cell's plan, until this is cancelled."""
         while True:
             items = await self.items(scene)
             payments = [item for item in items if item.tool == scene.tool_name]
@@ -114,7 +114,7 @@ class Player:
         if not item.is_pending:
             return None
         if item.tool != scene.tool_name:
-            # A handoff is approved last: then what ran beside it is dropped.
+            # A handoff is approved last: the parallel calls are dropped then.
             return Approve() if are_ended else None
         half = {**item.args, "amount": float(str(item.args["amount"])) / 2}
         decisions: dict[Choice, Decision] = {
@@ -160,7 +160,7 @@ async def begin(player: Player, scene: Scene) -> None:
 
 
 async def finish(player: Player, scene: Scene) -> list[str]:
-    """Play a cell to its end; return what is not as it should be."""
+    """Play a cell to its end; return the differences."""
     first = None if scene.cell.failure is Failure.RESTART else 1
     run = player.run(scene, first)
     if scene.cell.choice is Choice.SUPERSEDE:
@@ -181,7 +181,7 @@ async def finish(player: Player, scene: Scene) -> list[str]:
 
 
 async def _final(player: Player, scene: Scene, run: asyncio.Task[Any]) -> object:
-    """Return what a run comes to; a program that "died" runs its thread again."""
+    """Return the result of a run; a program that "died" runs its thread again."""
     while True:
         try:
             return await run

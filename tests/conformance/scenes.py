@@ -1,4 +1,4 @@
-"""One cell of the matrix while it is played: what may happen in it, and what did."""
+"""One cell of the matrix while it is played: its plan and its events."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Choice(StrEnum):
 
 
 class Killed(BaseException):
-    """Stands for the end of a process."""
+    """Represents the end of a process."""
 
 
 class Failure(StrEnum):
@@ -52,7 +52,7 @@ class Cell:
 
 @dataclass
 class Scene:
-    """What one cell needs to be built, again after a restart, and what it did."""
+    """The parts to build one cell, again after a restart, and its events."""
 
     cell: Cell
     ledger: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
@@ -89,7 +89,7 @@ class Scene:
         return [(one.label, seen) for one in self.models for seen in one.seen]
 
     async def do_pay(self, order: str, amount: float) -> str:
-        """Pay, as the cell lets it end."""
+        """Pay, with the result that the cell plans."""
         self.ledger.append((order, amount))
         if self.cell.failure is Failure.RAISES:
             raise ValueError("the bank hung up")

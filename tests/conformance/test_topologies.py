@@ -1,4 +1,4 @@
-"""However agents share a run: what ran was approved, what was told is recorded.
+"""For all ways to share a run, executions equal approvals, and messages equal records.
 
 The default run plays a part of the matrix. All of it is played with
 ``KEYTURN_CONFORMANCE=all``, or a part with a word such as ``swarm`` or ``killed``.

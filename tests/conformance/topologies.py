@@ -1,4 +1,4 @@
-"""Every way in which agents share a run, and who of them hears of what."""
+"""All ways in which agents share a run, and the messages that each agent reads."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def said(turn: int) -> Any:
 
 @dataclass(frozen=True)
 class Topology:
-    """How to build it, and what is expected of it.
+    """A way to share a run, and the expectations.
 
     Attributes:
         build: makes the graph, with models that the scene keeps.
-        payments: how many payments its first turn asks for, one after the other or
-            at once.
-        first: how many of them wait at the same time at first.
-        hears: labels of the models that read every edit of the turns before and of
-            their own conversation by the end of a turn.
+        payments: number of payments that its first turn requests, in sequence or at
+            once.
+        first: how many of them are pending at the same time at first.
+        hears: labels of the models that read every edit of earlier turns and of their
+            conversation by the end of a turn.
         input: makes the input of a turn.
-        steps: it has no models: the final state holds outcomes.
+        steps: it has no models: the final state contains the outcomes.
     """
 
     build: Build
@@ -72,7 +72,7 @@ def alone(scene: Scene) -> Any:
 
 
 def supervised(mode: str) -> Build:
-    """Build a supervisor that hands over to a payer and takes back what it did."""
+    """Build a supervisor that delegates to a payer and gets the result."""
 
     def build(scene: Scene) -> Any:
         payer = scene.model("payer", [[scene.payment("p1")], "payer is done"])
@@ -151,7 +151,7 @@ def as_tool(graph: Any, name: str) -> BaseTool:
     """Return a tool in which an agent works."""
 
     async def work(task: str) -> str:
-        """Let another agent do it."""
+        """Call another agent."""
         state = await graph.ainvoke({"messages": [("user", f"{GO} {task}")]})
         return str(state["messages"][-1].text)
 
@@ -219,7 +219,7 @@ def _same_id(scene: Scene, number: int) -> tuple[str, Any, str]:
 
 
 async def step(scene: Scene, number: int) -> list[str]:
-    """Ask for a payment as a plain step; return what it came to."""
+    """Request a payment as a plain step; return its result."""
 
     async def pay(order: str, amount: float) -> str:
         return await scene.do_pay(order, amount)
@@ -248,7 +248,7 @@ def functional(scene: Scene) -> Any:
 
 
 class Steps(TypedDict):
-    """What steps came to."""
+    """The results of steps."""
 
     turn: int
     outcomes: Annotated[list[list[str]], add]

@@ -26,7 +26,7 @@ ANA = Reviewer(team="T0", user="U0ANA", name="Ana", account=AccountKind.MEMBER)
 async def approve_all(
     tk: Keyturn, home: RunRef, decision: Decision | None = None
 ) -> None:
-    """Wait for the first calls of a run, and approve them, or say something else."""
+    """Wait for the first calls of a run, and approve them, or respond."""
     keys = tk.store.keys_of_tenant("default")
     decided: list[object] = []
 

@@ -1,4 +1,4 @@
-"""docs/agents-anywhere.md and the examples of agents elsewhere work as they stand."""
+"""docs/agents-anywhere.md and the examples of remote agents work unchanged."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ POLICY = f"{HEAD}tools: {{look_up_order: {{tier: auto}}}}\n"
 async def stack(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[ApiStack]:
-    """Serve a gateway, and let this process have its URL and a key."""
+    """Serve a gateway, and give this process its URL and a key."""
     harness = ServiceHarness(store, load_policy(POLICY, "policy.yml"))
     monkeypatch.chdir(tmp_path)
     async with serving(harness) as found:
@@ -128,7 +128,7 @@ async def test_the_shell_script_asks_waits_claims_and_finishes(
     again = await script()
 
     assert (ended, said in shown) == (code, True), shown
-    # Known by its names: nobody is asked again, and nothing runs again.
+    # Recognized by its names: it is neither requested nor run again.
     assert again == (ended, shown)
 
 
@@ -209,7 +209,7 @@ def test_the_compose_file_starts_what_the_docs_name() -> None:
 def test_what_is_under_way_may_end_before_the_services_are_killed() -> None:
     found = yaml.safe_load((DEPLOY / "compose.yml").read_text(encoding="utf-8"))
 
-    # Compose kills after ten seconds where nothing else is said.
+    # Compose kills after ten seconds by default.
     for name in ("gateway", "bot"):
         assert found["services"][name]["stop_grace_period"] == "45s"
     for name in ("keyturn-gateway", "keyturn-bot"):
@@ -244,7 +244,7 @@ def test_the_compose_file_builds_its_image_from_the_dockerfile(tmp_path: Path) -
     lines = (top / build["dockerfile"]).read_text(encoding="utf-8").splitlines()
     steps = [line.split() for line in lines if line and line[0].isupper()]
 
-    # The wheel can be built from exactly what is copied.
+    # The wheel can be built from exactly the copied files.
     copied = [one[1:] for one in steps if one[0] == "COPY" and one[1][0] != "-"]
     for *sources, _ in copied:
         for source in sources:
@@ -283,7 +283,7 @@ async def test_the_container_is_healthy_while_its_process_answers(status: int) -
     async with TestServer(app, host="127.0.0.1") as server:
         port = str(server.make_url("/").port)
         env = os.environ | {"HEALTH_PORT": port}
-        # The check reaches its own process also where a proxy is set.
+        # The check reaches its own process also when a proxy is set.
         env |= {"http_proxy": "http://127.0.0.1:9"}
         checked = await asyncio.create_subprocess_exec(sys.executable, *given, env=env)
         code = await checked.wait()
@@ -320,6 +320,6 @@ def test_the_units_are_units(path: Path, tmp_path: Path) -> None:
         check=False,
         env={**os.environ, "SYSTEMD_LOG_LEVEL": "warning"},
     )
-    # Units beside it may be missing on this machine; nothing may be wrong in this one.
+    # Units that it names may be missing on this machine; this one must have no error.
     complaints = [one for one in shown.stderr.splitlines() if path.name in one]
     assert not complaints

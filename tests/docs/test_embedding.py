@@ -1,4 +1,4 @@
-"""What docs/embedding.md shows works as it stands there."""
+"""The examples of docs/embedding.md work unchanged."""
 
 from __future__ import annotations
 

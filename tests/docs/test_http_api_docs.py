@@ -1,4 +1,4 @@
-"""docs/http-api.md shows settings, requests and answers that hold."""
+"""The settings, requests and answers in docs/http-api.md are correct."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every page of the docs leads where it says, and shows pictures that are there."""
+"""Every link in the docs works, and every picture exists."""
 
 from __future__ import annotations
 

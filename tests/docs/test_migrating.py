@@ -1,4 +1,4 @@
-"""What docs/migrating.md shows works as it stands there, on both sides of the move."""
+"""The examples of docs/migrating.md work unchanged, before and after the move."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class PolicyGateway(FakeGateway):
 
 
 def page(*replies: AIMessage) -> dict[str, Any]:
-    """Run every block of the page in order; return the names it leaves.
+    """Run every block of the page in order; return the resulting names.
 
     The agent of the part "Before" plays its own turn; the later ones play `replies`.
     """

@@ -1,4 +1,4 @@
-"""What docs/questions.md shows works as it stands there."""
+"""The examples of docs/questions.md work unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/receipts.md shows works as it stands there."""
+"""The examples of docs/receipts.md work unchanged."""
 
 from __future__ import annotations
 

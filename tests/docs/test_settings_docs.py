@@ -57,7 +57,8 @@ def test_its_default_is_the_one_that_counts(name: str) -> None:
     literal = re.fullmatch("`([^`]+)`", SETTINGS[name][2])
     outer, _, inner = name.partition(".")
     if literal is None:
-        # Words stand where nothing is set, or for what no settings file can say.
+        # Words stand for settings without a default, or without a place in a settings
+        # file.
         assert not _is_set(DEFAULTS[name]) or name == "retries.first"
         return
     value = yaml.safe_load(literal[1])

@@ -1,4 +1,4 @@
-"""What docs/triage.md shows works as it stands there."""
+"""The examples of docs/triage.md work unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings and the route of docs/webhooks.md work as they stand."""
+"""The settings and the route of docs/webhooks.md work unchanged."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class Client:
         await self._recorded(lambda: work, lambda _: None, key, "withdraw")
 
     async def claim(self, key: str, item: str) -> tuple[str, int] | None:
-        """Try to start the call; return the person who did, and the fence."""
+        """Try to start the call; return its decider and the fence."""
         self._starts += 1
         owner = f"{self.name}.{self._starts}"
         request = ClaimRequest(

@@ -79,7 +79,7 @@ def test_a_question_is_no_call_and_its_run_asked_somebody() -> None:
         (event(N.ITEM_WITHDRAWN), Outcome.WITHDRAWN),
         (event(N.CALL_DENIED), Outcome.DENIED),
         (event(N.CALL_RETURNED), Outcome.RETURNED),
-        # A claim that was given back: nobody decided anything.
+        # A released claim: there was no decision.
         (event(N.ITEM_AUTHORIZED), None),
         (event(N.ITEM_AUTHORIZED, actor=BY_GATEWAY), None),
         # One of two votes, and an edit that others have to approve.
@@ -109,8 +109,8 @@ def test_the_rates_are_of_calls_runs_and_decisions() -> None:
     )
 
     total = metrics.total
-    # Six ran alone, of which one failed; what the agent got back was evaluated by
-    # nobody.
+    # Six ran automatically, of which one failed; calls returned to the agent were not
+    # evaluated.
     assert total.autonomous == Share(5, 10)
     assert total.corrected == Share(2, 3)
     assert metrics.tools["look_up"].autonomous == Share(5, 6)
@@ -136,10 +136,10 @@ def test_a_run_that_asked_nobody_is_told_from_one_that_did() -> None:
         inside,
         event(N.RUN_FINISHED, thread="t3"),
         event(N.RUN_STARTED, thread="t4"),
-        # A notification asks nobody.
+        # A notification requests nothing.
         event(N.APPROVAL_OPENED, thread="t4", approval="ap_1", tier="notify"),
         event(N.RUN_FINISHED, thread="t4"),
-        # Began before the period, so nobody knows whether it asked.
+        # Began before the period, so it is unknown whether it had a request.
         event(N.RUN_FINISHED, thread="t5"),
     )
 
@@ -173,7 +173,7 @@ def test_a_call_that_was_let_run_and_did_not_is_asked_for_again_and_counts_once(
 
     assert total.autonomous == Share(0, 1)
     assert total.unused_auto == 1
-    # What people approved and nobody used is their decision all the same.
+    # An approved and unused call is people's decision all the same.
     assert folded(decided(), lapsed.with_(tier="approve")).total.evaluated == 1
 
 

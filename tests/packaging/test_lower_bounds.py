@@ -1,4 +1,4 @@
-"""What is needed of others leaves out releases by which a promise of ours fails."""
+"""The bounds of dependencies exclude releases that break one of our promises."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def _needed() -> dict[str, Requirement]:
         ("slack-bolt", "1.28.0"),
         # A part of an issuer's name, also "", is taken for the issuer (CVE-2024-53861).
         ("pyjwt", "2.10.0"),
-        # A header that demands what is not known (`crit`, RFC 7515 4.1.11) is taken.
+        # A header that demands an unknown extension (`crit`, RFC 7515 4.1.11) is
+        # accepted.
         ("pyjwt", "2.11.0"),
         # A wheel with OpenSSL before the mend of CVE-2024-12797.
         ("cryptography", "44.0.0"),

@@ -1,4 +1,4 @@
-"""Make says which Python it needs, before it installs anything with another one."""
+"""Make names the Python that it needs, before it installs anything with another one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 OLD = "#!/bin/sh\nexit 1\n"
-# Whether it is older than 3.15 is what `$IS_OLDER` says.
+# `$IS_OLDER` decides whether it is older than 3.15.
 WITHOUT_WHEELS = """#!/bin/sh
 case "$*" in
   *venv*) mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
@@ -33,7 +33,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 def program(path: Path, text: str) -> Path:
-    """Write a program that stands for a Python."""
+    """Write a program that replaces Python."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     path.chmod(0o755)

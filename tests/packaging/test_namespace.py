@@ -20,7 +20,7 @@ LINKS = ("agent", "bot", "cli", "gateway", "sandbox")
 
 
 def loaded_by(statement: str) -> set[str]:
-    """Return the modules that a new process holds after one statement."""
+    """Return the loaded modules of a new process after one statement."""
     code = f"import json, sys; {statement}; print(json.dumps(sorted(sys.modules)))"
     shown = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -47,7 +47,7 @@ def run(
 def installed(what: str, place: Path, *others: str) -> Path:
     """Install into a new environment; return the folder of its programs.
 
-    By uv: it keeps what it downloaded, and there are five environments to fill.
+    By uv: it caches its downloads, and there are five environments to fill.
     """
     run([UV, "venv", "--quiet", "--python", sys.executable, place], ROOT)
     python = place / "bin/python"
@@ -56,7 +56,7 @@ def installed(what: str, place: Path, *others: str) -> Path:
 
 
 def names_in(wheel: Path) -> list[str]:
-    """Return the names of the files that a wheel holds."""
+    """Return the names of the files in a wheel."""
     with zipfile.ZipFile(wheel) as archive:
         return archive.namelist()
 
@@ -81,7 +81,7 @@ def wheel(built: Path) -> Path:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A folder of somebody who uses Keyturn."""
+    """The folder of a user of Keyturn."""
     (tmp_path / "policy.yml").write_text(POLICY, encoding="utf-8")
     (tmp_path / "keyturn.yml").write_text(SETTINGS, encoding="utf-8")
     return tmp_path

@@ -1,4 +1,4 @@
-"""What does not fit a schema is said in words for the person who typed it."""
+"""Errors about a schema are written for the person who typed the value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pattern that we cannot match is left out of a check, and nothing else is."""
+"""Only a pattern that we cannot match is omitted from a check."""
 
 from __future__ import annotations
 

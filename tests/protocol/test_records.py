@@ -11,7 +11,7 @@ from tests.approvals.builders import an_approval, an_item
 
 
 def test_a_copy_is_that_of_pydantic_in_all_that_it_holds() -> None:
-    """Fields that were set, what is dumped, and what is equal to what."""
+    """Set fields, dumps, and equality."""
     before = an_approval(an_item())
     item = before.items[0]
     changes = {"rev": 7, "items": (item.with_(owner="worker"),)}
@@ -59,7 +59,7 @@ def test_a_copied_record_is_parsed_again_where_it_comes_back() -> None:
 
 
 def test_only_with_makes_records_without_parsing_them() -> None:
-    """No other record has a short cut of its own."""
+    """No other record has a special copy method."""
     kinds: list[type[Record]] = [*Record.__subclasses__()]
     for kind in kinds:
         kinds += kind.__subclasses__()

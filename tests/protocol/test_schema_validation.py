@@ -1,4 +1,4 @@
-"""Arguments are checked in bounded time, and what is not checked is not let through."""
+"""Arguments are checked in bounded time, and unchecked ones are refused."""
 
 from __future__ import annotations
 

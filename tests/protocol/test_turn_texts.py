@@ -1,4 +1,4 @@
-"""Each text of a turn is checked, wherever it stands."""
+"""Each text of a turn is checked, in any field."""
 
 from __future__ import annotations
 

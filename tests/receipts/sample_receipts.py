@@ -33,7 +33,7 @@ SALT = "5a" * 16
 
 
 def receipt(**changes: Any) -> Receipt:
-    """Return a receipt that holds for fifteen minutes from now on."""
+    """Return a receipt that is valid for fifteen minutes."""
     fields: dict[str, Any] = {
         "decision": Grant.APPROVE,
         "jti": "0123456789abcdef" * 2,

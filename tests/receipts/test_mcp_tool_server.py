@@ -1,4 +1,4 @@
-"""The example of a tool server refuses what has no receipt, and runs what has one."""
+"""The example of a tool server refuses calls without a receipt, and runs the others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ APPROVED = POLICY.replace(
 
 
 class Client:
-    """Speaks to the server as an agent does, and says whatever it likes."""
+    """Sends requests to the server as an agent does, with any content."""
 
     def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
         self._process, self._folder, self._count = process, folder, 0
@@ -51,13 +51,13 @@ class Client:
         return found
 
     def call(self, args: Any = ARGS, **params: Any) -> tuple[bool, str]:
-        """Call the tool; return whether it ran, and what it says."""
+        """Call the tool; return whether it ran, and its output."""
         given = {"name": "process_refund", "arguments": args, **params}
         result = self.ask("tools/call", **given)["result"]
         return not result["isError"], result["content"][0]["text"]
 
     def ran(self) -> list[dict[str, Any]]:
-        """Return what was really refunded."""
+        """Return the executed refunds."""
         path = self._folder / "refunds.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
         return [json.loads(line) for line in lines]
@@ -140,7 +140,7 @@ async def test_without_a_receipt_nothing_runs_whatever_the_agent_says(
 
     assert ran == [False] * len(tries)
     assert client.ran() == []
-    # And the receipt is still good for its own call.
+    # And the receipt is still valid for its call.
     assert client.call(_meta=told)[0]
 
 

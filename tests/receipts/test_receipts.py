@@ -1,4 +1,4 @@
-"""A receipt lets exactly one call run, once, and nothing else."""
+"""A receipt allows exactly one call, once, and nothing else."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OTHER = SigningKey.from_seed("keyturn/gateway", bytes(32))
 
 @dataclass
 class Ledger:
-    """Remembers in memory what was used."""
+    """Remembers used receipts in memory."""
 
     used: set[str] = field(default_factory=set[str])
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Sample:
-    """What was seen at one moment.
+    """The observations at one moment.
 
     Attributes:
-        at_s: for how long there was load.
-        found: how much there was, by name; what is missing is zero.
-        left_s: the longest that a key has left to live, by the names of `found`, or
-            how long memory takes to fill its caches; what is missing takes no time.
+        at_s: time since the start of the load.
+        found: sizes, by name; a missing one is zero.
+        left_s: the longest remaining lifetime of a key, by the names of `found`, or the
+            time in which memory fills its caches; a missing one takes no time.
     """
 
     at_s: float
@@ -27,10 +27,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the samples say: a line for each name that grew or cannot be judged.
+    """The findings: a line for each name that grew or cannot be judged.
 
     Attributes:
-        per_hour: how much more of each name that can be judged comes in an hour.
+        per_hour: growth of each judged name in an hour.
     """
 
     grown: list[str]
@@ -68,13 +68,13 @@ def kind_of(key: str) -> str:
 
 
 def judge(samples: Sequence[Sample]) -> Judgement:
-    """Say which names end above the band of the first quarter, or rise all the time.
+    """Return names that end above the band of the first quarter, or rise all the time.
 
-    The band is what the first quarter of the samples reached, and `TOLERANCE` above it.
-    The median of the last quarter is compared: one peak is no growth. What grows too
-    slowly to leave the band has a slope, with its interval (`_slope`).
-    Keys with a lifetime become more until the first of them end, under a load that is
-    always the same. So only samples from after the longest lifetime count.
+    The band is the maximum of the first quarter of the samples, plus `TOLERANCE`. The
+    median of the last quarter is compared: one peak is no growth. Growth that is too
+    slow to leave the band has a slope, with its interval (`_slope`). Keys with a
+    lifetime become more until the first of them end, under a constant load. So only
+    samples from after the longest lifetime count.
     """
     judgement = Judgement([], [])
     for name in sorted({name for one in samples for name in one.found}):
@@ -108,7 +108,7 @@ def _jump(values: Sequence[float]) -> str:
 
 
 def _rise(values: Sequence[float], least: float, slope: float) -> str:
-    """Say by how much values rose for certain, where that is more than allowed."""
+    """Return the certain growth of values, if it is more than allowed."""
     middle = statistics.median(values)
     if least <= max(middle * RISE, FEW):
         return ""

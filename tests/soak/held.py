@@ -1,4 +1,4 @@
-"""Count what a store holds, by kind of key, and what a process holds."""
+"""Count the data in a store, by kind of key, and the resources of a process."""
 
 from __future__ import annotations
 

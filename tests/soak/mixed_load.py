@@ -1,30 +1,30 @@
 """Load a whole system in every way for a while, and fail when something grows.
 
 ``python -m tests.soak.mixed_load --minutes 60`` starts two gateways and two bots as
-processes, on a store and a Postgres of their own, beside the sandbox. People ask,
-click, edit and reject; a part of the calls is left to expire; tools are frozen and
-unfrozen; one gateway and one bot are stopped or killed and started again, and the other
-two run on from the first minute to the last, so that their memory can be judged.
+processes, on a separate store and Postgres, next to the sandbox. People ask, click,
+edit and reject; a part of the calls expires; tools are frozen and unfrozen; one gateway
+and one bot are stopped or killed and restarted, and the other two run on from the first
+minute to the last, so that their memory can be judged.
 
-Every thirty seconds it notes, of the store: its memory, its connections, and of each
-kind of key how many there are, what they hold (members, fields, entries; the readers of
-a stream, and what those have not acknowledged) and how much memory they take; of each
-process that runs on: its memory and its open files.
-It ends with 1 when one of them leaves the band of the first quarter or rises for
-certain (`growth.judge`), and with 2 when none does but the run was too short for some:
-a kind of key is judged by the samples from after its lifetime, the memory of processes
-by those from after the first quarter of the run, in which their caches fill. A quarter
-of an hour is enough for all keys but the outbox, which is still filling then.
+Every thirty seconds it records, of the store: its memory, its connections, and for each
+kind of key the number of keys, their contents (members, fields, entries; the readers of
+a stream, and their unacknowledged entries) and their memory; of each process that runs
+on: its memory and its open files. It ends with 1 when one of them leaves the band of
+the first quarter or certainly rises (`growth.judge`), and with 2 when none does but the
+run was too short for some: a kind of key is judged by the samples from after its
+lifetime, the memory of processes by those from after the first quarter of the run, in
+which their caches fill. A quarter of an hour is enough for all keys but the outbox,
+which is still filling then.
 
-What has ended is kept for a month, in which everything would grow. No setting shortens
-that, so this does, from outside: what has a lifetime of ten minutes or more gets one of
-a minute, and messages that are to be redacted are looked at a minute after that. The
-audit log keeps a minute, by the setting of its own.
+Ended records are kept for a month, in which everything would grow. No setting shortens
+that, so this does, from outside: keys with a lifetime of ten minutes or more get one of
+a minute, and messages due for redaction are checked a minute after that. The audit log
+is kept for a minute, by its setting.
 
-What no hour shows: that a lifetime of 30 days really ends after 30 days (tests compare
-each key's lifetime with what needs it, `tests.lifetimes`); what members of a key that
-lives on are dropped only after days, such as processes and readers that are away; and
-the database of checkpoints, from which nothing is dropped.
+An hour does not show: that a lifetime of 30 days really ends after 30 days (tests
+compare each key's lifetime with its need, `tests.lifetimes`); members of permanent keys
+that are dropped only after days, such as absent processes and readers; and the database
+of checkpoints, which is never pruned.
 """
 
 from __future__ import annotations
@@ -116,10 +116,10 @@ class Plan:
 
 @dataclass
 class Load:
-    """Everything that happens to the system, each in a loop of its own.
+    """All activities in the system, each in a separate loop.
 
     Attributes:
-        done: how often each thing was done.
+        done: count of each activity.
     """
 
     everything: stack.Stack
@@ -134,7 +134,7 @@ class Load:
         self.done["messages"] += 1
 
     async def click(self) -> None:
-        """Approve or reject what waits, but for a part that is left to expire."""
+        """Approve or reject pending calls, except for a part that expires."""
         for card in await self.people.cards():
             if zlib.crc32(str(card["ts"]).encode()) % 100 < _LEFT_PERCENT:
                 continue
@@ -168,7 +168,7 @@ class Load:
         self.done[f"{how.name} of a {name.partition('-')[0]}"] += 1
 
     async def age(self) -> None:
-        """Let what is kept for long end soon."""
+        """Shorten long lifetimes."""
         conn = self.everything.store.conn
         names = await lifetimes(conn)
         old: list[list[Argument]] = [
@@ -182,7 +182,7 @@ class Load:
             await self._let_look(name)
 
     async def _let_look(self, due: str) -> None:
-        """Let messages be looked at soon, when nothing is left of their approvals."""
+        """Make messages due soon, when their approvals are gone."""
         conn = self.everything.store.conn
         at_ms = await conn.now_ms(due) + 2 * self.kept_s * 1000
         found = await conn.command("ZRANGEBYSCORE", due, f"({at_ms}", "+inf")
@@ -211,7 +211,7 @@ class Load:
 
 
 async def run(plan: Plan, folder: Path) -> tuple[list[Sample], Counter[str]]:
-    """Load a system in a folder; return the samples and what was done."""
+    """Load a system in a folder; return the samples and the counts."""
     dice = random.Random(plan.seed)  # noqa: S311 - no secret
     samples: list[Sample] = []
     kept = timedelta(seconds=plan.kept_s)
@@ -232,7 +232,7 @@ async def run(plan: Plan, folder: Path) -> tuple[list[Sample], Counter[str]]:
             )
         ]
         try:
-            # What is kept has to have ended once before anything can be steady.
+            # Stored data has to expire once before anything can be steady.
             began = time.monotonic()
             await asyncio.sleep(2 * plan.kept_s)
             ends = time.monotonic() + plan.seconds
@@ -251,7 +251,7 @@ async def run(plan: Plan, folder: Path) -> tuple[list[Sample], Counter[str]]:
 
 
 async def sample(everything: stack.Stack, at_s: float, plan: Plan) -> Sample:
-    """Return what store and processes hold, by names that say what it is."""
+    """Return the contents of store and processes, by descriptive names."""
     conn = everything.store.conn
     info = await server_info(conn)
     found = Counter(

@@ -1,4 +1,4 @@
-"""What grows under load is told by its name, and waves of load are not."""
+"""Growth under load is reported by name, and waves of load are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mixed load does what it says, and samples memory and keys meanwhile."""
+"""The mixed load performs its activities, and samples memory and keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever triage does, asking it ends in time and never in an error."""
+"""For any triage, asking it ends in time and never in an error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Odd(BaseException):
 
 
 class Played:
-    """Triage that does what it is told to."""
+    """Triage with a configured answer."""
 
     def __init__(self, given: Any = None) -> None:
         self.given = given

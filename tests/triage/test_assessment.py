@@ -1,4 +1,4 @@
-"""An assessment of any shape can raise a tier as far as it may, and do nothing else."""
+"""An assessment of any shape can raise a tier within its limit, and nothing else."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Trap(Mapping[str, object]):
 
 
 class Form(BaseModel):
-    """A model of somebody else's, with the names of an assessment."""
+    """A foreign model, with the names of an assessment."""
 
     raise_to: str = "escalate"
     score: int = 70

@@ -204,7 +204,7 @@ async def test_triage_answers_with_assessment() -> None:
 
 
 class Structured(Writer):
-    """A model that fills a form in a way of its own."""
+    """A model that fills a form in a different way."""
 
     def with_structured_output(
         self, schema: Any, *, include_raw: bool = False, **kwargs: Any

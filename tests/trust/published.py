@@ -1,4 +1,4 @@
-"""Read the published test vectors; `vectors/README.md` says where they come from."""
+"""Read the published test vectors; `vectors/README.md` names their sources."""
 
 from __future__ import annotations
 

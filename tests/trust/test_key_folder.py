@@ -55,7 +55,7 @@ def test_an_older_key_verifies_until_it_is_retired(keys: KeyFolder) -> None:
 
     assert states(keys) == [KeyState.SIGNS, KeyState.RETIRED]
     assert keys.verifying() == (new,)
-    # Its public key stays, for what it has signed in the audit log.
+    # Its public key stays, for its signatures in the audit log.
     assert keys.listed()[1].public == old
 
 
@@ -151,9 +151,9 @@ def test_keys_that_others_could_put_there_are_not_believed(
 def test_keys_on_a_file_system_that_nobody_can_write_to_are_believed(
     keys: KeyFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a mounted Kubernetes Secret, whose folder says that everybody may write.
+    """As a mounted Kubernetes Secret, in a folder that is writable for all.
 
-    To mount one takes root, so that only what the system says of it is exchanged.
+    To mount one takes root, so only the system's answer about it is replaced.
     """
     keys.create(NOW)
     (tmp_path / "keys" / "gateway").chmod(0o1777)

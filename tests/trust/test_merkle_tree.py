@@ -1,4 +1,4 @@
-"""A log's tree proves what it has."""
+"""A log's tree proves its entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program that receives webhooks over TLS, with a certificate of its own."""
+"""A program that receives webhooks over TLS, with a separate certificate."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def ok(_: web.Request) -> web.StreamResponse:
 
 @dataclass
 class Receiver:
-    """A receiving server, what it got, and what it answers."""
+    """A receiving server, its requests, and its answers."""
 
     port: int = 0
     certificates: Path = Path()
@@ -68,9 +68,9 @@ class Receiver:
 
 
 def make_certificate(folder: Path, days: float = 0) -> tuple[Path, Path]:
-    """Write a certificate that is its own authority, and its key.
+    """Write a self-signed certificate, and its key.
 
-    It is valid now; or so many days later, or before, by less than two.
+    It is valid now, or this many days later or earlier, by less than two.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "keyturn tests")])

@@ -157,7 +157,7 @@ async def test_a_name_that_is_bound_to_another_address_later_is_refused(
 
     assert [one.status for one in answers] == [204, 0, 0]
     assert "169.254.169.254" in answers[1].error
-    # Asked once for each connection: what was checked is what is connected to.
+    # Resolved once for each connection: the checked address is the connected one.
     assert names.asked == [HOST] * 3
     assert len(receiver.requests) == 1
 

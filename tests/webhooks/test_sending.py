@@ -1,4 +1,4 @@
-"""A program is told of each decision at least once, under one id, whatever happens."""
+"""A program gets each decision at least once, under one id, after any failure."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def settings_for(
     webhooks = {
         "targets": targets or {"app": {"url": receiver.url(), "agents": ["support"]}},
         "private_hosts": [HOST, "localhost"],
-        # On a busy machine, too, what is sent is answered in time, and once.
+        # On a busy machine, too, messages are answered in time, and once.
         "timeout_s": 60,
         **more,
     }
@@ -72,7 +72,7 @@ async def here(_: str, __: int) -> list[str]:
 
 @dataclass
 class Told:
-    """What is known of the target ``app``."""
+    """The stored facts about the target ``app``."""
 
     store: Store
 
@@ -147,7 +147,7 @@ async def test_a_decision_is_told_without_what_was_decided(
     }
     assert body.keys() == {"type", "timestamp", "data"}
     assert received.headers["content-type"] == "application/json"
-    # Ids and signatures hold any digits, and a signature any letters.
+    # Ids and signatures contain any digits, and a signature any letters.
     del received.headers["webhook-signature"]
     told = str(received)
     words = (str(CANARY), "process_refund", "Ana", "U0ANA", "authorized")
@@ -261,7 +261,7 @@ async def test_a_message_is_sent_again_under_the_same_id(
 async def test_a_receiver_that_is_away_gets_its_message_later(
     store: Store, receiver: Receiver
 ) -> None:
-    # Nobody listens there, on Linux; elsewhere there is no such address.
+    # On Linux the port has no listener; elsewhere there is no such address.
     at = ["127.0.0.2"]
 
     async def where(_: str, __: int) -> list[str]:

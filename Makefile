@@ -22,20 +22,20 @@ export PYTHONDONTWRITEBYTECODE =
 timed = @began=$$(date +%s); $(1); ended=$$?; \
 	echo "make $@ took $$(($$(date +%s) - began)) s"; exit $$ended
 
-.PHONY: help install demo demo-apart test test-fast test-store coverage check format lock dist \
-	bench chaos fuzz mutants screenshots clean
+.PHONY: help install demo demo-apart test test-fast test-deep test-store coverage check format lock dist \
+	bench chaos mutants screenshots clean
 
 help:
 	@echo "make demo         start everything locally and print a link to the page (PORT=)"
 	@echo "make demo-apart   gateway, bot and agent in three processes; play two approvals"
 	@echo "make test-fast    run all but the slow tests"
-	@echo "make test         run every test"
+	@echo "make test         run every test, in its short form"
+	@echo "make test-deep    run every test in its full form: all cases, rounds and kills"
 	@echo "make check        format, lint, types, import contracts, sizes, spelling, workflows"
 	@echo "make coverage     see that tests take every branch of the core"
 	@echo "make bench        measure every figure beside its target, into bench/results.md"
 	@echo "make chaos        kill, pause and cut off processes for ten minutes (MINUTES=, SEED=)"
-	@echo "make fuzz         send each operation of the API many requests (EACH=190)"
-	@echo "make mutants      break the core in every listed way; a test must notice each"
+	@echo "make mutants      change the core in thousands of ways and list what no test notices"
 	@echo "make screenshots  take the pictures of docs/img again"
 	@echo "make format       format the code"
 	@echo "make lock         fix the newest allowed versions in requirements/"
@@ -91,6 +91,9 @@ test: $(VENV)/.dev
 test-fast: $(VENV)/.dev
 	$(call timed,$(BIN)/python -m pytest $(PARALLEL) --fast $(TESTS))
 
+test-deep: $(VENV)/.dev
+	$(call timed,$(BIN)/python -m pytest $(PARALLEL) --deep $(TESTS))
+
 # What speaks to the store, on the server that KEYTURN_TEST_REDIS names. It is emptied.
 test-store: $(VENV)/.dev
 	$(call timed,$(BIN)/python -m pytest tests/store tests/service tests/races)
@@ -125,6 +128,7 @@ lock: $(VENV)/.dev
 	@$(COMPILE) --extra dev -o requirements/dev.txt pyproject.toml requirements/build.in
 	@$(COMPILE) --extra all -o requirements/run.txt -c requirements/dev.txt \
 		pyproject.toml requirements/build.in
+	@$(COMPILE) -o requirements/mutants.txt -c requirements/dev.txt requirements/mutants.in
 	@$(COMPILE) --python-version 3.11 -o requirements/release.txt -c requirements/dev.txt \
 		requirements/build.in requirements/release.in
 
@@ -142,16 +146,15 @@ bench: $(VENV)/.dev
 chaos: $(VENV)/.dev
 	@$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
-# 190 for each of 27 operations: more than 5,000.
-fuzz: $(VENV)/.dev
-	$(call timed,FUZZ_EACH=$(or $(EACH),190) $(BIN)/python -m pytest \
-		tests/api/test_fuzz.py tests/api/test_raw_sockets.py)
-
 screenshots: $(VENV)/.dev
-	@$(BIN)/python -m pytest -q tests/browser/test_screenshots.py --screenshots docs/img
+	@$(BIN)/python -m pytest -q tests/browser/test_screenshots.py --deep \
+		--screenshots docs/img
 
-mutants: $(VENV)/.dev
-	@$(BIN)/python -m tests.mutants
+# MUTANTS= names some, such as "keyturn.gateway.approvals.quorum*".
+mutants: $(VENV)/.dev requirements/mutants.txt
+	@$(PIP) --require-hashes --requirement requirements/mutants.txt
+	@rm -rf mutants
+	$(call timed,$(BIN)/mutmut run "$(MUTANTS)" && $(BIN)/mutmut results)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) mutants .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,9 +1,10 @@
-"""How many tests run: everything, the fast level, or one share of a sharded run.
+"""The three levels of the suite, and one share of a sharded run.
 
-``--fast`` omits the folders and marks below and shortens the property tests. The
-omitted tests need other processes, a browser, a moved clock, or minutes. ``--shard
-2/4`` keeps the second quarter of the test files. A file's name decides, so the shards
-have each test once without a maintained list.
+Without an option each test runs, in its short form. ``--deep`` runs the full form: all
+cases, rounds, stages and transports. ``--fast`` leaves out the folders and marks below,
+which need other processes, a browser, a moved clock, or minutes. A test asks `size`,
+`sample` or `examples` for its numbers, so the levels share the code of the tests.
+``--shard 2/4`` keeps the second quarter of the test files, by a hash of their names.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from zlib import crc32
 
 import pytest
@@ -58,13 +59,24 @@ SLOW_MARKS = frozenset({"browser", "slow"})
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - folders in it are made by tempfile
 ROOM_BYTES = 4 * 1024**3
 FAST_EXAMPLES = 10
-"""How many examples a property gets in the fast level."""
+"""Examples of each property in the fast level."""
+
+SHORT_SHARE = 4
+"""Without an option, a property gets a quarter of the examples of its full form."""
+
+DEEP_TIMEOUT_S = 3600
+
+DEEP_MARK = "deep"
+"""Marks a test that only a deep run plays."""
+
+Case = TypeVar("Case")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options that choose the tests."""
     group = parser.getgroup("keyturn", "which tests run")
-    group.addoption("--fast", action="store_true", help="Leave out what is slow.")
+    group.addoption("--fast", action="store_true", help="Leave out slow tests.")
+    group.addoption("--deep", action="store_true", help="Run tests in their full form.")
     group.addoption("--shard", metavar="K/N", help="Run one share of the test files.")
 
 
@@ -82,7 +94,7 @@ def in_shard(path: Path, shard: str) -> bool:
     """Return whether a shard such as ``2/4`` has a test file."""
     number, count = (int(part) for part in shard.split("/"))
     if not 1 <= number <= count:
-        raise pytest.UsageError(f"--shard {shard}: write 1/4, 2/4, 3/4 or 4/4.")
+        raise pytest.UsageError(f"--shard {shard}: write K/N, such as 2/4.")
     name = path.relative_to(ROOT).as_posix()
     return crc32(name.encode()) % count == number - 1
 
@@ -113,15 +125,38 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TMPDIR"] = tempfile.tempdir = folder
     # The time of an example depends on the machine and not on the code; performance is
     # measured in bench/.
-    settings.register_profile("everything", deadline=None)
+    settings.register_profile("deep", deadline=None)
+    settings.register_profile("short", deadline=None, max_examples=100 // SHORT_SHARE)
     settings.register_profile("fast", deadline=None, max_examples=FAST_EXAMPLES)
-    settings.load_profile("fast" if config.getoption("--fast") else "everything")
+    level = next(
+        (it for it in ("deep", "fast") if config.getoption(f"--{it}")), "short"
+    )
+    settings.load_profile(level)
+
+
+def is_deep() -> bool:
+    """Return True if the tests run in their full form."""
+    return settings.get_current_profile_name() == "deep"
+
+
+def size(*, deep: int, short: int) -> int:
+    """Return how often, how long or how large a test plays in this run."""
+    return deep if is_deep() else short
+
+
+def sample(cases: Iterable[Case], count: int) -> list[Case]:
+    """Return all cases in a deep run, else `count` of them, evenly spread."""
+    every = list(cases)
+    if is_deep() or len(every) <= count:
+        return every
+    return [every[place * len(every) // count] for place in range(count)]
 
 
 def examples(count: int) -> int:
-    """Return how many examples a property gets that takes `count` of them."""
-    is_fast = settings.get_current_profile_name() == "fast"
-    return FAST_EXAMPLES if is_fast else count
+    """Return how many examples a property gets that takes `count` in a deep run."""
+    if settings.get_current_profile_name() == "fast":
+        return FAST_EXAMPLES
+    return size(deep=count, short=max(FAST_EXAMPLES, count // SHORT_SHARE))
 
 
 @pytest.hookimpl(trylast=True)
@@ -132,6 +167,13 @@ def pytest_collection_modifyitems(
 
     If a slow test were the last one, the other processes would wait for it.
     """
+    if config.getoption("--deep"):
+        for item in items:
+            item.add_marker(pytest.mark.timeout(DEEP_TIMEOUT_S), append=False)
+    else:
+        deep = [item for item in items if item.get_closest_marker(DEEP_MARK)]
+        config.hook.pytest_deselected(items=deep)
+        items[:] = [item for item in items if item not in {*deep}]
     slow = {item for item in items if is_slow(item)}
     quick = [item for item in items if item not in slow]
     if not config.getoption("--fast"):

@@ -2,9 +2,9 @@
 
 A test that submits as an agent through the shared stacks (`ServiceHarness`, the bot's
 `Stack`) runs once in the process of the gateway, and once again, as ``[http]``, with a
-client that has only an API key; the fast level omits the second run. A folder takes
-part by a ``conftest.py`` that imports the fixture `transport`. `IN_PROCESS_ONLY` names
-the exceptions, with reasons.
+client that has only an API key. The short form runs one test of each file again, and
+the fast level none. A folder takes part by a ``conftest.py`` that imports the fixture
+`transport`. `IN_PROCESS_ONLY` names the exceptions, with reasons.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from keyturn.gateway.store.store import Store
 from tests.api.api_stack import serving
 from tests.bot.bot_stack import Stack
 from tests.in_process_only import IN_PROCESS_ONLY, RACES_IN_ONE_PROCESS
+from tests.levels import is_deep
 from tests.races.asking_processes import Place
 from tests.service.harness import ServiceHarness
 from tests.service.tenant_side import TenantSide
@@ -44,6 +45,9 @@ ROOT = Path(__file__).parents[1]
 _PORT = frozenset(name for name, it in vars(Gateway).items() if iscoroutinefunction(it))
 _HAS_AGENTS = re.compile(r"\b(ServiceHarness|harness|Stack|TenantSide|Transport)\b")
 _ASKS = re.compile(r"\.agents\b")
+_OVER_HTTP: dict[Path, str] = {}
+"""By file, the test that runs over HTTP also in the short form."""
+
 _ASK_OTHERWISE = frozenset({"test_auto_runs.py", "test_stricter_policy.py"})
 
 
@@ -189,6 +193,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if is_fast or not asks(path) or name in IN_PROCESS_ONLY:
         return
     if not _may_ask(metafunc.function):
+        return
+    if not is_deep() and _OVER_HTTP.setdefault(path, name) != name:
         return
     params = [
         pytest.param(Transport.IN_PROCESS, id=pytest.HIDDEN_PARAM),

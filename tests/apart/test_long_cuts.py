@@ -27,6 +27,7 @@ from tests.apart.between import Act, Fate
 from tests.apart.house import LONG_S, POLICY, House, open_house
 from tests.apart.test_kills import executed, said, states
 from tests.conftest import eventually
+from tests.levels import sample
 
 pytestmark = pytest.mark.slow
 
@@ -109,7 +110,7 @@ async def lose_events(house: House) -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("whose", CUTS)
+@pytest.mark.parametrize("whose", sample(CUTS, 1))
 async def test_a_bot_that_was_cut_off_for_long_shows_everything_as_it_is_now(
     house: House, whose: str
 ) -> None:
@@ -205,7 +206,9 @@ async def is_later(house: House, *, by_ms: int) -> None:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("stage", ["submit answered", "answers sent", "running"])
+@pytest.mark.parametrize(
+    "stage", sample(["running", "submit answered", "answers sent"], 1)
+)
 async def test_an_agent_that_was_cut_off_past_its_lease_runs_its_call_once(
     house: House, stage: str
 ) -> None:

@@ -14,6 +14,7 @@ from keyturn.gateway.protocol.records import ItemState
 from tests.apart.between import EFFECT
 from tests.apart.house import LONG_S, OVER, House, Member, open_house
 from tests.conftest import eventually
+from tests.levels import size
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.slow
 # for after the last restart.
 THREADS = [f"t{number}" for number in range(10)]
 TIMES = 4
-NAMES, ORDERS = ("gateway", "bot", "agent"), 2
+NAMES, ORDERS = ("gateway", "bot", "agent"), size(deep=6, short=1)
 
 
 @pytest.fixture

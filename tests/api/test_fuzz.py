@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from importlib import import_module
 from typing import Any, cast
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 from keyturn.gateway.api.openapi import document
 from tests.api.api_stack import ApiStack
 from tests.api.issuer import Issuer
+from tests.levels import examples, size
 
 # Its types are partly unknown.
 schemathesis: Any = import_module("schemathesis")
@@ -24,8 +24,8 @@ not_a_server_error: Any = import_module("schemathesis.checks").not_a_server_erro
 EVERY: Any = list(HealthCheck)
 DOCUMENT: dict[str, Any] = json.loads(document())
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
-EACH = int(os.environ.get("FUZZ_EACH", "25"))
-"""How many requests each operation gets; `make fuzz` sends more."""
+EACH = size(deep=190, short=15)
+"""Requests to each operation."""
 
 
 @SCHEMA.parametrize()  # type: ignore[untyped-decorator] # its module is Any, above
@@ -94,7 +94,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=EVERY)
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=EVERY)
 @given(path=st.sampled_from(PATHS), body=JSON)
 def test_any_json_is_answered(apart: ApiStack, path: str, body: object) -> None:
     headers = {"Authorization": f"Bearer {apart.key(agents=['*'])}"}

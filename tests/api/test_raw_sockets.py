@@ -19,6 +19,7 @@ from keyturn.gateway.guarded_server import Limits
 from keyturn.gateway.protocol.http_api import MAX_BODY_BYTES, OPERATIONS
 from keyturn.gateway.store.store import Store
 from tests.api.api_stack import ApiStack, serving
+from tests.levels import examples
 from tests.service.harness import ServiceHarness
 
 ANSWERED_S = 60.0
@@ -310,7 +311,7 @@ PATHS = [b"/v1/note", b"/v1/submit", b"/v1/events", b"/healthz", b"/", b"/%00", 
 
 
 @settings(
-    max_examples=300,
+    max_examples=examples(300),
     deadline=None,
     suppress_health_check=EVERY,
 )

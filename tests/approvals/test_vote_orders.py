@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 
 import pytest
@@ -25,7 +24,7 @@ from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Requirement, Role
 from keyturn.gateway.protocol.records import Tier
 from tests.approvals.builders import DAN, NOW_MS, an_approval, an_item, click_on
-from tests.levels import examples
+from tests.levels import examples, size
 
 SUPPORT = Role(name="support", usergroups=("S0SUPPORT",))
 SENIOR = Role(name="senior", usergroups=("S0SENIOR",))
@@ -72,8 +71,7 @@ STEPS = st.sampled_from(
         for is_late_copy in (*[False] * 9, True)
     ]
 )
-ORDERS = int(os.environ.get("KEYTURN_VOTE_ORDERS", "2000"))
-"""GitHub plays 10,000 once a week."""
+ORDERS = size(deep=10_000, short=1000)
 
 SHARES = 5
 """Processes share the orders: the test takes its time in several parts."""

@@ -193,6 +193,7 @@ def test_an_unknown_figure_is_refused_with_the_names_there_are(
 
 
 @smoke
+@pytest.mark.deep
 async def test_a_system_at_rest_and_imports_are_measured() -> None:
     processor, memory = (await idle.measure(is_quick=True)).measured
     assert processor.at(0.5) >= 0

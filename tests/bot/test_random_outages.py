@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import random
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -44,6 +43,7 @@ from keyturn.gateway.store.outbox import START, EventTail
 from keyturn.gateway.store.store import Store
 from tests.bot.bot_stack import Stack
 from tests.conftest import eventually
+from tests.levels import size
 from tests.resume import sample_tools
 from tests.resume.resume_stack import ANA, DAN, RULES
 from tests.store_secrets import SECRETS
@@ -58,7 +58,7 @@ SCALED = RetrySettings(
 BROKEN = "broken"
 KINDS = ("model", "checkpoints", "store", "slack")
 LEASE_MS = 1500
-PATIENCE_S = 60.0 if "KEYTURN_OUTAGES" not in os.environ else 300.0
+PATIENCE_S = size(deep=300, short=60)
 REQUEST = httpx.Request("POST", "https://model.example/v1")
 ERRORS: tuple[Callable[[], Exception], ...] = (
     ConnectionError,
@@ -360,24 +360,15 @@ async def check(shop_: Shop, ended: dict[str, str]) -> None:
             assert ended[thread] == "parked" or "did not run" in blocks, blocks
 
 
-async def test_each_of_20_runs_ends_with_its_words_or_visibly_parked(
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_each_run_ends_with_its_words_or_visibly_parked(
     stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        played, ended = await play(stack, tmp_path, patch, seed=1, runs=20)
+        runs = size(deep=100, short=20)
+        played, ended = await play(stack, tmp_path, patch, seed=1, runs=runs)
 
     await check(played, ended)
     assert set(played.outages.hits) == set(KINDS)
     assert [call for call in played.stack.sandbox.calls if call.method == POST]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.skipif("KEYTURN_OUTAGES" not in os.environ, reason="takes five minutes")
-async def test_each_of_100_runs_ends_with_its_words_or_visibly_parked(
-    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        played, ended = await play(stack, tmp_path, patch, seed=2, runs=100)
-
-    await check(played, ended)

@@ -32,7 +32,7 @@ from tests.sandbox.page.fake_slack import FakeSlack
 from tests.sandbox.page.scenes import BOT, message, ts, workspace
 from tests.sandbox.page.screen import Screen
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.browser, pytest.mark.deep, pytest.mark.timeout(600)]
 
 CHANNEL = "C0APPROVALS"
 DESKTOP, PHONE = (1100, 880), (390, 844)

@@ -1,18 +1,18 @@
 """Reviewers' stories in a real browser, against the real bot over both transports.
 
-The transports take turns; with ``KEYTURN_BROWSER=all`` each story is played over both.
+The transports take turns; a deep run plays each story over both.
 `tests/stories` always plays over both, without a browser.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 from selenium.webdriver import Chrome, Keys
 
 from tests.browser.demo_process import Demo
+from tests.levels import is_deep
 from tests.sandbox.page.screen import PATIENCE_S, Screen
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
@@ -33,7 +33,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "mode" in metafunc.fixturenames:
         stories = [name for name in globals() if name.startswith("test_")]
         turn = stories.index(metafunc.function.__name__) % len(TRANSPORTS)
-        is_both = os.environ.get("KEYTURN_BROWSER") == "all"
+        is_both = is_deep()
         metafunc.parametrize("mode", TRANSPORTS if is_both else [TRANSPORTS[turn]])
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.run import Plan, run
+from tests.levels import size
 
 
 @pytest.mark.slow
@@ -14,7 +15,7 @@ from tests.chaos.run import Plan, run
 async def test_with_processes_killed_paused_and_cut_off_nothing_is_doubled_or_lost(
     tmp_path: Path,
 ) -> None:
-    plan = Plan(seconds=15, seed=7)
+    plan = Plan(seconds=size(deep=300, short=10), seed=7)
     said: list[str] = []
 
     found = await run(plan, tmp_path, said.append)

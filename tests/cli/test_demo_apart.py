@@ -21,6 +21,7 @@ from keyturn.gateway.protocol.records import ItemState
 from keyturn.sandbox.client import UserActionFailed
 from tests.conftest import eventually
 from tests.forked import Forked
+from tests.levels import sample
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -100,7 +101,7 @@ async def test_whichever_process_is_killed_nothing_runs_twice(tmp_path: Path) ->
         ROOT / "keyturn.yml", tmp_path, env, SlackMode.SOCKET, lambda *_, **__: None
     )
     async with scene as house:
-        for victim in ("agent", "gateway", "bot"):
+        for victim in sample(("agent", "gateway", "bot"), 1):
             for stage in ("asked", "decided"):
                 async with house.part(f"{victim}-{stage}") as context:
                     ts, approval = await context.ask()

@@ -48,7 +48,7 @@ tools:
 AT_ONCE = 6
 """How many cells are played at the same time: what two cores bear."""
 CELL_S = 100
-LEASE_MS = 15_000
+LEASE_MS = 4000
 """A busy machine may keep a process from its heartbeat for seconds."""
 ENDED = {*PAID, *ItemState} - {
     ItemState.PENDING,

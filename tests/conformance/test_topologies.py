@@ -1,12 +1,10 @@
 """For all ways to share a run, executions equal approvals, and messages equal records.
 
-The default run plays a part of the matrix. All of it is played with
-``KEYTURN_CONFORMANCE=all``, or a part with a word such as ``swarm`` or ``killed``.
+The short form plays a part of the matrix, a deep run all of it.
 """
 
 from __future__ import annotations
 
-import os
 from itertools import product
 from pathlib import Path
 
@@ -16,16 +14,9 @@ from keyturn.gateway.store.store import Store
 from tests.conformance.playing import play
 from tests.conformance.scenes import Cell, Choice, Failure
 from tests.conformance.topologies import TOPOLOGIES
+from tests.levels import is_deep
 
 CELLS = [Cell(*one) for one in product(TOPOLOGIES, Choice, Failure)]
-
-
-def chosen() -> list[Cell]:
-    """Return the cells to play."""
-    word = os.environ.get("KEYTURN_CONFORMANCE", "")
-    if not word:
-        return few()
-    return [cell for cell in CELLS if word == "all" or word in str(cell)]
 
 
 def few() -> list[Cell]:
@@ -45,7 +36,7 @@ def test_the_matrix_is_whole_and_no_topology_is_left_out() -> None:
 
 @pytest.mark.timeout(3000)
 async def test_every_cell_is_without_a_difference(store: Store, tmp_path: Path) -> None:
-    cells = chosen()
+    cells = CELLS if is_deep() else few()
 
     found = await play(cells, store.conn.url, tmp_path)
 

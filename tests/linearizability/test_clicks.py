@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.levels import size
 from tests.linearizability import kills
 from tests.linearizability.audited import contradictions
 from tests.linearizability.checker import violation, violations
@@ -15,7 +16,7 @@ from tests.linearizability.reconciliation import reconciled, unexplained
 from tests.resume.postgres_server import NoPostgres
 
 ANA, BEN = "U0ANA", "U0BEN"
-DECISIONS = 40
+DECISIONS = size(deep=1000, short=15)
 
 
 def click(person: str, at: int, until: int = NEVER, said: str = "") -> Operation:
@@ -107,7 +108,10 @@ async def test_clicks_have_an_order_while_store_bots_and_gateways_are_killed(
     said: list[str] = []
     try:
         found = await kills.record(
-            tmp_path, decisions=DECISIONS, within_s=120, say=said.append
+            tmp_path,
+            decisions=DECISIONS,
+            within_s=size(deep=900, short=60),
+            say=said.append,
         )
     except NoPostgres as missing:
         pytest.skip(str(missing))

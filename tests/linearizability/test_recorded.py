@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from keyturn.gateway.store.store import Store
+from tests.levels import size
 from tests.linearizability.approval_model import ApprovalModel
 from tests.linearizability.checker import violations
 from tests.linearizability.recording import record, with_time
 
-OPERATIONS = 5000
+OPERATIONS = size(deep=100_000, short=2000)
 
 
 @pytest.mark.timeout(300)

@@ -1,18 +1,18 @@
 """The people who may decide are exactly those of the policy, with real signed clicks.
 
-The default run plays all people with every requirement, and every result of a button.
-With ``KEYTURN_MATRIX=all`` each person clicks each button.
+The short form plays every person with every requirement, and every end that a button
+can have. In a deep run each person clicks each button.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 from collections import Counter
 
 import pytest
 
+from tests.levels import is_deep
 from tests.matrix.model import (
     CELLS,
     KNOWN,
@@ -29,7 +29,7 @@ from tests.matrix.playing import Played, Results, play
 _ALARMS = ("Traceback", "Error", "Exception", "500", "went wrong", "took too long")
 
 
-PLAYED = CELLS if os.environ.get("KEYTURN_MATRIX") == "all" else few()
+PLAYED = CELLS if is_deep() else few()
 
 # One process plays the matrix for all of them.
 pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("matrix")]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sqlite3
 import sys
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
@@ -33,7 +31,7 @@ from tests.resume.checkpoint_process import keep_step, keep_steps
 from tests.resume.resume_stack import RULES
 
 OTHERS, THREADS = 2, 10
-REQUESTS, TOGETHER = 6, 4
+REQUESTS = 6
 PLACE: Any = {
     "configurable": {"thread_id": "t1", "checkpoint_ns": "", "checkpoint_id": "1"}
 }
@@ -230,9 +228,7 @@ async def test_a_fork_with_an_open_file_is_refused_in_the_child(file: Path) -> N
 
 
 @asynccontextmanager
-async def web_application(
-    folder: Path, store: str
-) -> AsyncGenerator[aiohttp.ClientSession]:
+async def web_application(folder: Path, store: str) -> AsyncGenerator[Path]:
     """Run the web application in two workers."""
     path = folder / "web.sock"
     environment = {web_program.DATA: str(folder / "data"), web_program.STORE: store}
@@ -241,21 +237,44 @@ async def web_application(
         env={**os.environ, **environment},
     )  # fmt: skip
     try:
-        # A new connection for each request: any worker may take it.
-        connector = aiohttp.UnixConnector(str(path), force_close=True)
-        async with aiohttp.ClientSession(connector=connector) as session:
-
-            async def answers() -> bool:
-                with suppress(aiohttp.ClientError):
-                    async with session.get("http://web/openapi.json") as answer:
-                        return answer.status == 200
-                return False
-
-            await eventually(answers, within_s=90)
-            yield session
+        yield path
     finally:
         process.terminate()
         await process.wait()
+
+
+@asynccontextmanager
+async def kept_connection(path: Path) -> AsyncGenerator[aiohttp.ClientSession]:
+    """Open one connection that is kept: one worker answers all of its requests."""
+    connector = aiohttp.UnixConnector(str(path), limit=1)
+    async with aiohttp.ClientSession("http://web", connector=connector) as session:
+        yield session
+
+
+async def worker_of(session: aiohttp.ClientSession, block: Path | None = None) -> int:
+    """Return the process behind a connection, blocked for as long as a file exists."""
+    named = {"block": str(block)} if block else {}
+    async with session.get("/worker", params=named) as answer:
+        return int(await answer.text())
+
+
+async def connect_to_both_workers(
+    folder: Path, first: aiohttp.ClientSession, second: aiohttp.ClientSession
+) -> None:
+    """Open a connection to each worker: while one is blocked, the other accepts."""
+
+    async def answers() -> bool:
+        with suppress(aiohttp.ClientError):
+            return await worker_of(first) > 0
+        return False
+
+    await eventually(answers, within_s=90)
+    block = folder / "block"
+    blocked = asyncio.create_task(worker_of(first, block))
+    await eventually(lambda: asyncio.sleep(0, block.exists()))
+    other = await worker_of(second)
+    block.unlink()
+    assert await blocked != other
 
 
 @pytest.mark.parametrize("is_embedded", [False, True])
@@ -263,25 +282,24 @@ async def test_a_keyturn_for_each_request_under_two_workers_keeps_every_thread(
     store: Store, tmp_path: Path, *, is_embedded: bool
 ) -> None:
     url = "" if is_embedded else store.conn.url
-    async with web_application(tmp_path, url) as session:
-        served: Counter[int] = Counter()
+    async with (
+        web_application(tmp_path, url) as path,
+        kept_connection(path) as first,
+        kept_connection(path) as second,
+    ):
+        await connect_to_both_workers(tmp_path, first, second)
 
-        async def request(number: int) -> None:
-            async with session.get(f"http://web/look_up/o{number}") as answer:
-                assert answer.status == 200, await answer.text()
-                told = json.loads(await answer.text())
-            assert told["words"] == f"found o{number}"
-            served[told["worker"]] += 1
+        async def requests(name: str, session: aiohttp.ClientSession) -> None:
+            for number in range(REQUESTS):
+                order = f"{name}{number}"
+                async with session.get(f"/look_up/{order}") as answer:
+                    assert answer.status == 200, await answer.text()
+                    assert await answer.json() == {"words": f"found {order}"}
 
-        async def both_served() -> bool:
-            first = served.total()
-            await asyncio.gather(*(request(first + one) for one in range(TOGETHER)))
-            return len(served) == 2 and min(served.values()) >= REQUESTS
-
-        await eventually(both_served, within_s=100)
+        await asyncio.gather(requests("a", first), requests("b", second))
 
     count = await threads_in(tmp_path / "data" / "checkpoints.sqlite")
-    assert count == served.total()
+    assert count == 2 * REQUESTS
 
 
 class _Synchronous(BaseCheckpointSaver[str]):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import uvicorn
@@ -24,7 +25,7 @@ app = FastAPI()
 
 
 @app.get("/look_up/{order}")
-async def look_up(order: str) -> dict[str, str | int]:
+async def look_up(order: str) -> dict[str, str]:
     """Have the agent look up an order, in a separate thread."""
     asked = {
         "messages": [
@@ -36,7 +37,21 @@ async def look_up(order: str) -> dict[str, str | int]:
         final = await tk.run(
             sample_tools.graph, asked, thread_id=order, agent="shop", timeout_s=50
         )
-    return {"words": final["messages"][-1].text, "worker": os.getpid()}
+    return {"words": final["messages"][-1].text}
+
+
+@app.get("/worker")
+async def worker(block: str = "") -> int:
+    """Return the worker's process; if a file is named, make it and wait for its end.
+
+    A blocked worker accepts no connection.
+    """
+    if block:
+        file = Path(block)
+        file.touch()  # noqa: ASYNC240 - this is to block
+        while file.exists():  # noqa: ASYNC240
+            time.sleep(0.01)  # noqa: ASYNC251
+    return os.getpid()
 
 
 if __name__ == "__main__":

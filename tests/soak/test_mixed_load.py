@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.levels import size
 from tests.soak.mixed_load import Plan, run
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 async def test_a_loaded_system_is_sampled(tmp_path: Path) -> None:
-    plan = Plan(seconds=4.0, sample_s=1.0, kept_s=8, ask_s=1.0)
+    plan = Plan(seconds=size(deep=120, short=4), sample_s=1.0, kept_s=8, ask_s=1.0)
     samples, done = await run(plan, tmp_path)
 
     assert len(samples) >= 2

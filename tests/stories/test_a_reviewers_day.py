@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.forked import Forked
+from tests.levels import is_deep
 
 ROOT = Path(__file__).parents[2]
 STOP_S = 90
@@ -40,6 +41,15 @@ STORIES = {
 }
 
 
+PLAYED = [
+    (story, mode)
+    for number, story in enumerate(STORIES)
+    for place, mode in enumerate(("socket", "http"))
+    if is_deep() or number % 2 == place
+]
+"""The transports take turns; a deep run plays each story over both."""
+
+
 def play(*words: str) -> tuple[int, list[dict[str, Any]]]:
     """Run the command; return its exit code and its lines."""
     run = Forked("keyturn", "demo", *words, "--json", cwd=ROOT)
@@ -48,8 +58,7 @@ def play(*words: str) -> tuple[int, list[dict[str, Any]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["socket", "http"])
-@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize(("story", "mode"), PLAYED)
 def test_the_story_ends_as_it_should(story: str, mode: str) -> None:
     code, lines = play("--script", story, "--mode", mode)
 

@@ -21,6 +21,7 @@ from keyturn.gateway.trust.key_folder import Keyring, Role
 from tests.lifetimes import wrong_lifetimes
 from tests.patience import WAIT_S, be_patient
 from tests.resealing import reseal_writes
+from tests.service.harness import ServiceHarness
 from tests.store_secrets import SECRETS
 from tests.topologies import Cluster, SentinelSet, programs
 
@@ -120,6 +121,12 @@ async def store(valkey_url: str, keyring: Keyring) -> AsyncGenerator[Store]:
     wrong = await wrong_lifetimes(opened.conn)
     await opened.close()
     assert not wrong, "; ".join(wrong)
+
+
+@pytest.fixture
+def harness(store: Store) -> ServiceHarness:
+    """Give the services over the store, under the policy of the harness."""
+    return ServiceHarness(store)
 
 
 @pytest.fixture(params=["valkey", "redis"])

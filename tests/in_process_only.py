@@ -10,7 +10,6 @@ _ORDERS = (
     "of no other; test_window_races and test_window_processes ask over HTTP."
 )
 _CLICKS = "It is about clicks in a bot; test_failovers asks over HTTP."
-_LEASES = "A token that no program over HTTP can have; test_turns has one that can."
 
 IN_PROCESS_ONLY: Mapping[str, str] = {
     "tests/races/test_window_interleavings.py::test_several_at_once_in_any_order": (
@@ -37,8 +36,6 @@ IN_PROCESS_ONLY: Mapping[str, str] = {
     ),
     "tests/service/test_request_windows.py::test_no_order_of_three_requests_lets_the_"
     "third_through": _ORDERS,
-    "tests/service/test_store_of_approvals.py::test_a_holder_that_lost_the_lease_claims_"
-    "nothing": _LEASES,
 }
 """By file and name."""
 

@@ -14,7 +14,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
 for name in (
     "examples.support_agent",
-    "tests.attacks.stack_process",
     "tests.chaos.process",
     "tests.linearizability.load",
     "tests.resume.resume_stack",

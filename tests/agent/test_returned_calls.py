@@ -45,11 +45,6 @@ from tests.service.harness import POLICY, ServiceHarness
 from tests.streams import audit_entries
 
 
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
-
-
 @tool
 def wire_money(amount: int, to: str = "ada") -> str:
     """Wire money."""

@@ -141,23 +141,6 @@ async def test_an_edit_of_json_in_a_text_is_spelled_as_its_tool_writes_it(
     assert reply.json()["approval"]["calls"][0]["args"] == {"rows": "[1,2]"}
 
 
-async def test_two_people_are_needed_where_the_policy_says_so(
-    stack: ApiStack, issuer: Issuer
-) -> None:
-    _, verdict = await held(stack, "wire_money")
-    first = await ask(stack, verdict, issuer.token())
-    if first.json().get("outcome") == "again":
-        first = await ask(stack, verdict, issuer.token())
-    twice = await ask(stack, verdict, issuer.token())
-    second = await ask(stack, verdict, issuer.token("chloe"))
-    if second.json().get("outcome") == "again":
-        second = await ask(stack, verdict, issuer.token("chloe"))
-
-    assert (first.json()["outcome"], first.json()["need"]) == ("voted", 2)
-    assert twice.status_code == 403
-    assert second.json()["outcome"] == "decided"
-
-
 @pytest.mark.parametrize("who", ["dan", "eve"])
 async def test_who_may_not_in_slack_may_not_here(
     stack: ApiStack, issuer: Issuer, who: str

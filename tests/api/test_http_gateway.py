@@ -8,14 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from keyturn.gateway.approvals.decisions import Approve, Edit
 from keyturn.gateway.client.http_gateway import HttpGateway
 from keyturn.gateway.errors import NotAllowed, SettingsError, StoreUnavailable
 from keyturn.gateway.protocol.http_api import OPERATIONS, Scope
 from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.wire import (
-    Claimed,
-    Done,
     ProposedCall,
     Refused,
     Turn,
@@ -23,7 +20,7 @@ from keyturn.gateway.protocol.wire import (
     VerdictKind,
 )
 from tests.api.api_stack import ApiStack, serving
-from tests.service.harness import ANA, claim_of
+from tests.service.harness import claim_of
 
 REF = TurnRef(agent="support", thread="t1", message_id="m1")
 
@@ -31,63 +28,6 @@ REF = TurnRef(agent="support", thread="t1", message_id="m1")
 def turn(ref: TurnRef = REF, tool: str = "process_refund") -> Turn:
     call = ProposedCall(tool=tool, args={"amount": 899}, tool_call_id="c1")
     return Turn(ref=ref, calls=(call,))
-
-
-async def test_an_approved_call_runs_once(stack: ApiStack) -> None:
-    async with stack.gateway() as gateway:
-        (verdict,) = await gateway.submit(turn())
-        claim = claim_of(REF, verdict)
-        before = await gateway.claim(claim)
-        click = await stack.harness.click(verdict)
-        decided = await stack.harness.reviews.decide(click, Approve(), ANA)
-        claimed = await gateway.claim(claim)
-        assert isinstance(claimed, Claimed)
-        kept = await gateway.heartbeat(verdict.item_id, claimed.fence)
-        result = Result(ok=True, summary="refunded")
-        is_recorded = await gateway.finish(verdict.item_id, claimed.fence, result)
-        after = await gateway.claim(claim)
-
-    assert verdict.kind is VerdictKind.HOLD
-    assert isinstance(before, Refused)
-    assert decided
-    assert (kept, is_recorded) == (True, True)
-    assert isinstance(after, Done)
-    assert after.result == result
-
-
-async def test_the_agent_is_told_what_a_person_changed(stack: ApiStack) -> None:
-    async with stack.gateway() as gateway:
-        (verdict,) = await gateway.submit(turn())
-        click = await stack.harness.click(verdict)
-        await stack.harness.reviews.decide(click, Edit(args={"amount": 100}), ANA)
-        claimed = await gateway.claim(claim_of(REF, verdict))
-
-    assert isinstance(claimed, Claimed)
-    assert claimed.edit is not None
-    assert claimed.edit.edited_args == {"amount": 100}
-    assert claimed.edit.by.user == "U0ANA"
-
-
-async def test_the_same_turn_gets_the_same_verdicts(stack: ApiStack) -> None:
-    async with stack.gateway() as gateway:
-        assert await gateway.submit(turn()) == await gateway.submit(turn())
-
-
-async def test_every_other_question_is_answered(stack: ApiStack) -> None:
-    async with stack.gateway() as gateway:
-        (verdict,) = await gateway.submit(turn())
-        outcomes = await gateway.outcomes(REF)
-        note = await gateway.note("support")
-        history = await gateway.history(REF.run_ref)
-        known = await gateway.edits_known(REF, {"sha256:0": verdict.item_id})
-        late = await gateway.late_reports(REF, [verdict.item_id])
-        await gateway.supersede(REF)
-        (ended,) = await gateway.outcomes(REF)
-
-    assert [one.item_id for one in outcomes] == [verdict.item_id]
-    assert "process_refund" in note.gated_tools
-    assert (history, known.made, late) == ((), {}, ())
-    assert ended.state == "superseded"
 
 
 NEVER = "tk_" + "0" * 16 + "_" + "0" * 64

@@ -6,7 +6,6 @@ import asyncio
 import json
 import socket
 import subprocess
-from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -23,19 +22,16 @@ from keyturn.gateway.config import Settings
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import (
     KeyRefused,
-    NotAllowed,
     SettingsError,
     StoreUnavailable,
 )
-from keyturn.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef, Verdict
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
 from keyturn.gateway.service.audit_reading import security_events
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.key_folder import FOLDER, Keyring, Role
 from tests.api.api_stack import ApiStack, serving
 from tests.api.gateway_process import SECRET, environment, gateway_process
-from tests.conftest import eventually
 from tests.forked import Forked
-from tests.service.harness import ANA, RULES, ServiceHarness, claim_of
+from tests.service.harness import ANA, RULES, ServiceHarness
 from tests.store_secrets import SECRETS
 
 REF = TurnRef(agent="support", thread="t1", message_id="m1")
@@ -54,51 +50,6 @@ def keyturn(folder: Path, store_url: str, *words: str) -> str:
     shown = run.stdout.read()
     assert run.wait() == 0, shown
     return shown
-
-
-@pytest.mark.slow
-async def test_an_agent_elsewhere_needs_nothing_but_its_key(
-    store: Store, tmp_path: Path
-) -> None:
-    harness = ServiceHarness(store)
-    # People decide in a process that has the bot's key; the gateway reads its public
-    # half in the shared folder.
-    store.keyring = Keyring(tmp_path / ".keyturn" / FOLDER, makes=[Role.BOT])
-    store.keyring.make_missing(datetime(2026, 11, 26, tzinfo=UTC))
-    async with gateway_process(tmp_path, store.conn.url) as running:
-        made = await asyncio.to_thread(
-            lambda: keyturn(
-                *(tmp_path, store.conn.url, "api-keys", "create", "billing"),
-                *("--agent", "support", "--json"),
-            )
-        )
-        key = json.loads(made)
-        gateway = HttpGateway(running.url, key["key"])
-        (verdict,) = await gateway.submit(Turn(ref=REF, calls=(CALL,)))
-        click = await harness.click(verdict)
-        await harness.reviews.decide(click, Approve(), ANA)
-        claimed = await gateway.claim(claim_of(REF, verdict))
-        await asyncio.to_thread(
-            keyturn, tmp_path, store.conn.url, "api-keys", "revoke", key["id"]
-        )
-
-        async def is_refused() -> bool:
-            try:
-                await gateway.note("support")
-            except NotAllowed as error:
-                return "valid now" in str(error)
-            return False
-
-        await eventually(is_refused)
-        await gateway.aclose()
-        code = await running.stop()
-
-    said = "".join(running.said)
-    assert isinstance(claimed, Claimed)
-    assert code == 0
-    assert key["key"].rpartition("_")[2] not in said
-    assert "process_refund" not in said
-    assert "not_run_here" not in said
 
 
 async def test_no_job_is_queued_for_an_agent_that_runs_elsewhere(store: Store) -> None:

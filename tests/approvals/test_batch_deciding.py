@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from keyturn.gateway.approvals.changes import Change
@@ -19,10 +19,8 @@ from keyturn.gateway.approvals.decisions import (
     Decision,
     Edit,
     Expired,
-    Forbidden,
     GestureDecided,
     GestureRefused,
-    Invalid,
     Refusal,
     Reject,
     Reviewer,
@@ -39,23 +37,19 @@ from keyturn.gateway.approvals.gestures import (
     indexes_in,
 )
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
-from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Requirement
-from keyturn.gateway.protocol.records import ItemState, Person, Tier
+from keyturn.gateway.protocol.records import ItemState, Tier
 from tests.approvals.builders import (
     ANA,
     BEN,
-    CHLOE,
-    DAN,
     HOUR_MS,
     NOW_MS,
     ONE,
-    TWO,
     an_approval,
     an_item,
     reviewer,
 )
-from tests.levels import examples
 
 EDIT = Edit(args={"order_id": "55", "amount": 5}, reason="half")
 REJECT = Reject(reason="already got a replacement")
@@ -216,16 +210,6 @@ def test_a_manipulated_batch_is_refused_as_a_whole(
         assert isinstance(refused, Changed)
 
 
-def test_a_call_that_somebody_decided_meanwhile_stops_the_whole_decision() -> None:
-    batch = a_batch(3)
-    rejected = batch.replacing(batch.items[1].with_(state=ItemState.REJECTED))
-
-    refused = say(rejected, approve_all(batch))
-
-    assert isinstance(refused, Stale)
-    assert refused.state is ItemState.REJECTED
-
-
 @pytest.mark.parametrize("partition", [{}, {0: Approve()}, {0: Approve(), 9: REJECT}])
 def test_a_partition_of_other_calls_than_those_that_wait_is_refused(
     partition: Partition,
@@ -240,22 +224,6 @@ def test_a_batch_of_which_nothing_waits_is_stale() -> None:
     )
 
     assert isinstance(say(ended, approve_all(batch)), Stale)
-
-
-def test_calls_that_are_left_waiting_are_not_touched() -> None:
-    batch = a_batch(3)
-
-    result = settled(say(batch, {0: Approve(), 1: None, 2: None}))
-
-    assert result.outcome.approved == (0,)
-    assert result.change.approval.items[1:] == batch.items[1:]
-
-
-def test_a_decision_that_decides_nothing_is_refused() -> None:
-    refused = say(a_batch(2), {0: None, 1: None})
-
-    assert isinstance(refused, Invalid)
-    assert "Nothing is chosen" in refused.errors[""]
 
 
 def test_a_late_decision_decides_nothing() -> None:
@@ -276,35 +244,8 @@ def test_one_call_that_may_not_be_decided_stops_the_whole_decision() -> None:
     assert {n: one.kind for n, one in refused.refusals.items()} == {2: "invalid"}
 
 
-def test_who_asked_for_the_calls_cannot_approve_them_together() -> None:
-    batch = a_batch(3)
-
-    refused = say(batch, approve_all(batch), by=reviewer(DAN))
-
-    assert isinstance(refused, GestureRefused)
-    assert [*refused.refusals] == [0, 1, 2]
-    assert {*map(type, refused.refusals.values())} == {Forbidden}
-
-
 def _policy(tier: Tier, requirement: Requirement = ONE) -> PolicyDecision:
     return PolicyDecision(tier=tier, requirement=requirement, policy_digest="p")
-
-
-def test_a_call_that_is_escalated_meanwhile_is_left_out_and_named() -> None:
-    batch = a_batch(3)
-
-    result = settled(
-        say(
-            batch,
-            approve_all(batch),
-            policies={1: _policy(Tier.ESCALATE, TWO), 2: _policy(Tier.APPROVE)},
-        )
-    )
-
-    assert result.outcome.approved == (0, 2)
-    assert result.outcome.left_out == (1,)
-    assert result.change.approval.items[1] == batch.items[1]
-    assert result.change.events[0].data["left_out"] == "1"
 
 
 def test_an_edit_that_changes_nothing_is_no_way_around_a_decision_of_its_own() -> None:
@@ -318,49 +259,6 @@ def test_an_edit_that_changes_nothing_is_no_way_around_a_decision_of_its_own() -
     )
 
     assert refused == GestureRefused(refusals={1: NEEDS_OWN_DECISION})
-
-
-def test_a_batch_of_which_every_call_is_escalated_is_refused() -> None:
-    batch = a_batch(2)
-    escalated = _policy(Tier.ESCALATE, TWO)
-
-    refused = say(batch, approve_all(batch), policies={0: escalated, 1: escalated})
-
-    assert isinstance(refused, Forbidden)
-
-
-def test_calls_that_need_two_people_wait_for_the_second_decision() -> None:
-    batch = a_batch(3, TWO)
-
-    first = settled(say(batch, approve_all(batch)))
-    after = first.change.approval
-    again = say(after, approve_all(after))
-    second = settled(
-        say(
-            after,
-            approve_all(after),
-            by=reviewer(CHLOE),
-            voters=dict.fromkeys(range(3), (reviewer(ANA),)),
-        )
-    )
-
-    assert first.outcome.waiting == (0, 1, 2)
-    assert not first.change.resumes
-    assert isinstance(again, Forbidden)
-    assert second.outcome.waiting == ()
-    assert all(
-        item.state is ItemState.AUTHORIZED for item in second.change.approval.items
-    )
-
-
-def test_who_approved_one_call_before_approves_the_others() -> None:
-    alone = settled(say(a_batch(1, TWO), {0: Approve()})).change.approval.items[0]
-    batch = a_batch(3, TWO).replacing(alone)
-
-    result = settled(say(batch, approve_all(batch)))
-
-    assert result.outcome.approved == (1, 2)
-    assert result.change.approval.items[0] == alone
 
 
 def test_the_entry_of_a_decision_has_no_reason_of_another_one() -> None:
@@ -384,48 +282,3 @@ def test_ranges_name_each_index_once() -> None:
 @given(st.sets(st.integers(0, 99)))
 def test_ranges_are_read_as_they_were_written(indexes: set[int]) -> None:
     assert indexes_in(index_ranges(indexes)) == sorted(indexes)
-
-
-def _ended(item: Item, state: ItemState) -> Item:
-    return item if state is ItemState.PENDING else item.with_(state=state)
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(
-    st.lists(
-        st.sampled_from(
-            [ItemState.PENDING, ItemState.PENDING, ItemState.REJECTED, ItemState.FAILED]
-        ),
-        min_size=1,
-        max_size=8,
-    ),
-    st.dictionaries(
-        st.integers(0, 8), st.sampled_from([Approve(), EDIT, REJECT]), max_size=9
-    ),
-    st.sampled_from([ANA, BEN, CHLOE, DAN]),
-    st.integers(0, 2 * HOUR_MS),
-)
-def test_all_or_nothing(
-    states: list[ItemState],
-    partition: dict[int, Decision],
-    person: Person,
-    after_ms: int,
-) -> None:
-    batch = a_batch(len(states))
-    batch = batch.replacing(*map(_ended, batch.items, states))
-    waiting = {item.index for item in batch.items if item.is_pending}
-
-    result = say(batch, partition, by=reviewer(person), now_ms=NOW_MS + after_ms)
-
-    if not isinstance(result, GestureChange):
-        return
-    assert partition.keys() == waiting
-    assert after_ms < HOUR_MS
-    assert person in (ANA, BEN) or not any(
-        isinstance(one, Approve | Edit) for one in partition.values()
-    )
-    for before, item in zip(
-        batch.items, settled(result).change.approval.items, strict=True
-    ):
-        assert (item == before) is (item.index not in waiting)
-        assert not item.is_pending

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 import time
-import zlib
 from collections import Counter
 from contextlib import AsyncExitStack
 
@@ -18,8 +16,9 @@ from keyturn.gateway.store.connection import Connection
 from tests.attacks.attacker import click_payload, trace, value_of
 from tests.bot.bot_stack import Stack
 from tests.bot.signed import interaction, signed_headers
+from tests.levels import size
 
-CLICKS = 1_000
+CLICKS = size(deep=1000, short=200)
 FEW = 20
 SOON_S = 1.0
 
@@ -31,7 +30,7 @@ def place_of(stack: Stack) -> tuple[str, int]:
 
 
 @pytest.mark.slow
-async def test_a_thousand_clicks_at_once_decide_once_and_all_are_answered(
+async def test_hundreds_of_clicks_at_once_decide_once_and_all_are_answered(
     stack: Stack, unlimited: None
 ) -> None:
     async with stack.running() as bot, aiohttp.ClientSession() as session:
@@ -59,58 +58,7 @@ async def test_a_thousand_clicks_at_once_decide_once_and_all_are_answered(
         assert len(found.approval.items[0].votes) == 1
 
 
-async def send(stack: Stack, *parts: bytes) -> bytes:
-    """Write raw bytes to the bot; return its response until it hangs up."""
-    reader, writer = await asyncio.open_connection(*place_of(stack))
-    try:
-        for part in parts:
-            writer.write(part)
-            await writer.drain()
-        async with asyncio.timeout(5):
-            return await reader.read(200)
-    except (ConnectionError, TimeoutError):
-        return b""
-    finally:
-        writer.close()
-
-
 HEAD = b"POST /slack/events HTTP/1.1\r\nHost: x\r\n"
-MEGABYTE = 1024 * 1024
-
-
-@pytest.mark.slow
-async def test_giant_requests_are_refused_and_cost_little(stack: Stack) -> None:
-    bomb = zlib.compress(b"\x00" * 64 * MEGABYTE)
-    chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
-    async with stack.running():
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        answers = [
-            await send(
-                stack, HEAD, b"Content-Length: 9999999999\r\n\r\n", b"x" * MEGABYTE * 2
-            ),
-            await send(stack, HEAD, b"Transfer-Encoding: chunked\r\n\r\n", chunk * 40),
-            await send(stack, HEAD, b"X-Big: " + b"y" * 200_000 + b"\r\n\r\n"),
-            await send(stack, HEAD, b"X-Many: z\r\n" * 50_000 + b"\r\n"),
-            await send(stack, b"GET /" + b"p" * 200_000 + b" HTTP/1.1\r\n\r\n"),
-            await send(stack, HEAD, b"Content-Length: -1\r\n\r\n"),
-            await send(
-                stack, HEAD, b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab"
-            ),
-            await send(
-                stack,
-                HEAD,
-                b"Content-Encoding: deflate\r\n",
-                f"Content-Length: {len(bomb)}\r\n\r\n".encode(),
-                bomb,
-            ),
-            await send(stack, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"),
-        ]
-        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-        assert all(b" 500 " not in answer for answer in answers), answers
-        assert all(b" 200 " not in answer for answer in answers), answers
-        assert after - before < 50 * 1024, "kilobytes"
-        assert await is_healthy(stack)
 
 
 async def is_healthy(stack: Stack) -> bool:

@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import pytest
 
-from keyturn.bot.cards.listing import boxes
 from keyturn.bot.ids import COMMAND, Action, View
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.policy.load import load_policy
@@ -320,18 +319,3 @@ async def test_many_calls_with_much_in_them_leave_every_card_within_slacks_limit
 
     assert len(cards) == len(odd)
     assert all(call.error is None for call in stack.sandbox.calls)
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ({"force": "false"}, {"force": False}),
-        ({"to": "null"}, {"to": None}),
-        ({"n": "1"}, {"n": 1}),
-        ({"a": "b  c"}, {"a  b": "c"}),
-        ({"a": '{\n  "b": 1\n}'}, {"a": {"b": 1}}),
-    ],
-)
-def test_two_calls_that_differ_never_read_the_same(one: Args, other: Args) -> None:
-    """An approval of `force  false` must not let a tool get the true text "false"."""
-    assert boxes("tool", one, ()) != boxes("tool", other, ())

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 
 import pytest
 
 from keyturn.bot import reviewers
-from keyturn.bot.app import SlackBot
 from keyturn.bot.ids import Action, Input, View
 from keyturn.bot.reviewers import FRESH_S
 from keyturn.gateway.approvals.decisions import (
@@ -19,14 +17,12 @@ from keyturn.gateway.approvals.decisions import (
     Reconcile,
     Reviewer,
 )
-from keyturn.gateway.config import SlackMode
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import Finding, ItemState, Person
-from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
+from keyturn.gateway.protocol.records import Finding, ItemState
+from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.json_types import as_object
 from tests.attacks.attacker import (
     Payload,
-    changed,
     click_payload,
     deliver,
     submission_payload,
@@ -34,7 +30,6 @@ from tests.attacks.attacker import (
     value_of,
 )
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack
-from tests.conftest import eventually
 
 DECIDING = [
     *(Action.APPROVE, Action.EDIT, Action.REJECT, Action.RESPOND),
@@ -82,41 +77,6 @@ async def test_somebody_outside_the_role_cannot_by_any_button(
         assert set(map(str, opened)) == may_open
 
 
-@pytest.mark.parametrize("who", NOBODY)
-async def test_somebody_outside_the_role_cannot_approve_a_batch(
-    stack: Stack, who: str
-) -> None:
-    async with stack.running():
-        verdicts = await stack.submit(
-            ("send_email", {"to": "a"}), ("send_email", {"to": "b"})
-        )
-        card = await stack.card(verdicts[0])
-        before = await trace(stack, verdicts[0])
-        value = value_of(
-            stack, await stack.approval(verdicts[0]), Action.APPROVE_ALL, None
-        )
-        click = click_payload(card["ts"], Action.APPROVE_ALL, value, user=NOBODY[who])
-
-        status, _ = await deliver(stack, click)
-
-        assert (status, await trace(stack, verdicts[0])) == (200, before)
-
-
-async def test_a_reviewer_whose_account_is_at_home_elsewhere_is_a_stranger(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        before = await trace(stack, verdict)
-        value = value_of(stack, await stack.approval(verdict), Action.APPROVE)
-        click = click_payload(card["ts"], Action.APPROVE, value)
-
-        status, _ = await deliver(stack, changed(click, "user.team_id", "T0OTHER"))
-
-        assert (status, await trace(stack, verdict)) == (200, before)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("spoil", ["revoked", "left", "silent", "slow", "lost"])
 async def test_who_lost_the_role_with_the_form_open_is_refused(
@@ -144,71 +104,6 @@ async def test_who_lost_the_role_with_the_form_open_is_refused(
         assert (status, await trace(stack, verdict)) == (200, before)
 
 
-async def test_two_reviewers_at_once_over_both_transports_settle_it_once(
-    stack: Stack,
-) -> None:
-    socket = stack.running(mode=SlackMode.SOCKET)
-    async with SlackBot(stack.config, stack.reviews) as web, socket:
-        stack.bot = web
-        for number in range(2):
-            verdict = await stack.refund(thread=f"t{number}")
-            card = await stack.card(verdict)
-            value = value_of(stack, await stack.approval(verdict), Action.APPROVE)
-            click = click_payload(card["ts"], Action.APPROVE, value, user="U0BEN")
-            jobs = (await trace(stack, verdict)).jobs
-
-            await asyncio.gather(
-                deliver(stack, click),
-                stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE),
-            )
-
-            found = await trace(stack, verdict)
-            [item] = found.approval.items
-            assert item.state is ItemState.AUTHORIZED
-            assert (len(item.votes), found.jobs) == (1, jobs + 1)
-
-
-async def test_who_asked_first_is_not_forgotten_when_somebody_else_speaks(
-    stack: Stack,
-) -> None:
-    """Ana asks; Eve says hello in the thread before the turn is submitted."""
-    ana = Person(team=TEAM, user="U0ANA", name="ana")
-    eve = Person(team=TEAM, user="U0EVE", name="eve")
-    for person, text in ((ana, "refund order 78291 to me"), (eve, "hello")):
-        await stack.reviews.ask_agent(
-            "support", "t9", text, requester=person, origin=None
-        )
-    ref = TurnRef(agent="support", thread="t9", message_id="of-ana")
-    call = ProposedCall(
-        tool="process_refund",
-        args={"amount": 899, "order_id": "78291"},
-        tool_call_id="c0",
-    )
-    (verdict,) = await stack.agents.submit(Turn(ref=ref, calls=(call,)))
-
-    outcome = await stack.reviews.decide(
-        await click_on(stack, verdict), Approve(), member("U0ANA")
-    )
-
-    assert outcome.kind == "forbidden"
-
-
-async def test_the_vote_of_somebody_who_left_does_not_complete_a_quorum(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        (verdict,) = await stack.submit(("wire_money", {"amount": 1}))
-        ts = str((await stack.card(verdict))["ts"])
-        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
-        await eventually(lambda: has_votes(stack, verdict, 1))
-        stack.sandbox.control.deactivate("U0ANA")
-        stack.sandbox.control.advance(FRESH_S + 1)
-
-        await stack.actor("U0CHLOE").click(CHANNEL, ts, Action.APPROVE)
-
-        assert (await stack.approval(verdict)).items[0].is_pending
-
-
 async def test_whose_edit_raised_a_call_cannot_have_it_run_again(stack: Stack) -> None:
     verdict = await stack.refund()
     stack.policy = load_policy(
@@ -229,23 +124,6 @@ async def test_whose_edit_raised_a_call_cannot_have_it_run_again(stack: Stack) -
     )
 
     assert outcome.kind == "forbidden"
-
-
-async def test_what_needed_two_people_is_not_run_again_by_one(stack: Stack) -> None:
-    (verdict,) = await stack.submit(("wire_money", {"amount": 1}))
-    for user, group in (("U0ANA", "S0SUPPORT"), ("U0CHLOE", "S0SENIOR")):
-        click = await click_on(stack, verdict)
-        await stack.reviews.decide(click, Approve(), member(user, group))
-    await set_state(stack, verdict, ItemState.IN_DOUBT)
-
-    await stack.reviews.decide(
-        await click_on(stack, verdict),
-        Reconcile(finding=Finding.RERUN),
-        member("U0BEN"),
-    )
-
-    item = (await stack.approval(verdict)).items[0]
-    assert item.state is not ItemState.AUTHORIZED
 
 
 ESCALATED = "process_refund:\n    tier: escalate"

@@ -20,7 +20,7 @@ from keyturn.gateway.errors import SettingsError, StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.service.reviews import ReviewService
 from tests.bot.bot_stack import CHANNEL, Stack
-from tests.bot.signed import interaction, post_signed
+from tests.bot.signed import post_signed
 from tests.conftest import eventually
 
 
@@ -334,28 +334,6 @@ async def test_whatever_breaks_in_a_listener_ends_in_a_sentence(
 
         await stack.told("U0ANA", words)
     assert stack.sandbox.problems == []
-
-
-@pytest.mark.parametrize(
-    "payload",
-    [
-        {"type": "block_actions", "actions": []},
-        {"type": "block_actions", "actions": [{"action_id": "approve"}]},
-        {"type": "view_submission", "view": {"type": "modal", "callback_id": "x"}},
-        {"type": "view_submission", "view": {}},
-        {"type": "unheard_of"},
-        {},
-    ],
-)
-async def test_a_signed_payload_of_another_shape_is_no_server_error(
-    stack: Stack, payload: dict[str, object]
-) -> None:
-    async with stack.running() as bot:
-        body = interaction({"team": {"id": "T0SANDBOX"}, **payload})
-
-        status = await post_signed(bot.url, stack.sandbox.signing_secret, body)
-
-        assert status < 500
 
 
 async def test_what_was_promised_is_done_before_the_end(

@@ -203,19 +203,6 @@ async def test_a_choice_approves_edits_and_rejects_at_once(stack: Stack) -> None
         assert found[1].args["amount"] == 9
 
 
-async def test_nothing_is_recorded_when_one_call_moved(stack: Stack) -> None:
-    async with stack.running():
-        verdicts, ts = await three(stack)
-        ana, ben = stack.actor("U0ANA"), stack.actor("U0BEN")
-        await ana.click(CHANNEL, ts, Action.REJECT_ALL)
-        await ben.click(CHANNEL, ts, Action.VIEW_ALL, chosen="#3")
-        await ben.submit({})
-
-        await ana.submit({"reason": "No."})
-
-        assert await states(stack, verdicts) == ["pending", "pending", "authorized"]
-
-
 async def test_a_restart_posts_what_was_collected(stack: Stack) -> None:
     async with stack.running():
         pass

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
 
-from keyturn.bot.delivery import publishers
 from keyturn.bot.ids import Action
 from keyturn.bot.web import Slack
-from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
@@ -22,9 +19,8 @@ from tests.bot.bot_stack import CHANNEL, Stack, has_button
 from tests.bot.tampering import expire
 from tests.bot.test_collected_cards import batched, cards, posted, shown, states, three
 from tests.bot.test_fault_storm import Storm, passing
-from tests.bot.test_publisher import UPDATE, calls, nothing_is_left
+from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
-from tests.streams import audit_entries
 
 pytestmark = pytest.mark.usefixtures("brisk_posts")
 
@@ -36,42 +32,6 @@ REFUNDS = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
 def stack(stack: Stack) -> Stack:
     stack.policy = batched("within: 10m, up_to: 3")
     return stack
-
-
-@pytest.mark.parametrize(
-    ("user", "words"),
-    [
-        ("U0CHLOE", "Please ask one of them"),
-        ("U0DAN", "You asked for this"),
-        ("U0GUEST", "Guests cannot decide"),
-        ("U0STRANGER", "other organizations"),
-    ],
-)
-async def test_who_may_decide_none_of_them_decides_nothing(
-    stack: Stack, user: str, words: str
-) -> None:
-    async with stack.running():
-        verdicts, ts = await three(stack)
-
-        await stack.actor(user).click(CHANNEL, ts, Action.APPROVE_ALL)
-
-        await stack.told(user, words)
-        assert await states(stack, verdicts) == ["pending"] * 3
-
-
-async def test_nothing_is_approved_while_the_tool_is_frozen(stack: Stack) -> None:
-    async with stack.running():
-        verdicts, ts = await three(stack)
-        await stack.reviews.freezes.freeze(
-            REFUNDS,
-            by="T0SANDBOX/U0BEN",
-            reason="wrong amounts",
-        )
-
-        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
-
-        await stack.told("U0ANA", "Nothing was recorded")
-        assert await states(stack, verdicts) == ["pending"] * 3
 
 
 async def test_a_shared_card_says_that_its_tool_is_frozen_until_the_freeze_ends(
@@ -86,29 +46,6 @@ async def test_a_shared_card_says_that_its_tool_is_frozen_until_the_freeze_ends(
 
         await stack.reviews.freezes.unfreeze(REFUNDS, "T0/U0BEN")
         await shown(stack, "Approve all 3", without="can be approved after")
-
-
-async def test_a_freeze_redraws_no_flood_of_shared_cards(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(publishers, "MOST_FROZEN", 1)
-    async with stack.running():
-        for number in range(6):
-            await stack.refund(f"t{number}", amount=100 + number)
-        await posted(stack, 2)
-        await nothing_is_left(stack)
-
-        await stack.reviews.freezes.freeze(REFUNDS, "T0/U0BEN", "wrong amounts")
-        await shown(stack, "3 of the calls can be approved after")
-        await nothing_is_left(stack)
-
-        texts = [str(card["blocks"]) for card in await cards(stack)]
-        assert ["can be approved after" in text for text in texts] == [True, False]
-        await stack.reviews.freezes.unfreeze(REFUNDS, "T0/U0BEN")
-        await shown(stack, "Approve all 3", without="can be approved after")
-        await nothing_is_left(stack)
-        drawn = [str(one["blocks"]) for one in calls(stack, UPDATE)]
-        assert sum("can be approved after" in text for text in drawn) == 1
 
 
 async def test_calls_that_all_expire_at_once_take_the_buttons_along(
@@ -129,24 +66,6 @@ async def test_calls_that_all_expire_at_once_take_the_buttons_along(
         await nothing_is_left(stack)
         updates = [one for one in stack.sandbox.calls if one.method == "chat.update"]
         assert len(updates) <= 3
-
-
-async def test_of_two_people_who_click_at_once_one_decides(stack: Stack) -> None:
-    async with stack.running():
-        verdicts, ts = await three(stack)
-
-        await asyncio.gather(
-            *(
-                stack.actor(user).click(CHANNEL, ts, Action.APPROVE_ALL)
-                for user in ("U0ANA", "U0BEN", "U0ANA")
-            )
-        )
-
-        assert await states(stack, verdicts) == ["authorized"] * 3
-        entries = await audit_entries(stack.store.conn, stack.keys)
-        names = Counter(one.name for one in entries)
-        assert names[EventName.CALLS_DECIDED] == 1
-        assert names[EventName.ITEM_AUTHORIZED] == 3
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import aiohttp
 import pytest
 
@@ -11,17 +9,9 @@ from keyturn.bot.app import SlackBot
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.metrics_settings import MetricsSettings
-from keyturn.gateway.store.store import Store
-from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import Stack
 
 PATHS = ("/healthz", "/readyz", "/metrics", "/slack/events")
-
-
-@pytest.fixture
-async def stack(store: Store) -> AsyncIterator[Stack]:
-    async with Sandbox() as sandbox:
-        yield Stack(sandbox, store)
 
 
 async def statuses(url: str) -> list[int]:

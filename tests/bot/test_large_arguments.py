@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
-from keyturn.gateway.store.store import Store
-from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import Stack
 from tests.loop_watch import watched
-
-
-@pytest.fixture
-async def stack(store: Store) -> AsyncIterator[Stack]:
-    async with Sandbox() as sandbox:
-        yield Stack(sandbox, store)
 
 
 async def test_a_card_is_posted_without_walking_its_arguments_on_the_event_loop(

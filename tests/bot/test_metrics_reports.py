@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,9 +18,7 @@ from keyturn.gateway.metrics_settings import (
     MetricsSettings,
 )
 from keyturn.gateway.store.fences import holding
-from keyturn.gateway.store.store import Store
 from keyturn.sandbox.api_errors import ApiError
-from keyturn.sandbox.server import Sandbox
 from keyturn.sandbox.validation import check_message
 from tests.bot.bot_stack import CHANNEL, Stack, says
 from tests.bot.test_prometheus import ANA, click
@@ -31,12 +28,6 @@ from tests.streams import announced, audit_entries
 pytestmark = pytest.mark.usefixtures("brisk_posts")
 
 MINUTE = timedelta(minutes=1)
-
-
-@pytest.fixture
-async def stack(store: Store) -> AsyncIterator[Stack]:
-    async with Sandbox() as sandbox:
-        yield Stack(sandbox, store)
 
 
 def due_today(**more: Any) -> MetricsSettings:

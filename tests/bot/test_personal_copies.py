@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import SimpleNamespace
 
 import pytest
@@ -90,24 +89,6 @@ async def test_a_decision_on_one_copy_is_shown_on_all(direct: Stack) -> None:
         await direct.execute(verdict)
         for user in ("U0ANA", "U0BEN"):
             await copy_of(direct, verdict, user, ", done ")
-        await nothing_is_left(direct)
-
-
-async def test_clicks_on_two_copies_at_once_count_once(direct: Stack) -> None:
-    async with direct.running():
-        verdict = await direct.refund()
-        at = {user: await copy_of(direct, verdict, user) for user in ("U0ANA", "U0BEN")}
-
-        await asyncio.gather(
-            *(
-                direct.actor(user).click(DM[user], str(copy["ts"]), Action.APPROVE)
-                for user, copy in at.items()
-            )
-        )
-
-        item = (await direct.approval(verdict)).items[0]
-        assert item.state is ItemState.AUTHORIZED
-        assert len(item.votes) == 1
         await nothing_is_left(direct)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,6 @@ from keyturn.gateway.metrics.fold import Metrics
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.audit_reading import OTHER
 from keyturn.gateway.store.readers import Backlog
-from keyturn.gateway.store.store import Store
-from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import Stack
 from tests.bot.strategies import CANARY
 from tests.service.harness import person
@@ -34,12 +31,6 @@ PAGE = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
 OUTCOME = r"outcome(?:=~|!~|!=|=)\"([\w|]+)\""
 ANA = person("U0ANA").with_(usergroups=frozenset({"S0SUPPORT"}))
 Samples = dict[tuple[str, frozenset[str]], float]
-
-
-@pytest.fixture
-async def stack(store: Store) -> AsyncIterator[Stack]:
-    async with Sandbox() as sandbox:
-        yield Stack(sandbox, store)
 
 
 async def scraped(stack: Stack) -> str:

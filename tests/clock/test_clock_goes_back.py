@@ -18,11 +18,6 @@ from tests.service.harness import ANA, BEN, ServiceHarness
 STEPS = [(2, -2), (-2, 2), (-2,), (-26,)]
 
 
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
-
-
 async def step(harness: ServiceHarness, clock: Clock, hours: tuple[int, ...]) -> None:
     """Move the clock; nothing needed ends by it, and nothing lives for ever."""
     for each in hours:

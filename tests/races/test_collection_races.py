@@ -23,14 +23,18 @@ from keyturn.gateway.protocol.records import ItemState, Verb
 from keyturn.gateway.store.engine import EmbeddedEngine
 from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
+from tests.levels import size
 from tests.races.interleaver import Interleaver
 from tests.races.store_kill import until_killed
-from tests.races.test_batch_races import KILLS, ROUNDS
 from tests.service.harness import ANA, BEN, ServiceHarness
 from tests.store_secrets import SECRETS
 from tests.streams import audit_entries
 
 pytestmark = pytest.mark.slow
+
+ROUNDS = size(deep=500, short=24)
+KILLS = size(deep=50, short=4)
+"""How often the store is killed in the middle of a decision."""
 
 SIZE, OTHERS = 12, 3
 PLACES = 6

@@ -1,13 +1,9 @@
-"""Masters, replicas and Sentinels die in the middle of decisions; none is lost.
-
-``KEYTURN_FAILOVER_DECISIONS`` is the number of decisions for each of four stores.
-"""
+"""Masters, replicas and Sentinels die in the middle of decisions; none is lost."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,6 +17,7 @@ from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.durability import ensure_durable
 from keyturn.gateway.store.store import Store
+from tests.levels import size
 from tests.service.harness import ANA
 from tests.service.tenant_side import TENANTS, TenantSide
 from tests.store_secrets import SECRETS
@@ -30,7 +27,7 @@ from tests.transports import Transport
 
 pytestmark = [pytest.mark.xdist_group("topologies")]
 
-DECISIONS = int(os.environ.get("KEYTURN_FAILOVER_DECISIONS", "250"))
+DECISIONS = size(deep=2500, short=100)
 DECIDERS = 8
 SEED = 11
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 
 import pytest
@@ -18,12 +17,13 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.store.store import Store
+from tests.levels import size
 from tests.service.harness import ANA, BEN, ServiceHarness
 from tests.streams import audit_entries
 from tests.transports import Transport
 
-APPROVALS = int(os.environ.get("KEYTURN_RACE_APPROVALS", "200"))
-"""Each is a race of its own, and ten run at once; GitHub runs 2,000 once a week."""
+APPROVALS = size(deep=2000, short=60)
+"""Each is a race of its own, and ten run at once."""
 
 DECIDERS = 8
 AT_ONCE = 10

@@ -24,6 +24,7 @@ from keyturn.gateway.store.connection import fields
 from keyturn.gateway.store.engine import EmbeddedEngine
 from keyturn.gateway.store.precedents import read
 from keyturn.gateway.store.store import Store
+from tests.levels import size
 from tests.races.interleaver import Choose, Interleaver, every_order
 from tests.service.harness import ANA, BEN, POLICY, ServiceHarness
 from tests.store_secrets import SECRETS
@@ -57,11 +58,11 @@ REJECTED_COUNT = load_policy(
     ),
     "policy.yml",
 )
-ROUNDS = 20
-MANY = 200
+ROUNDS = size(deep=40, short=8)
+MANY = size(deep=400, short=60)
 AT_ONCE = 6
 CROWD = 10
-KILLS = 3
+KILLS = size(deep=10, short=2)
 _number = itertools.count()
 
 

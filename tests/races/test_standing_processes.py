@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import AsyncExitStack
 
 import pytest
@@ -11,6 +10,7 @@ from keyturn.gateway.approvals.standing import used_micro
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import VerdictKind
 from keyturn.gateway.store.store import Store
+from tests.levels import size
 from tests.races.asking_processes import asking
 from tests.races.standing_process import serve
 from tests.service.harness import ANA
@@ -18,7 +18,7 @@ from tests.service.standing import allowed, allowing, chosen, standing_now
 from tests.transports import Transport, place_of
 
 PROCESSES = 20
-ROUNDS = int(os.environ.get("KEYTURN_STANDING_ROUNDS", "10"))
+ROUNDS = size(deep=500, short=4)
 USES, TOTAL = 10, 500
 
 AMOUNTS = (30, 80)

@@ -18,16 +18,10 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, Refused
 from keyturn.gateway.store.atomic_write import Loaded, Write, WriteMany
 from keyturn.gateway.store.freezes import names_of
-from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.writing import write
 from tests.lifetimes import lose_records
 from tests.service.harness import ANA, BEN, ServiceHarness
 from tests.service.test_freezes import TOOL
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 async def written(harness: ServiceHarness, loaded: Loaded, what: Write) -> bool:

@@ -14,12 +14,13 @@ from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.engine import EmbeddedEngine
 from keyturn.gateway.store.store import Store
+from tests.levels import size
 from tests.service.harness import ANA, ServiceHarness
 from tests.store_secrets import SECRETS
 from tests.streams import audit_entries
 
-APPROVALS = 150
-KILLS = 3
+APPROVALS = size(deep=150, short=45)
+KILLS = size(deep=10, short=2)
 
 
 @pytest.mark.slow

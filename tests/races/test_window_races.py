@@ -18,11 +18,12 @@ from keyturn.gateway.protocol.wire import (
 )
 from keyturn.gateway.service.agents import AgentService
 from keyturn.gateway.store.store import Store
+from tests.levels import size
 from tests.service.harness import ANA, BEN, ServiceHarness
 from tests.service.windowed import refund, refunded, windowed, windowed_policy
 from tests.store_secrets import SECRETS
 
-ROUNDS = 20
+ROUNDS = size(deep=50, short=6)
 AT_ONCE = 10
 
 

@@ -22,7 +22,6 @@ from keyturn.gateway.protocol.records import Finding, ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import CheckState, Claimed, ClaimRequest, Refused
 from keyturn.gateway.service.proving import NOT_PROVEN
-from keyturn.gateway.store.store import Store
 from keyturn.receipts import SqliteLedger, Verifier
 from tests.api.api_stack import serving
 from tests.service.decided_calls import (
@@ -46,11 +45,6 @@ async def port(
         return
     async with serving(harness) as stack, stack.gateway() as gateway:
         yield gateway
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 @pytest.fixture

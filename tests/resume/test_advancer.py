@@ -68,12 +68,6 @@ class Scripted:
 
 
 @pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    """Give agents and reviewers without any graph."""
-    return ServiceHarness(store)
-
-
-@pytest.fixture
 def at(store: Store) -> ThreadRef:
     """Give the thread of the tests."""
     return ThreadRef(store.keys_of_tenant("default"), "support", "t1")

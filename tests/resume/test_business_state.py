@@ -10,10 +10,8 @@ import pytest
 from langchain_core.tools import tool
 
 from keyturn.agent import guarded
-from keyturn.gateway.approvals.decisions import Edit, Reject
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Item
-from keyturn.gateway.protocol.business_state import BusinessState, state_in
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
@@ -68,81 +66,6 @@ async def asked(stack: Stack) -> Item:
         [item] = await stack.asked()
         await stack.idle()
     return item
-
-
-async def waits_again(stack: Stack) -> Item:
-    """Wait until the thread rests and asks about the call once more."""
-
-    async def is_so() -> bool:
-        reopened = await stack.events(EventName.ITEM_REOPENED)
-        return len(reopened) == 1 == len((await stack.runner.probe("t1")).pending)
-
-    await eventually(is_so)
-    await stack.idle()
-    [item] = await stack.items()
-    assert item.is_pending
-    assert sample_tools.ledger() == []
-    return item
-
-
-@pytest.mark.slow
-async def test_a_call_runs_in_the_state_that_was_approved(stack: Stack) -> None:
-    await stack.decide(await asked(stack))
-
-    async with stack.working():
-        words = await stack.words()
-
-    assert words == "cancelled 78291"
-    assert sample_tools.ledger() == ["cancel 78291"]
-
-
-@pytest.mark.slow
-async def test_a_call_in_another_state_waits_and_runs_once_when_it_is_approved(
-    stack: Stack, orders: Orders
-) -> None:
-    await stack.decide(await asked(stack))
-    orders.versions["78291"] = 4
-
-    async with stack.working():
-        item = await waits_again(stack)
-        assert state_in(item.action) == BusinessState(value={"version": 4})
-        await stack.decide(item)
-        words = await stack.words()
-
-    assert words == "cancelled 78291"
-    assert sample_tools.ledger() == ["cancel 78291"]
-
-
-@pytest.mark.slow
-async def test_a_call_in_another_state_is_rejected_like_any_other(
-    stack: Stack, orders: Orders
-) -> None:
-    await stack.decide(await asked(stack))
-    orders.versions["78291"] = 4
-
-    async with stack.working():
-        await stack.decide(await waits_again(stack), Reject(reason="it was shipped"))
-        words = await stack.words()
-
-    assert "it was shipped" in words
-    assert sample_tools.ledger() == []
-
-
-@pytest.mark.slow
-async def test_an_edit_to_another_order_is_approved_in_the_state_of_that_order(
-    stack: Stack,
-) -> None:
-    await stack.decide(await asked(stack), Edit(args={"order": "78292"}))
-
-    async with stack.working():
-        item = await waits_again(stack)
-        assert item.edit is not None
-        assert state_in(item.action) == BusinessState(value={"version": 8})
-        await stack.decide(item)
-        words = await stack.words()
-
-    assert "cancelled 78292" in words
-    assert sample_tools.ledger() == ["cancel 78292"]
 
 
 @pytest.mark.slow

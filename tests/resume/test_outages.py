@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
-from contextlib import AsyncExitStack
-from pathlib import Path
-
 import pytest
 
 from keyturn.gateway.approvals.decisions import Reconcile
 from keyturn.gateway.protocol.records import Finding, ItemState
-from keyturn.gateway.store.engine import EmbeddedEngine
-from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.resume_stack import Stack, open_stack
-from tests.store_secrets import SECRETS
-
-REFUND = ("refund", {"order": "78291", "amount": 899.0})
+from tests.resume.resume_stack import Stack
 
 
 @pytest.mark.slow
@@ -42,33 +31,6 @@ async def test_a_stop_without_grace_hands_the_job_back_and_hides_no_doubt(
         await stack.words()
 
     assert sample_tools.ledger() == ["begin 1", "end 1"]
-
-
-@pytest.mark.slow
-async def test_a_killed_store_loses_no_decision_and_the_worker_finds_it_again(
-    tmp_path: Path,
-) -> None:
-    first, second = (EmbeddedEngine(tmp_path / "valkey") for _ in range(2))
-    async with AsyncExitStack() as engines:
-        await first.__aenter__()
-        store = Store(first.url, secrets=SECRETS, lease_ms=1000)
-        async with open_stack(store, tmp_path / "checkpoints.db") as stack:
-            async with stack.working():
-                await stack.ask(REFUND)
-                [item] = await stack.asked()
-            await stack.decide(item)
-            assert first.pid
-            os.kill(first.pid, signal.SIGKILL)
-            await first.__aexit__(None, None, None)
-
-            starting = asyncio.create_task(engines.enter_async_context(second))
-            async with stack.working():  # no worker has started yet
-                await starting
-                assert await stack.words() == "refunded 78291 899"
-                await stack.idle()
-            assert await stack.states() == [ItemState.EXECUTED]
-        await store.close()
-    assert len(sample_tools.ledger()) == 1
 
 
 async def _has_begun() -> bool:

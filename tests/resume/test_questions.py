@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +16,6 @@ from keyturn.gateway.approvals.decisions import (
     Approve,
     Decided,
     Expired,
-    Forbidden,
     Invalid,
     Reject,
     Respond,
@@ -37,7 +35,6 @@ from tests.sample_questions import EXTRAS, REGION
 REQUESTER = Reviewer(
     team=DAN.team, user=DAN.user, name=DAN.name, account=AccountKind.MEMBER
 )
-EVE = Reviewer(team="T0", user="U0EVE", name="Eve", account=AccountKind.MEMBER)
 NAME = {"question": "What is its name?"}
 
 
@@ -106,66 +103,6 @@ async def test_nobody_can_let_a_question_run(shop: Stack) -> None:
             assert isinstance(await shop.decide(item, Approve(), by=by), Invalid)
 
         assert await shop.states() == [ItemState.PENDING]
-
-
-async def test_others_than_the_requester_and_the_role_cannot_answer(
-    shop: Stack,
-) -> None:
-    async with shop.working():
-        await shop.ask(asking(NAME))
-        [item] = await shop.asked()
-
-        for decision in (Respond(message="Eve"), Reject()):
-            outcome = await shop.decide(item, decision, by=EVE)
-            assert isinstance(outcome, Forbidden)
-
-        assert await shop.states() == [ItemState.PENDING]
-
-
-@pytest.mark.parametrize(
-    ("answers", "places"),
-    [
-        ((), {"/0"}),
-        (("EU",), {"/0"}),
-        (("EU", "logs", "Ada", "more"), {"/0"}),
-        (("", "", ""), {"/0", "/2"}),
-        (("EU", "", " "), {"/2"}),
-        (("EU", "", "x" * 3001), {"/2"}),
-        (("x" * 3000, "y" * 3000, "z" * 2500), {"/0"}),
-    ],
-)
-async def test_what_does_not_answer_every_question_is_not_recorded(
-    shop: Stack, answers: tuple[str, ...], places: set[str]
-) -> None:
-    async with shop.working():
-        await shop.ask(asking(REGION, EXTRAS, NAME))
-        [item] = await shop.asked()
-
-        outcome = await shop.decide(item, Respond(answers=answers))
-
-        assert isinstance(outcome, Invalid)
-        assert outcome.errors.keys() == places
-        assert await shop.states() == [ItemState.PENDING]
-
-
-async def test_the_first_answer_counts_and_the_second_person_is_told(
-    shop: Stack,
-) -> None:
-    async with shop.working():
-        await shop.ask(asking(NAME))
-        [item] = await shop.asked()
-
-        outcomes = await asyncio.gather(
-            *(
-                shop.decide(item, Respond(message=f"name {n}"), by=by)
-                for n, by in enumerate((ANA, REQUESTER, ANA, REQUESTER))
-            )
-        )
-
-        assert sum(isinstance(one, Decided) for one in outcomes) == 1
-        assert sum(isinstance(one, Stale) for one in outcomes) == 3
-        [first] = [n for n, one in enumerate(outcomes) if isinstance(one, Decided)]
-        assert await shop.words() == f"Q: What is its name?\nA: name {first}"
 
 
 @pytest.mark.parametrize("by", [REQUESTER, ANA])
@@ -243,19 +180,6 @@ async def test_questions_wait_through_a_restart(shop: Stack, store: Store) -> No
     again = Stack(store, shop.runner, shop.saver)
     async with again.working():
         assert await again.words() == "Q: What is its name?\nA: Ada"
-
-
-async def test_a_new_message_ends_the_wait_for_an_answer(shop: Stack) -> None:
-    async with shop.working():
-        await shop.ask(asking(NAME))
-        [item] = await shop.asked()
-
-        await shop.say("never mind")
-        assert await shop.words() == "You said never mind"
-
-        assert isinstance(await shop.decide(item, Respond(message="Ada")), Stale)
-    [result] = await results(shop)
-    assert "moved on" in str(result.text)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ def policy(refund: str, reviewers: str = "[U0ANA]") -> Policy:
     return load_policy(text.replace("[U0ANA]", reviewers), "policy.yml")
 
 
-FORBIDDEN = policy("{tier: deny}")
 OTHERS = policy("{tier: approve}", "[U0BEN]")
 
 
@@ -55,22 +54,6 @@ async def waits_again(stack: Stack, times: int = 1) -> None:
 
 
 @pytest.mark.slow
-async def test_a_call_that_is_now_forbidden_does_not_run_and_the_agent_is_told(
-    stack: Stack,
-) -> None:
-    await approved_then(stack, FORBIDDEN)
-
-    async with stack.working():
-        [_, email] = await stack.items()
-        await eventually(lambda: is_(stack, 0, ItemState.LAPSED))
-        await stack.decide(email, Reject(), by=ANA)
-        words = await stack.words()
-
-    assert "no longer allows it, so the call did not run" in words
-    assert sample_tools.ledger() == []
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("who", [BEN, ANA])
 async def test_a_call_that_went_back_runs_once_when_others_approve_it(
     stack: Stack, who: Reviewer
@@ -97,23 +80,6 @@ async def test_a_call_that_went_back_runs_once_when_others_approve_it(
 
 
 @pytest.mark.slow
-async def test_a_call_that_went_back_is_rejected_with_the_words_of_the_person(
-    stack: Stack,
-) -> None:
-    await approved_then(stack, OTHERS)
-
-    async with stack.working():
-        await waits_again(stack)
-        [refund, email] = await stack.items()
-        await stack.decide(refund, Reject(reason="not any more"), by=BEN)
-        await stack.decide(email, Reject(), by=BEN)
-        words = await stack.words()
-
-    assert "not any more" in words
-    assert sample_tools.ledger() == []
-
-
-@pytest.mark.slow
 async def test_a_call_goes_back_as_often_as_the_policy_changes(stack: Stack) -> None:
     """The same people, the same answer again: the thread is not taken for stuck."""
     await approved_then(stack, OTHERS)
@@ -137,20 +103,3 @@ async def test_a_call_goes_back_as_often_as_the_policy_changes(stack: Stack) -> 
 
     assert sample_tools.ledger() == []
     assert await stack.events(EventName.RUN_PARKED) == []
-
-
-@pytest.mark.slow
-async def test_a_new_message_ends_what_went_back(stack: Stack) -> None:
-    await approved_then(stack, OTHERS)
-
-    async with stack.working():
-        await waits_again(stack)
-        await stack.say("never mind")
-        await stack.words()
-
-    assert (await stack.states())[0] is ItemState.SUPERSEDED
-    assert sample_tools.ledger() == []
-
-
-async def is_(stack: Stack, index: int, state: ItemState) -> bool:
-    return (await stack.states())[index] is state

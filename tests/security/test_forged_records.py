@@ -33,11 +33,6 @@ from tests.streams import announced, audit_entries
 
 
 @pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
-
-
-@pytest.fixture
 async def redis(store: Store) -> AsyncGenerator[Redis]:
     client = Redis.from_url(store.conn.url)  # pyright: ignore[reportUnknownMemberType]
     yield client

@@ -17,7 +17,6 @@ from keyturn.gateway.protocol.wire import (
 )
 from keyturn.gateway.service.submitting import FORBIDDEN
 from keyturn.gateway.store.freezes import FreezeScope, ScopeKind, paused
-from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, POLICY, ServiceHarness
 from tests.streams import audit_entries
 
@@ -30,11 +29,6 @@ CALL = ("look_up_order", ORDER)
 def ruled(rule: str, more: str = "", policy: str = POLICY) -> str:
     assert LOOK_UP in policy
     return policy.replace(LOOK_UP, f"look_up_order: {rule}") + more
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 @pytest.fixture

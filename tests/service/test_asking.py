@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.store.store import Store
 from tests.service.harness import ServiceHarness
 
 ASKERS = [Person(team="T1", user=f"U{number}") for number in range(6)]
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 async def ask(harness: ServiceHarness, by: Person, once: str = "") -> bool:

@@ -22,7 +22,6 @@ from keyturn.gateway.protocol.records import Finding, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.store.api_keys import ApiKeyStore
 from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
-from keyturn.gateway.store.store import Store
 from tests.api.test_api_key_store import SEALS, made
 from tests.service.decided_calls import claimed, decided
 from tests.service.harness import ANA, BEN, EVE, POLICY, ServiceHarness
@@ -30,11 +29,6 @@ from tests.streams import audit_entries
 
 REFUNDS = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
 Scene = Callable[[ServiceHarness], Awaitable[object]]
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 def submitted(tool: str) -> Scene:

@@ -8,7 +8,6 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, Verdict, VerdictKind
 from keyturn.gateway.service.submitting import FORBIDDEN, NEEDS_A_PERSON
-from keyturn.gateway.store.store import Store
 from tests.service.harness import POLICY, ServiceHarness
 
 AUTO = "look_up_order: {tier: auto}"
@@ -25,11 +24,6 @@ COUNTED = (
 def policy_with(look_up: str, more: str = "") -> str:
     assert AUTO in POLICY
     return POLICY.replace(AUTO, look_up) + more
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 async def cleared(harness: ServiceHarness) -> tuple[Turn, tuple[Verdict, ...]]:

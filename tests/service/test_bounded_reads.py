@@ -29,12 +29,6 @@ def keys(store: Store) -> Keys:
     return store.keys_of_tenant("default")
 
 
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    """Give agents and reviewers."""
-    return ServiceHarness(store)
-
-
 async def filled(store: Store, key: str, count: int) -> None:
     """Put so many fields of others into a hash."""
     page = 5000

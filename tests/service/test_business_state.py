@@ -30,18 +30,12 @@ from keyturn.gateway.protocol.wire import (
     Turn,
     TurnRef,
 )
-from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, BEN, POLICY, ServiceHarness, claim_of
 from tests.streams import announced
 
 REFUND: dict[str, JsonValue] = {"order_id": "78291", "amount": 899.0}
 OPEN: JsonValue = {"status": "open", "version": 3}
 CLOSED: JsonValue = {"status": "closed", "version": 4}
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 async def asked(

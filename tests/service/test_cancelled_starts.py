@@ -13,16 +13,10 @@ from keyturn.gateway.protocol.records import ItemState, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, ClaimRequest
 from keyturn.gateway.store.connection import Connection
-from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.service.harness import ANA, ServiceHarness, claim_of
 
 RAN = Result(ok=True, summary="refunded")
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 class Held:

@@ -30,11 +30,6 @@ RAISING = "raise: [{to: escalate, when: args.amount > 500, because: large}]"
 ESCALATED = "process_refund: {tier: escalate}"
 
 
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
-
-
 def change(harness: ServiceHarness, *pairs: tuple[str, str]) -> None:
     """Put another policy in force."""
     text = POLICY
@@ -126,37 +121,6 @@ async def test_what_nobody_may_approve_by_both_policies_ends(
     assert isinstance(reply, Refused)
     assert reply.reason == f"{NOBODY[:-1]}, so the call did not run."
     assert (await harness.item(claim.item_id)).state is ItemState.LAPSED
-
-
-async def test_a_vote_that_still_counts_is_kept(harness: ServiceHarness) -> None:
-    claim = await approved(harness)
-    change(harness, (REFUND, ESCALATED))
-    await harness.agents.claim(claim)
-    item = await harness.item(claim.item_id)
-    click = await harness.click_on(claim.item_id)
-
-    again = await harness.reviews.decide(click, Approve(), ANA, voters=still_members)
-    second = await harness.reviews.decide(click, Approve(), CHLOE, voters=still_members)
-
-    assert [vote.by.user for vote in item.votes] == ["U0ANA"]
-    assert again.kind == "forbidden", "Ana's word is used up"
-    assert second.kind == "decided"
-    assert isinstance(await harness.agents.claim(claim), Claimed)
-
-
-async def test_the_vote_of_who_lost_the_role_is_gone(harness: ServiceHarness) -> None:
-    claim = await approved(harness)
-    change(harness, (SUPPORT, "support: {users: [U0BEN, U0DAN]}"))
-    await harness.agents.claim(claim)
-    click = await harness.click_on(claim.item_id)
-
-    gone = await harness.reviews.decide(click, Approve(), ANA)
-    other = await harness.reviews.decide(click, Approve(), BEN)
-
-    votes = (await harness.item(claim.item_id)).votes
-    assert [vote.by.user for vote in votes] == ["U0BEN"]
-    assert (gone.kind, other.kind) == ("forbidden", "decided")
-    assert isinstance(await harness.agents.claim(claim), Claimed)
 
 
 async def test_a_click_on_a_card_from_before_counts_for_nothing(

@@ -31,7 +31,6 @@ from keyturn.gateway.protocol.run_context import one_write
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, InDoubt
 from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
-from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import Keyring, Role
 from tests.service.decided_calls import (
     REQUEST,
@@ -61,11 +60,6 @@ class Used(Ledger):
         is_new = jti not in self.used
         self.used.add(jti)
         return is_new and expires_at_s > 0
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 async def test_a_claim_is_answered_with_a_receipt_that_its_tool_verifies(

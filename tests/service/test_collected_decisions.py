@@ -36,12 +36,9 @@ from keyturn.gateway.store.store import Store
 from tests.service.harness import (
     ANA,
     BEN,
-    CHLOE,
-    DAN,
     POLICY,
     ServiceHarness,
     claim_of,
-    person,
     still_members,
 )
 from tests.service.windowed import refund, refunded, windowed_policy
@@ -66,11 +63,6 @@ THREADS = itertools.count()
 
 Asked = tuple[TurnRef, Verdict]
 Move = Callable[[ServiceHarness, Verdict], Awaitable[None]]
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 async def ask(
@@ -261,29 +253,6 @@ async def test_who_may_not_approve_one_of_them_approves_none(
     assert await states(harness, asked) == [PENDING] * 2
 
 
-async def test_a_call_that_moved_and_is_left_waiting_stops_nothing(
-    harness: ServiceHarness,
-) -> None:
-    asked = await refunds(harness, 3)
-    clicks = await clicks_on(harness, asked)
-    await decided(harness, asked[1][1])
-
-    outcome = done(await say(harness, clicks, YES, None, NO))
-
-    assert (outcome.approved, outcome.rejected) == ((0,), (2,))
-
-
-async def test_a_call_that_nobody_knows_is_named(harness: ServiceHarness) -> None:
-    asked = await refunds(harness, 1)
-    (click,) = await clicks_on(harness, asked)
-    gone = click.with_(approval="ap_default_" + "0" * 32)
-
-    outcome = refused(await say(harness, [click, gone], YES, YES))
-
-    assert outcome.refusals == {1: Unknown()}
-    assert await states(harness, asked) == [PENDING]
-
-
 async def test_nobody_decides_a_call_of_another_tenant(
     harness: ServiceHarness,
 ) -> None:
@@ -295,24 +264,6 @@ async def test_nobody_decides_a_call_of_another_tenant(
 
     assert outcome == Unknown()
     assert await states(harness, asked) == [PENDING] * 2
-
-
-async def test_what_the_policy_escalates_now_is_left_out_and_named(
-    harness: ServiceHarness,
-) -> None:
-    asked = [*await refunds(harness, 2), *await ask(harness, ("send_email", {}))]
-    clicks = await clicks_on(harness, asked)
-    rules = POLICY.replace(
-        "send_email: {tier: approve,", "send_email: {tier: escalate,"
-    )
-    harness.policy = load_policy(rules, "policy.yml")
-
-    outcome = done(await say(harness, clicks, YES, NO, YES))
-
-    assert (outcome.approved, outcome.rejected) == ((0,), (1,))
-    assert outcome.left_out == (2,)
-    assert await states(harness, asked) == [AUTHORIZED, REJECTED, PENDING]
-    assert (await told(harness))[0].data["left_out"] == "2"
 
 
 @pytest.mark.parametrize(
@@ -427,40 +378,6 @@ async def test_calls_whose_uses_are_reserved_are_approved_at_once(
     assert await refunded(harness) == 700
 
 
-async def test_calls_that_need_two_people_wait_for_the_second_gesture(
-    store: Store,
-) -> None:
-    needs = """
-requirements:
-  pair: {approvals: 2, of: [support, senior]}
-"""
-    rules = POLICY.replace(FIRST, "process_refund: {tier: approve, needs: pair}")
-    harness = ServiceHarness(store, load_policy(rules + needs, "policy.yml"))
-    asked = await refunds(harness, 2)
-    clicks = await clicks_on(harness, asked)
-
-    first = done(await say(harness, clicks, YES, YES))
-    again = await say(harness, clicks, YES, YES)
-    second = done(await say(harness, clicks, YES, NO, by=CHLOE))
-
-    assert (first.approved, first.waiting, first.needs_one) == ((0, 1), (0, 1), True)
-    assert isinstance(again, Forbidden)
-    assert (second.approved, second.rejected, second.waiting) == ((0,), (1,), ())
-    assert await states(harness, asked) == [AUTHORIZED, REJECTED]
-
-
-async def test_who_asked_for_a_call_takes_it_back_by_rejecting_it(
-    harness: ServiceHarness,
-) -> None:
-    asked = await refunds(harness, 2)
-    dan = person(DAN.user)
-
-    outcome = done(await say(harness, await clicks_on(harness, asked), NO, NO, by=dan))
-
-    assert (outcome.withdrawn, outcome.rejected) == ((0, 1), ())
-    assert (await told(harness))[0].data["withdrawn"] == "0-1"
-
-
 async def test_rejections_of_a_gesture_count_once_for_each_agent(
     store: Store,
 ) -> None:
@@ -479,17 +396,6 @@ async def test_rejections_of_a_gesture_count_once_for_each_agent(
     assert [str(one.scope) for one in await store.freezes.all(keys)] == [
         "agent support"
     ]
-
-
-async def test_nothing_chosen_is_an_answer_and_no_write(
-    harness: ServiceHarness,
-) -> None:
-    clicks = await clicks_on(harness, await refunds(harness, 2))
-
-    outcome = await say(harness, clicks, None, None)
-
-    assert outcome.kind == "invalid"
-    assert await told(harness) == []
 
 
 async def test_too_many_approvals_are_no_gesture(

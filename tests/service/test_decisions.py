@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 
 import pytest
 
@@ -25,17 +24,11 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, VerdictKind
 from keyturn.gateway.store.store import Store
-from tests.service.harness import ANA, BEN, CHLOE, POLICY, ServiceHarness, still_members
+from tests.service.harness import ANA, CHLOE, POLICY, ServiceHarness, still_members
 from tests.service.windowed import refund, windowed
 from tests.streams import audit_entries
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 async def test_a_turn_gets_one_verdict_a_call_in_order(harness: ServiceHarness) -> None:
@@ -81,33 +74,6 @@ async def test_two_calls_with_one_id_are_both_denied(harness: ServiceHarness) ->
 
 
 @pytest.mark.parametrize(
-    ("refunds", "mails", "cards"),
-    [
-        (6, 0, [6]),  # many of one tool share a card
-        (4, 3, [6, 1]),  # a few of each do not get a table
-        (56, 2, [56, 2]),
-        (3, 8, [8, 3]),
-        (100, 0, [99, 1]),  # Slack's table has 100 rows, one of them its heading
-    ],
-)
-async def test_waiting_calls_are_put_on_as_few_cards_as_can_show_them(
-    harness: ServiceHarness, refunds: int, mails: int, cards: list[int]
-) -> None:
-    refund: list[JsonObject] = [{"amount": n} for n in range(refunds)]
-    mail: list[JsonObject] = [{"to": f"{n}"} for n in range(mails)]
-    calls = [("process_refund", one) for one in refund]
-    calls += [("send_email", one) for one in mail]
-
-    _, verdicts = await harness.submit(*calls)
-
-    found = Counter(verdict.item_id.split(".")[0] for verdict in verdicts)
-    assert sorted(found.values(), reverse=True) == cards
-    for (tool, args), verdict in zip(calls, verdicts, strict=True):
-        item = await harness.item(verdict.item_id)
-        assert (item.tool, item.args) == (tool, args)
-
-
-@pytest.mark.parametrize(
     ("decision", "state", "event"),
     [
         (Approve(), ItemState.AUTHORIZED, EventName.ITEM_AUTHORIZED),
@@ -144,33 +110,6 @@ async def test_no_argument_reaches_an_event(harness: ServiceHarness) -> None:
                 await harness.store.conn.command("XRANGE", stream, "-", "+")
             ).encode()
         )
-
-
-async def test_two_people_authorize_an_escalated_call(harness: ServiceHarness) -> None:
-    _, verdicts = await harness.submit(("wire_money", {"amount": 1}))
-    click = await harness.click(verdicts[0])
-
-    first = await harness.reviews.decide(click, Approve(), ANA)
-    jobs_between = await harness.jobs()
-    second = await harness.reviews.decide(click, Approve(), CHLOE, voters=still_members)
-
-    assert isinstance(first, Voted)
-    assert jobs_between == 0
-    assert isinstance(second, Decided)
-
-
-async def test_voters_whom_nobody_can_resolve_complete_no_quorum(
-    harness: ServiceHarness,
-) -> None:
-    _, verdicts = await harness.submit(("wire_money", {"amount": 1}))
-    click = await harness.click(verdicts[0])
-    await harness.reviews.decide(click, Approve(), ANA)
-
-    second = await harness.reviews.decide(click, Approve(), CHLOE)
-
-    assert isinstance(second, Forbidden)
-    item = await harness.item(verdicts[0].item_id)
-    assert [vote.by.user for vote in item.votes] == ["U0ANA"]
 
 
 @pytest.mark.slow
@@ -242,53 +181,6 @@ async def test_an_unknown_approval_is_unknown_and_not_an_error(
     )
 
     assert isinstance(outcome, Unknown)
-
-
-async def test_approve_all_is_bound_to_the_batch_that_was_seen(
-    harness: ServiceHarness,
-) -> None:
-    calls: list[tuple[str, JsonObject]] = [
-        ("process_refund", {"amount": n}) for n in (1, 2, 3)
-    ]
-    _, verdicts = await harness.submit(*calls)
-    approval = await harness.approval(verdicts[0].item_id)
-    seen = approval.digest
-    edit = Edit(args={"amount": 9})
-    await harness.reviews.decide(await harness.click(verdicts[2]), edit, BEN)
-    click = await harness.click(verdicts[0])
-
-    both: dict[int, Decision] = {0: Approve(), 1: Approve()}
-    old = await harness.decide_card(click.with_(action_hash=seen), both, ANA)
-    fresh = (await harness.approval(verdicts[0].item_id)).digest
-    new = await harness.decide_card(click.with_(action_hash=fresh), both, ANA)
-
-    assert old.kind == "changed"
-    assert isinstance(new, GestureDecided)
-    assert new.approved == (0, 1)
-
-
-async def test_approve_all_covers_no_call_that_has_been_escalated(
-    harness: ServiceHarness,
-) -> None:
-    _, (refund, mail) = await harness.submit(
-        ("process_refund", {"amount": 1}), ("send_email", {})
-    )
-    seen = (await harness.approval(mail.item_id)).digest
-    stricter = POLICY.replace(
-        "send_email: {tier: approve", "send_email: {tier: escalate"
-    )
-    harness.policy = load_policy(stricter, "policy.yml")
-    click = await harness.click(refund)
-
-    done = await harness.decide_card(
-        click.with_(action_hash=seen), {0: Approve(), 1: Approve()}, ANA
-    )
-
-    assert isinstance(done, GestureDecided)
-    assert (done.approved, done.left_out) == ((0,), (1,))
-    assert (await harness.item(mail.item_id)).votes == ()
-    alone = await harness.reviews.decide(await harness.click(mail), Approve(), ANA)
-    assert alone.kind == "voted"
 
 
 async def test_a_new_turn_supersedes_what_the_old_one_waited_for(

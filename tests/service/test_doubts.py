@@ -22,7 +22,6 @@ from keyturn.gateway.protocol.wire import (
 )
 from keyturn.gateway.resume.runner import PendingInterrupt
 from keyturn.gateway.resume.store_threads import answers_for
-from keyturn.gateway.store.store import Store
 from tests.service.harness import (
     ANA,
     BEN,
@@ -35,11 +34,6 @@ from tests.streams import audit_entries
 
 PAID = Result(ok=True, summary="paid 899")
 BROKE = Result(ok=False, summary="refused by the bank")
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 async def doubtful(

@@ -9,7 +9,6 @@ from keyturn.gateway.protocol.edits import edit_hash
 from keyturn.gateway.protocol.records import EditOutcome, FailureKind, Result
 from keyturn.gateway.protocol.wire import EditsKnown, TurnRef
 from keyturn.gateway.service.agents import AgentService
-from keyturn.gateway.store.store import Store
 from tests.service.decided_calls import claimed
 from tests.service.harness import ANA, ServiceHarness
 
@@ -17,11 +16,6 @@ from tests.service.harness import ANA, ServiceHarness
 def at(thread: str) -> TurnRef:
     """Return the agent in a thread."""
     return TurnRef(agent="support", thread=thread, message_id="")
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 async def test_only_the_edit_that_was_made_is_confirmed(

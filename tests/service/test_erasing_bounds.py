@@ -31,11 +31,6 @@ from tests.store_secrets import SECRETS
 EVE = DAN.with_(user="U0EVE", name="Eve")
 
 
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
-
-
 async def rejected_of(harness: ServiceHarness, who: Person, thread: str) -> Click:
     """Request a call as a person, and reject it as Ana."""
     facts = ThreadFacts(requester=who)

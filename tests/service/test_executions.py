@@ -9,58 +9,14 @@ import pytest
 from keyturn.gateway.approvals.decisions import (
     Approve,
     Decided,
-    Edit,
     Reconcile,
-    Reject,
 )
-from keyturn.gateway.errors import CorruptRecord
-from keyturn.gateway.protocol.digest import action_args, action_hash
 from keyturn.gateway.protocol.records import Finding, ItemState, Result
 from keyturn.gateway.protocol.run_context import one_write
 from keyturn.gateway.protocol.wire import Busy, Claimed, Done, InDoubt, Refused
-from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, EVE, ServiceHarness, claim_of
-from tests.stored_records import put_detail
 
 RAN = Result(ok=True, summary="refunded", payload="{}")
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
-
-
-async def test_nothing_executes_before_it_is_authorized(
-    harness: ServiceHarness,
-) -> None:
-    _, claim = await harness.refund()
-
-    reply = await harness.agents.claim(claim)
-
-    assert isinstance(reply, Refused)
-    assert reply.state is ItemState.PENDING
-
-
-async def test_a_rejected_call_never_executes(harness: ServiceHarness) -> None:
-    click, claim = await harness.refund()
-    await harness.reviews.decide(click, Reject(reason="no"), ANA)
-
-    assert isinstance(await harness.agents.claim(claim), Refused)
-
-
-async def test_what_was_edited_is_what_executes(harness: ServiceHarness) -> None:
-    click, claim = await harness.refund(899)
-    await harness.reviews.decide(
-        click, Edit(args={"amount": 449.5}, reason="half"), ANA
-    )
-
-    reply = await harness.agents.claim(claim)
-
-    assert isinstance(reply, Claimed)
-    assert action_args(reply.action) == {"amount": 449.5}
-    assert action_hash(reply.action) == reply.action_hash
-    assert reply.edit
-    assert reply.edit.reason == "half"
 
 
 async def test_sixteen_executors_get_one_claim(harness: ServiceHarness) -> None:
@@ -137,35 +93,6 @@ async def test_another_result_of_the_same_attempt_is_not_acknowledged(
 
     assert kept == [True, True, False, False]
     assert (await harness.item(claim.item_id)).result == first
-
-
-async def test_a_failed_call_is_failed_and_does_not_run_again(
-    harness: ServiceHarness,
-) -> None:
-    click, claim = await harness.refund()
-    await harness.reviews.decide(click, Approve(), ANA)
-    granted = await harness.agents.claim(claim)
-    assert isinstance(granted, Claimed)
-
-    await harness.agents.finish(claim.item_id, granted.fence, Result(ok=False))
-
-    assert (await harness.item(claim.item_id)).state is ItemState.FAILED
-    assert isinstance(await harness.agents.claim(claim.with_(owner="w2")), Done)
-
-
-@pytest.mark.parametrize("field", ["tool", "tool_call_id", "thread", "ns", "agent",
-                                   "message_id"])  # fmt: skip
-async def test_a_claim_for_another_call_is_refused(
-    harness: ServiceHarness, field: str
-) -> None:
-    click, claim = await harness.refund()
-    await harness.reviews.decide(click, Approve(), ANA)
-    if field in {"tool", "tool_call_id"}:
-        forged = claim.with_(**{field: "other"})
-    else:
-        forged = claim.with_(ref=claim.ref.with_(**{field: "other"}))
-
-    assert isinstance(await harness.agents.claim(forged), Refused)
 
 
 async def test_an_item_of_another_tenant_is_refused(harness: ServiceHarness) -> None:
@@ -279,17 +206,6 @@ async def test_a_heartbeat_keeps_a_claim_and_a_lost_one_says_so(
     assert not lost
 
 
-async def test_a_claim_given_back_can_be_taken_again(harness: ServiceHarness) -> None:
-    click, claim = await harness.refund()
-    await harness.reviews.decide(click, Approve(), ANA)
-    granted = await harness.agents.claim(claim)
-    assert isinstance(granted, Claimed)
-
-    await harness.agents.release(claim.item_id, granted.fence)
-
-    assert isinstance(await harness.agents.claim(claim.with_(owner="w2")), Claimed)
-
-
 async def test_an_authorization_does_not_lapse_while_something_inside_asks(
     harness: ServiceHarness,
 ) -> None:
@@ -341,39 +257,3 @@ async def test_an_authorization_that_nobody_uses_lapses(
 
     assert isinstance(refused, Refused)
     assert (await harness.item(claim.item_id)).state is ItemState.LAPSED
-
-
-async def swap_amount(harness: ServiceHarness, approval: str) -> None:
-    """Write another amount into a record, as one with access to the store may."""
-    conn, item = harness.store.conn, await harness.item(f"{approval}.0")
-    swapped = item.action.replace('"amount":1', '"amount":9')
-    assert swapped != item.action
-    keys = harness.store.keys_of_tenant("default")
-    await put_detail(conn, keys, approval, action=swapped)
-
-
-async def test_a_record_changed_behind_our_back_never_executes(
-    harness: ServiceHarness,
-) -> None:
-    click, claim = await harness.refund(1)
-    await harness.reviews.decide(click, Approve(), ANA)
-    keys = harness.store.keys_of_tenant("default")
-    head = keys.head(click.approval)
-    await swap_amount(harness, click.approval)
-
-    assert isinstance(await harness.agents.claim(claim), Refused)
-    assert await harness.store.conn.command("HGET", head, "0:s") == b"authorized"
-
-
-async def test_a_waiting_call_changed_behind_our_back_can_no_longer_be_decided(
-    harness: ServiceHarness,
-) -> None:
-    click, claim = await harness.refund(1)
-    await swap_amount(harness, click.approval)
-
-    with pytest.raises(CorruptRecord):
-        await harness.reviews.decide(click, Approve(), ANA)
-
-    head = harness.store.keys_of_tenant("default").head(click.approval)
-    assert await harness.store.conn.command("HGET", head, "0:s") == b"pending"
-    assert isinstance(await harness.agents.claim(claim), Refused)

@@ -36,11 +36,6 @@ NOTIFYING = POLICY.replace(
 )
 
 
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
-
-
 async def gathered(rows: AsyncGenerator[JsonObject]) -> list[JsonObject]:
     return [row async for row in rows]
 

@@ -22,7 +22,6 @@ from keyturn.gateway.protocol.records import Finding, ItemState, Person, Tier, V
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, Refused, VerdictKind
 from keyturn.gateway.service.proving import NOT_PROVEN
-from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import SigningKey
 from tests.service.decided_calls import (
     claimed,
@@ -38,11 +37,6 @@ from tests.service.harness import (
 from tests.service.standing import allowed, allowing_policy, refund
 
 OTHER = SigningKey.from_seed("keyturn/bot", bytes(range(32)))
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 Forgery = Callable[[Approval, Item], tuple[Approval, Item]]

@@ -33,16 +33,10 @@ from keyturn.gateway.protocol.wire import (
 )
 from keyturn.gateway.service.claiming import Found, find_answers
 from keyturn.gateway.service.proving import NOT_TOLD
-from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import Keyring
 from tests.service.decided_calls import claimed, decided, forge
 from tests.service.harness import ANA, ServiceHarness
 from tests.service.test_forged_decisions import Forgery
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 async def told(

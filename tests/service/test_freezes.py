@@ -27,7 +27,6 @@ from keyturn.gateway.protocol.wire import (
 )
 from keyturn.gateway.service.freezing import FreezeService
 from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
-from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
 from tests.streams import audit_entries
 
@@ -35,11 +34,6 @@ TENANT = FreezeScope(kind=ScopeKind.TENANT)
 AGENT = FreezeScope(kind=ScopeKind.AGENT, name="support")
 TOOL = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
 SCOPES = [TENANT, AGENT, TOOL]
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 async def authorized(harness: ServiceHarness, thread: str = "t1") -> ClaimRequest:

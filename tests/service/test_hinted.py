@@ -15,18 +15,12 @@ from keyturn.gateway.protocol.wire import (
     TurnRef,
     VerdictKind,
 )
-from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, POLICY, ServiceHarness, claim_of
 
 OPEN = "{tier: approve, overridable: true, exp"
 LISTED = "  process_refund: {tier: approve}\n"
 RUN = VerdictKind.RUN
 LOOSE = POLICY.replace("{tier: approve}", "{tier: approve, overridable: true}")
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 def turn_of(tool: str, hint: CallHint | None, message_id: str = "m1") -> Turn:

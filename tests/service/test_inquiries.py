@@ -6,8 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 
-import pytest
-
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import Approve, Forbidden, Stale, Unknown
 from keyturn.gateway.approvals.events import Event, EventName
@@ -18,17 +16,11 @@ from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.audit_reading import Exporter
 from keyturn.gateway.service.reviews import ReviewService
-from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, BEN, DAN, EVE, ServiceHarness
 from tests.streams import audit_entries
 
 ROUNDS = 20
 DAN_AGAIN = Person(team="T0", user="U0DAN")
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 async def audited(harness: ServiceHarness) -> list[Event]:

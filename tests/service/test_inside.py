@@ -11,17 +11,11 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
 from keyturn.gateway.service.agents import AgentService
-from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.threads import ThreadFacts
 from tests.service.harness import ANA, DAN, ServiceHarness, claim_of, person
 from tests.streams import announced
 
 BOSS = RunRef(agent="boss", thread="t1")
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 def at(

@@ -14,18 +14,12 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.wire import Claimed
-from keyturn.gateway.store.store import Store
 from tests.bot.samples import frame
 from tests.bot.slack_state import typed, untouched
 from tests.service.harness import ANA, POLICY, ServiceHarness, claim_of
 
 ID, NEXT = 1234567890123456789, 1234567890123456788
 SCHEMA: Any = {"type": "object", "properties": {"id": {"type": "integer"}}}
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 @pytest.mark.parametrize("runs", [ID, NEXT])

@@ -21,7 +21,6 @@ from keyturn.gateway.protocol.wire import (
     Reopened,
 )
 from keyturn.gateway.service.claiming import READING_TOO_LARGE
-from keyturn.gateway.store.store import Store
 from keyturn.sandbox.blockkit import validate_modal
 from tests.bot.samples import frame
 from tests.bot.slack_state import untouched
@@ -29,11 +28,6 @@ from tests.service.harness import ANA, ServiceHarness
 
 TYPED: JsonObject = {"amount": 12, "to": "Ada"}
 READ: JsonObject = {"amount": 12, "to": "ada"}
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 async def edited(harness: ServiceHarness) -> ClaimRequest:

@@ -7,42 +7,18 @@ import pytest
 from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.approvals.record import short_id
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef
-from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.protocol.wire import Claimed
 from keyturn.gateway.service.queue import ReviewQueue
-from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness, claim_of
 
 REFUND: tuple[str, JsonObject] = ("process_refund", {"amount": 5.0})
 CROWD = 120
 
 
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    """Give agents and reviewers."""
-    return ServiceHarness(store)
-
-
 async def waiting(harness: ServiceHarness, limit: int = 1000) -> list[str]:
     """Return the threads of what waits, in the order of the queue."""
     found = [loaded async for loaded in harness.reviews.queue.waiting(limit)]
     return [one.approval.thread for one in found]
-
-
-@pytest.mark.slow
-async def test_what_other_tenants_wait_for_hides_nothing(
-    harness: ServiceHarness,
-) -> None:
-    other = AgentService(harness.store, lambda: harness.policy, tenant="other")
-    for number in range(CROWD):
-        ref = TurnRef(agent="support", thread=f"o{number}", message_id="m")
-        call = ProposedCall(tool=REFUND[0], args={"amount": 5.0}, tool_call_id="c")
-        await other.submit(Turn(ref=ref, calls=(call,)))
-    await harness.submit(REFUND, thread="mine")
-
-    assert await waiting(harness) == ["mine"]
-    theirs = [one async for one in ReviewQueue(harness.store, tenant="other").waiting()]
-    assert len(theirs) == CROWD
 
 
 @pytest.mark.slow
@@ -77,16 +53,6 @@ async def test_a_batch_is_there_once_until_its_last_call_is_decided(
 
     await harness.reviews.decide(await harness.click(verdicts[1]), Reject(), ANA)
     assert await waiting(harness) == []
-
-
-async def test_junk_in_the_queue_hides_nothing(harness: ServiceHarness) -> None:
-    await harness.submit(REFUND, thread="mine")
-    keys = harness.store.keys_of_tenant("default")
-    junk: list[str | bytes] = ["junk", b"\xff.0", "ap_default_x.0", f"{'0' * 16}.x"]
-    rows: list[str | bytes] = [part for one in junk for part in ("1", one)]
-    await harness.store.conn.command("ZADD", keys.waiting("support"), *rows)
-
-    assert await waiting(harness) == ["mine"]
 
 
 async def test_a_short_id_finds_what_begins_with_it_and_no_other_tenants(

@@ -131,25 +131,6 @@ async def beside(harness: ServiceHarness) -> Approval:
     return await harness.approval(verdicts[0].item_id)
 
 
-async def test_a_raise_shortens_the_wait_of_no_other_call_of_the_card(
-    harness: ServiceHarness,
-) -> None:
-    approval = await beside(harness)
-
-    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
-    listed = keys.listed(approval.id)
-    due = float(text(await conn.command("ZSCORE", keys.expiry, listed)))
-    waits = keys.waiting("support")
-    ends = [
-        float(text(await conn.command("ZSCORE", waits, listed + b"%d" % item.index)))
-        - approval.created_at_ms
-        for item in approval.items
-    ]
-    assert TEN <= due - approval.created_at_ms <= TEN + SLACK
-    assert ends[0] == ends[2] == HOUR
-    assert TEN <= ends[1] <= TEN + SLACK
-
-
 async def test_one_call_of_a_card_expires_and_the_others_wait_on(
     harness: ServiceHarness,
 ) -> None:

@@ -7,15 +7,9 @@ from pydantic import JsonValue
 
 from keyturn.gateway.errors import NotAllowed, RefReused
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
-from keyturn.gateway.store.store import Store
 from tests.service.harness import ServiceHarness
 
 REF = TurnRef(agent="support", thread="t1", message_id="m1")
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 def call(tool: str, call_id: str = "c0", amount: JsonValue = 10) -> ProposedCall:

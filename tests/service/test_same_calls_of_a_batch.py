@@ -10,7 +10,6 @@ from keyturn.gateway.approvals.decisions import (
     Decision,
     Edit,
     GestureDecided,
-    Reject,
 )
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.policy.load import load_policy
@@ -18,7 +17,6 @@ from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, POLICY, ServiceHarness
-from tests.service.windowed import refund, windowed_policy
 
 NAMED = "process_refund: {tier: approve, same_by: args.order}"
 ASKS = """process_refund:
@@ -82,15 +80,6 @@ async def test_a_second_call_is_left_out_where_a_rule_asks_for_more(
     assert waiting == left_out
 
 
-async def test_what_a_gesture_rejects_is_no_earlier_call(store: Store) -> None:
-    harness = ServiceHarness(store, load_policy(policy(ASKS), "policy.yml"))
-    approval = await refunds(harness, "7", "7")
-
-    outcome = await decided(harness, approval, {0: Reject(reason="no"), 1: Approve()})
-
-    assert (outcome.rejected, outcome.approved) == ((0,), (1,))
-
-
 async def test_an_edit_into_the_same_call_waits_for_those_whom_it_needs(
     store: Store,
 ) -> None:
@@ -106,21 +95,3 @@ async def test_an_edit_into_the_same_call_waits_for_those_whom_it_needs(
         ItemState.AUTHORIZED,
         ItemState.PENDING,
     ]
-
-
-async def test_calls_that_a_new_window_has_room_for_only_once_are_not_all_approved(
-    store: Store,
-) -> None:
-    harness = ServiceHarness(store)
-    _, verdicts = await harness.submit(refund(800), refund(700), refund(100))
-    approval = await harness.approval(verdicts[0].item_id)
-    # Opened by a policy without windows: nothing is reserved.
-    harness.policy = windowed_policy()
-
-    outcome = await decided(harness, approval, dict.fromkeys(range(3), Approve()))
-
-    assert (outcome.approved, outcome.left_out) == ((0, 2), (1,))
-    after = await harness.approval(approval.items[0].id)
-    assert [item.state for item in after.items if item.index in outcome.approved] == [
-        ItemState.AUTHORIZED
-    ] * 2

@@ -23,7 +23,6 @@ from keyturn.gateway.protocol.wire import Claimed
 from keyturn.gateway.service.audit_reading import Exporter, StatisticsService
 from keyturn.gateway.service.quality_checks import seeded_approval
 from keyturn.gateway.service.queue import PastDecisions
-from keyturn.gateway.store.store import Store
 from tests.service.harness import (
     ANA,
     BEN,
@@ -32,11 +31,6 @@ from tests.service.harness import (
     ServiceHarness,
     still_members,
 )
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 async def approved(harness: ServiceHarness) -> None:

@@ -8,24 +8,15 @@ import pytest
 
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.deadline_changes import acknowledge
-from keyturn.gateway.approvals.decisions import Approve, Reject
-from keyturn.gateway.clock import now_s
-from keyturn.gateway.errors import LeaseLost, StoreUnavailable
+from keyturn.gateway.approvals.decisions import Reject
+from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.protocol.wire import Claimed
 from keyturn.gateway.store.atomic_write import Loaded, Write
-from keyturn.gateway.store.fences import Lease, holding
-from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.turn_opener import Preconditions
-from tests.service.harness import ANA, BEN, ServiceHarness
+from tests.service.harness import ANA, ServiceHarness
 
 RUN = RunRef(agent="support", thread="t1")
 NO_ID = "ap_of_somebody_else"
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 async def taken(loaded: Loaded) -> Write:
@@ -117,31 +108,6 @@ async def test_a_run_has_something_open_until_its_last_call_has_ended(
 
     assert before
     assert not await store.has_open(keys, RUN)
-
-
-async def test_a_holder_that_lost_the_lease_claims_nothing(
-    harness: ServiceHarness,
-) -> None:
-    click, claim = await harness.refund()
-    await harness.reviews.decide(click, Approve(), BEN)
-    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
-
-    async def never(_: Lease, __: int) -> int:
-        raise AssertionError
-
-    key = f"tk:{{{keys.tenant}}}:lease:t1"
-    lease = Lease(key, "me", fence=1, ends_s=now_s() + 600, renumber=never)
-    with holding(lease):
-        await conn.command("HSET", key, "fence", 2, "token", "me")
-        with pytest.raises(LeaseLost):
-            await harness.agents.claim(claim)
-        lost = await harness.item(claim.item_id)
-        await conn.command("HSET", key, "fence", 1)
-        held = await harness.agents.claim(claim)
-    await conn.command("DEL", key)
-
-    assert lost.fence == 0
-    assert isinstance(held, Claimed)
 
 
 async def test_the_open_script_itself_opens_a_turn_once(

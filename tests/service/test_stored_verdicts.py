@@ -10,18 +10,12 @@ from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import CallEnd, TurnRef
 from keyturn.gateway.service.submitting import StoredVerdicts
-from keyturn.gateway.store.store import Store
 from tests.service.harness import ServiceHarness
 
 CALLS: tuple[tuple[str, JsonObject], ...] = (
     ("look_up_order", {"id": "1"}),
     ("process_refund", {"amount": 1}),
 )
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 def turn_key(ref: TurnRef) -> str:

@@ -16,16 +16,10 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.store.store import Store
-from tests.service.harness import ANA, BEN, CHLOE, POLICY, ServiceHarness, still_members
+from tests.service.harness import ANA, CHLOE, POLICY, ServiceHarness, still_members
 
 REFUND = "process_refund: {tier: approve}"
 MINUTE = int(timedelta(minutes=1).total_seconds() * 1000)
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 def change(harness: ServiceHarness, old: str, new: str) -> None:
@@ -103,46 +97,6 @@ async def test_a_raised_tier_counts(harness: ServiceHarness, now: str) -> None:
     assert outcome.kind == ("voted" if now == "escalate" else "forbidden")
     item = (await harness.approval(claim.item_id)).items[0]
     assert item.state is ItemState.PENDING
-
-
-async def test_a_lowered_tier_and_a_deleted_tool_change_nothing(
-    harness: ServiceHarness,
-) -> None:
-    _, (verdict,) = await harness.submit(("wire_money", {"amount": 1}))
-    click = await harness.click(verdict)
-    for other in ("wire_money: {tier: auto}", "pay: {tier: auto}"):
-        change(harness, "wire_money: {tier: escalate}", other)
-
-        await harness.reviews.decide(click, Approve(), ANA)
-        item = (await harness.approval(verdict.item_id)).items[0]
-
-        assert item.state is ItemState.PENDING
-        assert len(item.votes) == 1
-
-
-async def test_who_left_a_role_and_who_joined_it_may_both_not(
-    harness: ServiceHarness,
-) -> None:
-    click, _ = await harness.refund()
-    change(harness, "users: [U0ANA, U0BEN, U0DAN]", "users: [U0BEN, U0EVE]")
-
-    gone = await harness.reviews.decide(click, Approve(), ANA)
-    stays = await harness.reviews.decide(click, Approve(), BEN)
-
-    assert isinstance(gone, Forbidden)
-    assert stays.kind == "decided"
-
-
-async def test_a_larger_quorum_counts(harness: ServiceHarness) -> None:
-    _, (verdict,) = await harness.submit(("wire_money", {"amount": 1}))
-    click = await harness.click(verdict)
-    change(harness, "approvals: 2", "approvals: 3")
-
-    for who, kind in ((ANA, "voted"), (CHLOE, "voted"), (BEN, "decided")):
-        outcome = await harness.reviews.decide(
-            click, Approve(), who, voters=still_members
-        )
-        assert outcome.kind == kind
 
 
 async def test_a_decision_that_is_not_allowed_any_more_is_refused(

@@ -37,11 +37,6 @@ TURN = Turn(
 
 
 @pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
-
-
-@pytest.fixture
 def other(harness: ServiceHarness) -> ReviewService:
     """Return the reviews of another tenant on the same store."""
     return ReviewService(harness.store, lambda: harness.policy, tenant="other")

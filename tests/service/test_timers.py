@@ -8,12 +8,11 @@ import secrets
 import pytest
 
 from keyturn.gateway.approvals.changes import Change
-from keyturn.gateway.approvals.decisions import Approve, Decided, Edit, Unknown
+from keyturn.gateway.approvals.decisions import Approve, Decided, Edit
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.service.reviews import ReviewService
 from keyturn.gateway.service.sweep import Sweeper
 from keyturn.gateway.store.approval_indexes import Timer
 from keyturn.gateway.store.connection import text
@@ -174,19 +173,6 @@ async def test_somebody_who_is_called_later_may_decide(harness: ServiceHarness) 
     assert isinstance(outcome, Decided)
 
 
-async def test_a_decided_approval_reminds_nobody(harness: ServiceHarness) -> None:
-    click, _ = await harness.refund()
-    await harness.reviews.decide(click, Approve(), ANA)
-    await due(harness, click.approval, TimerKind.REMIND, TimerKind.ESCALATE)
-
-    await harness.sweeper.sweep()
-
-    assert not await told(
-        harness, EventName.APPROVAL_REMINDED, EventName.APPROVAL_ESCALATED
-    )
-    assert await timers(harness) == []
-
-
 async def test_a_timer_that_is_due_after_the_end_is_silent(
     harness: ServiceHarness,
 ) -> None:
@@ -296,38 +282,3 @@ async def test_a_decision_after_the_old_deadline_counts_when_there_is_more_time(
 
     assert ended == 0, "the index was wrong, the record was not"
     assert isinstance(await harness.reviews.decide(click, Approve(), ANA), Decided)
-
-
-async def test_an_acknowledgement_is_ended_by_the_clock(
-    harness: ServiceHarness,
-) -> None:
-    approval = await opened(harness)
-    await harness.reviews.acknowledge(approval.id, ANA)
-    taken = await harness.approval(approval.items[0].id)
-    assert taken.acknowledged is not None
-    assert taken.acknowledged.by.user == "U0ANA"
-    await due(harness, approval.id, TimerKind.RELEASE)
-
-    await asyncio.gather(*(Sweeper(harness.store).sweep() for _ in range(3)))
-
-    after = await harness.approval(approval.items[0].id)
-    assert after.acknowledged is None
-    assert after.rev == taken.rev + 1
-    assert len(await told(harness, EventName.APPROVAL_RELEASED)) == 1
-
-
-async def test_an_unknown_or_a_late_approval_gets_no_time(
-    harness: ServiceHarness,
-) -> None:
-    approval = await opened(harness)
-    await harness.overdue(approval.id)
-
-    late = await harness.reviews.extend(approval.id, ANA)
-    unknown = await harness.reviews.acknowledge(f"ap_default_{'0' * 32}", ANA)
-    elsewhere = await ReviewService(
-        harness.store, lambda: harness.policy, tenant="other"
-    ).acknowledge(approval.id, ANA)
-
-    assert not isinstance(late, Change)
-    assert late.kind == "expired"
-    assert unknown == elsewhere == Unknown()

@@ -12,7 +12,6 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import VerdictKind
-from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness
 
 REFUND: tuple[str, JsonObject] = ("process_refund", {"amount": 5})
@@ -44,11 +43,6 @@ tools:
     tier: approve
     raise: [{to: deny, when: windows.refunds > 100, because: "over 100 a day"}]
 """
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from keyturn.gateway.approvals.audit_leaf import SealState
 from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.approvals.events import Event, EventName
@@ -25,11 +23,6 @@ from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness
 
 EVENT = Event(name=EventName.FREEZE_SET, tenant="default", approval="ap_default_1")
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 async def stream(store: Store, keys: Keys) -> list[Row]:

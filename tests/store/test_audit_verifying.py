@@ -23,6 +23,7 @@ from keyturn.gateway.store.connection import fields, number, text
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.checkpoints import Checkpoint
 from keyturn.gateway.trust.key_folder import Role, SigningKey
+from tests.levels import size
 from tests.service.audit_harness import AuditHarness
 
 SIZE, SEALED, FIRST = 250, 200, 100
@@ -420,7 +421,7 @@ async def test_a_thousand_changes_are_noticed_and_the_first_bad_entry_named(
     bench = Bench(what, house.files.folder, copy, random.Random(5))  # noqa: S311 - the same each time
     wrong: list[tuple[str, Verified, range]] = []
 
-    for number_ in range(1000):
+    for number_ in range(size(deep=1000, short=150)):
         change = CHANGES[number_ % len(CHANGES)]
         bench.reset()
         changed, where = change(bench)

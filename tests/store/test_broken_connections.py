@@ -145,21 +145,6 @@ async def test_an_error_is_not_its_own_cause(
     assert found is None
 
 
-async def test_replies_that_come_byte_by_byte_are_put_together(
-    tmp_path: Path, valkey_url: str, opened: Open
-) -> None:
-    def bytes_of(data: bytes) -> list[bytes]:
-        return [data[at : at + 1] for at in range(len(data))]
-
-    async with Scripted(tmp_path, through(valkey_url, bytes_of)) as wire:
-        conn = opened(wire.url)
-        calls = [conn.transaction(["ECHO", at], ["PING"]) for at in range(100)]
-
-        replies = await asyncio.gather(*calls)
-
-    assert [text(first) for first, _ in replies] == [str(at) for at in range(100)]
-
-
 @pytest.mark.parametrize("most", range(0, 40, 3))
 async def test_a_reply_that_is_cut_off_is_asked_for_again(
     tmp_path: Path, valkey_url: str, opened: Open, most: int

@@ -45,11 +45,6 @@ Read = Mapping[str, Loaded]
 
 
 @pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
-
-
-@pytest.fixture
 def keys(store: Store) -> Keys:
     return store.keys_of_tenant("default")
 

@@ -96,33 +96,6 @@ async def test_an_error_inside_a_transaction_is_its_own(conn: Connection) -> Non
     assert await conn.transaction(["GET", "kept"]) == [b"1"]
 
 
-async def test_replies_of_every_shape_and_size(conn: Connection) -> None:
-    deep: object = b"bottom"
-    for _ in range(30):
-        deep = [deep]
-    nested = "local t = 'bottom' for _ = 1, 30 do t = {t} end return t"
-    large = b"\r\n$-1\r\n" * 3_000_000
-    await conn.command("SET", "large", large)
-
-    replies = await asyncio.gather(
-        conn.command("EVAL", nested, 0),
-        conn.command("GET", "large"),
-        conn.command("EVAL", "return {1, false, {}, '', {err = 'ERR inside'}}", 0),
-        conn.command("GET", "no such key"),
-        conn.transaction(["MGET", "no such key", "other"], ["GET", "large"]),
-        echo(conn, "after them"),
-    )
-
-    assert replies[0] == deep
-    assert replies[1] == large
-    flat = cast("list[object]", replies[2])
-    assert flat[:4] == [1, None, [], b""]
-    assert str(flat[4]) == "inside" or "inside" in str(flat[4])
-    assert replies[3] is None
-    assert replies[4] == [[None, None], large]
-    assert replies[5]
-
-
 async def test_what_cannot_be_sent_fails_alone(conn: Connection) -> None:
     good = [asyncio.create_task(echo(conn, f"{at}")) for at in range(10)]
 

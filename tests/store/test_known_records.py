@@ -33,11 +33,6 @@ _NUMBERS = itertools.count(100)
 
 
 @pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
-
-
-@pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the ids of the records that are parsed from here on."""
     found, plain = list[str](), codec.approval

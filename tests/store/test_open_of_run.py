@@ -13,18 +13,12 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.store.connection import number
 from keyturn.gateway.store.jobs import Job, JobKind
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.threads import ThreadFacts
 from tests.service.harness import ANA, ServiceHarness
 
 RUN = RunRef(agent="support", thread="t1")
 CALL: tuple[str, JsonObject] = ("process_refund", {"amount": 5})
 NO_END = -1
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 @pytest.fixture

@@ -8,15 +8,9 @@ from keyturn.gateway.approvals.decisions import Reject
 from keyturn.gateway.approvals.record import short_id
 from keyturn.gateway.store.connection import number
 from keyturn.gateway.store.keys import KEEP_MS, Keys
-from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness
 
 DAY_MS = 24 * 60 * 60 * 1000
-
-
-@pytest.fixture
-def harness(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The shipped weekend policy, played by an agent and people.
 
-Its rules for single calls are in tests/policy/test_weekend.py. Here every call is made
-by a running agent, kept in a real store and decided by signed clicks.
+Every call is made by a running agent, kept in a real store and decided by signed
+clicks.
 """
 
 from __future__ import annotations

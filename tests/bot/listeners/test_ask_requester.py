@@ -84,17 +84,6 @@ async def test_the_requester_is_asked_in_the_thread_and_replies_there(
         assert not has_button(done, Action.ASK_REQUESTER)
 
 
-async def test_what_others_write_is_no_reply(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        await ask(stack, verdict)
-
-        await replied(stack, verdict, "U0BEN", "I know: it was.")
-        await replied(stack, verdict, "U0EVE", "Me too.")
-
-        assert await said(stack, verdict) == [("U0ANA", WHY)]
-
-
 async def test_before_anybody_asked_the_requester_is_offered_what_they_were(
     stack: Stack,
 ) -> None:
@@ -105,67 +94,6 @@ async def test_before_anybody_asked_the_requester_is_offered_what_they_were(
 
         approval = await stack.approval(verdict)
         assert (approval.inquiries, approval.rev) == ((), 1)
-
-
-async def test_a_reply_that_is_delivered_twice_or_edited_is_kept_once(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await ask(stack, verdict)
-        stack.sandbox.control.delivery_fault("duplicate")
-
-        await replied(stack, verdict, "U0DAN", "It was.")
-        await stack.bot_is_quiet()
-        assert len(await stack.actor("U0DAN").ephemerals(CHANNEL)) == 1
-        dan = stack.actor("U0DAN")
-        (mine,) = [n for n in await stack.notes(card) if says("It was.")(n)]
-        await dan.edit(CHANNEL, str(mine["ts"]), "@keyturn It was not.")
-
-        await stack.told("U0DAN", "as you wrote it first")
-        assert await said(stack, verdict) == [("U0ANA", WHY), ("U0DAN", "It was.")]
-
-
-async def test_several_questions_and_replies_are_kept_and_the_newest_shown(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        await ask(stack, verdict, "First?")
-        await ask(stack, verdict, "Second?", user="U0BEN")
-        await replied(stack, verdict, "U0DAN", "Both: yes.")
-        await replied(stack, verdict, "U0DAN", "And more.")
-
-        card = await stack.card(verdict, says("And more."))
-
-        shown = str(card["blocks"])
-        assert "Second?" in shown
-        assert "First?" not in shown
-        assert "2 more of these are in Full details" in shown
-        await eventually(lambda: has_note(stack, card, "<@U0ANA> <@U0BEN>", "replied"))
-        await nothing_is_left(stack)
-        news = [n for n in await stack.notes(card) if says("requester replied")(n)]
-        assert len(news) == 1, "the second reply answers nothing that was open"
-        ana = stack.actor("U0ANA")
-        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
-        view = str(await ana.wait_for_view())
-        assert all(one in view for one in ("First?", "Second?", "Both: yes.", "more."))
-
-
-async def test_who_may_not_decide_is_told_so_instead_of_a_form(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-
-        for user, words in (
-            ("U0EVE", "Please ask one of them"),
-            ("U0DAN", "You asked for this"),
-        ):
-            person = stack.actor(user)
-            await person.click(CHANNEL, str(card["ts"]), Action.ASK_REQUESTER)
-            await stack.told(user, words)
-
-        assert (await stack.approval(verdict)).rev == 1
 
 
 async def test_a_form_that_comes_after_the_decision_says_who_was_faster(

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from keyturn.bot.ids import Action, seal
-from keyturn.bot.reviewers import FRESH_S
+from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.record import approval_of
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import ClaimRequest, TurnRef, Verdict
 from keyturn.sandbox.json_types import as_objects
 from tests.bot.bot_stack import (
     CHANNEL,
-    POLICY,
     REFUND,
-    TEAM,
     Stack,
     has_button,
-    says,
 )
-from tests.bot.tampering import click_with
 
 MAIL: JsonObject = {"to": "a@example.com", "body": "hello"}
 
@@ -58,41 +52,6 @@ async def test_an_escalated_call_has_a_card_of_its_own(stack: Stack) -> None:
             assert (item.is_pending, item.votes) == (True, ())
 
 
-async def test_approve_all_never_covers_a_call_that_was_escalated_later(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        first, second = await stack.submit(
-            ("process_refund", REFUND), ("send_email", MAIL)
-        )
-        card = await stack.card(first)
-        approval = await stack.approval(second)
-        stricter = POLICY.replace("send_email: {tier: approve", "send_email: {tier: X")
-        stack.policy = load_policy(stricter.replace("X", "escalate"), "policy.yml")
-        await stack.actor("U0ANA").click(
-            CHANNEL,
-            str(card["ts"]),
-            Action.APPROVE,
-            row_of(card, f"{approval.id}:1:1:"),
-        )
-        after = await stack.card(
-            second, lambda m: not has_button(m, Action.APPROVE_ALL)
-        )
-        value = seal(
-            await stack.approval(second),
-            None,
-            key=stack.config.seal_key,
-            team=TEAM,
-            purpose=Action.APPROVE_ALL,
-        )
-
-        await click_with(stack, after, Action.APPROVE_ALL, value, user="U0CHLOE")
-
-        await stack.told("U0CHLOE", "need their own review")
-        items = (await stack.approval(second)).items
-        assert [len(item.votes) for item in items] == [0, 1]
-
-
 async def test_who_may_not_approve_one_call_may_not_approve_all(stack: Stack) -> None:
     async with stack.running():
         first, _ = await stack.submit(("process_refund", REFUND), ("send_email", MAIL))
@@ -117,36 +76,6 @@ async def test_one_call_of_a_batch_is_decided_alone(stack: Stack) -> None:
 
         states = [item.state for item in (await stack.approval(second)).items]
         assert states == [ItemState.PENDING, ItemState.AUTHORIZED]
-
-
-async def test_two_of_two_people_authorize_an_escalated_call(stack: Stack) -> None:
-    async with stack.running():
-        (verdict,) = await stack.submit(("wire_money", {"n": 1}))
-        ts = str((await stack.card(verdict))["ts"])
-
-        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
-        await stack.told("U0ANA", "1 of 2")
-        await stack.card(verdict, says("1 of 2"))
-        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
-        await stack.told("U0ANA", "You already approved")
-        await stack.actor("U0CHLOE").click(CHANNEL, ts, Action.APPROVE)
-
-        item = (await stack.approval(verdict)).items[0]
-        assert item.state is ItemState.AUTHORIZED
-
-
-async def test_who_left_a_group_counts_for_a_few_seconds_at_most(stack: Stack) -> None:
-    async with stack.running():
-        (verdict,) = await stack.submit(("wire_money", {"n": 1}))
-        ts = str((await stack.card(verdict))["ts"])
-        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
-        stack.sandbox.control.set_group("S0SENIOR", [])
-        stack.sandbox.control.advance(2 * FRESH_S + 1)
-
-        await stack.actor("U0CHLOE").click(CHANNEL, ts, Action.APPROVE)
-
-        await stack.told("U0CHLOE", "Please ask one of them")
-        assert (await stack.approval(verdict)).items[0].is_pending
 
 
 @pytest.mark.parametrize(

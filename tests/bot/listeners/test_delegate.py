@@ -37,33 +37,6 @@ async def test_a_colleague_decides_and_the_card_says_for_whom(stack: Stack) -> N
         assert (vote.by.user, vote.on_behalf_of[0].user) == ("U0BEN", "U0ANA")
 
 
-async def test_a_requester_cannot_decide_in_anothers_place(stack: Stack) -> None:
-    stack.policy = ANA_ONLY
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        await delegate(stack, "@dan 4h", "may decide in your place until")
-
-        await stack.actor("U0DAN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-
-        await stack.told("U0DAN", "You asked for this")
-        assert (await stack.approval(verdict)).rev == 1
-
-
-async def test_a_queue_that_is_taken_back_is_in_no_other_hands(stack: Stack) -> None:
-    stack.policy = ANA_ONLY
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        await delegate(stack, "off", "Nobody was deciding in your place")
-        await delegate(stack, "@ben 4h", "may decide in your place until")
-        await delegate(stack, "off", "Nobody decides in your place any more")
-
-        await stack.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-
-        await stack.told("U0BEN", "Please ask one of them")
-
-
 @pytest.mark.parametrize(
     ("words", "answer"),
     [

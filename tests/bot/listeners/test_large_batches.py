@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from keyturn.bot.ids import Action, Input, View, seal
-from keyturn.gateway.approvals.decisions import AccountKind, Approve, Click, Reviewer
+from keyturn.bot.ids import Action, Input, View
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.policy.load import load_policy
@@ -12,8 +11,7 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.client import Person as Actor
 from keyturn.sandbox.json_types import as_objects
-from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, says
-from tests.bot.tampering import click_with
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack, says
 from tests.streams import audit_entries
 
 REFUNDS: list[tuple[str, JsonObject]] = [
@@ -45,21 +43,6 @@ async def opened(stack: Stack) -> tuple[Verdict, JsonObject, str]:
     assert len({verdict.item_id.split(".")[0] for verdict in verdicts}) == 1
     card = await stack.card(verdicts[0])
     return verdicts[0], card, str(card["ts"])
-
-
-async def test_one_click_approves_56_calls_in_one_write(stack: Stack) -> None:
-    async with stack.running():
-        first, card, ts = await opened(stack)
-
-        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
-
-        approval = await stack.approval(first)
-        assert (states(approval), approval.rev) == ({ItemState.AUTHORIZED}, 2)
-        (entry,) = await decisions(stack)
-        assert entry.data["approved"] == "0-55"
-        assert entry.data["gesture"] == "button"
-        await reply(stack, ts, "56 approved")
-        assert len(await stack.notes(card)) == 1
 
 
 async def test_a_batch_is_drawn_three_times_at_most_whatever_its_size(
@@ -214,60 +197,6 @@ async def test_an_edit_that_needs_more_people_is_not_kept_for_the_batch(
         assert (await stack.approval(first)).rev == 1
 
 
-async def test_one_form_rejects_56_calls_with_one_reason(stack: Stack) -> None:
-    async with stack.running():
-        first, _, ts = await opened(stack)
-        ana = stack.actor("U0ANA")
-
-        await ana.click(CHANNEL, ts, Action.REJECT_ALL)
-        await ana.wait_for_view()
-        assert await ana.submit({Input.REASON: "wrong month"}) == {}
-
-        approval = await stack.approval(first)
-        assert states(approval) == {ItemState.REJECTED}
-        assert {item.decision.text for item in approval.items if item.decision} == {
-            "wrong month"
-        }
-        (entry,) = await decisions(stack)
-        assert (entry.data["rejected"], entry.reason) == ("0-55", "wrong month")
-        # 56 calls rejected at once are one rejection in a row.
-        assert not await stack.store.freezes.all(stack.keys)
-
-
-async def test_a_card_that_shows_other_calls_than_those_that_wait_decides_nothing(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        first, card, _ = await opened(stack)
-        approval = await stack.approval(first)
-        value = seal(
-            approval,
-            None,
-            key=stack.config.seal_key,
-            team=TEAM,
-            purpose=Action.APPROVE_ALL,
-        )
-        click = Click(
-            approval=approval.id,
-            index=7,
-            version=approval.version,
-            action_hash=approval.items[7].action_hash,
-        )
-        ben = Reviewer(
-            team=TEAM,
-            user="U0BEN",
-            usergroups=frozenset({"S0SUPPORT"}),
-            account=AccountKind.MEMBER,
-        )
-        assert (await stack.reviews.decide(click, Approve(), ben)).kind == "decided"
-
-        await click_with(stack, card, Action.APPROVE_ALL, value, user="U0ANA")
-
-        await stack.told("U0ANA", "are not those of this button any more")
-        assert not await decisions(stack)
-        assert (await stack.approval(first)).rev == 2
-
-
 async def test_what_the_policy_escalates_meanwhile_is_left_out_and_said(
     stack: Stack,
 ) -> None:
@@ -285,22 +214,3 @@ async def test_what_the_policy_escalates_meanwhile_is_left_out_and_said(
         await stack.told("U0ANA", "2 calls need their own review")
         approval = await stack.approval(first)
         assert [item.index for item in approval.items if item.is_pending] == [54, 55]
-
-
-async def test_one_call_is_opened_from_the_menu_and_decided_alone(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        first, _, ts = await opened(stack)
-        ana = stack.actor("U0ANA")
-
-        await ana.click(CHANNEL, ts, Action.VIEW_ALL, chosen="#8")
-        view = await ana.wait_for_view()
-        assert "78207" in str(view)
-        await ana.submit({})
-
-        approval = await stack.approval(first)
-        waiting = [item.index for item in approval.items if not item.is_pending]
-        assert waiting == [7]
-        after = await stack.card(first, says("55 of 56"))
-        assert has_button(after, Action.APPROVE_ALL)

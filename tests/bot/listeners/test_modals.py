@@ -11,8 +11,7 @@ from keyturn.gateway.protocol.records import ItemState, Verb
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.client import Person as Actor
 from keyturn.sandbox.json_types import JsonObject, as_object, as_objects
-from tests.bot.bot_stack import CHANNEL, TEAM, Stack, says
-from tests.bot.signed import interaction, post, signed_headers
+from tests.bot.bot_stack import CHANNEL, Stack, says
 
 LONG = "x" * 30_000 + "THE END"
 
@@ -206,58 +205,6 @@ async def test_from_the_last_page_a_form_opens_on_top(stack: Stack) -> None:
 
         assert (await stack.approval(verdict)).items[0].state is ItemState.REJECTED
         assert await ana.view() is None
-
-
-@pytest.mark.parametrize("spoil", ["user", "view", "seal", "purpose"])
-async def test_a_form_counts_only_for_whom_and_what_it_was_opened(
-    stack: Stack, spoil: str
-) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        ana = await opened(stack, verdict, Action.REJECT)
-        view = await top(ana)
-        other = await stack.refund(thread="t2")
-        ben = await opened(stack, other, Action.REJECT, "U0BEN")
-        theirs = await top(ben)
-        changes: dict[str, JsonObject] = {
-            "user": {"user": "U0BEN"},
-            "view": {"id": "V0NONE"},
-            "seal": {"private_metadata": theirs["private_metadata"]},
-            "purpose": {"callback_id": View.RESPOND.value},
-        }
-
-        status, body = await submit_signed(stack, view, changes[spoil])
-
-        assert (status, "nothing was recorded" in body) == (200, True)
-        assert (await stack.approval(verdict)).rev == 1
-        assert (await stack.approval(other)).rev == 1
-
-
-async def submit_signed(
-    stack: Stack, view: JsonObject, changes: JsonObject
-) -> tuple[int, str]:
-    """Submit a modal as Slack would, with something other than was opened."""
-    values = {
-        Input.REASON.value: {Input.REASON.value: {"value": "because"}},
-        Input.MESSAGE.value: {Input.MESSAGE.value: {"value": "because"}},
-    }
-    body = {
-        "type": "view_submission",
-        "team": {"id": TEAM},
-        "user": {"id": changes.get("user", "U0ANA"), "team_id": TEAM},
-        "view": {
-            "type": "modal",
-            "id": view["id"],
-            "callback_id": view["callback_id"],
-            "private_metadata": view["private_metadata"],
-            "state": {"values": values},
-            **{key: value for key, value in changes.items() if key != "user"},
-        },
-    }
-    assert stack.bot is not None
-    data = interaction(body)
-    headers = signed_headers(stack.sandbox.signing_secret, data)
-    return await post(stack.bot.url, headers, data)
 
 
 async def top(person: Actor) -> JsonObject:

@@ -6,13 +6,12 @@ from keyturn.bot.ids import Action, Input, View
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.sandbox.client import Person as Actor
-from tests.bot.bot_stack import CHANNEL, DAN, POLICY, Stack, says
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack
 from tests.bot.listeners.test_large_batches import (
     choose,
     decisions,
     edit_call,
     opened,
-    reply,
     states,
     without,
 )
@@ -128,40 +127,3 @@ async def test_a_form_whose_calls_are_all_decided_says_so(stack: Stack) -> None:
         await ana.wait_for_view(lambda view: "nothing was recorded" in str(view))
         approval = await stack.approval(first)
         assert [item.index for item in approval.items if not item.is_pending] == [0]
-
-
-async def test_calls_that_their_requester_takes_back_are_audited_as_withdrawn(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        first, _, ts = await opened(stack)
-        dan = stack.actor(DAN.user)
-
-        await dan.click(CHANNEL, ts, Action.REJECT_ALL)
-        await dan.wait_for_view()
-        assert await dan.submit({Input.REASON: "wrong month"}) == {}
-
-        assert states(await stack.approval(first)) == {ItemState.WITHDRAWN}
-        (entry,) = await decisions(stack)
-        assert entry.data["withdrawn"] == "0-55"
-        assert "rejected" not in entry.data
-        await reply(stack, ts, "56 withdrawn")
-
-
-async def test_the_first_of_two_people_is_told_that_one_more_is_needed(
-    stack: Stack,
-) -> None:
-    stack.policy = load_policy(TWO, "policy.yml")
-    async with stack.running():
-        first, _, ts = await opened(stack)
-
-        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
-
-        await stack.told(
-            "U0ANA",
-            "Your approval of 56 calls is recorded. One more person is needed.",
-        )
-        assert states(await stack.approval(first)) == {ItemState.PENDING}
-        await reply(stack, ts, "56 approved, one more person is needed")
-        await stack.actor("U0BEN").click(CHANNEL, ts, Action.APPROVE_ALL)
-        await stack.card(first, says("56 approved"))

@@ -9,7 +9,6 @@ from functools import partial
 import pytest
 
 from keyturn.bot.ids import Action, Input, View, seal
-from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Approval, approval_of
 from keyturn.gateway.policy.load import load_policy
@@ -24,7 +23,6 @@ from tests.bot.tampering import click_with, copied
 from tests.bot.test_publisher import POST, UPDATE, calls, nothing_is_left
 from tests.streams import audit_entries
 
-EVE = Reviewer(team=TEAM, user="U0EVE", account=AccountKind.MEMBER)
 POST_NOTICE: tuple[str, Args] = ("post_notice", {"text": "we are open"})
 
 
@@ -158,23 +156,6 @@ async def test_a_restart_neither_loses_nor_doubles_a_notification(stack: Stack) 
         await stack.told("U0ANA", "The tool is frozen")
 
 
-async def test_a_message_that_cannot_be_looked_for_is_posted_again_and_one_counts(
-    stack: Stack,
-) -> None:
-    stack.sandbox.faults.plan("lost_response", POST)
-    stack.sandbox.faults.plan("refuse", "conversations.history")
-    async with stack.running():
-        (verdict,) = await stack.submit(POST_NOTICE)
-        await nothing_is_left(stack)
-        lost, kept = await stack.cards(verdict)
-
-        await stack.actor("U0ANA").click(CHANNEL, str(lost["ts"]), Action.FREEZE_TOOL)
-        await stack.told("U0ANA", "not the newest copy")
-        assert await stack.reviews.freezes.frozen() == ()
-        await stack.actor("U0ANA").click(CHANNEL, str(kept["ts"]), Action.FREEZE_TOOL)
-        await stack.told("U0ANA", "The tool is frozen")
-
-
 async def test_a_reviewer_freezes_the_tool_and_everybody_is_told(stack: Stack) -> None:
     async with stack.running():
         (verdict,) = await stack.submit(POST_NOTICE)
@@ -192,21 +173,6 @@ async def test_a_reviewer_freezes_the_tool_and_everybody_is_told(stack: Stack) -
         assert not again.item_id
         await stack.actor("U0ANA").click(CHANNEL, ts, Action.FREEZE_TOOL)
         await stack.told("U0ANA", "frozen already")
-
-
-@pytest.mark.parametrize("user", ["U0EVE", "U0GUEST", "U0STRANGER"])
-async def test_who_could_not_review_a_tool_does_not_freeze_it(
-    stack: Stack, user: str
-) -> None:
-    async with stack.running():
-        (verdict,) = await stack.submit(POST_NOTICE)
-        ts = str((await message_of(stack, verdict))["ts"])
-
-        await stack.actor(user).click(CHANNEL, ts, Action.FREEZE_TOOL)
-
-        words = "Please ask one of them" if user == "U0EVE" else "cannot decide"
-        await stack.told(user, words)
-        assert await stack.reviews.freezes.frozen() == ()
 
 
 async def test_each_tool_of_a_notification_has_its_own_button(stack: Stack) -> None:
@@ -258,24 +224,6 @@ async def test_a_report_stands_on_the_message_in_its_thread_and_in_the_audit_log
         )
         await eve.click(CHANNEL, str(message["ts"]), Action.REPORT)
         await stack.told("U0EVE", "You reported this already")
-
-
-async def test_two_forms_of_one_person_are_one_report(stack: Stack) -> None:
-    async with stack.running():
-        (verdict,) = await stack.submit(POST_NOTICE)
-        ts = str((await message_of(stack, verdict))["ts"])
-        eve = stack.actor("U0EVE")
-        await eve.click(CHANNEL, ts, Action.REPORT)
-        await eve.wait_for_view(lambda view: view["callback_id"] == View.REPORT)
-        approval_id = approval_of(verdict.item_id)[0]
-        await stack.reviews.report(approval_id, EVE, "first")
-
-        await reported(stack, "U0EVE", "second")
-
-        view = await eve.wait_for_view(lambda view: view["callback_id"] == View.NOTICE)
-        assert "You reported this already" in json.dumps(view)
-        remarks = (await stack.approval(verdict)).remarks
-        assert [one.text for one in remarks] == ["first"]
 
 
 async def test_a_guest_does_not_report(stack: Stack) -> None:

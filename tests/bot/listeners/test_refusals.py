@@ -6,16 +6,13 @@ import asyncio
 
 import pytest
 
-from keyturn.bot import reviewers
 from keyturn.bot.ids import Action, seal
 from keyturn.gateway.approvals.decisions import AccountKind, Click, Edit, Reviewer
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.client import UserActionFailed
-from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, says
-from tests.bot.signed import interaction, post_signed
 from tests.bot.tampering import button_value, click_with, copied, expire
 from tests.conftest import eventually
 from tests.lifetimes import lose_records
@@ -24,29 +21,6 @@ from tests.lifetimes import lose_records
 async def is_untouched(stack: Stack, verdict: Verdict) -> bool:
     approval = await stack.approval(verdict)
     return approval.rev == 1 and approval.items[0].state is ItemState.PENDING
-
-
-@pytest.mark.parametrize(
-    ("user", "words"),
-    [
-        ("U0CHLOE", "Please ask one of them"),
-        ("U0DAN", "You asked for this"),
-        ("U0GUEST", "Guests cannot decide"),
-        ("U0STRANGER", "other organizations"),
-    ],
-)
-async def test_who_may_not_decide_is_refused_with_a_sentence(
-    stack: Stack, user: str, words: str
-) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-
-        await stack.actor(user).click(CHANNEL, str(card["ts"]), Action.APPROVE)
-
-        await stack.told(user, words)
-        assert await is_untouched(stack, verdict)
-    assert stack.sandbox.problems == []
 
 
 @pytest.mark.parametrize("button", [Action.APPROVE, Action.EDIT])
@@ -65,88 +39,6 @@ async def test_where_nobody_is_in_the_group_who_clicks_is_told_what_to_do(
         await stack.told("U0CHLOE", "Nobody is in support now")
         await stack.told("U0CHLOE", "its user group is empty or gone")
         assert await is_untouched(stack, verdict)
-
-
-@pytest.mark.parametrize("button", [Action.EDIT, Action.REJECT, Action.RESPOND])
-async def test_an_outsider_gets_a_sentence_instead_of_a_form(
-    stack: Stack, button: Action
-) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-
-        await stack.actor("U0CHLOE").click(CHANNEL, str(card["ts"]), button)
-
-        await stack.told("U0CHLOE", "Please ask one of them")
-        assert await stack.actor("U0CHLOE").view() is None
-
-
-async def test_a_person_who_left_is_refused(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        value = button_value(stack, await stack.approval(verdict), Action.APPROVE)
-        stack.sandbox.control.deactivate("U0BEN")
-
-        await deliver_click(stack, card, value, user="U0BEN")
-
-        assert await is_untouched(stack, verdict)
-    assert stack.sandbox.problems == []
-
-
-async def test_a_bot_is_refused(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        value = button_value(stack, await stack.approval(verdict), Action.APPROVE)
-
-        await deliver_click(stack, card, value, user="U0KEYTURN")
-
-        assert await is_untouched(stack, verdict)
-
-
-async def test_a_slack_that_does_not_say_who_is_in_a_group_lets_nobody_approve(
-    stack: Stack,
-) -> None:
-    stack.sandbox.faults.plan("http_500", "usergroups.users.list", calls=99)
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-
-        await stack.told("U0ANA", "Slack did not say who is in support")
-        assert await is_untouched(stack, verdict)
-
-
-async def test_a_slack_that_does_not_say_who_somebody_is_lets_nobody_approve(
-    stack: Stack,
-) -> None:
-    stack.sandbox.faults.plan("http_500", "users.info", calls=99)
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-
-        await stack.told("U0ANA", "Slack did not say who you are")
-        assert await is_untouched(stack, verdict)
-
-
-@pytest.mark.slow
-async def test_a_slack_that_is_slow_costs_the_decision_and_not_the_answer(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reviewers, "LOOKUP_TIMEOUT_S", 1.0)
-    stack.sandbox.faults.plan("slow", "users.info", calls=99, seconds=9)
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-
-        await stack.told("U0ANA", "Slack did not say who you are")
-    assert stack.sandbox.problems == []
 
 
 async def test_who_comes_second_reads_who_was_first(stack: Stack) -> None:
@@ -308,31 +200,3 @@ async def edit_by_somebody_else(stack: Stack, verdict: Verdict) -> None:
     decision = Edit(args={"amount": 449.5, "order_id": "78291"})
     outcome = await stack.reviews.decide(click, decision, ben)
     assert outcome.kind == "decided", outcome
-
-
-async def deliver_click(
-    stack: Stack, card: JsonObject, value: str, *, user: str
-) -> None:
-    """Deliver a signed click of a person who cannot click in the sandbox."""
-    body = {
-        "type": "block_actions",
-        "team": {"id": TEAM},
-        "user": {"id": user, "team_id": TEAM},
-        "channel": {"id": CHANNEL},
-        "container": {"channel_id": CHANNEL, "message_ts": card["ts"]},
-        "trigger_id": "1.2.3",
-        "actions": [
-            {
-                "type": "button",
-                "action_id": "approve",
-                "block_id": "b",
-                "value": value,
-                "action_ts": "1.0",
-            }
-        ],
-    }
-    assert stack.bot is not None
-    status = await post_signed(
-        stack.bot.url, stack.sandbox.signing_secret, interaction(body)
-    )
-    assert status == 200

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -15,8 +13,7 @@ from keyturn.gateway.approvals.decisions import AccountKind, Approve, Click, Rev
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
-from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.client import WAIT_TIMEOUT_S, UserActionFailed
 from keyturn.sandbox.client import Person as Actor
 from keyturn.sandbox.json_types import JsonObject, as_object, as_objects
@@ -28,7 +25,6 @@ MANY = load_policy(
     "policy.yml",
 )
 COUNT = 20
-HIDES_NOTES = "  process_refund:\n    redact: [args.note]\n"
 
 
 def text_of(view: Any) -> str:
@@ -228,63 +224,6 @@ async def test_what_ends_while_the_form_is_open_is_named_with_its_reason(
         assert decision.by.user == "U0BEN"
 
 
-async def test_two_people_who_review_the_same_calls_decide_each_once(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        verdicts = await waiting(stack)
-        ana = await reviewing(stack)
-        ben = await reviewing(stack, "U0BEN")
-        await confirmed(ana, {**without(1, 2, 3)})
-        await confirmed(ben, {})
-
-        by_ana = await results(ana)
-        by_ben = await results(ben)
-
-        assert "*17 approved*" in by_ana
-        assert "*3 approved* · *17 not done*" in by_ben
-        assert by_ben.count("Already approved by <@U0ANA>") == 17
-        assert await states(stack, verdicts) == [ItemState.AUTHORIZED] * COUNT
-
-
-@pytest.mark.slow
-async def test_a_bot_that_dies_between_two_writes_loses_and_doubles_nothing(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    decide, written = stack.reviews.decide, list[object]()
-
-    async def dies(*given: Any, **named: Any) -> Any:
-        if len(written) == 7:
-            # As a killed process: nothing after this runs, and no reply is sent.
-            raise asyncio.CancelledError
-        written.append(given)
-        return await decide(*given, **named)
-
-    async with stack.running():
-        verdicts = await waiting(stack)
-        ana = await reviewing(stack)
-        await confirmed(ana, {})
-        monkeypatch.setattr(stack.reviews, "decide", dies)
-        with suppress(UserActionFailed):
-            await ana.submit({})
-        await stack.bot_is_quiet()
-    monkeypatch.undo()
-    between = await states(stack, verdicts)
-    assert between.count(ItemState.AUTHORIZED) == 7
-    await ana.close_view()
-
-    async with stack.running():
-        ana = await reviewing(stack, count=13)
-        await confirmed(ana, {})
-        told = await results(ana)
-
-        assert "*13 approved*" in told
-        assert await states(stack, verdicts) == [ItemState.AUTHORIZED] * COUNT
-        entries = await audit_entries(stack.store.conn, stack.keys)
-        decided = [one for one in entries if one.name is EventName.ITEM_AUTHORIZED]
-        assert len(decided) == COUNT, "each once"
-
-
 async def test_a_form_is_good_for_its_person_and_its_calls_only(stack: Stack) -> None:
     async with stack.running():
         verdicts = await waiting(stack, 2)
@@ -425,32 +364,3 @@ async def test_redacted_arguments_are_in_no_row_and_no_form(stack: Stack) -> Non
         told = text_of(await ana.home()) + text_of(await ana.view())
 
         assert "canary-4711" not in told
-
-
-async def test_the_calls_of_another_tenant_are_in_no_queue(stack: Stack) -> None:
-    async with stack.running():
-        await waiting(stack, 2)
-        theirs = AgentService(stack.store, lambda: stack.policy, tenant="other")
-        call = ProposedCall(
-            tool="process_refund",
-            args={"amount": 1, "order_id": "their-order"},
-            tool_call_id="c0",
-        )
-        ref = TurnRef(agent="support", thread="theirs", message_id="m")
-        (verdict,) = await theirs.submit(Turn(ref=ref, calls=(call,)))
-        ana = await reviewing(stack, count=2)
-        told = text_of(await ana.home()) + text_of(await ana.view())
-        await ana.close_view()
-        for block in as_objects(
-            stack.sandbox.workspace.homes["U0ANA"].document["blocks"]
-        ):
-            if as_object(block.get("accessory")).get("action_id") == Action.REVIEW:
-                as_object(block["accessory"])["value"] = verdict.item_id
-        await ana.act_in_home(Action.REVIEW)
-        refused = text_of(
-            await ana.wait_for_view(lambda view: "Not done" in text_of(view))
-        )
-
-    assert "Waiting for you: 2" in told
-    assert "their-order" not in told + refused
-    assert "None of these calls waits for you" in refused

@@ -8,9 +8,7 @@ import pytest
 
 from keyturn.bot.ids import Action, Input, View
 from keyturn.bot.listeners import standing as standing_listener
-from keyturn.bot.reviewers import KEPT_S
 from keyturn.gateway.approvals.record import Approval
-from keyturn.gateway.approvals.standing import ROLE_LOST
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject as Args
@@ -215,25 +213,6 @@ async def test_a_tool_without_allow_similar_offers_nothing(stack: Stack) -> None
         card = await stack.card(verdict)
 
     assert not has_button(card, Action.ALLOW_SIMILAR)
-
-
-async def test_who_left_the_group_allows_nothing_any_more(
-    allowing: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stack = allowing
-    monkeypatch.setattr(standing_listener, "EVERY_S", 0.1)
-    async with stack.running():
-        await allowed(stack)
-        await live_card(stack)
-        standing = await standing_of(stack)
-        stack.sandbox.workspace.set_group("S0SUPPORT", ["U0BEN"])
-        stack.sandbox.clock.advance(KEPT_S + 1)
-
-        await live_card(stack, ROLE_LOST)
-        loaded = await stack.reviews.standing.read(standing.id)
-
-    assert loaded
-    assert loaded.approval.items[0].state is ItemState.LAPSED
 
 
 async def test_who_keeps_the_role_is_confirmed(

@@ -113,24 +113,6 @@ async def test_more_time_is_on_the_card_once_people_were_reminded(stack: Stack) 
         assert after.expires_at_ms == before.expires_at_ms + before.ttl_ms // 2
 
 
-async def test_who_may_not_decide_may_neither_extend_nor_be_on_it(
-    stack: Stack,
-) -> None:
-    stack.policy = PATIENT
-    async with stack.running():
-        verdict = await stack.refund()
-        await ring(stack, (await stack.approval(verdict)).id, TimerKind.REMIND)
-        card = await stack.card(verdict, lambda m: has_button(m, Action.EXTEND))
-        before = await stack.approval(verdict)
-
-        await stack.actor("U0EVE").click(CHANNEL, str(card["ts"]), Action.EXTEND)
-        await stack.told("U0EVE", "Please ask one of them")
-        await stack.actor("U0DAN").click(CHANNEL, str(card["ts"]), Action.TAKE)
-        await stack.told("U0DAN", "You asked for this")
-
-        assert await stack.approval(verdict) == before
-
-
 async def test_the_full_view_offers_both_and_stays_open(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Sequence
 from typing import cast
 
@@ -10,7 +9,6 @@ import pytest
 
 from keyturn.bot.delivery import card_updater
 from keyturn.bot.ids import Action
-from keyturn.gateway.approvals.gestures import indexes_in
 from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
@@ -105,29 +103,6 @@ async def test_a_failure_is_told_at_once_and_drawn_at_the_end(stack: Stack) -> N
         text = readable(card["blocks"])
         assert "1 *failed*, 98 done" in text
         assert "❌ 17. Refund 16.5 for order 78216 (failed: no funds)" in text
-
-
-async def test_many_failures_are_told_in_few_replies_that_name_each_call(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        verdicts, ts = await approved(stack)
-        for verdict in verdicts[:30]:
-            await stack.execute(verdict, ok=False, summary="no funds")
-        await all_is_told(stack)
-
-        messages = await stack.actor("U0ANA").messages(CHANNEL)
-        told = [
-            readable(message["blocks"])
-            for message in messages
-            if message.get("thread_ts") == ts != message["ts"]
-        ]
-
-    replies = [text for text in told if "❌" in text]
-    assert len(replies) <= 4
-    named = re.findall(r"\*(?:Calls? )?([\d, -]+):\*", "".join(replies))
-    ranges = ",".join(named).replace(" ", "")
-    assert sorted(indexes_in(ranges)) == [*range(1, 31)]
 
 
 @pytest.mark.usefixtures("told_soon")

@@ -101,8 +101,7 @@ def trusted() -> ssl.SSLContext:
 def reason(error: Exception) -> str:
     """Return why there is no answer; in words if the address may be wrong."""
     cause = getattr(error, "certificate_error", None)
-    is_refused = isinstance(cause, ssl.SSLCertVerificationError)
-    if is_refused and cause.verify_code in _OUT_OF_TIME:
+    if getattr(cause, "verify_code", None) in _OUT_OF_TIME:
         return "its certificate is not valid now, by the clock of this machine"
     found = (why for kind, why in _REASONS.items() if isinstance(error, kind))
     # Without the text of other errors, which may quote the answer.

@@ -12,20 +12,17 @@ import asyncio
 import json
 import logging
 import re
-import threading
 import weakref
-from collections.abc import AsyncGenerator
-from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary
 
 import aiohttp
 from pydantic import ValidationError
 from typing_extensions import override
 
 from keyturn.gateway.arguments import is_a, require
+from keyturn.gateway.background import spawn
 from keyturn.gateway.client.outgoing import outgoing, pause_s, reason, trusted
 from keyturn.gateway.clock import ReferenceClock, offset_sentence
 from keyturn.gateway.errors import (
@@ -42,7 +39,7 @@ from keyturn.gateway.protocol.http_problems import Problem, error_of
 from keyturn.gateway.setting_forms import is_safe_url
 
 MOST_CONNECTIONS = 1000
-"""Most connections of one event loop."""
+"""Most connections to one gateway."""
 
 KEPT_S = 30.0
 """How long an idle connection is kept, in seconds.
@@ -52,91 +49,12 @@ next request needs no new connection.
 """
 
 
-class _Opened(NamedTuple):
-    session: aiohttp.ClientSession
-    ends: AsyncGenerator[None]
-
-
-_Loops = WeakKeyDictionary[asyncio.AbstractEventLoop, _Opened]
-
-
-class Sessions:
-    """Sessions with one server; each event loop has its connections."""
-
-    def __init__(self) -> None:
-        self._by_loop: _Loops = WeakKeyDictionary()
-        self._lock = threading.Lock()
-        # Also at exit: programs need not close the connections of their agents.
-        weakref.finalize(self, _leave, self._by_loop)
-
-    def __len__(self) -> int:
-        """Return the number of event loops with a session."""
-        return len(self._by_loop)
-
-    def here(self) -> aiohttp.ClientSession:
-        """Return the session of this event loop."""
-        loop = asyncio.get_running_loop()
-        found = self._by_loop.get(loop)
-        if found is None:
-            with self._lock:
-                _forget_closed(self._by_loop)
-                found = self._by_loop[loop] = _opened()
-        return found.session
-
-    async def close(self) -> None:
-        """Close the connections of this event loop."""
-        found = self._by_loop.pop(asyncio.get_running_loop(), None)
-        if found is not None:
-            await found.ends.aclose()
-
-
 class _Connector(aiohttp.TCPConnector):
-    """Does not warn about open connections when it is collected.
-
-    A loop that ends abnormally closes nothing; its sockets are closed with their
-    transports.
-    """
+    """Does not warn about open connections when it is collected, such as at exit."""
 
     @override
     def __del__(self, _warnings: object = None) -> None:
         """Skip the warning."""
-
-
-def _opened() -> _Opened:
-    """Return a new session that is closed with the current event loop.
-
-    An agent runs in a loop that others start and end, such as that of `asyncio.run`. A
-    loop that ends normally closes its async generators.
-    """
-    connector = _Connector(
-        limit=MOST_CONNECTIONS, keepalive_timeout=KEPT_S, ssl=trusted()
-    )
-    session = outgoing(connector)
-    ends = _closing(session)
-    # Runs up to its `yield`; nothing before that waits.
-    with suppress(StopIteration):
-        anext(ends).send(None)
-    return _Opened(session, ends)
-
-
-async def _closing(session: aiohttp.ClientSession) -> AsyncGenerator[None]:
-    try:
-        yield
-    finally:
-        await session.close()
-
-
-def _forget_closed(sessions: _Loops) -> None:
-    for loop, (session, _) in list(sessions.items()):
-        if loop.is_closed():
-            session.detach()
-            del sessions[loop]
-
-
-def _leave(sessions: _Loops) -> None:
-    for session, _ in list(sessions.values()):
-        # Otherwise it would warn that it was not closed.
-        session.detach()
 
 
 logger = logging.getLogger(__name__)
@@ -249,7 +167,6 @@ class HttpConnection:
 
     Attributes:
         url: URL of the gateway.
-        sessions: sessions for its requests.
         clock: difference between the clocks of this machine and the gateway.
 
     Raises:
@@ -267,7 +184,8 @@ class HttpConnection:
             )
         self.url = url.rstrip("/")
         self.clock = GatewayClock(self.url)
-        self.sessions = Sessions()
+        self._session: aiohttp.ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._headers = {
             "Authorization": f"Bearer {api_key}",
             "Content-Type": "application/json",
@@ -305,9 +223,8 @@ class HttpConnection:
         if ahead_s := self.clock.ahead_s:
             # The gateway warns its operators.
             headers[http_api.CLOCK_HEADER] = f"{ahead_s:+d}"
-        reply = await self._send(
-            operation.path, body, headers, wait_s, is_write=is_write
-        )
+        sent = self._send(operation.path, body, headers, wait_s, is_write=is_write)
+        reply = await asyncio.wrap_future(spawn(sent))
         try:
             if reply.status == _OK:
                 return operation.answer.validate_json(reply.body)
@@ -328,8 +245,27 @@ class HttpConnection:
         raise refused
 
     async def aclose(self) -> None:
-        """Close the connections of this event loop."""
-        await self.sessions.close()
+        """Close its connections."""
+        session, self._session = self._session, None
+        if session is not None:
+            await asyncio.wrap_future(spawn(session.close()))
+
+    def _opened(self) -> aiohttp.ClientSession:
+        """Return the session of the background loop.
+
+        An agent runs in loops that others start, block and end, such as that of
+        `asyncio.run`.
+        """
+        loop = asyncio.get_running_loop()
+        # After a fork, the loop and its connections are the parent's.
+        if self._session is None or self._loop is not loop:
+            connector = _Connector(
+                limit=MOST_CONNECTIONS, keepalive_timeout=KEPT_S, ssl=trusted()
+            )
+            self._session, self._loop = outgoing(connector), loop
+            # Programs need not close the connections of their agents.
+            weakref.finalize(self, self._session.detach)
+        return self._session
 
     async def _send(
         self,
@@ -371,7 +307,7 @@ class HttpConnection:
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - of each part, not of all
     ) -> _Reply:
         url = f"{self.url}{path}"
-        async with self.sessions.here().post(
+        async with self._opened().post(
             url, data=body, headers=headers, timeout=timeout, allow_redirects=False
         ) as reply:
             return _Reply(

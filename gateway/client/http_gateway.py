@@ -294,7 +294,7 @@ class HttpGateway:
         )
 
     async def aclose(self) -> None:
-        """Close the connections of this event loop."""
+        """Close the connections to the gateway."""
         await self.connection.aclose()
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
 
+import aiohttp
 import pytest
 from aiohttp import web
 
+from keyturn.gateway.client import http_connection
 from keyturn.gateway.client.http_gateway import HttpGateway
+from keyturn.gateway.client.outgoing import outgoing
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.store.store import Store
 from tests.api.api_stack import ApiStack, serving
@@ -60,9 +62,17 @@ async def test_a_program_need_not_close_what_its_agents_ask_by(stack: ApiStack) 
     assert ended.stderr == ""
 
 
-def test_connections_of_an_event_loop_that_has_ended_are_not_kept() -> None:
+def test_all_event_loops_of_a_program_use_one_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened = list[object]()
+
+    def noted(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
+        opened.append(connector)
+        return outgoing(connector)
+
+    monkeypatch.setattr(http_connection, "outgoing", noted)
     gateway = HttpGateway("http://127.0.0.1:9", KEY)
-    sessions = gateway.connection.sessions
 
     async def ask() -> None:
         with pytest.raises(StoreUnavailable):
@@ -70,9 +80,9 @@ def test_connections_of_an_event_loop_that_has_ended_are_not_kept() -> None:
 
     for _ in range(3):
         asyncio.run(ask())
-        gc.collect()
+    asyncio.run(gateway.aclose())
 
-    assert len(sessions) == 1
+    assert len(opened) == 1
 
 
 async def test_the_key_goes_to_the_gateway_that_was_named_alone(

@@ -10,7 +10,7 @@ from datetime import timedelta
 from keyturn.bot.ids import COMMAND
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.metrics_settings import MetricsSettings
+from keyturn.gateway.service_settings import MetricsSettings
 from keyturn.gateway.setting_forms import MESSAGES_KEPT
 
 SLACK_API = "https://slack.com/api/"

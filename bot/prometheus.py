@@ -20,8 +20,12 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from keyturn.gateway.metrics.counts import Counts, Outcome
-from keyturn.gateway.metrics.duration_histogram import EXPORTED_S, DurationHistogram
+from keyturn.gateway.metrics.counts import (
+    EXPORTED_S,
+    Counts,
+    DurationHistogram,
+    Outcome,
+)
 from keyturn.gateway.metrics.fold import Metrics
 from keyturn.gateway.service.reviews import ReviewService
 from keyturn.gateway.store.readers import Backlog

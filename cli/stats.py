@@ -23,8 +23,14 @@ from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.metrics.counts import Counts
 from keyturn.gateway.metrics.export_reader import events_of
 from keyturn.gateway.metrics.fold import OTHERS, Metrics, Selection
-from keyturn.gateway.metrics.report import as_json, by_calls, by_tier
-from keyturn.gateway.metrics.wording import HEADINGS, cells, facts
+from keyturn.gateway.metrics.report import (
+    HEADINGS,
+    as_json,
+    by_calls,
+    by_tier,
+    cells,
+    facts,
+)
 from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.service.audit_reading import StatisticsService
 from keyturn.gateway.validation_errors import near

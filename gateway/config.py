@@ -25,7 +25,6 @@ from pydantic import (
     ValidationInfo,
 )
 
-from keyturn.gateway.api_settings import ApiSettings
 from keyturn.gateway.documents import (
     BadDocument,
     Document,
@@ -36,8 +35,12 @@ from keyturn.gateway.documents import (
 )
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.logs import LogSettings
-from keyturn.gateway.metrics_settings import MetricsSettings
 from keyturn.gateway.secret_file import folder_secrets, parse_secrets
+from keyturn.gateway.service_settings import (
+    ApiSettings,
+    MetricsSettings,
+    WebhookSettings,
+)
 from keyturn.gateway.setting_forms import (
     AgentName,
     ChannelName,
@@ -55,7 +58,6 @@ from keyturn.gateway.setting_forms import (
     is_safe_url,
 )
 from keyturn.gateway.validation_errors import dotted
-from keyturn.gateway.webhook_settings import WebhookSettings
 
 VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "KEYTURN_TENANT": ("tenant",),

@@ -50,12 +50,12 @@ from keyturn.gateway.errors import KeyturnError, StoreUnavailable, ThreadUnavail
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.webhooks import DECIDED, News, body_of
+from keyturn.gateway.service_settings import WebhookSettings, WebhookTarget
 from keyturn.gateway.store.fences import Lease
 from keyturn.gateway.store.readers import drop_idle_readers
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.webhooks import note_attempt
 from keyturn.gateway.trust.webhook_signatures import Message, headers, webhook_secrets
-from keyturn.gateway.webhook_settings import WebhookSettings, WebhookTarget
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from keyturn.gateway.config import Settings
-from keyturn.gateway.metrics_settings import DigestSettings, MetricsSettings
+from keyturn.gateway.service_settings import DigestSettings, MetricsSettings
 from tests.levels import examples
 
 ROOT = Path(__file__).parents[1]

@@ -24,8 +24,7 @@ from keyturn.bot.text import ELLIPSIS, Label, fit, label, template, untrusted
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.metrics.counts import Counts, Outcome
 from keyturn.gateway.metrics.fold import Metrics
-from keyturn.gateway.metrics.report import by_calls
-from keyturn.gateway.metrics.wording import HEADINGS, Fact, cells, facts
+from keyturn.gateway.metrics.report import HEADINGS, Fact, by_calls, cells, facts
 from keyturn.gateway.protocol.records import Record
 from keyturn.sandbox.blockkit import JSON, limits
 

@@ -19,10 +19,10 @@ import aiohttp
 import jwt
 
 from keyturn.gateway.api.refusals import Refusal
-from keyturn.gateway.api_settings import PeopleSettings
 from keyturn.gateway.approvals.decisions import AccountKind, Gesture, Reviewer
 from keyturn.gateway.client.outgoing import outgoing
 from keyturn.gateway.protocol.http_problems import NO_TOKEN, NOT_ALLOWED, UNAVAILABLE
+from keyturn.gateway.service_settings import PeopleSettings
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,6 @@ from keyturn.gateway.api.person_tokens import PersonTokens
 from keyturn.gateway.api.rate_limits import RateLimits
 from keyturn.gateway.api.reading_routes import readiness
 from keyturn.gateway.api.server import Api
-from keyturn.gateway.api_settings import Address, ApiSettings
 from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
@@ -30,6 +29,7 @@ from keyturn.gateway.service.approval_readings import ApprovalReadings
 from keyturn.gateway.service.event_feed import EventFeed
 from keyturn.gateway.service.process_check import Registration
 from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service_settings import Address, ApiSettings
 from keyturn.gateway.store.api_keys import ApiKeyStore
 from keyturn.gateway.store.kept_answers import KeptAnswers
 from keyturn.gateway.store.store import Store

@@ -32,8 +32,7 @@ from keyturn.gateway.service.proposals import (
     refusal_of,
 )
 from keyturn.gateway.store.agent_load import AgentLoad
-from keyturn.gateway.triage.asking import Triage, TriageResponse, ask
-from keyturn.gateway.triage.assessment import apply_assessment
+from keyturn.gateway.triage.asking import Triage, TriageResponse, apply_assessment, ask
 from keyturn.gateway.triage.request import request_of
 
 MAX_DESCRIPTION = 200

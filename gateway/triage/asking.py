@@ -1,18 +1,25 @@
-"""Ask triage about one call with a timeout; failures are returned, not raised."""
+"""Ask triage about one call with a timeout, and parse its reply.
+
+Failures are returned, not raised. A reply can only raise the tier.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import json
 import logging
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from enum import StrEnum
 from inspect import iscoroutinefunction
 from typing import Protocol, cast
 
+from pydantic import BaseModel, Field
+
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.triage.assessment import Assessment, parse_assessment
+from keyturn.gateway.protocol.records import Record, Tier, join
 from keyturn.gateway.triage.request import TriageRequest
 
 logger = logging.getLogger(__name__)
@@ -21,7 +28,7 @@ logger = logging.getLogger(__name__)
 class Triage(Protocol):
     """An opinion on calls, usually a model's, that can only ask for more.
 
-    No protection relies on it. `keyturn.gateway.triage.assessment.parse_assessment`
+    No protection relies on it. `parse_assessment`
     parses the result. An error, a time-out or an invalid answer changes nothing.
     """
 
@@ -130,3 +137,139 @@ def _failed(why: TriageFailure, error: str = "") -> TriageResponse:
     # Only the type is logged: the text of an error may contain arguments of the call.
     logger.warning("triage.failed reason=%s error=%s", why, error)
     return TriageResponse(failure=why)
+
+
+MAX_SCORE = 100
+"""The score of the most urgent calls."""
+
+MAX_RATIONALE = 300
+"""Longest stored rationale, in characters."""
+
+MAX_TEXT = 20_000
+"""Only this many characters at the end of a string are searched."""
+
+
+class Assessment(Record):
+    """Triage's opinion of one call.
+
+    Attributes:
+        raise_to: the tier that it asks for; None asks for nothing.
+        score: urgency for people, 0 to 100; it only orders queues.
+        rationale: the reason, in one line without hidden characters. Untrusted: the
+            author of the arguments can influence it.
+    """
+
+    raise_to: Tier | None = None
+    score: int = Field(default=0, ge=0, le=MAX_SCORE)
+    rationale: str = ""
+
+
+def parse_assessment(raw: object) -> Assessment | None:
+    """Return the assessment in the result of triage; None if there is none.
+
+    Never raises. An unknown tier and an invalid score are ignored. Of several
+    assessments in one text the most cautious counts, so that quoting the arguments
+    first hides nothing.
+
+    Args:
+        raw: an `Assessment`, a mapping or model with its names, or text with JSON.
+    """
+    try:
+        return most_cautious(_read(found) for found in _objects(raw))
+    except Exception:  # noqa: BLE001 - foreign objects may raise anything
+        return None
+
+
+def most_cautious(assessments: Iterable[Assessment | None]) -> Assessment | None:
+    """Return the assessment that asks for most; None if there is none."""
+    # The most cautious: text of the call, quoted by the model, may contain one as well.
+    return max((one for one in assessments if one), key=_caution, default=None)
+
+
+def apply_assessment(
+    tier: Tier, assessment: Assessment | None, *, may_deny: bool
+) -> Tier:
+    """Return the tier of a call after its assessment; it is never lower than before.
+
+    Args:
+        tier: the tier without triage.
+        assessment: None changes nothing.
+        may_deny: the policy allows triage to refuse; otherwise ``deny`` counts as
+            ``escalate``.
+    """
+    if assessment is None or assessment.raise_to is None:
+        return tier
+    asked = assessment.raise_to
+    # Not ignored: if the model would refuse the call, people look at it.
+    if asked is Tier.DENY and not may_deny:
+        asked = Tier.ESCALATE
+    return join(tier, asked)
+
+
+def _caution(assessment: Assessment) -> tuple[int, int]:
+    asked = assessment.raise_to
+    return (-1 if asked is None else asked.rank, assessment.score)
+
+
+def _objects(raw: object) -> Iterator[Mapping[object, object]]:
+    if isinstance(raw, BaseModel):
+        yield {name: getattr(raw, name, None) for name in Assessment.model_fields}
+    elif isinstance(raw, Mapping):
+        yield cast("Mapping[object, object]", raw)
+    elif isinstance(raw, str):
+        # The end, not the beginning: a model reasons first and answers last.
+        yield from _in_text(raw[-MAX_TEXT:])
+
+
+def _in_text(text: str) -> Iterator[Mapping[object, object]]:
+    decoder = json.JSONDecoder()
+    at = text.find("{")
+    while at >= 0:
+        try:
+            found, end = decoder.raw_decode(text, at)
+        # A brace that opens no object, or an object around others: search inside it.
+        except (ValueError, RecursionError):
+            end = at + 1
+        else:
+            yield found
+            if _read(found) is None:
+                end = at + 1
+        at = text.find("{", end)
+
+
+def _read(found: Mapping[object, object]) -> Assessment | None:
+    raise_to, score = _tier(found.get("raise_to")), _score(found.get("score"))
+    if raise_to is None and score is None:
+        return None
+    return Assessment(
+        raise_to=raise_to,
+        score=score or 0,
+        rationale=_rationale(found.get("rationale")),
+    )
+
+
+def _tier(value: object) -> Tier | None:
+    if not isinstance(value, str):
+        return None
+    word = value.strip().lower()
+    # An unknown word asks for nothing; no protection relies on triage.
+    return Tier(word) if word in set(Tier) else None
+
+
+def _score(value: object) -> int | None:
+    # True would be a score of 1.
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    # Clamped before int(), which fails on infinity.
+    return int(min(max(value, 0), MAX_SCORE))
+
+
+def _rationale(value: object) -> str:
+    if not isinstance(value, str):
+        return ""
+    # Unprintable characters could hide or reverse the text after them.
+    plain = "".join(one if one.isprintable() else " " for one in value[:MAX_TEXT])
+    line = " ".join(plain.split())
+    return line if len(line) <= MAX_RATIONALE else f"{line[: MAX_RATIONALE - 1]}…"

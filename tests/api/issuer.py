@@ -10,7 +10,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
-from keyturn.gateway.api_settings import PeopleSettings
+from keyturn.gateway.service_settings import PeopleSettings
 
 ISSUER = "https://login.example.com/"
 SETTINGS = PeopleSettings.model_validate(

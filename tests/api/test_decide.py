@@ -14,12 +14,12 @@ from pydantic import ValidationError
 
 from keyturn.gateway.api.decide import Decisions
 from keyturn.gateway.api.person_tokens import AGAIN_S, FRESH_S, PersonTokens
-from keyturn.gateway.api_settings import PeopleSettings
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.http_api import OPERATIONS, Scope
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef, Verdict
+from keyturn.gateway.service_settings import PeopleSettings
 from keyturn.gateway.store.store import Store
 from tests.api.api_stack import ApiStack, serving
 from tests.api.issuer import EC, ISSUER, OTHER, RSA, SETTINGS, Issuer, jwk

@@ -13,7 +13,6 @@ import pytest
 from pydantic import ValidationError
 
 from keyturn.gateway.api.serving import serving_api
-from keyturn.gateway.api_settings import ApiSettings
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.approvals.security import SecurityKind
 from keyturn.gateway.client import outgoing
@@ -27,6 +26,7 @@ from keyturn.gateway.errors import (
 )
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
 from keyturn.gateway.service.audit_reading import security_events
+from keyturn.gateway.service_settings import ApiSettings
 from keyturn.gateway.store.store import Store
 from tests.api.api_stack import ApiStack, serving
 from tests.api.gateway_process import SECRET, environment, gateway_process

@@ -10,7 +10,7 @@ from keyturn.bot.cards.metrics_messages import DIGEST, digest_of
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.metrics.counts import Counts, Outcome
 from keyturn.gateway.metrics.fold import Metrics, Selection
-from keyturn.gateway.metrics_settings import DigestSettings
+from keyturn.gateway.service_settings import DigestSettings
 
 _WEEK = {
     "2026-11-16": (31, 12, 2, 1),

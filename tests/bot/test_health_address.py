@@ -8,7 +8,7 @@ import pytest
 from keyturn.bot.app import SlackBot
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.metrics_settings import MetricsSettings
+from keyturn.gateway.service_settings import MetricsSettings
 from tests.bot.bot_stack import Stack
 
 PATHS = ("/healthz", "/readyz", "/metrics", "/slack/events")

@@ -12,7 +12,7 @@ from keyturn.bot.cards.metrics_messages import metrics_message
 from keyturn.bot.delivery.metrics_reports import MetricsReports
 from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.metrics_settings import (
+from keyturn.gateway.service_settings import (
     AlertSettings,
     DigestSettings,
     MetricsSettings,

@@ -11,7 +11,7 @@ import pytest
 
 from keyturn.cli.main import run
 from keyturn.gateway.metrics.counts import Share
-from keyturn.gateway.metrics.wording import rate, short_duration
+from keyturn.gateway.metrics.report import rate, short_duration
 from tests.bot.strategies import CANARY
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"

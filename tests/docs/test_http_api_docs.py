@@ -9,10 +9,10 @@ from pathlib import Path
 import yaml
 
 from keyturn.gateway.api.openapi import document
-from keyturn.gateway.api_settings import ApiSettings
 from keyturn.gateway.protocol import http_problems
 from keyturn.gateway.protocol.http_api import DecideQuestion
 from keyturn.gateway.protocol.http_problems import Problem, ProblemKind
+from keyturn.gateway.service_settings import ApiSettings
 
 PAGE = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text(encoding="utf-8")
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from keyturn.gateway.errors import NotVerified
-from keyturn.gateway.webhook_settings import WebhookSettings
+from keyturn.gateway.service_settings import WebhookSettings
 from keyturn.gateway.webhooks import FIRST_S, LONGEST_S
 from tests.docs.test_readme import ROOT, blocks
 

@@ -7,7 +7,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyturn.gateway.metrics.duration_histogram import EXPORTED_S, DurationHistogram
+from keyturn.gateway.metrics.counts import EXPORTED_S, DurationHistogram
 from tests.levels import examples
 
 DAY_MS = 86_400_000

@@ -22,7 +22,7 @@ from keyturn.gateway.approvals.events import (
 from keyturn.gateway.metrics import fold
 from keyturn.gateway.metrics.counts import DECIDED, Counts, Outcome, Share
 from keyturn.gateway.metrics.fold import OTHERS, Metrics, Selection, outcome_of
-from keyturn.gateway.metrics.wording import facts
+from keyturn.gateway.metrics.report import facts
 from keyturn.gateway.protocol.records import RunRef, Tier
 from tests.levels import examples
 

@@ -13,8 +13,7 @@ import pytest
 from keyturn import Keyturn
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.records import Tier
-from keyturn.gateway.triage.asking import TriageFailure, ask, require_triage
-from keyturn.gateway.triage.assessment import Assessment
+from keyturn.gateway.triage.asking import Assessment, TriageFailure, ask, require_triage
 from keyturn.gateway.triage.request import TriageRequest
 
 REQUEST = TriageRequest(agent="a", tool="t", tier=Tier.APPROVE, hour_utc=0)

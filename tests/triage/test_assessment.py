@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from keyturn.gateway.protocol.records import Tier, join
-from keyturn.gateway.triage.assessment import (
+from keyturn.gateway.triage.asking import (
     MAX_RATIONALE,
     MAX_TEXT,
     Assessment,

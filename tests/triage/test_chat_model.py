@@ -19,8 +19,12 @@ from pydantic import PrivateAttr
 
 from keyturn.gateway.approvals.evidence import Argument
 from keyturn.gateway.protocol.records import Tier
-from keyturn.gateway.triage.asking import TriageFailure, ask
-from keyturn.gateway.triage.assessment import Assessment, apply_assessment
+from keyturn.gateway.triage.asking import (
+    Assessment,
+    TriageFailure,
+    apply_assessment,
+    ask,
+)
 from keyturn.gateway.triage.chat_model import PROMPT, ChatModelTriage
 from keyturn.gateway.triage.request import TriageRequest
 

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 from pydantic import ValidationError
 
-from keyturn.gateway.webhook_settings import WebhookSettings, WebhookTarget
+from keyturn.gateway.service_settings import WebhookSettings, WebhookTarget
 from keyturn.gateway.webhooks import Answer, Poster, is_allowed, system_resolve
 from tests.webhooks.receiver import HOST, Receiver, receiving, trusting
 

@@ -1,0 +1,351 @@
+"""Settings of the HTTP API, the metrics and the webhooks."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from datetime import datetime, time, timedelta
+from enum import IntEnum
+from typing import Annotated, NamedTuple
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from keyturn.gateway.setting_forms import (
+    ChannelName,
+    FolderPath,
+    SettingsModel,
+    Time,
+    is_safe_url,
+)
+
+_LAST_PORT = 65_535
+
+
+class Address(NamedTuple):
+    """Host and port of a server."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Return True if only this machine can connect."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def url_host(self) -> str:
+        """Return host and port in URL form (RFC 3986, section 3.2.2)."""
+        shown = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{shown}:{self.port}"
+
+
+def _address(given: object) -> Address:
+    """Read ``host:port``, with an IPv6 host in brackets."""
+    text = str(given)
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        host = ""
+    is_port = port.isascii() and port.isdigit() and int(port) <= _LAST_PORT
+    if not (host and colon and is_port):
+        raise ValueError(
+            f"{text!r} is no address; write host:port, such as 127.0.0.1:8780."
+        )
+    return Address(host, int(port))
+
+
+ListenAddress = Annotated[Address, BeforeValidator(_address)]
+"""The address of a server, written as ``host:port``."""
+
+
+def _https(url: str) -> str:
+    if not is_safe_url(url):
+        raise ValueError(
+            f"{url!r} could be answered by anybody on the way; write https://…, or "
+            "http:// on this machine."
+        )
+    return url
+
+
+class PersonSettings(SettingsModel):
+    """A person's identity in Slack.
+
+    Attributes:
+        user: their Slack user id.
+        usergroups: ids of their user groups.
+        name: for the card and the audit log.
+    """
+
+    user: str = Field(
+        pattern=r"^[UW][A-Z0-9]{1,30}$",
+        description="the id of a Slack user, such as U012AB3CD",
+    )
+    usergroups: tuple[Annotated[str, Field(pattern=r"^S[A-Z0-9]{1,30}$")], ...] = Field(
+        default=(), description="the id of a Slack user group, such as S012AB3CD"
+    )
+    name: str = Field(default="", max_length=80)
+
+
+class PeopleSettings(SettingsModel):
+    """People who may decide over HTTP, identified by an OpenID Connect issuer.
+
+    Attributes:
+        issuer: the ``iss`` of tokens; its keys are discovered from there.
+        audience: the ``aud`` of tokens for this gateway.
+        claim: the token's claim that names the person; ``email`` counts only if the
+            issuer has verified it.
+        team: id of the Slack workspace.
+        reviewers: the claim's value to the person in Slack; only these people decide.
+        keys_url: URL of the issuer's keys; None: from the issuer's own document.
+    """
+
+    issuer: Annotated[str, AfterValidator(_https)]
+    audience: str = Field(min_length=1)
+    claim: str = Field(
+        default="sub",
+        pattern=r"^[A-Za-z0-9_:/.-]{1,100}$",
+        description="the name of a claim of the token, such as sub",
+    )
+    team: str = Field(
+        pattern=r"^T[A-Z0-9]{1,30}$",
+        description="the id of a Slack workspace, such as T0123456789",
+    )
+    reviewers: dict[str, PersonSettings] = Field(min_length=1)
+    keys_url: Annotated[str, AfterValidator(_https)] | None = None
+
+
+class ApiSettings(SettingsModel):
+    """Settings of the HTTP API for agents in other processes.
+
+    Attributes:
+        listen: the address; None: there is no HTTP API.
+        certificate: file of the TLS certificate and its intermediate certificates.
+        private_key: file of its private key.
+        behind_proxy: a proxy in front ends TLS, so plain HTTP from other machines is
+            accepted.
+        requests_per_minute: limit for one API key in one process.
+        megabytes_per_day: most data that one API key may store through one process in
+            a day.
+        connections: most open connections of one process.
+        people: the people who may decide over HTTP; None: decisions in Slack only.
+    """
+
+    listen: ListenAddress | None = None
+    certificate: FolderPath | None = None
+    private_key: FolderPath | None = None
+    behind_proxy: bool = False
+    requests_per_minute: int = Field(default=6000, ge=1, le=1_000_000)
+    megabytes_per_day: int = Field(default=1024, ge=1, le=10_000_000)
+    connections: int = Field(default=1000, ge=10, le=100_000)
+    people: PeopleSettings | None = None
+
+    @model_validator(mode="after")
+    def _safe(self) -> ApiSettings:
+        if (self.certificate is None) is not (self.private_key is None):
+            raise ValueError(
+                "TLS needs both 'certificate' and 'private_key'; name both files."
+            )
+        has_tls = self.certificate is not None or self.behind_proxy
+        if self.listen is not None and not self.listen.is_loopback and not has_tls:
+            raise ValueError(
+                f"{self.listen.url_host!r} can be reached from other machines, and "
+                "API keys would travel in the clear; name 'certificate' and "
+                "'private_key', or set 'behind_proxy: true' where a proxy in front "
+                "ends TLS."
+            )
+        return self
+
+
+_CLOCK = re.compile(r"(?:[01][0-9]|2[0-3]):[0-5][0-9]", re.ASCII)
+_PERCENT = re.compile(r"(?P<count>[1-9][0-9]?)%", re.ASCII)
+
+
+class _Day(IntEnum):
+    MON, TUE, WED, THU, FRI, SAT, SUN = range(7)
+
+
+def _clock(text: str) -> str:
+    if _CLOCK.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is no time of the day; write '09:00'.")
+    return text
+
+
+def _day(text: str) -> str:
+    if text.upper() not in _Day.__members__:
+        raise ValueError(
+            f"{text!r} is no day; write mon, tue, wed, thu, fri, sat or sun."
+        )
+    return text
+
+
+def _zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise ValueError(
+            f"{name!r} is no time zone; write one such as Europe/London."
+        ) from error
+    return name
+
+
+def _percent(value: object) -> int:
+    if isinstance(value, int):
+        return value
+    match = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"{value!r} is no share; write 40%.")
+    return int(match["count"])
+
+
+class DigestSettings(SettingsModel):
+    """Time of the weekly digest: a day, a time and its zone."""
+
+    day: Annotated[str, AfterValidator(_day)] = "mon"
+    at: Annotated[str, AfterValidator(_clock)] = "09:00"
+    zone: Annotated[str, AfterValidator(_zone)] = "UTC"
+
+    def last_due(self, now: datetime) -> datetime:
+        """Return the due time of the newest digest; ``now`` is aware."""
+        local = now.astimezone(ZoneInfo(self.zone))
+        back = (local.weekday() - _Day[self.day.upper()]) % 7
+        at = time.fromisoformat(self.at)
+        due = datetime.combine(local.date() - timedelta(days=back), at, local.tzinfo)
+        # By local clock time, even across a change to or from summer time.
+        return due if due <= now else due - timedelta(days=7)
+
+    def week_of(self, due: datetime) -> tuple[datetime, datetime]:
+        """Return the seven whole days before the day of a digest."""
+        until = datetime.combine(due.date(), time(), due.tzinfo)
+        return until - timedelta(days=7), until
+
+
+class AlertSettings(SettingsModel):
+    """Thresholds of the immediate alerts.
+
+    Attributes:
+        waiting: a call waits for longer than this.
+        corrected: more than this share of the decisions of the last 24 hours, in
+            percent, were an edit or a rejection; of at least ``decisions``.
+        decisions: with fewer decisions there is no alert.
+    """
+
+    waiting: Time | None = None
+    corrected: Annotated[int, BeforeValidator(_percent)] | None = None
+    decisions: int = Field(default=20, ge=1)
+
+
+class MetricsSettings(SettingsModel):
+    """Posted metrics and their channel, and the metrics server.
+
+    ``listen`` is the address of a server for ``/metrics`` and ``/readyz`` alone; None
+    serves them on the bot's server for Slack. ``channel`` empty is the channel of the
+    policy's defaults.
+    """
+
+    listen: ListenAddress | None = None
+    channel: ChannelName = ""
+    digest: DigestSettings | None = None
+    alert: AlertSettings = AlertSettings()
+
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}", re.ASCII)
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,252}", re.ASCII)
+_LONGEST_URL = 2048
+
+
+def _target_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} is no name of a target; write up to 40 lower-case letters, "
+            "digits, '-' and '_', a letter or digit first."
+        )
+    return name
+
+
+def _is_name(host: str) -> bool:
+    """Return True for a host name, False for an address in any spelling."""
+    if ":" in host or not _HOST.fullmatch(host):
+        return False
+    # A host that ends with a number is an address, such as 127.1, 2130706433 and
+    # 0x7f000001 (URL Standard, "ends in a number").
+    last = host.rstrip(".").rpartition(".")[2].lower()
+    return not (last.isdigit() or re.fullmatch("0x[0-9a-f]*", last))
+
+
+def _url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError as error:
+        raise ValueError(f"{url!r} is no URL; write https://host/path.") from error
+    is_plain = url.isascii() and url.isprintable() and len(url) <= _LONGEST_URL
+    if parts.scheme != "https" or not host or port == 0 or not is_plain:
+        raise ValueError(f"{url!r} cannot be used; write https://host/path.")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("a name or password in a URL would be in logs; leave it out.")
+    if parts.fragment:
+        raise ValueError(f"{url!r} has a part after '#', which is never sent.")
+    if not _is_name(host):
+        raise ValueError(
+            f"{host!r} is no host name; a webhook needs one, which its certificate "
+            "names."
+        )
+    return url
+
+
+def _host(name: str) -> str:
+    if not _is_name(name):
+        raise ValueError(f"{name!r} is no host name.")
+    return name.lower().rstrip(".")
+
+
+class WebhookTarget(SettingsModel):
+    """One program that gets webhooks.
+
+    Attributes:
+        url: ``https://…`` with a host name.
+        agents: agents of its threads; ``*`` is all of them.
+        secrets: numbers of its secrets, the current one first: each message is signed
+            with all of them, so that a receiver can change from one to the next.
+    """
+
+    url: Annotated[str, AfterValidator(_url)]
+    agents: tuple[Annotated[str, Field(min_length=1)], ...] = Field(min_length=1)
+    secrets: tuple[Annotated[int, Field(ge=1, le=1_000_000)], ...] = Field(
+        default=(1,), min_length=1, max_length=3
+    )
+
+    @property
+    def host(self) -> str:
+        """Return the host of the URL."""
+        return (urlsplit(self.url).hostname or "").rstrip(".")
+
+    def is_of(self, agent: str) -> bool:
+        """Return True if it gets webhooks for threads of an agent."""
+        return bool({agent, "*"} & {*self.agents})
+
+
+class WebhookSettings(SettingsModel):
+    """Programs that get notice of decisions in their threads.
+
+    Attributes:
+        targets: a name, which never changes, to each program.
+        private_hosts: names of hosts that may have a private address.
+        timeout_s: time limit for a receiver's answer.
+        retry_for: time for which a message is sent again until it is given up.
+    """
+
+    targets: dict[Annotated[str, AfterValidator(_target_name)], WebhookTarget] = Field(
+        default_factory=dict
+    )
+    private_hosts: tuple[Annotated[str, AfterValidator(_host)], ...] = ()
+    timeout_s: float = Field(default=10.0, ge=0.5, le=60.0)
+    retry_for: Time = timedelta(hours=24)

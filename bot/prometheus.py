@@ -20,12 +20,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from keyturn.gateway.metrics.counts import (
-    EXPORTED_S,
-    Counts,
-    DurationHistogram,
-    Outcome,
-)
+from keyturn.gateway.metrics.counts import Counts, DurationHistogram, Outcome
 from keyturn.gateway.metrics.fold import Metrics
 from keyturn.gateway.service.reviews import ReviewService
 from keyturn.gateway.store.readers import Backlog
@@ -216,7 +211,7 @@ def _counter(name: str, help_text: str, *labels: str) -> CounterMetricFamily:
 
 
 def _buckets(waits: DurationHistogram) -> list[tuple[str, float]]:
-    rows = zip(EXPORTED_S, waits.up_to(), strict=True)
+    rows = waits.up_to().items()
     return [*((f"{bound}.0", float(n)) for bound, n in rows), ("+Inf", waits.count)]
 
 

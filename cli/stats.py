@@ -20,17 +20,10 @@ from keyturn.cli.global_options import examples
 from keyturn.cli.policy_inputs import ensure_spelled, parse_time
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.metrics import report
 from keyturn.gateway.metrics.counts import Counts
 from keyturn.gateway.metrics.export_reader import events_of
 from keyturn.gateway.metrics.fold import OTHERS, Metrics, Selection
-from keyturn.gateway.metrics.report import (
-    HEADINGS,
-    as_json,
-    by_calls,
-    by_tier,
-    cells,
-    facts,
-)
 from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.service.audit_reading import StatisticsService
 from keyturn.gateway.validation_errors import near
@@ -44,7 +37,7 @@ _SHOWN = 20
 
 def _summary(metrics: Metrics) -> Iterator[str]:
     """Yield the summary of the selected calls."""
-    for name, rate, said in facts(metrics):
+    for name, rate, said in report.facts(metrics):
         yield f"{name:<14} {rate:>5}  {said}"
 
 
@@ -52,9 +45,9 @@ def _table(metrics: Metrics, by: str) -> Iterator[str]:
     """Yield a table by ``tool``, ``tier``, ``day`` or ``hour``."""
     rows = [*_rows(metrics, by)]
     more = max(0, len(rows) - _SHOWN) if by == "tool" else 0
-    yield _line(by.capitalize(), HEADINGS)
+    yield _line(by.capitalize(), report.HEADINGS)
     for name, counts in rows[:_SHOWN] if more else rows:
-        yield _line(name, cells(counts))
+        yield _line(name, report.cells(counts))
     if more:
         yield f"… and {more} more; --json lists them all"
     if by == "hour":
@@ -64,9 +57,9 @@ def _table(metrics: Metrics, by: str) -> Iterator[str]:
 def _rows(metrics: Metrics, by: str) -> Iterable[tuple[str, Counts]]:
     match by:
         case "tool":
-            return by_calls(metrics)
+            return report.by_calls(metrics)
         case "tier":
-            return by_tier(metrics)
+            return report.by_tier(metrics)
         case "day":
             return [(_day(day), row) for day, row in sorted(metrics.days.items())]
         case _:
@@ -156,7 +149,7 @@ def stats(  # noqa: PLR0913 - the options of one command
         raise SettingsError(f"--until {until!r} is not after --since {since!r}.")
     metrics = _metrics(command_context(ctx), selected, where, audit)
     if json:
-        console.as_json(as_json(metrics))
+        console.as_json(report.as_json(metrics))
         return
     typer.echo(_period(selected, where))
     if metrics.total.is_empty:

@@ -67,10 +67,10 @@ class DurationHistogram:
                 return self._value_ms(index)
         return self.longest_ms
 
-    def up_to(self) -> list[int]:
+    def up_to(self) -> dict[int, int]:
         """Return the number of durations up to each bound in `EXPORTED_S`."""
         below = [*accumulate(self.buckets[i] for i in range(len(_BOUNDS_MS)))]
-        return [below[bisect_left(_BOUNDS_MS, 1000 * bound)] for bound in EXPORTED_S]
+        return {it: below[bisect_left(_BOUNDS_MS, 1000 * it)] for it in EXPORTED_S}
 
     def _value_ms(self, index: int) -> int:
         if index >= len(_BOUNDS_MS):

@@ -36,7 +36,7 @@ def test_a_quantile_is_3_percent_or_a_second_off_at_most(
 @settings(max_examples=examples(100), deadline=None)
 @given(st.lists(times))
 def test_what_is_exported_is_counted_exactly(values: list[int]) -> None:
-    exact = [sum(value <= 1000 * bound for value in values) for bound in EXPORTED_S]
+    exact = {at: sum(value <= 1000 * at for value in values) for at in EXPORTED_S}
 
     assert counted(values).up_to() == exact
 

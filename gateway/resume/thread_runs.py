@@ -143,6 +143,9 @@ class ThreadRuns(ProgramRuns):
         self, run: RunRef, runner: LangGraphLocal, given: object
     ) -> dict[str, Any]:
         """See `ProgramRuns.run`."""
+        # A step that begins now would outlive the checkpoints.
+        if self._closing.is_set():
+            raise _closed(run)
         # First, so that a wait that ends at once has begun the step as well.
         step = asyncio.create_task(self._step(run, runner, given))
         self._steps[step] = run

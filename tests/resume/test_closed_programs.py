@@ -68,6 +68,17 @@ async def test_a_wait_ends_when_the_program_closes(
             await waiting
 
 
+@pytest.mark.parametrize("ask", [_run, _stream, _wait])
+async def test_a_run_that_begins_while_the_program_closes_is_told_so(
+    store: Store, tmp_path: Path, ask: Callable[[Keyturn], Awaitable[object]]
+) -> None:
+    async with Keyturn(policy=RULES, url=store.conn.url, data_dir=tmp_path) as tk:
+        waiting = asyncio.ensure_future(ask(tk))
+
+    with pytest.raises(ThreadUnavailable, match="run it again to go on"):
+        await waiting
+
+
 async def test_a_step_that_is_stopped_is_no_cancellation_of_its_caller(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

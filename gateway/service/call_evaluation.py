@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 from keyturn.gateway.approvals.decisions import Decision, Edit
 from keyturn.gateway.approvals.permission import is_dead_end
@@ -40,7 +40,7 @@ from keyturn.gateway.policy.standing import evaluate_standing, similar_rule
 from keyturn.gateway.policy.windows import window_uses
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import Record, Tier
-from keyturn.gateway.protocol.strict_json import JsonObject, accept_object
+from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Turn, Verdict
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.service.proposals import cannot_start_message, freeze_of
@@ -301,8 +301,8 @@ def call_of(
     args = item.args
     if isinstance(decision, Edit):
         try:
-            # The strict copy, because the edit is read the same way before it runs.
-            args = accept_object(decision.args)
+            # As they would run: 7.0 is 7, as in the call of an agent.
+            args = cast("JsonObject", digest.parsed(decision.args))
         except BadJson:
             return None
     return WaitingCall(approval, item, args)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from keyturn.gateway.approvals.decisions import Approve, Click
+from keyturn.gateway.approvals.decisions import Approve, Click, Edit
+from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.service.call_evaluation import WaitingCall, read_calls
 from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
 from tests.races.interleaver import Interleaver
-from tests.service.harness import ANA, ServiceHarness
+from tests.service.harness import ANA, POLICY, ServiceHarness
 from tests.service.windowed import refund, windowed
 
 
@@ -63,6 +64,22 @@ async def test_each_call_of_a_gesture_is_evaluated_as_its_own_agents(
 
     frozen = [one.evaluated().freeze for one in read]
     assert [one.name if one else None for one in frozen] == [None, "agent billing"]
+
+
+@pytest.mark.parametrize("amount", [7.0, 1e2, -0.0, 0.50])
+async def test_an_edit_is_described_as_a_call_with_the_same_number(
+    store: Store, amount: float
+) -> None:
+    described = 'process_refund: {tier: approve, description: "Refund {args.amount}"}'
+    text = POLICY.replace("process_refund: {tier: approve}", described)
+    harness = ServiceHarness(store, load_policy(text, "policy.yml"))
+    _, asked = await harness.refund(amount, thread="asked")
+    click, edited = await harness.refund(3, thread="edited")
+
+    await harness.reviews.decide(click, Edit(args={"amount": amount}), ANA)
+
+    wanted = await harness.item(asked.item_id)
+    assert (await harness.item(edited.item_id)).description == wanted.description
 
 
 async def test_totals_of_one_reading_start_from_one_sum(store: Store) -> None:

@@ -155,8 +155,7 @@ class DatabaseLedger:
         Raises:
             StoreUnavailable: the database cannot be used.
         """
-        make = self._make
-        await self._do(Request(lambda execute, _: make(execute), ()))
+        await self._do(Request(lambda execute, _: self._make(execute), ()))
 
     async def close(self) -> None:
         """Finish pending requests, and close the connection."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from keyturn.gateway.errors import StoreUnavailable
@@ -91,8 +92,6 @@ async def drain_tasks(tasks: Collection[asyncio.Task[Any]], grace_s: float) -> N
 
 async def wait_or_timeout(event: asyncio.Event, pause_s: float) -> None:
     """Wait for an event, at most ``pause_s``."""
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(pause_s):
             await event.wait()
-    except TimeoutError:
-        return

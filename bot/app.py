@@ -235,7 +235,7 @@ class SlackBot:
             url = await serve(opening, alone, **address._asdict())
         except SettingsError as error:
             raise SettingsError(
-                f"The bot cannot listen on {self._config.metrics.listen!r}; set "
+                f"The bot cannot listen on {address.url_host!r}; set "
                 "'metrics.listen' to a free address of this machine."
             ) from error
         self.health_url = url.removesuffix(EVENTS_PATH)

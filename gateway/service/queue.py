@@ -15,7 +15,7 @@ from keyturn.gateway.service import audit_reading
 from keyturn.gateway.service.tenant_service import TenantService
 from keyturn.gateway.store.atomic_write import Loaded
 from keyturn.gateway.store.delegations import MOST_DELEGATIONS, Delegation
-from keyturn.gateway.store.person_queues import FIRST, Place
+from keyturn.gateway.store.listed_members import listed_approvals, pages_by_score
 
 MAX_ENTRIES = 2000
 """Most audit entries that one reading goes back."""
@@ -84,32 +84,52 @@ _PAGE = 100
 class ReviewQueue(TenantService):
     """The approvals of one tenant that wait for people."""
 
-    async def waiting(self, limit: int = MAX_QUEUE) -> AsyncGenerator[Loaded]:
+    async def waiting(
+        self, limit: int | None = MAX_QUEUE, read: dict[str, Loaded] | None = None
+    ) -> AsyncGenerator[Loaded]:
         """Yield approvals with an item that waits for a person, the soonest due first.
 
         They are read lazily, in pages: a caller that stops early has read at most one
-        page too much.
+        page too much. An approval whose deadline changes during the reading is yielded
+        once.
 
         Args:
-            limit: how many are read.
+            limit: most approvals to yield; None for all.
+            read: cache of approvals by id; approvals that are read are added.
 
         Raises:
             StoreUnavailable: when the store does not answer.
         """
-        ids = await self._store.pending.soonest(self._keys, limit)
-        for start in range(0, len(ids), _PAGE):
-            page = ids[start : start + _PAGE]
-            for loaded in await self._store.approvals.load_each(page):
-                if self._waits(loaded):
-                    yield loaded
+        conn, keys = self._store.conn, self._keys
+        known = dict[str, Loaded]() if read is None else read
+        given = set[str]()
+        # Every waiting approval has a deadline, and so have some others.
+        async for page in pages_by_score(conn, keys.expiry, size=_PAGE):
+            members = [one.member for one in page]
+            ids = await listed_approvals(conn, keys, keys.expiry, members)
+            missing = [one for one in ids if one not in known]
+            for loaded in await self._store.approvals.load_each(missing):
+                known[loaded.approval.id] = loaded
+            for one in ids:
+                found = known.get(one)
+                # An extension moves an approval behind the current page.
+                if one in given or found is None or not self._waits(found):
+                    continue
+                if len(given) == limit:
+                    return
+                given.add(one)
+                yield found
 
-    async def groups(self) -> frozenset[str]:
-        """Return the user groups that waiting approvals name.
+    async def groups(self, read: dict[str, Loaded] | None = None) -> frozenset[str]:
+        """Return the user groups that waiting approvals name; see `waiting`.
 
         Raises:
             StoreUnavailable: when the store does not answer.
         """
-        return await self._store.person_queues.groups(self._keys)
+        found = set[str]()
+        async for loaded in self.waiting(None, read):
+            found.update(people_of(loaded.approval)[1])
+        return frozenset(found)
 
     async def concerning(
         self, people: Iterable[Reviewer], read: dict[str, Loaded] | None = None
@@ -117,41 +137,22 @@ class ReviewQueue(TenantService):
         """Yield waiting approvals that these people may decide or requested.
 
         The soonest due comes first. Some approvals may not need these people any more,
-        for example after their vote: the caller has to check each. Approvals are read
-        in pages, so a caller that stops early costs little, and the approvals of others
-        cost nothing. There is no limit: the caller counts. An approval whose deadline
-        changes during the reading is yielded once.
+        for example after their vote: the caller has to check each. There is no limit:
+        the caller counts.
 
         Args:
             people: as resolved now, together with those who delegated to them.
-            read: cache of approvals by id; approvals that are read are added.
-
-        Raises:
-            StoreUnavailable: when the store does not answer.
+            read: as for `waiting`.
         """
         actors = list(people)
         groups = {
             group for one in actors for group in (*one.usergroups, *one.unknown_groups)
         }
         users = {one.user for one in actors}
-        known = dict[str, Loaded]() if read is None else read
-        queues = self._store.person_queues
-        names = await queues.queues(self._keys, users, groups)
-        place: Place | None = FIRST
-        given = set[str]()
-        while place is not None:
-            page = await queues.page(self._keys, names, place, _PAGE)
-            missing = [one for one in page.approvals if one not in known]
-            for loaded in await self._store.approvals.load_each(missing):
-                known[loaded.approval.id] = loaded
-            for one in page.approvals:
-                found = known.get(one)
-                # An extension moves an approval behind the current place.
-                if one in given or found is None or not self._waits(found):
-                    continue
-                given.add(one)
-                yield found
-            place = page.next
+        async for loaded in self.waiting(None, read):
+            named, named_groups = people_of(loaded.approval)
+            if not (users.isdisjoint(named) and groups.isdisjoint(named_groups)):
+                yield loaded
 
     async def read_short(self, short: str) -> list[Loaded]:
         """Return the tenant's approvals with a short id; nearly always one.
@@ -174,6 +175,23 @@ class ReviewQueue(TenantService):
             and approval.state is ApprovalState.OPEN
             and not is_over(approval, loaded.now_ms)
         )
+
+
+def people_of(approval: Approval) -> tuple[set[str], set[str]]:
+    """Return the users and user groups that a waiting approval concerns."""
+    users, groups = {one.user for one in approval.principals}, set[str]()
+    if approval.requester:
+        users.add(approval.requester.user)
+    for item in approval.items:
+        if not item.is_pending:
+            continue
+        for role in item.requirement.roles:
+            users.update(role.users)
+            groups.update(role.usergroups)
+        users.update(one.user for one in item.principals)
+        if item.edit:
+            users.add(item.edit.by.user)
+    return users, groups
 
 
 class DelegationService(TenantService):

@@ -1,8 +1,4 @@
-"""Indexes of a tenant's approvals: pending, standing, and with timers.
-
-Each agent's pending items are in a separate sorted set, which every script that moves
-an item updates. The list of agents with pending items is kept here, so a tenant's
-pending items are found without searching all of its approvals.
+"""Indexes of a tenant's approvals: standing ones, and those with timers.
 
 The index of standing approvals only lists candidates. A listed approval that has ended
 costs one read; an unlisted one covers no calls.
@@ -14,59 +10,16 @@ sorted set of a tenant orders the timers by due time.
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from keyturn.gateway.approvals.record import Waiting
 from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.store.connection import Connection, milliseconds, text
-from keyturn.gateway.store.keys import LISTED_BYTES, Keys
-from keyturn.gateway.store.listed_members import Due, pages_by_score, without_junk
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.listed_members import without_junk
 from keyturn.gateway.store.record_seals import CHECKED, RecordSeals
 from keyturn.gateway.store.script import Script
 
 CONFIRM = Script("confirm")
-
-
-class PendingIndex:
-    """The pending items of all tenants."""
-
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
-
-    async def add(self, keys: Keys, *agents: str) -> None:
-        """List agents before they open approvals, so that none is missed."""
-        if agents:
-            await self._conn.command("SADD", keys.agents, *agents)
-
-    async def soonest(self, keys: Keys, limit: int) -> list[str]:
-        """Return up to ``limit`` approvals with a pending item, earliest due first."""
-        key = keys.agents
-        agents = await self._conn.command("SMEMBERS", key)
-        listed = await without_junk(self._conn, key, agents, text, taken_out="SREM")
-        due: dict[str, float] = {}
-        for agent in listed:
-            due |= await self._of_agent(keys, keys.waiting(agent), limit)
-        # The id breaks ties, so that the order is stable.
-        return sorted(due, key=lambda one: (due[one], one))[:limit]
-
-    async def _of_agent(self, keys: Keys, name: str, limit: int) -> dict[str, float]:
-        """Return an agent's approvals with the due time of their first item."""
-
-        def approval(one: Due) -> str:
-            # The member of an item is its approval's member plus its index.
-            if not one.member[LISTED_BYTES:].isdigit():
-                raise ValueError("no item")
-            return keys.unlisted(one.member[:LISTED_BYTES])
-
-        found: dict[str, float] = {}
-        async for page in pages_by_score(self._conn, name, size=limit):
-            for one in page:
-                with suppress(ValueError):
-                    found.setdefault(approval(one), float(one.at))
-            if len(found) >= limit:
-                break
-        return found
 
 
 class StandingStore:

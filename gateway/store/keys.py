@@ -13,7 +13,6 @@ other keys are permanent or have a lifetime from the start.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from datetime import timedelta
 from functools import lru_cache
 
@@ -51,7 +50,7 @@ PERMANENT = frozenset(
     {
         "x", "timers", "ev", "rs", "dead", "members", "au", "audit_sealed",
         "audit_tree", "retry", "frozen", "frozen_sealed", "undrawn", "fences",
-        "agents", "queues", "queue_groups", "stalled", "stalled_waiting",
+        "stalled", "stalled_waiting",
         "stalled_parked", "restore_counters", "standing", "sealed_by", "format",
         "api_keys", "messages_due", "moved_channels",
     }
@@ -120,10 +119,6 @@ class Keys:
         """Sorted set: standing approvals that may be in force, by their end."""
         self.delegations = f"{base}:dg"
         """Hash: delegations; expires with the longest of them."""
-        self.agents = f"{base}:agents"
-        """Set: agents of the tenant that may have pending items (see `waiting`)."""
-        self.queue_groups = f"{base}:queue_groups"
-        """Set: user groups named in a person queue."""
         self.seeded = f"{base}:seeded"
         """Hash: the current seeded defect, its answer, and the time of the next one."""
         self.home_tabs = f"{base}:homes"
@@ -246,19 +241,6 @@ class Keys:
     def waiting(self, agent: str) -> str:
         """Sorted set: an agent's pending items, by their expiry."""
         return f"{self._base}:wait:{_hashed(agent)}"
-
-    def person_queue(self, users: Sequence[str], groups: Sequence[str]) -> str:
-        """Sorted set: items that wait for the same people, by their expiry."""
-        return f"{self.person_queues}{_hashed(*users, '', *groups)}"
-
-    @property
-    def person_queues(self) -> str:
-        """The common prefix of all person queues."""
-        return f"{self._base}:pq:"
-
-    def queues_of(self, kind: str, name: str) -> str:
-        """Set: the person queues that name a user or a user group."""
-        return f"{self._base}:{_hashed(kind, name)}:queues"
 
     def requests_10m(self, agent: str) -> str:
         """Hash: an agent's recent requests for approval, by their expiry."""

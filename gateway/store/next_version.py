@@ -16,7 +16,6 @@ from keyturn.gateway.store.encryption import DATA_KEY
 from keyturn.gateway.store.freezes import compared
 from keyturn.gateway.store.jobs import Job
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.person_queues import moves as queue_moves
 from keyturn.gateway.store.precedents import (
     encrypted_rows,
     rows_of_change,
@@ -67,7 +66,6 @@ def moves(
         "precedents": encrypted_rows(conn, rows_of_change(keys, before, after)),
         "seen": seen_precedents(one.known for one in what.inputs.values() if one.known),
         "standing": _states_as_read(what.standing),
-        "queues": queue_moves(keys, before, after, is_due_moved=bool(states)),
     }
     # Omit empty values, which are the majority.
     return {name: one for name, one in values.items() if one}, stored

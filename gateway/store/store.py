@@ -9,11 +9,7 @@ from pathlib import Path
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.setting_forms import AUDIT_KEPT, RetrySettings
 from keyturn.gateway.store.agent_load import AgentLoadStore
-from keyturn.gateway.store.approval_indexes import (
-    PendingIndex,
-    StandingStore,
-    TimerStore,
-)
+from keyturn.gateway.store.approval_indexes import StandingStore, TimerStore
 from keyturn.gateway.store.approvals import ApprovalStore
 from keyturn.gateway.store.audit_index import AuditIndex
 from keyturn.gateway.store.audit_log import AuditLog
@@ -38,7 +34,6 @@ from keyturn.gateway.store.keys import (
     tenant_of_run,
 )
 from keyturn.gateway.store.outbox import Outbox
-from keyturn.gateway.store.person_queues import PersonQueues
 from keyturn.gateway.store.posted_messages import (
     MovedChannelStore,
     PostedMessageStore,
@@ -112,8 +107,6 @@ class Store:
         self.auto_runs = AutoRunStore(self.conn, self.sealing)
         self.timers = TimerStore(self.conn)
         self.delegations = DelegationStore(self.conn, self.sealing)
-        self.pending = PendingIndex(self.conn)
-        self.person_queues = PersonQueues(self.conn)
         self.standing = StandingStore(self.conn)
         self.home_tabs = HomeTabStore(self.conn)
         self.interrupts = InterruptStore(self.conn)

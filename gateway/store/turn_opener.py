@@ -16,7 +16,7 @@ from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.store import codec, run_list
 from keyturn.gateway.store.agent_load import ASKED_MS
-from keyturn.gateway.store.approval_indexes import PendingIndex, timer_rows
+from keyturn.gateway.store.approval_indexes import timer_rows
 from keyturn.gateway.store.atomic_write import Loaded
 from keyturn.gateway.store.audit_seals import event_texts
 from keyturn.gateway.store.connection import Argument, Connection, Reply, number, text
@@ -25,7 +25,6 @@ from keyturn.gateway.store.freezes import compared
 from keyturn.gateway.store.keys import KEEP_MS, Keys
 from keyturn.gateway.store.known_records import KnownRecords
 from keyturn.gateway.store.next_version import following
-from keyturn.gateway.store.person_queues import rows_of
 from keyturn.gateway.store.precedents import (
     Known,
     Row,
@@ -98,7 +97,6 @@ class TurnOpener:
         self._conn = conn
         self._known = known
         self._load = load
-        self._pending = PendingIndex(conn)
 
     async def open(
         self,
@@ -130,10 +128,6 @@ class TurnOpener:
         Raises:
             CorruptRecord: the turn has a record, but its verdicts are missing.
         """
-        # Before the script: a listed agent without pending items costs one read, but
-        # items of an unlisted agent would never be shown to reviewers.
-        if approvals:
-            await self._pending.add(keys, thread[0])
         standing = await self._standing_rows(preconditions.standing)
         if standing is None:
             return None
@@ -152,7 +146,6 @@ class TurnOpener:
             "rejected": keys.rejected(*thread),
             "timers": keys.timers,
             "outdated": keys.outdated,
-            "queue_groups": keys.queue_groups,
             "records": [
                 key
                 for one in approvals
@@ -189,10 +182,7 @@ class TurnOpener:
 
         def rows(created_ms: int) -> list[tuple[dict[str, object], bytes]]:
             seals, held = self._known.seals, preconditions.held
-            return [
-                _opening_row(seals, keys, of, one, held, created_ms)
-                for one in approvals
-            ]
+            return [_opening_row(seals, of, one, held, created_ms) for one in approvals]
 
         async def write(created_ms: int) -> list[Reply]:
             opened = await aside(partial(rows, created_ms), texts)
@@ -257,7 +247,6 @@ def _standing_row(
 
 def _opening_row(
     seals: RecordSeals,
-    keys: Keys,
     of: tuple[str, str],
     approval: Approval,
     held: Mapping[str, Sequence[Use]],
@@ -267,7 +256,6 @@ def _opening_row(
 
     Args:
         seals: seals of the records.
-        keys: keys of the tenant.
         of: keys of its run and its turn; "" if the turn is never submitted again.
         approval: the new approval.
         held: uses of the items, by item id.
@@ -303,6 +291,5 @@ def _opening_row(
         "count": len(items),
         "timers": timer_rows(approval.waiting),
         "fields": {**fields, SEAL: stored.seal.hex()},
-        "queues": rows_of(keys, approval),
     }
     return row, document

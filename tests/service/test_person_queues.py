@@ -11,7 +11,6 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service import queue
 from keyturn.gateway.store.connection import Argument, number
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.person_queues import FIRST, PersonQueues
 from keyturn.gateway.store.store import Store
 from tests.service.harness import (
     ANA,
@@ -56,36 +55,24 @@ async def threads(harness: ServiceHarness, *people: Reviewer) -> list[str]:
     return [one.approval.thread async for one in found]
 
 
-async def crowd(store: Store, keys: Keys, user: str, count: int) -> None:
-    """Open this many approvals for a person, due before any other."""
-    (queue_,) = await store.person_queues.queues(keys, [user], [])
+async def crowd(store: Store, keys: Keys, count: int) -> None:
+    """List so many other approvals, due before any other, which are gone since."""
     rows: list[Argument] = []
     for index in range(count):
-        rows += [index + 1, index.to_bytes(16)]
-    await store.conn.command("ZADD", queue_, *rows)
+        rows += [index // 300 + 1, index.to_bytes(16)]
+    await store.conn.command("ZADD", keys.expiry, *rows)
 
 
 async def test_ten_thousand_approvals_of_others_hide_none_of_mine(
-    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
+    harness: ServiceHarness,
 ) -> None:
     await harness.submit(("pay", {}), thread="theirs")
-    keys = harness.store.keys_of_tenant("default")
-    await crowd(harness.store, keys, "U0CHLOE", 10_000)
+    await crowd(harness.store, harness.store.keys_of_tenant("default"), 10_000)
     for index in range(5):
         await harness.submit(REFUND, thread=f"mine{index}")
-    read = list[str]()
-    load_each = harness.store.approvals.load_each
-
-    async def counted(ids: list[str]) -> object:
-        read.extend(ids)
-        return await load_each(ids)
-
-    monkeypatch.setattr(harness.store.approvals, "load_each", counted)
 
     assert await threads(harness, ANA) == [f"mine{index}" for index in range(5)]
-    assert len(read) == 5, "nothing of the others is read"
     assert await threads(harness, EVE) == []
-    assert len(read) == 5
 
 
 async def test_all_pages_of_one_queue_are_read_and_each_approval_once(
@@ -99,59 +86,6 @@ async def test_all_pages_of_one_queue_are_read_and_each_approval_once(
     both = await threads(harness, ANA, CHLOE)
 
     assert both == [f"{kind}{index}" for index in range(5) for kind in "rp"]
-
-
-async def test_a_page_is_cut_where_another_queue_is_not_known_any_further(
-    store: Store,
-) -> None:
-    queues, keys = PersonQueues(store.conn), store.keys_of_tenant("default")
-    dense, sparse = (keys.person_queue([user], []) for user in ("a", "b"))
-    many: list[Argument] = []
-    for index in range(20):
-        # All of them at one moment: the place within it is that of the id.
-        many += [7, bytes([0xA, *[index] * 15])]
-    await store.conn.command("ZADD", dense, *many)
-    first, last, both = b"\xb0" * 16, b"\xb1" * 16, bytes([0xA, *[5] * 15])
-    # An invalid id among them hides nothing.
-    await store.conn.command("ZADD", sparse, 1, first, 2, "junk", 7, both, 9, last)
-
-    found, place = list[str](), FIRST
-    for _ in range(30):
-        page = await queues.page(keys, [dense, sparse], place, 3)
-        assert len(page.approvals) <= 3
-        found += page.approvals
-        if page.next is None:
-            break
-        place = page.next
-
-    # Written past the scripts, so without the lifetime that they give.
-    await store.conn.command("DEL", dense, sparse)
-    assert found[0] == f"ap_default_{first.hex()}"
-    assert found[1:-1] == [
-        f"ap_default_0a{index:02x}" + f"{index:02x}" * 14 for index in range(20)
-    ]
-    assert found[-1] == f"ap_default_{last.hex()}"
-
-
-async def test_what_is_no_id_hides_nothing_behind_a_whole_page(store: Store) -> None:
-    queues, keys = PersonQueues(store.conn), store.keys_of_tenant("default")
-    only = keys.person_queue(["a"], [])
-    ids = [bytes([0xA] * 15 + [index]) for index in range(5)]
-    rows: list[Argument] = [1, "junk", 1, "more", 1, "most"]
-    for due, one in enumerate(ids, 2):
-        rows += [due, one]
-    await store.conn.command("ZADD", only, *rows)
-
-    found, place = list[str](), FIRST
-    for _ in range(30):
-        page = await queues.page(keys, [only], place, 3)
-        found += page.approvals
-        if page.next is None:
-            break
-        place = page.next
-
-    await store.conn.command("DEL", only)
-    assert found == [f"ap_default_{one.hex()}" for one in ids]
 
 
 async def test_members_of_a_group_and_those_of_whom_slack_said_nothing_find_theirs(
@@ -176,11 +110,6 @@ async def test_a_group_that_nothing_waits_for_is_not_looked_up(
 
     assert await harness.reviews.queue.groups() == frozenset()
     assert await threads(harness, FRANK, person("U0DAN")) == []
-    keys = harness.store.keys_of_tenant("default")
-    queues = await harness.store.person_queues.queues(keys, ["U0DAN"], ["S0FINANCE"])
-    assert len(queues) == 2
-    counts = [number(await harness.store.conn.command("ZCARD", one)) for one in queues]
-    assert counts == [0, 0]
 
 
 async def test_who_may_decide_changes_with_an_edit_and_so_does_the_queue(
@@ -264,13 +193,9 @@ async def test_what_a_late_sweep_has_not_ended_yet_is_still_listed(
     _, (verdict,) = await harness.submit(REFUND)
     approval = await harness.approval(verdict.item_id)
 
-    queues = await store.person_queues.queues(keys, ["U0ANA"], [])
-    listing = [*queues, keys.waiting(approval.agent)]
+    ends_ms = await store.conn.command("PEXPIRETIME", keys.waiting(approval.agent))
 
-    assert len(listing) == 2
-    for key in listing:
-        ends_ms = number(await store.conn.command("PEXPIRETIME", key))
-        assert ends_ms >= approval.expires_at_ms + LATE_MS
+    assert number(ends_ms) >= approval.expires_at_ms + LATE_MS
 
 
 async def test_what_moves_while_it_is_read_comes_once(
@@ -281,13 +206,11 @@ async def test_what_moves_while_it_is_read_comes_once(
     clicks = [(await harness.refund(thread=f"t{n}"))[0] for n in range(5)]
     ids = [click.approval for click in clicks]
     keys, found = harness.store.keys_of_tenant("default"), list[str]()
-    names = await harness.store.person_queues.queues(keys, {"U0ANA"}, ())
 
     async for loaded in harness.reviews.queue.concerning([ANA]):
         found.append(loaded.approval.id)
         if len(found) == 1:
             member, far = keys.listed(found[0]), 10**14
-            for name in names:
-                await harness.store.conn.command("ZADD", name, "XX", far, member)
+            await harness.store.conn.command("ZADD", keys.expiry, "XX", far, member)
 
     assert sorted(found) == sorted(ids)

@@ -10,7 +10,6 @@ from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.store.approval_indexes import Timer
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.missed_cards import mark_missed
-from keyturn.gateway.store.person_queues import Place
 from keyturn.gateway.store.readers import make_group, trim_outbox
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ServiceHarness
@@ -100,31 +99,6 @@ async def test_a_run_is_read_past_junk(store: Store) -> None:
     assert await approvals.answered_of_run(keys, run) == []
     # A new turn of the run is opened all the same.
     assert (await harness.submit(("process_refund", {"amount": 2})))[1]
-
-
-async def test_queues_are_read_past_junk(store: Store) -> None:
-    harness = ServiceHarness(store)
-    _, verdicts = await harness.submit(("process_refund", {"amount": 1}))
-    approval = await harness.approval(verdicts[0].item_id)
-    keys, conn = store.keys_of_tenant(TENANT), store.conn
-    asked = approval.principals[0].user if approval.principals else "U0REQ"
-    lists = keys.queues_of("user", asked)
-    for name in (keys.agents, keys.queue_groups, lists):
-        # The last one is a key of another kind, which must not be read as a queue.
-        await conn.command("SADD", name, *JUNK, keys.head(approval.id))
-        await conn.command("PEXPIRE", name, LONG_MS)
-    waiting = keys.waiting(approval.agent)
-    await conn.command("ZADD", waiting, 0, b"\xff", 0, b"\xff" * 17)
-
-    soonest = await store.pending.soonest(keys, 9)
-    groups = await store.person_queues.groups(keys)
-    queues = await store.person_queues.queues(keys, [asked], [])
-    page = await store.person_queues.page(keys, queues, Place(0.0, ""), 9)
-
-    assert soonest == [approval.id]
-    assert keys.head(approval.id) not in queues
-    assert set(page.approvals) <= {approval.id}
-    assert isinstance(groups, frozenset)
 
 
 async def test_cards_that_were_missed_are_found_past_junk(store: Store) -> None:

@@ -25,10 +25,8 @@
 --   precedents array   rows of {key, call, kind, body, keep_ms} to note
 --   seen       array   rows of {key, n}: precedents that the evaluation used
 --   standing   array   rows of {id, state}: standing approvals and their states when read
---   queues     table   {leaves, enters, groups}: person queues to leave, rows of {queue,
---                      lists, groups} to enter, the set of all groups
 local TABLES = {'unfrozen', 'fields', 'as_read', 'states', 'uses', 'set', 'events',
-  'rejection', 'failed', 'precedents', 'seen', 'standing', 'queues'}
+  'rejection', 'failed', 'precedents', 'seen', 'standing'}
 
 -- Parse a change, and add its empty fields.
 local function change_of(json, body, failed_ms, keep_ms)
@@ -115,26 +113,6 @@ local function remember_rejected(change)
   redis.call('PEXPIRE', change.rejected, change.keep_ms)
 end
 
--- Move an approval between person queues; its score is the earliest expiry of its
--- pending items.
-local function move_queues(change)
-  for _, queue in ipairs(change.queues.leaves or {}) do
-    redis.call('ZREM', queue, listed(change.id))
-  end
-  local enters = change.queues.enters or {}
-  if #enters == 0 then return end
-  local due = nil
-  for i = 0, (tonumber(redis.call('HGET', change.head, 'n')) or 0) - 1 do
-    if redis.call('HGET', change.head, i .. ':s') == 'pending' then
-      local ends = tonumber(end_of(change.head, i))
-      if ends and (due == nil or ends < due) then due = ends end
-    end
-  end
-  if due then
-    enter_queues(enters, change.id, due, change.queues.groups)
-  end
-end
-
 -- Write a change with all related data, except the counter of rejections; `queued` is
 -- the id of its job.
 local function write_version(change, now)
@@ -163,7 +141,6 @@ local function write_version(change, now)
       update_uses(head, i, state, now, expires + keep)
     end
   end
-  move_queues(change)
   for _, row in ipairs(change.set) do
     if row[2] == 0 then
       redis.call('ZREM', change.timers, id .. ' ' .. row[1])

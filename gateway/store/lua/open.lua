@@ -20,15 +20,13 @@
 -- KEYS[10] rejected   hash    rejected calls of the thread, and the turns since
 -- KEYS[11] timers     zset    timers for reminders and escalations
 -- KEYS[12] outdated   zset    the tenant's approvals with a missing or outdated card
--- KEYS[13] queue_groups set    user groups named in person queues
--- KEYS[14..] records  key     head and document of each approval
+-- KEYS[13..] records  key     head and document of each approval
 -- ARGV[1] keep_ms     int     lifetime of ended approvals, milliseconds
 -- ARGV[2] verdicts    text    answer for repeated submissions; "" if there are none
 -- ARGV[3] events      json    array of event texts
--- ARGV[4] approvals   json    array of {id, ns, ttl_ms, state, count, timers,
---                             fields, queues}; fields are the whole head, bytes in hex, with
---                             times as of created_ms;
---                             queues are rows of {queue, lists, groups}, see person_queues.py;
+-- ARGV[4] approvals   json    array of {id, ns, ttl_ms, state, count, timers, fields};
+--                             fields are the whole head, bytes in hex, with times as of
+--                             created_ms;
 --                             state, of all `count` items, is pending, or authorized, which
 --                             lapses after ttl_ms; timers are rows of {kind, after_ms}
 -- ARGV[5] unfrozen    json    array: seal of a list of freezes without these names, and
@@ -62,7 +60,7 @@
 if redis.call('EXISTS', KEYS[1]) == 1 then return {'exists'} end
 local approvals = cjson.decode(ARGV[4])
 for index = 1, #approvals do
-  if redis.call('EXISTS', KEYS[12 + 2 * index]) == 1 then return {'damaged'} end
+  if redis.call('EXISTS', KEYS[11 + 2 * index]) == 1 then return {'damaged'} end
 end
 -- Otherwise two turns under evaluation could each fit into a window with room for only
 -- one.
@@ -130,16 +128,15 @@ for _, card in ipairs(#approvals > 0
 end
 
 for index, approval in ipairs(approvals) do
-  local head, member = KEYS[12 + 2 * index], listed(approval.id)
+  local head, member = KEYS[11 + 2 * index], listed(approval.id)
   local expires = created + approval.ttl_ms
   local waits = approval.state == 'pending'
   write_fields(head, approval.fields)
-  redis.call('SET', KEYS[13 + 2 * index], ARGV[14 + index])
+  redis.call('SET', KEYS[12 + 2 * index], ARGV[14 + index])
   for i = 0, approval.count - 1 do
     update_uses(head, i, approval.state, now, expires + keep)
     if waits then redis.call('ZADD', KEYS[8], expires, member .. i) end
   end
-  if waits then enter_queues(approval.queues, approval.id, expires, KEYS[13]) end
   list_short(base, approval.id, created)
   know_short(base, approval.id, created, expires + 4 * keep)
   redis.call('ZADD', KEYS[3], expires, member)

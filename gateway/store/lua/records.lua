@@ -95,18 +95,3 @@ local function until_last(deadlines)
     redis.call('PEXPIREAT', deadlines, string.format('%.0f', tonumber(last) + DAY_MS))
   end
 end
-
--- Add an approval to person queues, see person_queues.py; rows are {queue, lists,
--- groups}. The keys are not in KEYS: they are derived from the record, and have its
--- hash tag.
-local function enter_queues(rows, id, due, all_groups)
-  for _, row in ipairs(rows) do
-    -- Listed in the step that adds the first item, so that every queue can be found.
-    if redis.call('EXISTS', row[1]) == 0 then
-      for _, list in ipairs(row[2]) do redis.call('SADD', list, row[1]) end
-      for _, group in ipairs(row[3]) do redis.call('SADD', all_groups, group) end
-    end
-    redis.call('ZADD', row[1], due, listed(id))
-    until_last(row[1])
-  end
-end

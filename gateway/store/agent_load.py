@@ -17,14 +17,14 @@ from keyturn.gateway.approvals.record import Approval, DecisionRecord, Item
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import Record, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.store.audit_seals import event_texts, opened_rejection
+from keyturn.gateway.store.audit_seals import opened_rejection
+from keyturn.gateway.store.conditional_write import write_if
 from keyturn.gateway.store.connection import (
     Argument,
     Connection,
     Reply,
     fields,
     number,
-    text,
 )
 from keyturn.gateway.store.freezes import (
     Freeze,
@@ -42,7 +42,6 @@ from keyturn.gateway.store.threads import ThreadFacts, read_facts
 
 LOAD_CONTEXT = Script("load_context", writes=False)
 CONFIRMED_CONTEXT = Script("load_context")
-FAIL = Script("fail")
 
 ASKED_MS = 10 * 60 * 1000
 """How long a request counts towards an agent's requests."""
@@ -231,16 +230,19 @@ class AgentLoadStore:
 
         ``name`` identifies the call; ``event`` reports the failure.
         """
-        reply = await FAIL(
+        key = keys.failures(event.agent)
+        now_ms = await self._conn.now_ms(key)
+        return await write_if(
             self._conn,
-            failures=keys.failures(event.agent),
-            outbox=keys.outbox,
-            audit=keys.audit,
-            failed=name,
-            failed_ms=FAILED_MS,
-            events=event_texts(self._conn, keys, [event]),
+            keys,
+            [(["ZSCORE", key, name], "")],
+            # No sweep removes failures that count no more.
+            ["ZREMRANGEBYSCORE", key, "-inf", now_ms],
+            ["ZADD", key, now_ms + FAILED_MS, name],
+            ["PEXPIRE", key, FAILED_MS],
+            outbox=[event],
+            audit=[event],
         )
-        return text(reply[0]) == "done"
 
     async def verdicts(self, keys: Keys, turn_key: str) -> bytes:
         """Return the stored answer to a turn; empty if there is none."""

@@ -10,15 +10,12 @@ from typing import Literal
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
 from keyturn.gateway.errors import NotAllowed, NotVerified
-from keyturn.gateway.store.audit_seals import sealed_text
-from keyturn.gateway.store.connection import fields, milliseconds
-from keyturn.gateway.store.script import Script
+from keyturn.gateway.store.conditional_write import write_if
+from keyturn.gateway.store.connection import Argument, fields, milliseconds, number
 from keyturn.gateway.store.sealing import ensure_known
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.api_keys import ApiKey, sealed, unsealed
 from keyturn.gateway.trust.seals import SealKeys
-
-WRITE = Script("api_key")
 
 MOST_KEYS = 10_000
 """Limit of keys for each tenant, including revoked ones."""
@@ -115,11 +112,12 @@ class ApiKeyStore:
             NotAllowed: when there are too many keys.
             StoreUnavailable: when the result is unknown.
         """
-        event = self._event(EventName.API_KEY_CREATED, key, by)
-        if await self._write(key.id, b"", sealed(self._seals, key), event) == "full":
+        if number(await self._conn.command("HLEN", self._name)) >= MOST_KEYS:
             raise NotAllowed(
                 f"There are {MOST_KEYS} API keys already; revoke unused ones."
             )
+        event = self._event(EventName.API_KEY_CREATED, key, by)
+        await self._write(key.id, b"", sealed(self._seals, key), event)
 
     async def revoke(self, key_id: str, by: str) -> ApiKey | Literal["removed"] | None:
         """Revoke a key; None if there is no active key with this id.
@@ -144,7 +142,7 @@ class ApiKeyStore:
             ended = key.with_(revoked_at=_time(milliseconds(time)))
             event = self._event(EventName.API_KEY_REVOKED, key, by)
             body = sealed(self._seals, ended)
-            if await self._write(key_id, stored, body, event) == "done":
+            if await self._write(key_id, stored, body, event):
                 return ended
 
     async def _rows(self) -> list[tuple[str, bytes]]:
@@ -189,22 +187,15 @@ class ApiKeyStore:
 
     async def _write(
         self, key_id: str, seen: bytes, body: bytes, event: Event | None
-    ) -> str:
-        entry = ""
-        if event is not None:
-            entry = sealed_text(self._conn, self._keys, event.model_dump_json())
-        reply = await WRITE(
-            self._conn,
-            api_keys=self._name,
-            audit=self._keys.audit,
-            id=key_id,
-            seen=seen,
-            body=body,
-            event=entry,
-            most=MOST_KEYS,
-        )
-        outcome = reply[0]
-        return outcome.decode() if isinstance(outcome, bytes) else str(outcome)
+    ) -> bool:
+        """Replace a stored key, or delete it; False if it has changed."""
+        key = self._name
+        change: list[Argument] = ["HDEL", key, key_id]
+        if body:
+            change = ["HSET", key, key_id, body]
+        checks = [(["HGET", key, key_id], seen)]
+        events = [event] if event else []
+        return await write_if(self._conn, self._keys, checks, change, audit=events)
 
     def _event(self, name: EventName, key: ApiKey, by: str) -> Event:
         return Event(

@@ -10,16 +10,22 @@ sorted set of a tenant orders the timers by due time.
 
 from __future__ import annotations
 
+from typing import cast
+
 from keyturn.gateway.approvals.record import Waiting
 from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.store.connection import Connection, milliseconds, text
+from keyturn.gateway.store.conditional_write import write_if
+from keyturn.gateway.store.connection import (
+    Argument,
+    Connection,
+    milliseconds,
+    number,
+    text,
+)
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.listed_members import without_junk
-from keyturn.gateway.store.record_seals import CHECKED, RecordSeals
-from keyturn.gateway.store.script import Script
-
-CONFIRM = Script("confirm")
+from keyturn.gateway.store.record_seals import CHECKED, CHECKED_SEAL, RecordSeals
 
 
 class StandingStore:
@@ -54,11 +60,31 @@ class StandingStore:
 
         ``asked_ms`` is the store's time before the request to Slack.
         """
+        head = keys.head(approval)
         seal = self._seals.of_moment(approval, CHECKED, str(asked_ms))
-        reply = await CONFIRM(
-            self._conn, head=keys.head(approval), asked_ms=asked_ms, seal=seal
-        )
-        return text(reply[0]) == "confirmed"
+        while True:
+            state, checked = cast(
+                "list[bytes | None]",
+                await self._conn.command("HMGET", head, "0:s", CHECKED),
+            )
+            if state != b"authorized":
+                return False
+            # The time never goes back: of two bots, the later request counts.
+            if number(checked) >= asked_ms:
+                return True
+            # The revision stays, as for a heartbeat: the content does not change.
+            seen = [("0:s", state), (CHECKED, checked or b"")]
+            checks = [(["HGET", head, name], value) for name, value in seen]
+            change: list[Argument] = [
+                "HSET",
+                head,
+                CHECKED,
+                asked_ms,
+                CHECKED_SEAL,
+                seal,
+            ]
+            if await write_if(self._conn, keys, checks, change):
+                return True
 
 
 class Timer(Record):

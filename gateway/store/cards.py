@@ -20,6 +20,7 @@ from pydantic import Field
 from keyturn.gateway.approvals.record import short_id
 from keyturn.gateway.errors import NotConfirmed, StoreUnavailable
 from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.store.conditional_write import write_if
 from keyturn.gateway.store.connection import fields, text
 from keyturn.gateway.store.keys import DRAFT_MS, KEEP_MS, NONCE_MS, VIEW_MS, Keys
 from keyturn.gateway.store.listed_members import listed_approvals
@@ -43,7 +44,6 @@ _NOTHING: dict[str, str] = {}
 _MOST_DISPLAYS = 20_000
 _KNOWN = ("at", "rev", "display", "decision")
 
-FORGET_CARD_MESSAGE = Script("forget_card_message")
 CARD_SHOWN = Script("card_shown")
 
 
@@ -561,14 +561,19 @@ class CardStore(AttachedStore):
     async def forget_message(
         self, keys: Keys, approval: str, place: tuple[str, str]
     ) -> None:
-        """Forget an approval's message, so that its buttons are refused."""
-        await FORGET_CARD_MESSAGE(
+        """Forget an approval's message: its buttons are refused, its card is missing.
+
+        Does nothing if the card has another message now.
+        """
+        card = keys.card(approval)
+        until_ms = await self._conn.now_ms(keys.outdated) + KEEP_MS
+        # Nor is it searched for. Earlier reminders and mentions stay recorded.
+        await write_if(
             self._conn,
-            card=keys.card(approval),
-            outdated=keys.outdated,
-            approval=approval,
-            place=" ".join(place),
-            keep_ms=KEEP_MS,
+            keys,
+            [(["HGET", card, "at"], " ".join(place))],
+            ["HDEL", card, *_KNOWN, _POSTING],
+            ["ZADD", keys.outdated, until_ms, keys.listed(approval)],
         )
 
     async def keep_trouble(

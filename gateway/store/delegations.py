@@ -6,23 +6,12 @@ import logging
 
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.store.audit_seals import sealed_text
-from keyturn.gateway.store.connection import (
-    Connection,
-    Reply,
-    fields,
-    milliseconds,
-    number,
-    text,
-)
+from keyturn.gateway.store.conditional_write import write_if
+from keyturn.gateway.store.connection import Argument, Connection, fields, milliseconds
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.script import Script
 from keyturn.gateway.store.sealing import Sealed, Sealing
 
 logger = logging.getLogger(__name__)
-
-DELEGATE = Script("delegate")
-
 
 MOST_DELEGATIONS = 1000
 """Limit of delegating people in a tenant: each decision reads all of them."""
@@ -33,6 +22,7 @@ class Delegation(Record):
 
     user: str
     to: str
+    since_ms: int
     until_ms: int
 
 
@@ -50,38 +40,23 @@ class DelegationStore:
 
         None if there are `MOST_DELEGATIONS` others; then nothing changes.
         """
-        # Computed here from the store's clock: only this process can seal the end.
-        now_ms = await self._conn.now_ms(keys.delegations)
-        until_ms = now_ms + for_ms
-        seal = self._seal_of(keys.delegations, user, to, now_ms, until_ms)
-        row = f"{seal} {now_ms} {to} {until_ms}"
-        reply = await self._change(keys, user, row, until_ms, event)
-        return number(reply[1]) if text(reply[0]) == "done" else None
+        return await self._change(keys, user, event, to=to, for_ms=for_ms)
 
     async def lift(self, keys: Keys, user: str, event: Event) -> bool:
         """End a delegation; False if there was none."""
-        key = keys.delegations
-        now_ms = await self._conn.now_ms(key)
-        reply = await self._change(keys, user, "", 0, event)
-        # Rows sealed before this moment now count as older.
-        self._sealing.is_older(_number_of(key, user), now_ms + 1)
-        return text(reply[0]) == "done"
+        return await self._change(keys, user, event) is not None
 
     async def all(self, keys: Keys) -> tuple[Delegation, ...]:
         """Return the delegations in force by the store's clock.
 
         A corrupt row delegates nothing, and blocks no decision.
         """
-        rows, time = await self._conn.transaction(
-            ["HGETALL", keys.delegations], ["TIME"]
-        )
-        now_ms = milliseconds(time)
+        rows, now_ms = await self._read(keys)
         found: list[Delegation] = []
-        key = keys.delegations
-        for user, body in fields(rows).items():
-            since_ms, one = self._read(key, user, body)
+        for user, body in rows.items():
+            one = self._opened(keys, user, body)
             is_older = one is not None and self._sealing.is_older(
-                _number_of(key, user), since_ms
+                _number_of(keys, user), one.since_ms
             )
             if one is not None and not is_older:
                 found.append(one)
@@ -94,40 +69,50 @@ class DelegationStore:
         return tuple(one for one in found if now_ms < one.until_ms)
 
     async def _change(
-        self, keys: Keys, user: str, row: str, until_ms: int, event: Event
-    ) -> list[Reply]:
-        return await DELEGATE(
-            self._conn,
-            delegations=keys.delegations,
-            outbox=keys.outbox,
-            audit=keys.audit,
-            user=user,
-            row=row,
-            until_ms=until_ms,
-            event=sealed_text(self._conn, keys, event.model_dump_json()),
-            most=MOST_DELEGATIONS,
+        self, keys: Keys, user: str, event: Event, *, to: str = "", for_ms: int = 0
+    ) -> int | None:
+        """Replace a person's row, or remove it; return its end, None for no change."""
+        key = keys.delegations
+        while True:
+            rows, now_ms = await self._read(keys)
+            known = {one: self._opened(keys, one, body) for one, body in rows.items()}
+            over = [one for one, row in known.items() if row and row.until_ms <= now_ms]
+            left = {*rows} - {*over}
+            is_full = len(left - {user}) >= MOST_DELEGATIONS
+            if is_full if to else user not in left:
+                return None
+            until_ms = now_ms + for_ms
+            writes: list[list[Argument]] = [["HDEL", key, *over, user]]
+            if to:
+                row = Delegation(user=user, to=to, since_ms=now_ms, until_ms=until_ms)
+                body = row.model_dump_json().encode()
+                sealed = self._sealing.sealed(Sealed.DELEGATION, (key, user), body)
+                writes.append(["HSET", key, user, sealed])
+                # Redis 7.0 has no lifetimes of fields, so the hash has the longest one:
+                # GT alone would give none to a new hash.
+                writes += [["PEXPIREAT", key, until_ms, one] for one in ("NX", "GT")]
+            checks = [(["HGET", key, one], rows.get(one, b"")) for one in (*over, user)]
+            told = [event]
+            if await write_if(
+                self._conn, keys, checks, *writes, outbox=told, audit=told
+            ):
+                # Rows sealed before this moment now count as older.
+                self._sealing.is_older(_number_of(keys, user), now_ms + (not to))
+                return until_ms
+
+    async def _read(self, keys: Keys) -> tuple[dict[str, bytes], int]:
+        rows, time = await self._conn.transaction(
+            ["HGETALL", keys.delegations], ["TIME"]
         )
+        return fields(rows), milliseconds(time)
 
-    def _read(self, key: str, user: str, body: bytes) -> tuple[int, Delegation | None]:
-        """Return the start and a row; None for a row with an invalid seal."""
-        try:
-            seal, since_ms, to, until_ms = body.decode().split(" ")
-            content = f"{since_ms} {to} {until_ms}".encode()
-            place, given = (key, user), bytes.fromhex(seal)
-            if not self._sealing.is_valid(Sealed.DELEGATION, place, content, given):
-                return 0, None
-            row = Delegation(user=user, to=to, until_ms=int(until_ms))
-            return int(since_ms), row
-        except ValueError:
-            return 0, None
-
-    def _seal_of(
-        self, key: str, user: str, to: str, since_ms: int, until_ms: int
-    ) -> str:
-        content = f"{since_ms} {to} {until_ms}".encode()
-        return self._sealing.seal(Sealed.DELEGATION, (key, user), content).hex()
+    def _opened(self, keys: Keys, user: str, stored: bytes) -> Delegation | None:
+        """Return a row; None if its seal is invalid."""
+        place = (keys.delegations, user)
+        body = self._sealing.opened(Sealed.DELEGATION, place, stored)
+        return Delegation.model_validate_json(body) if body else None
 
 
-def _number_of(key: str, user: str) -> str:
+def _number_of(keys: Keys, user: str) -> str:
     """Return the name under which a process remembers the newest row."""
-    return f"{key} {user}"
+    return f"{keys.delegations} {user}"

@@ -14,14 +14,13 @@ requests for approval.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
-from typing import cast
+from typing import NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from pydantic import Field, ValidationError, model_validator
@@ -29,14 +28,11 @@ from pydantic import Field, ValidationError, model_validator
 from keyturn.gateway.approvals.events import BY_GATEWAY, EPOCH, Event
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.store.audit_seals import event_texts
-from keyturn.gateway.store.connection import Connection, fields, milliseconds, text
+from keyturn.gateway.store.conditional_write import write_if
+from keyturn.gateway.store.connection import Argument, Connection, fields, milliseconds
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.script import Script
 from keyturn.gateway.store.sealing import MARK, Sealed, Sealing
 from keyturn.gateway.trust.seals import SEAL_BYTES
-
-FREEZE = Script("freeze")
 
 _ATTEMPTS = 16
 _BUSY = "Others froze or unfroze something at the same time; see what is frozen."
@@ -110,6 +106,15 @@ def _name_in_store(kind: ScopeKind, name: str) -> str:
     return f"{kind} {name}".rstrip()
 
 
+class _Read(NamedTuple):
+    """The list as stored and as verified, the pauses, and the store's clock."""
+
+    stored: bytes
+    known: KnownList
+    pauses: dict[str, bytes]
+    now_ms: int
+
+
 class FreezeStore:
     """Freezes of all tenants."""
 
@@ -124,13 +129,13 @@ class FreezeStore:
             StoreUnavailable: when the result is unknown.
         """
         for _ in range(_ATTEMPTS):
-            known, _, now_ms = await self._read(keys)
-            freezes = _frozen(known)
+            read = await self._read(keys)
+            freezes = _frozen(read.known)
             # The first freeze keeps its author and reason, as announced to people.
             if freezes.get(freeze.name, NOT_BELIEVED) != NOT_BELIEVED:
                 return False
             freezes[freeze.name] = freeze
-            if await self._write(keys, known, freezes, now_ms, [], event):
+            if await self._write(keys, read, freezes, [], event):
                 return True
         raise StoreUnavailable(_BUSY)
 
@@ -144,52 +149,48 @@ class FreezeStore:
         if scope.kind is ScopeKind.AGENT:
             names.append(paused(scope.name))
         for _ in range(_ATTEMPTS):
-            known, pauses, now_ms = await self._read(keys)
-            freezes = _frozen(known)
-            if not {*freezes, *pauses} & {*names}:
+            read = await self._read(keys)
+            freezes = _frozen(read.known)
+            if not {*freezes, *read.pauses} & {*names}:
                 return False
             left = {name: one for name, one in freezes.items() if name not in names}
-            if await self._write(keys, known, left, now_ms, names, event):
+            if await self._write(keys, read, left, names, event):
                 return True
         raise StoreUnavailable(_BUSY)
 
     async def all(self, keys: Keys) -> tuple[Freeze, ...]:
         """Return a tenant's freezes and pauses, oldest first."""
-        _, pauses, _ = await self._read(keys)
-        found = self._lists.in_force(keys, None, pauses)
+        read = await self._read(keys)
+        found = self._lists.in_force(keys, None, read.pauses)
         return tuple(sorted(found.values(), key=lambda freeze: freeze.at_ms))
 
-    async def _read(self, keys: Keys) -> tuple[KnownList, dict[str, bytes], int]:
-        stored, pauses, time = await self._conn.transaction(
+    async def _read(self, keys: Keys) -> _Read:
+        list_, pauses, time = await self._conn.transaction(
             ["GET", sealed_key(keys)], ["HGETALL", keys.frozen], ["TIME"]
         )
-        known = await self._lists.learn(keys, cast("bytes", stored or b""))
-        return known, fields(pauses), milliseconds(time)
+        stored = cast("bytes", list_ or b"")
+        known = await self._lists.learn(keys, stored)
+        return _Read(stored, known, fields(pauses), milliseconds(time))
 
     async def _write(
         self,
         keys: Keys,
-        known: KnownList,
+        read: _Read,
         freezes: dict[str, Freeze],
-        now_ms: int,
         removed: list[str],
         event: Event,
     ) -> bool:
-        after = known.found.with_(freezes=freezes)
-        stored, epoch = self._lists.sealed(keys, after, now_ms=now_ms)
+        after = read.known.found.with_(freezes=freezes)
+        stored, epoch = self._lists.sealed(keys, after, now_ms=read.now_ms)
         # The epoch in the audit log exposes an older list after a restart.
-        told = event.with_(data={**event.data, EPOCH: str(epoch)})
-        reply = await FREEZE(
-            self._conn,
-            frozen=keys.frozen,
-            outbox=keys.outbox,
-            audit=keys.audit,
-            before=known.seal,
-            after=stored,
-            removed=json.dumps(removed),
-            events=event_texts(self._conn, keys, [told]),
-        )
-        if text(reply[0]) != "done":
+        told = [event.with_(data={**event.data, EPOCH: str(epoch)})]
+        key, checks = sealed_key(keys), [(["GET", sealed_key(keys)], read.stored)]
+        writes: list[list[Argument]] = [["SET", key, stored]]
+        if removed:
+            writes.append(["HDEL", keys.frozen, *removed])
+        if not await write_if(
+            self._conn, keys, checks, *writes, outbox=told, audit=told
+        ):
             return False
         await self._lists.learn(keys, stored)
         return True

@@ -19,15 +19,18 @@ from datetime import timedelta
 from pydantic import ValidationError
 
 from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.store.connection import fields, milliseconds, text
-from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.connection import (
+    Connection,
+    fields,
+    milliseconds,
+    number,
+    text,
+)
+from keyturn.gateway.store.keys import RESPONSE_URL_MS, Keys
 from keyturn.gateway.store.listed_members import listed_approvals
-from keyturn.gateway.store.script import Script
 from keyturn.gateway.store.sealing import Sealed, Sealing
 
 logger = logging.getLogger(__name__)
-
-NOTE = Script("note_message")
 
 LOOK = timedelta(days=29)
 """Longest interval between checks of messages: a day less than the retention of an
@@ -40,6 +43,9 @@ MOST = 500
 """Limit of known messages of one approval."""
 
 _ENDED = "="
+
+USES = 4
+"""Slack allows five; one is reserved for a private reply to the click."""
 
 
 class Ended(Record, extra="ignore"):
@@ -86,19 +92,17 @@ class PostedMessageStore:
             kept: how long messages stay unredacted after the approval has ended.
         """
         name, at = keys.messages(approval), " ".join(place)
-        reply = await NOTE(
-            self._conn,
-            messages=name,
-            due=keys.messages_due,
-            place=at,
-            seal=self._sealing.seal(Sealed.MESSAGE, (name, at), b""),
-            member=keys.listed(approval),
-            after_ms=_ms(min(kept, LOOK)),
-            most=MOST,
-            keep_ms=_ms(KEPT),
-        )
-        if text(reply[0]) == "full":
+        count, time = await self._conn.transaction(["HLEN", name], ["TIME"])
+        if number(count) >= MOST:
             logger.error("message.not_noted id=%s", approval)
+            return
+        first_ms = milliseconds(time) + _ms(min(kept, LOOK))
+        seal = self._sealing.seal(Sealed.MESSAGE, (name, at), b"")
+        await self._conn.keep(
+            ["HSET", name, at, seal],
+            ["PEXPIRE", name, _ms(KEPT)],
+            ["ZADD", keys.messages_due, "NX", first_ms, keys.listed(approval)],
+        )
 
     async def due(self, keys: Keys, limit: int) -> list[str]:
         """Return approvals whose messages are due for a check."""
@@ -212,3 +216,34 @@ class MovedChannelStore:
             for was, stored in found.items()
         }
         return {was: now.decode() for was, now in moved.items() if now}
+
+
+class ResponseUrlStore:
+    """The latest response URL of each message on which a person clicked.
+
+    A post to it replaces the message and does not count towards the rate limit of
+    updates. Slack sends a URL with each click. It is valid for five posts within thirty
+    minutes and allows anyone to post as the app. So it never enters a record or a log,
+    and is deleted before it expires.
+    Source: https://docs.slack.dev/interactivity/handling-user-interaction
+    """
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    async def keep(self, keys: Keys, channel: str, ts: str, url: str) -> None:
+        """Save the URL of a click on a message."""
+        key = keys.response_url(channel, ts)
+        await self._conn.transaction(
+            ["DEL", key],
+            ["RPUSH", key, *[url] * USES],
+            ["PEXPIRE", key, RESPONSE_URL_MS],
+        )
+
+    async def take(self, keys: Keys, channel: str, ts: str) -> str:
+        """Return a message's URL for one post; "" if there is none."""
+        return text(await self._conn.command("LPOP", keys.response_url(channel, ts)))
+
+    async def forget(self, keys: Keys, channel: str, ts: str) -> None:
+        """Delete a message's URL, because Slack rejected it."""
+        await self._conn.command("DEL", keys.response_url(channel, ts))

@@ -18,15 +18,12 @@ from dataclasses import dataclass
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind, summary
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.store.audit_seals import sealed_text
+from keyturn.gateway.store.conditional_write import write_if
 from keyturn.gateway.store.connection import Connection
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.script import Script
 from keyturn.gateway.trust.seals import Purpose, seal_keys
 
 logger = logging.getLogger(__name__)
-
-SECURITY = Script("security")
 
 _PERIOD_S = 600.0
 _LOGGED, _ANNOUNCED = 20, 3
@@ -133,23 +130,16 @@ class SecurityEvents:
     async def _write(
         self, keys: Keys, place: str, told: Event | None, logged: Event | None
     ) -> None:
-        def sealed(event: Event | None) -> str:
-            return sealed_text(self._conn, keys, _text(event)) if event else ""
-
         try:
-            await SECURITY(
+            await write_if(
                 self._conn,
-                found=place,
-                outbox=keys.outbox,
-                audit=keys.audit,
-                found_ms=int(_PERIOD_S * 1000),
-                outbox_event=sealed(told),
-                audit_event=sealed(logged),
+                keys,
+                # Another process may have reported it.
+                [(["GET", place], "")],
+                ["SET", place, "1", "PX", int(_PERIOD_S * 1000)],
+                outbox=[told] if told else [],
+                audit=[logged] if logged else [],
             )
         except StoreUnavailable as error:
             # The text is rejected anyway, and the log has the event.
             logger.warning("security.not_recorded why=%s", error)
-
-
-def _text(event: Event) -> str:
-    return event.model_dump_json(exclude_defaults=True)

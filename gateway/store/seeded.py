@@ -10,12 +10,9 @@ from datetime import timedelta
 
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.approvals.quality_checks import Seeded, SeededCard
-from keyturn.gateway.store.audit_seals import sealed_text
+from keyturn.gateway.store.conditional_write import write_if
 from keyturn.gateway.store.connection import Connection, fields, number, text
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.script import Script
-
-SEEDED = Script("seeded")
 
 _KEEP_MS = int(timedelta(days=400).total_seconds() * 1000)
 _DUE, _CARD, _PLACE, _ANSWER = "due", "card", "place", "answer"
@@ -72,18 +69,16 @@ class SeededStore:
     async def _note(
         self, keys: Keys, field: str, body: str, event: Event | None = None
     ) -> bool:
-        reply = await SEEDED(
+        """Set a field once; False if it was set before."""
+        key = keys.seeded
+        return await write_if(
             self._conn,
-            seeded=keys.seeded,
-            audit=keys.audit,
-            field=field,
-            body=body,
-            event=sealed_text(self._conn, keys, event.model_dump_json())
-            if event
-            else "",
-            keep_ms=_KEEP_MS,
+            keys,
+            [(["HGET", key, field], "")],
+            ["HSET", key, field, body],
+            ["PEXPIRE", key, _KEEP_MS],
+            audit=[event] if event else [],
         )
-        return text(reply[0]) == "done"
 
 
 class SpotCheckCounter:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.store.conditional_write import write_if
 from keyturn.gateway.store.connection import (
     Connection,
     fields,
@@ -22,15 +23,12 @@ from keyturn.gateway.store.connection import (
 )
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.listed_members import readable_fields
-from keyturn.gateway.store.script import Script
 
 LIFE_MS = 20_000
 """Lifetime of a process after its last heartbeat."""
 
 REFUSAL_MS = 10 * 60 * 1000
 """How long the refusal of a process is shown."""
-
-JOIN = Script("join")
 
 
 class ProcessInfo(Record, extra="ignore"):
@@ -114,19 +112,26 @@ class ProcessStore:
         refused: list[str] = []
         found = fields(raw)
 
+        over = list[str]()
+
         def read(name: str, value: bytes) -> None:
             kind, _, rest = name.partition(":")
             ends, _, body = text(value).partition(" ")
             if kind == "a":
                 one = AgentCheckpoints.model_validate_json(value)
                 kept[one.tenant, one.agent] = one
-            # The next process that writes removes expired rows; skip them until then.
-            elif kind == "p" and int(ends) >= now_ms:
+            elif kind in {"p", "r"} and int(ends) < now_ms:
+                over.append(name)
+            elif kind == "p":
                 alive[rest] = (ProcessInfo.model_validate_json(body), int(ends))
-            elif kind == "r" and int(ends) >= now_ms:
+            elif kind == "r":
                 refused.append(body)
 
         readable_fields(found, read)
+        if over:
+            # Unless one of them has sent a heartbeat since.
+            checks = [(["HGET", keys.members, one], found[one]) for one in over]
+            await write_if(self._conn, keys, checks, ["HDEL", keys.members, *over])
         revision = text(found.get("rev", b"0"))
         return Processes(revision, alive, kept, tuple(sorted(refused)))
 
@@ -140,20 +145,27 @@ class ProcessStore:
         kept: tuple[AgentCheckpoints, ...] = (),
     ) -> bool:
         """Register a process; False if another one joined since ``seen`` was read."""
-        reply = await JOIN(
+        members = keys.members
+        row = await self._row(keys, process.model_dump_json(), self.life_ms)
+        places = [["HSET", members, one.field, one.model_dump_json()] for one in kept]
+        checks = [(["HGET", members, "rev"], "" if seen == "0" else seen)]
+        return await write_if(
             self._conn,
-            members=keys.members,
-            seen=seen,
-            name=f"p:{name}",
-            body=process.model_dump_json(),
-            life_ms=self.life_ms,
-            agents=json.dumps({one.field: one.model_dump_json() for one in kept}),
+            keys,
+            checks,
+            ["HSET", members, f"p:{name}", row],
+            *places,
+            ["HINCRBY", members, "rev", 1],
         )
-        return text(reply[0]) == "joined"
+
+    async def _row(self, keys: Keys, body: str, life_ms: int) -> str:
+        return f"{await self._conn.now_ms(keys.members) + life_ms} {body}"
 
     async def stay(self, keys: Keys, name: str, process: ProcessInfo) -> None:
         """Renew the lifetime of a process."""
-        await self.join(keys, name, process, seen="")
+        # The revision stays: every joining process would have to start again.
+        row = await self._row(keys, process.model_dump_json(), self.life_ms)
+        await self._conn.keep(["HSET", keys.members, f"p:{name}", row])
 
     async def leave(self, keys: Keys, name: str) -> None:
         """Remove a process."""
@@ -161,15 +173,8 @@ class ProcessStore:
 
     async def refuse(self, keys: Keys, who: str, sentence: str) -> None:
         """Record for a while that a process was refused, with the reason."""
-        await JOIN(
-            self._conn,
-            members=keys.members,
-            seen="",
-            name=f"r:{who}",
-            body=sentence,
-            life_ms=REFUSAL_MS,
-            agents="{}",
-        )
+        row = await self._row(keys, sentence, REFUSAL_MS)
+        await self._conn.keep(["HSET", keys.members, f"r:{who}", row])
 
     async def keep(self, keys: Keys, kept: tuple[AgentCheckpoints, ...]) -> None:
         """Register the place of agents' threads."""

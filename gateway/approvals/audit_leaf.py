@@ -76,7 +76,6 @@ def leaf_of(
     at: str,
     event: str,
     seal: str,
-    rev: int,
     state: SealState,
     nonce: bytes,
 ) -> Leaf:
@@ -87,7 +86,6 @@ def leaf_of(
         at: time of the write, in Unix milliseconds, as the store has it.
         event: its text as the store has it.
         seal: its seal as the store has it; empty for none.
-        rev: of its approval, from its seal; 0 for none.
         state: of its seal.
         nonce: random bytes of this entry, from which the salts are derived.
     """
@@ -100,7 +98,7 @@ def leaf_of(
     else:
         hidden = _hidden_of(found)
         body = found.model_dump(mode="json", exclude=_OUTSIDE, exclude_defaults=True)
-        shown = {**cast("JsonObject", body), **shown, "at": at, "rev": rev}
+        shown = {**cast("JsonObject", body), **shown, "at": at}
     if seal:
         hidden[SEAL] = seal
     openings = {name: Hidden(_salt(nonce, name), one) for name, one in hidden.items()}
@@ -129,7 +127,7 @@ def opened(leaf: JsonObject, openings: Mapping[str, Hidden]) -> Event | None:
     shown = {
         name: value
         for name, value in leaf.items()
-        if name not in {"v", "seq", "seal", "at", "rev", "hidden"}
+        if name not in {"v", "seq", "seal", "at", "hidden"}
     }
     data: dict[str, JsonValue] = {
         name.removeprefix(_DATA): value

@@ -49,7 +49,7 @@ from keyturn.gateway.store.audit_log import (
 from keyturn.gateway.store.audit_seals import read_seal
 from keyturn.gateway.store.audit_segments import Row, Segment
 from keyturn.gateway.store.audit_tree import LogName, TreeFiles, TreeRecord
-from keyturn.gateway.store.connection import entries, number
+from keyturn.gateway.store.connection import entries, fields, number, text
 from keyturn.gateway.store.fences import Lease, holding
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.readers import EntryId, entry_id
@@ -253,6 +253,7 @@ class AuditWriter:
 
     async def _append(self, tree: GrowingTree, lease: Lease) -> None:
         batch: list[Row] = []
+        before = tree.last
         async with aclosing(self._log.live(tree.last)) as rows:
             async for row in rows:
                 batch.append(row)
@@ -261,6 +262,26 @@ class AuditWriter:
                     batch = []
         if batch:
             await self._add(tree, batch, lease)
+        if before[0] and tree.last != before:
+            await self._report_gap(before)
+
+    async def _report_gap(self, before: EntryId) -> None:
+        """Report that an entry after a position was deleted before it was read."""
+        conn, audit = self._store.conn, self._keys.audit
+        info = fields(await conn.command("XINFO", "STREAM", audit))
+        deleted = text(info.get("max-deleted-entry-id")) or "0-0"
+        if entry_id(deleted) > before:
+            await self._report_entry(f"{deleted} deleted")
+
+    async def _report_entry(self, name: str) -> None:
+        event = SecurityEvent(
+            kind=SecurityKind.SEAL_WRONG,
+            # Not the tenant named in the entry: its content is forged.
+            tenant=self._keys.tenant,
+            about="audit entry",
+            name=name,
+        )
+        await self._store.security.report(self._keys, event)
 
     async def _add(self, tree: GrowingTree, batch: list[Row], lease: Lease) -> None:
         conn, keys = self._store.conn, self._keys
@@ -269,7 +290,7 @@ class AuditWriter:
             found: list[TreeRecord] = []
             facts: dict[str, int] = {}
             for row in batch:
-                state = read_seal(conn, keys, row.event, row.seal).state
+                state = read_seal(conn, keys, row.event, row.seal)
                 leaf = leaf_hash(row._replace(state=state).leaf_text)
                 found.append(TreeRecord(entry_id(row.seq), state, leaf))
                 _join(facts, fact_in(row, state))
@@ -295,14 +316,7 @@ class AuditWriter:
             if one.state is SealState.SEALED:
                 continue
             await self._store.sealing.ensure_known(self._keys)
-            # Not for the tenant named in the entry: its content is forged.
-            event = SecurityEvent(
-                kind=SecurityKind.SEAL_WRONG,
-                tenant=self._keys.tenant,
-                about="audit entry",
-                name=f"{one.place[0]}-{one.place[1]} {one.state}",
-            )
-            await self._store.security.report(self._keys, event)
+            await self._report_entry(f"{place_text(one.place)} {one.state}")
 
     async def _sign(self, tree: GrowingTree, lease: Lease) -> None:
         """Sign a checkpoint, after which its entries may leave the store."""
@@ -336,7 +350,7 @@ class AuditWriter:
             async for row in rows:
                 if entry_id(row.seq) > signed_last:
                     break
-                state = read_seal(conn, keys, row.event, row.seal).state
+                state = read_seal(conn, keys, row.event, row.seal)
                 _join(facts, fact_in(row, state))
         await asyncio.to_thread(self._store.audit_index.write, keys.tenant, facts)
 

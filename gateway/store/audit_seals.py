@@ -1,10 +1,10 @@
-"""Seals of events: proof that Keyturn wrote an entry, and for which revision.
+"""Seals of events: proof that Keyturn wrote an entry.
 
 In the outbox and the audit log the seal is a separate field; in arguments of scripts it
-follows the event after a newline. Its format is ``12.<nonce>.<code>``. The code
-(HMAC-SHA256, cut to 16 bytes) covers the tenant, the approval's revision, the nonce and
-the event's text. The nonce makes equal events distinct, and the salts of the entry's
-leaf in the audit tree are derived from it.
+follows the event after a newline. Its format is ``<nonce>.<code>``. The code
+(HMAC-SHA256, cut to 16 bytes) covers the tenant, the nonce and the event's text. The
+nonce makes equal events distinct, and the salts of the entry's leaf in the audit tree
+are derived from it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import base64
 import binascii
 import re
 import secrets
-from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple, cast
+from collections.abc import Iterable, Mapping
+from typing import cast
 
 from pydantic_core import to_json
 
@@ -34,49 +34,23 @@ _LABEL = "audit-entry"
 _EVENT, _REJECTION = "event", "rejection"
 _NONCE_BYTES = 12
 _URL_SAFE = bytes.maketrans(b"+/", b"-_")
-_SEAL = re.compile(r"(0|[1-9][0-9]{0,15})\.([\w-]{16})\.([\w-]{22})", re.ASCII)
+_SEAL = re.compile(r"([\w-]{16})\.([\w-]{22})", re.ASCII)
 
 
-class EntrySeal(NamedTuple):
-    """Result of checking an entry's seal.
-
-    Attributes:
-        state: valid, forged or missing.
-        rev: revision of the entry's approval; 0 if there is none, or unknown.
-        nonce: random bytes of this entry; empty without a seal.
-    """
-
-    state: SealState
-    rev: int
-    nonce: bytes
-
-
-def sealed_text(conn: Connection, keys: Keys, body: str, *, rev: int = 0) -> str:
+def sealed_text(conn: Connection, keys: Keys, body: str) -> str:
     """Return an event's text and its seal, as scripts expect them.
 
     Args:
         conn: connection to the store, with the sealing keys.
         keys: keys of the tenant whose log gets the event.
         body: the event's text.
-        rev: revision of the approval, written in the same step.
     """
-    # The seal covers the plain text, whether or not it is encrypted.
-    return (
-        f"{encrypted_event(conn, keys, body)}\n{entry_seal(conn, keys, body, rev=rev)}"
-    )
-
-
-def entry_seal(conn: Connection, keys: Keys, body: str, *, rev: int) -> str:
-    """Return an event's seal with a new nonce; see `sealed_text`."""
     nonce = secrets.token_bytes(_NONCE_BYTES)
     known = seal_keys(conn.secrets, Purpose.AUDIT_ENTRIES)
-    code = known.make(_LABEL, (keys.tenant, str(rev), nonce), body.encode())
-    return f"{rev}.{_encoded(nonce)}.{_encoded(code)}"
-
-
-def encrypted_event(conn: Connection, keys: Keys, body: str) -> str:
-    """Return an event's text as stored in a tenant's streams."""
-    return encrypted_text(conn, (_EVENT, keys.tenant), body)
+    # The seal covers the plain text, whether or not it is encrypted.
+    code = known.make(_LABEL, (keys.tenant, nonce), body.encode())
+    stored = encrypted_text(conn, (_EVENT, keys.tenant), body)
+    return f"{stored}\n{_encoded(nonce)}.{_encoded(code)}"
 
 
 def sealed_event(
@@ -93,7 +67,7 @@ def sealed_event(
     event, seal = (
         one.decode("utf-8", "surrogateescape") for one in (body, values.get("s", b""))
     )
-    is_ours = read_seal(conn, keys, event, seal).state is SealState.SEALED
+    is_ours = read_seal(conn, keys, event, seal) is SealState.SEALED
     return body if is_ours else None
 
 
@@ -106,47 +80,15 @@ def decrypted_event(conn: Connection, keys: Keys, stored: bytes) -> bytes:
     return decrypted_text(conn, (_EVENT, keys.tenant), stored)
 
 
-def event_texts(
-    conn: Connection,
-    keys: Keys,
-    events: Iterable[Event],
-    *,
-    of: Collection[str] = (),
-    rev: int = 0,
-) -> str:
+def event_texts(conn: Connection, keys: Keys, events: Iterable[Event]) -> str:
     """Return events for a script: a JSON array of the `sealed_texts`."""
-    return to_json(sealed_texts(conn, keys, events, of=of, rev=rev)).decode()
+    return to_json(sealed_texts(conn, keys, events)).decode()
 
 
-def sealed_texts(
-    conn: Connection,
-    keys: Keys,
-    events: Iterable[Event],
-    *,
-    of: Collection[str] = (),
-    rev: int = 0,
-) -> list[str]:
-    """Return the texts of events with their seals.
-
-    Args:
-        conn: connection to the store.
-        keys: keys of the tenant whose log gets them.
-        events: the events.
-        of: ids of the approvals written in the same step.
-        rev: new revision of these approvals.
-    """
-    told = texts_of(events, of=of, rev=rev)
-    return [sealed_text(conn, keys, body, rev=about) for body, about in told]
-
-
-def texts_of(
-    events: Iterable[Event], *, of: Collection[str] = (), rev: int = 0
-) -> list[tuple[str, int]]:
-    """Return the texts of events, each with its approval's revision."""
-    # Default values are omitted. A change may report on another approval, such as the
-    # standing one that it uses; only approvals of this step have the revision.
+def sealed_texts(conn: Connection, keys: Keys, events: Iterable[Event]) -> list[str]:
+    """Return the texts of events with their seals; default values are omitted."""
     return [
-        (one.model_dump_json(exclude_defaults=True), rev if one.approval in of else 0)
+        sealed_text(conn, keys, one.model_dump_json(exclude_defaults=True))
         for one in events
     ]
 
@@ -184,26 +126,27 @@ def opened_rejection(
     return body if is_sealed else None
 
 
-def read_seal(conn: Connection, keys: Keys, event: str, seal: str) -> EntrySeal:
-    """Check the seal of an entry and return its contents."""
+def read_seal(conn: Connection, keys: Keys, event: str, seal: str) -> SealState:
+    """Check the seal of an entry."""
     if not seal:
-        return EntrySeal(SealState.UNSEALED, 0, b"")
+        return SealState.UNSEALED
     found = _SEAL.fullmatch(seal)
     if found is None:
-        return EntrySeal(SealState.FORGED, 0, b"")
-    rev, nonce, code = int(found[1]), _decoded(found[2]), _decoded(found[3])
+        return SealState.FORGED
     known = seal_keys(conn.secrets, Purpose.AUDIT_ENTRIES)
     # Surrogates: bytes other than UTF-8 fail the check and must not raise.
-    body = event.encode("utf-8", "surrogateescape")
-    if not known.is_valid(code, _LABEL, (keys.tenant, str(rev), nonce), body):
-        return EntrySeal(SealState.FORGED, 0, nonce)
-    return EntrySeal(SealState.SEALED, rev, nonce)
+    body, place = (
+        event.encode("utf-8", "surrogateescape"),
+        (keys.tenant, nonce_of(seal)),
+    )
+    is_valid = known.is_valid(_decoded(found[2]), _LABEL, place, body)
+    return SealState.SEALED if is_valid else SealState.FORGED
 
 
-def nonce_of(seal: str) -> tuple[int, bytes]:
-    """Return the revision and the nonce of an unchecked seal."""
+def nonce_of(seal: str) -> bytes:
+    """Return the nonce of an unchecked seal; empty without one."""
     found = _SEAL.fullmatch(seal)
-    return (int(found[1]), _decoded(found[2])) if found else (0, b"")
+    return _decoded(found[1]) if found else b""
 
 
 def parts_of(sealed: str) -> tuple[str, str]:

@@ -58,18 +58,15 @@ class Row(NamedTuple):
     @property
     def opened_leaf(self) -> Leaf:
         """Return the leaf of an unerased entry, including the hidden parts."""
-        rev, nonce = nonce_of(self.seal)
-        state = SealState(self.state or SealState.UNSEALED)
         return leaf_of(
             seq=self.seq,
             at=self.at,
             event=self.event,
             seal=self.seal,
-            rev=rev if state is SealState.SEALED else 0,
-            state=state,
+            state=SealState(self.state or SealState.UNSEALED),
             # Unsealed entries have no random part, so a guess about an erased text can
             # be verified.
-            nonce=nonce or self.seq.encode(),
+            nonce=nonce_of(self.seal) or self.seq.encode(),
         )
 
 

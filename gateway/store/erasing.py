@@ -104,9 +104,7 @@ async def erase_approval(
         rev=str(approval.rev),
         calls=json.dumps(calls),
         precedents=json.dumps(_precedents(store, keys, approval)),
-        events=event_texts(
-            store.conn, keys, [event], of=[approval.id], rev=approval.rev + 1
-        ),
+        events=event_texts(store.conn, keys, [event]),
         is_person=is_person,
         over=over,
         keep_ms=KEEP_MS,

@@ -10,7 +10,7 @@ from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store import codec
 from keyturn.gateway.store.atomic_write import EvaluationInputs, Loaded, Write
-from keyturn.gateway.store.audit_seals import sealed_text, texts_of, with_sealed_event
+from keyturn.gateway.store.audit_seals import sealed_texts, with_sealed_event
 from keyturn.gateway.store.connection import Connection
 from keyturn.gateway.store.encryption import DATA_KEY
 from keyturn.gateway.store.freezes import compared
@@ -39,7 +39,6 @@ def moves(
     uses = {str(i): as_rows(one.uses) for i, one in what.inputs.items()}
     fields, stored = following(RecordSeals(conn), seen.stored, before, after, uses)
     states = _states(before, after)
-    events = texts_of(change.events, of=[before.id], rev=before.rev + 1)
     values: dict[str, object] = {
         "id": before.id,
         "rev": str(before.rev),
@@ -54,7 +53,7 @@ def moves(
         "states": states,
         "uses": [_uses(i, inputs) for i, inputs in sorted(what.inputs.items())],
         "set": [*timing.timers(before, after, now_ms=seen.now_ms), *change.timers],
-        "events": [sealed_text(conn, keys, one, rev=rev) for one, rev in events],
+        "events": sealed_texts(conn, keys, change.events),
         "job": _job_text(change),
         "rejection": with_sealed_event(
             conn,

@@ -153,9 +153,7 @@ class TurnOpener:
             ],
             "keep_ms": KEEP_MS,
             "verdicts": verdicts,
-            "events": event_texts(
-                self._conn, keys, events, of=[one.id for one in approvals], rev=1
-            ),
+            "events": event_texts(self._conn, keys, events),
             "unfrozen": to_json(compared(self._conn, keys, preconditions.names)),
             "limits": to_json(
                 {

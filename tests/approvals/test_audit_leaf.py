@@ -37,8 +37,7 @@ def leaf(event: str = "", *, nonce: bytes = b"n" * 12) -> Leaf:
         seq="17-1",
         at="17",
         event=event or EVENT.model_dump_json(exclude_defaults=True),
-        seal="3.n.c",
-        rev=3,
+        seal="n.c",
         state=SealState.SEALED,
         nonce=nonce,
     )

@@ -87,7 +87,7 @@ class AuditHarness:
                 actor=ANA,
                 reason="zu teuer 高",
             ).model_dump_json(exclude_defaults=True)
-            text = sealed_text(self.store.conn, self.keys, event, rev=1)
+            text = sealed_text(self.store.conn, self.keys, event)
             body, seal = parts_of(text)
             row: list[Argument] = ["XADD", self.keys.audit, f"{at_ms}-*", "e", body]
             rows.append([*row, "at", at_ms, *(["s", seal] if sealed else [])])

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -224,6 +225,27 @@ async def test_an_entry_that_somebody_else_wrote_is_told_and_kept_as_such(
     assert states == {SealState.UNSEALED: 3, SealState.FORGED: 1}
     assert house.store.security.counts == {SecurityKind.SEAL_WRONG: 4}
     await assert_whole(house)
+
+
+async def test_an_entry_that_was_deleted_before_it_was_read_is_told(
+    house: AuditHarness,
+) -> None:
+    conn, key = house.store.conn, house.keys.audit
+    await house.put(2)
+    await house.writer.tick(is_last=True)
+    assert house.store.security.counts == {}
+    await house.put(1)
+    ((last, _),) = cast(
+        "list[tuple[bytes, object]]",
+        await conn.command("XREVRANGE", key, "+", "-", "COUNT", 1),
+    )
+    await conn.command("XDEL", key, last)
+    await asyncio.sleep(0.002)
+    await house.put(1)
+
+    await house.writer.tick(is_last=True)
+
+    assert house.store.security.counts == {SecurityKind.SEAL_WRONG: 1}
 
 
 @pytest.mark.parametrize("lost", ["tree", "checkpoints", "older", "other", "flipped"])

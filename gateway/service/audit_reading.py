@@ -25,6 +25,7 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.audit_writing import public_keys, required
 from keyturn.gateway.service.tenant_service import TenantService
 from keyturn.gateway.store.audit_log import TreeNotes, place_text
+from keyturn.gateway.store.audit_seals import read_seal
 from keyturn.gateway.store.audit_segments import Row, problem_of
 from keyturn.gateway.store.audit_tree import LogName, TreeFiles
 from keyturn.gateway.store.audit_verifying import (
@@ -475,8 +476,11 @@ class AuditBundler:
                     index = log.files.index_of(entry_id(row.seq))
                     records = log.files.records(index)
                 record = next(records, None)
-                if record is None:
-                    return  # behind the tree, as yet
+                if record is None:  # no checkpoint covers it yet
+                    state = read_seal(self._store.conn, log.keys, row.event, row.seal)
+                    yield index, row._replace(state=state)
+                    index += 1
+                    continue
                 if problem := problem_of(row, record, index):
                     raise AuditUnreadable(
                         f"The log {log.name.origin!r} is not what its tree has: "
@@ -554,20 +558,6 @@ async def verify_log_of(
     """
     keys, (keyring, folder) = store.keys_of_tenant(tenant), required(store)
     files, log = TreeFiles(folder, keys.tenant), store.audit(keys)
-    # By the files: entries that they lack are read from the store, even if its note
-    # lists them as sealed.
-    segments = await log.noted()
-    sealed = segments.by_files(files, is_whole=False)
-    live = [row async for row in log.live(sealed.last)]
-    # The tree may grow during the reading: read its new entries as well.
-    while True:
-        last = entry_id(live[-1].seq) if live else sealed.last
-        if _newest(files) <= last:
-            break
-        more = [row async for row in log.live(last)]
-        if not more:
-            break
-        live += more
     noted = await TreeNotes(store.conn, keys).read()
     now_ms = await store.conn.now_ms(keys.audit)
     name = await asyncio.to_thread(files.name)
@@ -575,18 +565,17 @@ async def verify_log_of(
     what = Evidence(
         files=files,
         keys=public_keys(keyring),
-        sealed=sealed,
-        live=live,
         noted=noted[:3],
         oldest_ms=now_ms - int(store.audit_kept.total_seconds() * 1000),
         outside=mine[0] if mine else "",
     )
     found = await asyncio.to_thread(verify_log, what, progress=progress)
-    for end, at in ((noted.size, noted.last), (segments.end, segments.last)):
-        own = place_text(files.place(end - 1)) if 0 < end <= files.size else ""
-        if end <= files.size and at != own:
-            text = f"the store has {at!r} as the end of {end} entries, which it is not"
-            found.problems.append(Problem(max(0, end - 1), text))
+    found.unsigned = len([one async for one in log.live(files.last)])
+    end, at = noted.size, noted.last
+    own = place_text(files.place(end - 1)) if 0 < end <= files.size else ""
+    if end <= files.size and at != own:
+        text = f"the store has {at!r} as the end of {end} entries, which it is not"
+        found.problems.append(Problem(max(0, end - 1), text))
     return found
 
 
@@ -598,10 +587,3 @@ async def forget_tree(store: Store, tenant: str) -> bool:
     """
     keys = store.keys_of_tenant(tenant)
     return bool(number(await store.conn.command("DEL", keys.audit_tree)))
-
-
-def _newest(files: TreeFiles) -> EntryId:
-    size = files.size
-    return (
-        next((one.place for one in files.records(size - 1)), (0, 0)) if size else (0, 0)
-    )

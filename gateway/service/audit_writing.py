@@ -1,13 +1,11 @@
-"""Write the audit tree of a tenant, and move signed entries out of the store.
+"""Write the audit log of a tenant into files, under a signed Merkle tree.
 
 Theory of operation. A process reads the entries of the stream after the last one of the
-tree, in their order, and appends their leaves. It has the lease of the tenant's log and
-a lock of the files, so only one process writes at a time. Every 100 entries or 60
-seconds, and at shutdown, it syncs the tree, signs its root as a checkpoint, and syncs
-the checkpoint. Only then may entries move from the store into segments. A segment is
-on the disk and noted in the store before its entries leave the store. Each step of a
-move can be repeated. A segment that was written but not noted is noted once it matches
-the tree.
+tree, in their order. It has the lease of the tenant's log and a lock of the files, so
+only one process writes at a time. Every 100 entries or 60 seconds, and at shutdown, it
+appends the entries to a segment and their leaves to the tree, signs the root of the
+tree as a checkpoint, and syncs each file before the next. Only then may entries leave
+the store. A new writer cuts off all that follows the newest checkpoint.
 
 A tree has one tenant. Its entries have the order of the tenant's stream, in which the
 changes of an approval were made. A tree of several tenants would need an order that
@@ -20,7 +18,7 @@ import asyncio
 import json
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -37,23 +35,21 @@ from keyturn.gateway.errors import (
 )
 from keyturn.gateway.protocol.public_keys import PublicKey
 from keyturn.gateway.store import audit_segments
-from keyturn.gateway.store.audit_index import fact_in
+from keyturn.gateway.store.audit_index import facts_in
 from keyturn.gateway.store.audit_log import (
-    AuditLog,
-    SealedNote,
     TreeNote,
     TreeNotes,
+    behind,
     is_overdue,
     place_text,
 )
 from keyturn.gateway.store.audit_seals import read_seal
-from keyturn.gateway.store.audit_segments import Row, Segment
+from keyturn.gateway.store.audit_segments import Row
 from keyturn.gateway.store.audit_tree import LogName, TreeFiles, TreeRecord
-from keyturn.gateway.store.connection import entries, fields, number, text
+from keyturn.gateway.store.connection import fields, text
 from keyturn.gateway.store.fences import Lease, holding
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.readers import EntryId, entry_id
-from keyturn.gateway.store.script import Script
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
 from keyturn.gateway.trust.key_folder import KeyFolder, Keyring, Role
@@ -65,11 +61,10 @@ CHECKPOINT_ENTRIES = 100
 CHECKPOINT_S = 60.0
 
 SEGMENT = 10_000
-"""Entries of a segment; fewer if the oldest has waited for `SEAL_AFTER`."""
+"""Entries of a segment."""
 
-SEAL_AFTER = timedelta(hours=1)
-
-SEAL = Script("seal", is_fenced=True)
+LEAVES_AFTER = timedelta(hours=1)
+"""Age at which a signed entry leaves the store, if a folder is configured."""
 
 _PAGE = 200
 _TRIM_S = 60.0
@@ -196,10 +191,10 @@ class AuditWriter:
             name = await asyncio.to_thread(self._files.create)
         keys = public_keys(self._keyring)
         found = await asyncio.to_thread(_load_files, self._files, name, keys)
-        size = noted.size
-        if noted.origin and found.signed < size:
+        size, signed = noted.size, found.head.size
+        if noted.origin and signed < size:
             raise AuditUnreadable(
-                f"The audit tree in {str(self._files.folder)!r} has {found.signed} "
+                f"The audit tree in {str(self._files.folder)!r} has {signed} "
                 f"entries, and had {size}: it is an older copy. Bring the newest one "
                 "back; entries that it lacks may have left the store."
             )
@@ -211,15 +206,13 @@ class AuditWriter:
                 "'keyturn audit verify' says more."
             )
         self._notes.last = noted
-        if found.signed:
+        if signed:
             if not noted.origin:
                 # Without the note another gateway could have begun another tree.
                 await self._report_tree(SecurityKind.SEAL_WRONG)
-            newest, at = found.head.root().hex(), found.signed_last
-            own = TreeNote(name.origin, found.signed, newest, place_text(at))
-            if noted != own:
-                await self._notes.write(name.origin, found.signed, newest, at)
-        await self._index_again(found.signed_last)
+            if noted != (own := self._note_of(found)):
+                await self._notes.write(own)
+        await self._index_again()
         return found
 
     def _is_known(
@@ -229,8 +222,8 @@ class AuditWriter:
             found = verified_checkpoint(note, origin=name.origin, keys=keys)
             if found.size <= noted.size:
                 last = place_text(self._files.place(found.size - 1))
-                own = TreeNote(name.origin, found.size, found.root.hex(), last)
-                return noted == own
+                own = (name.origin, found.size, found.root.hex(), last)
+                return noted[:4] == own and noted.moved in {"", "1"}
         return False
 
     async def _tell_keys(self) -> None:
@@ -286,93 +279,97 @@ class AuditWriter:
     async def _add(self, tree: GrowingTree, batch: list[Row], lease: Lease) -> None:
         conn, keys = self._store.conn, self._keys
 
-        def records() -> tuple[list[TreeRecord], dict[str, int]]:
-            found: list[TreeRecord] = []
-            facts: dict[str, int] = {}
-            for row in batch:
-                state = read_seal(conn, keys, row.event, row.seal)
-                leaf = leaf_hash(row._replace(state=state).leaf_text)
-                found.append(TreeRecord(entry_id(row.seq), state, leaf))
-                _join(facts, fact_in(row, state))
-            return found, facts
+        def checked() -> list[Row]:
+            states = [read_seal(conn, keys, one.event, one.seal) for one in batch]
+            return [
+                row._replace(state=state)
+                for row, state in zip(batch, states, strict=True)
+            ]
 
         # In a thread, so that a long log does not delay interactive requests.
-        found, facts = await asyncio.to_thread(records)
-        lease.check()
+        found = await asyncio.to_thread(checked)
         await self._report(found)
-        await asyncio.to_thread(self._files.append, found)
         tree.add(found, self._clock())
-        _join(tree.facts, facts)
-        if not conn.confirmed_by:
-            # With replicas an entry may still get lost, so its facts wait for the
-            # checkpoint.
-            self._store.audit_index.note(keys.tenant, facts)
+        # An entry that a failover loses has no harmful fact: it only refuses more.
+        self._store.audit_index.note(keys.tenant, facts_in(found))
         if tree.is_full:
             await self._sign(tree, lease)
 
-    async def _report(self, found: list[TreeRecord]) -> None:
+    async def _report(self, found: list[Row]) -> None:
         """Report entries without a valid seal."""
         for one in found:
-            if one.state is SealState.SEALED:
+            if one.state == SealState.SEALED:
                 continue
             await self._store.sealing.ensure_known(self._keys)
-            await self._report_entry(f"{place_text(one.place)} {one.state}")
+            await self._report_entry(f"{one.seq} {one.state}")
 
     async def _sign(self, tree: GrowingTree, lease: Lease) -> None:
         """Sign a checkpoint, after which its entries may leave the store."""
         # Otherwise a failover could lose signed entries and fork the log.
         await self._store.conn.confirm(self._keys.audit)
-        key = self._keyring.signing(Role.AUDIT)
-        checkpoint = Checkpoint(tree.name.origin, tree.head.size, tree.head.root())
+        key, files = self._keyring.signing(Role.AUDIT), self._files
         lease.check()
-        index, tenant = self._store.audit_index, self._keys.tenant
-        # Before the checkpoint: facts that are not on the disk would not be read again.
-        await asyncio.to_thread(index.write, tenant, tree.facts)
-        index.note(tenant, tree.facts)
-        tree.facts = {}
-        await asyncio.to_thread(self._files.write_checkpoint, checkpoint.signed(key))
+
+        def write() -> Checkpoint:
+            # Facts first: entries before the checkpoint are not read again.
+            self._store.audit_index.write(self._keys.tenant, facts_in(tree.rows))
+            records = [_record_of(one) for one in tree.rows]
+            audit_segments.append(files, tree.head.size, tree.rows, most=SEGMENT)
+            files.append(records)
+            for one in records:
+                tree.head.append(one.leaf)
+            checkpoint = Checkpoint(tree.name.origin, tree.head.size, tree.head.root())
+            files.write_checkpoint(checkpoint.signed(key))
+            return checkpoint
+
+        checkpoint = await asyncio.to_thread(write)
         tree.is_signed()
-        root, at = checkpoint.root.hex(), tree.signed_last
-        # For other gateways: the folder with the log, and its size. Written after the
-        # file, which is authoritative; a process may end in between.
-        await self._notes.write(checkpoint.origin, checkpoint.size, root, at)
+        # For other gateways. Written after the file, which is authoritative; a process
+        # may end in between.
+        await self._notes.write(self._note_of(tree))
         logger.info(
             "audit.checkpoint origin=%s size=%d root=%s",
-            checkpoint.origin, checkpoint.size, root,
+            checkpoint.origin, checkpoint.size, checkpoint.root.hex(),
         )  # fmt: skip
 
-    async def _index_again(self, signed_last: EntryId) -> None:
-        """Rebuild a lost index from the remaining entries."""
-        conn, keys, facts = self._store.conn, self._keys, dict[str, int]()
-        if await asyncio.to_thread(self._store.audit_index.exists, keys.tenant):
+    def _note_of(self, tree: GrowingTree) -> TreeNote:
+        """Return the note about the folder with the log, and its size."""
+        size, root = tree.head.size, tree.head.root().hex()
+        last, moved = place_text(tree.signed_last), self._moved
+        return TreeNote(tree.name.origin, size, root, last, moved)
+
+    @property
+    def _moved(self) -> str:
+        return "1" if self._store.audit_folder else ""
+
+    async def _index_again(self) -> None:
+        """Rebuild a lost index from the files."""
+        index, tenant = self._store.audit_index, self._keys.tenant
+        if await asyncio.to_thread(index.exists, tenant):
             return
-        async with aclosing(self._log.rows()) as rows:
-            async for row in rows:
-                if entry_id(row.seq) > signed_last:
-                    break
-                state = read_seal(conn, keys, row.event, row.seal)
-                _join(facts, fact_in(row, state))
-        await asyncio.to_thread(self._store.audit_index.write, keys.tenant, facts)
+
+        def write() -> None:
+            rows = (
+                row
+                for one in audit_segments.segments(self._files)
+                for row in audit_segments.read_segment(self._files, one)
+            )
+            index.write(tenant, facts_in(rows))
+
+        await asyncio.to_thread(write)
 
     async def _drop(self) -> None:
-        """Periodically move or drop entries that a checkpoint covers."""
+        """Periodically drop entries that are in files, and expired files."""
         tree = self._tree
         if tree is None or self._clock() - self._trimmed_s < _TRIM_S:
             return
         self._trimmed_s = self._clock()
-        if self._store.audit_folder is None:
-            await self._log.trim(self._store.audit_kept, before=tree.signed_last)
-            return
-        mover = AuditMover(self._store, self._keys, self._files)
-
-        async def move(_lease: Lease) -> None:
-            # Loaded again if another process has written.
-            tree = self._tree
-            if tree is not None and await mover.move(tree.signed_last):
-                await self._report_tree(SecurityKind.SEAL_WRONG)
-
-        if await mover.is_due():
-            await self._alone(move)
+        kept = self._store.audit_kept
+        left = min(kept, LEAVES_AFTER) if self._store.audit_folder else kept
+        await self._log.trim(left, before=behind(tree.signed_last))
+        kept_ms = int(kept.total_seconds() * 1000)
+        oldest_ms = await self._store.conn.now_ms(self._keys.audit) - kept_ms
+        await asyncio.to_thread(audit_segments.expire, self._files, (oldest_ms, 0))
 
 
 class GrowingTree:
@@ -380,46 +377,39 @@ class GrowingTree:
 
     Attributes:
         name: name of the log.
-        head: tree head over all entries.
-        last: position of the newest entry.
-        signed: number of entries in the newest checkpoint.
+        head: tree head over the entries of the newest checkpoint.
         signed_last: position of the last of them.
-        facts: facts of entries that are not in the index yet.
+        rows: entries that follow, without a checkpoint.
+        last: position of the newest entry.
     """
 
-    def __init__(
-        self, name: LogName, head: TreeHead, last: EntryId, *, signed: int
-    ) -> None:
+    def __init__(self, name: LogName, head: TreeHead, last: EntryId) -> None:
         self.name = name
         self.head = head
         self.last = self.signed_last = last
-        self.signed = signed
-        self.facts: dict[str, int] = {}
+        self.rows: list[Row] = []
         self._since_s = 0.0
 
-    def add(self, records: list[TreeRecord], now: float) -> None:
-        """Add records."""
-        if self.head.size == self.signed:
+    def add(self, rows: list[Row], now: float) -> None:
+        """Add entries."""
+        if not self.rows:
             self._since_s = now
-        for one in records:
-            self.head.append(one.leaf)
-        self.last = records[-1].place
+        self.rows += rows
+        self.last = entry_id(rows[-1].seq)
 
     def is_signed(self) -> None:
         """Note that there is a checkpoint over all entries."""
-        self.signed, self.signed_last = self.head.size, self.last
+        self.rows, self.signed_last = [], self.last
 
     def is_due(self, now: float, *, is_last: bool) -> bool:
         """Return whether a checkpoint is due; the first one is due at once."""
-        left = self.head.size - self.signed
-        is_late = not self.signed or now - self._since_s >= CHECKPOINT_S
-        is_late = is_late and left > 0
-        return self.is_full or is_late or (is_last and left > 0)
+        is_late = not self.head.size or now - self._since_s >= CHECKPOINT_S
+        return self.is_full or (bool(self.rows) and (is_late or is_last))
 
     @property
     def is_full(self) -> bool:
         """Return whether `CHECKPOINT_ENTRIES` or more entries wait for a checkpoint."""
-        return self.head.size - self.signed >= CHECKPOINT_ENTRIES
+        return len(self.rows) >= CHECKPOINT_ENTRIES
 
 
 def _load_files(
@@ -429,7 +419,13 @@ def _load_files(
     newest, head, last = files.checked(name, keys)
     # Unsigned entries are read again from the store.
     files.cut(newest.size)
-    return GrowingTree(name, head, last, signed=newest.size)
+    audit_segments.cut(files, newest.size)
+    return GrowingTree(name, head, last)
+
+
+def _record_of(row: Row) -> TreeRecord:
+    state = SealState(row.state)
+    return TreeRecord(entry_id(row.seq), state, leaf_hash(row.leaf_text))
 
 
 def required(store: Store) -> tuple[Keyring, Path]:
@@ -454,145 +450,3 @@ async def end_audit(writers: Iterable[AuditWriter]) -> None:
     for writer in writers:
         with suppress(StoreUnavailable):
             await writer.tick(is_last=True)
-
-
-def _join(facts: dict[str, int], others: Mapping[str, int]) -> None:
-    for name, count in others.items():
-        facts[name] = max(facts.get(name, 0), count)
-
-
-class AuditMover:
-    """Moves the log of one tenant from the store into segments.
-
-    Args:
-        store: the store with the log.
-        keys: keys of the tenant.
-        files: the files of its tree, in the folder of the segments.
-    """
-
-    def __init__(self, store: Store, keys: Keys, files: TreeFiles) -> None:
-        self._store, self._keys, self._files = store, keys, files
-        self._log: AuditLog = store.audit(keys)
-
-    async def is_due(self) -> bool:
-        """Return whether `move` has work; drop entries that are in segments."""
-        noted = await self._log.noted()
-        found = await asyncio.to_thread(audit_segments.segments, self._files)
-        last = self._last(found[-1].end if found else 0)
-        own = SealedNote()
-        if found:
-            own = SealedNote(found[0].start, found[-1].end, _text(last))
-        if noted != own or await self._over(found):
-            return True
-        if found:
-            # Repeated each time, because a process may have ended before the trim.
-            await self._log.trim_to(_behind(last))
-        return await self._is_full(last)
-
-    async def move(self, signed: EntryId) -> bool:
-        """Write due entries into a segment, and remove segments past their retention.
-
-        Args:
-            signed: position of the last signed entry; later entries are not moved.
-
-        Returns:
-            True if the store's note of the segments was forged.
-
-        Raises:
-            StoreUnavailable: when the store does not answer.
-            AuditUnreadable: when an entry differs from the tree, or a segment is
-                missing; then nothing was dropped.
-            OSError: when the folder cannot be written; then nothing was dropped.
-        """
-        noted = await self._log.noted()
-        found = await asyncio.to_thread(audit_segments.segments, self._files)
-        # A segment without a note may have been written incompletely.
-        for one in found:
-            if one.end > noted.end:
-                await asyncio.to_thread(audit_segments.read_segment, self._files, one)
-        end = found[-1].end if found else 0
-        if end < noted.end:
-            raise audit_segments.missing(self._files, end)
-        last = self._last(end)
-        is_forged = noted != SealedNote() and noted.last != _text(self._last(noted.end))
-        is_full = await self._is_full(last)
-        if is_full and (rows := await self._rows(last, signed)):
-            found.append(await asyncio.to_thread(self._written, rows, end))
-        if not found:
-            return is_forged
-        over = await self._over(found)
-        first, end = found[len(over)].start, found[-1].end
-        last = self._last(end)
-        # Before files are removed: a reader that misses a file reads this note.
-        await SEAL(
-            self._store.conn,
-            sealed=self._keys.audit_sealed,
-            first=first,
-            end=end,
-            last=_text(last),
-        )
-        for one in over:
-            audit_segments.segment_path(self._files, one).unlink(missing_ok=True)
-        tenant = self._keys.tenant
-        logger.info("audit.sealed tenant=%s first=%d end=%d", tenant, first, end)
-        await self._log.trim_to(_behind(last))
-        return is_forged
-
-    def _last(self, end: int) -> EntryId:
-        return self._files.place(end - 1) if end else (0, 0)
-
-    def _written(self, rows: list[Row], end: int) -> Segment:
-        """Write the next segment, after the newest one, which ends at an index."""
-        start = end or self._files.index_of(entry_id(rows[0].seq))
-        what = "Nothing of the audit log leaves the store"
-        found = audit_segments.compared(self._files, start, rows, what=what)
-        if len(found) < len(rows):
-            raise AuditUnreadable(f"{what}: the tree ends before it.")
-        segment = Segment(start, start + len(rows))
-        audit_segments.write_segment(self._files, segment, found)
-        return segment
-
-    async def _is_full(self, last: EntryId) -> bool:
-        """Return whether the entries after a position fill a segment or are overdue."""
-        conn, audit = self._store.conn, self._keys.audit
-        reply, length = await conn.transaction(
-            ["XRANGE", audit, f"({_text(last)}", "+", "COUNT", 1], ["XLEN", audit]
-        )
-        found = entries(reply)
-        if not found:
-            return False
-        waited_ms = await conn.now_ms(audit) - entry_id(found[0].id)[0]
-        # The length includes some entries that are already in files, because the store
-        # drops whole nodes.
-        is_late = waited_ms > SEAL_AFTER.total_seconds() * 1000
-        return is_late or number(length) > SEGMENT + 200
-
-    async def _rows(self, last: EntryId, signed: EntryId) -> list[Row]:
-        found: list[Row] = []
-        async with aclosing(self._log.live(last)) as rows:
-            async for row in rows:
-                if entry_id(row.seq) > signed or len(found) == SEGMENT:
-                    break
-                found.append(row)
-        return found
-
-    async def _over(self, found: list[Segment]) -> list[Segment]:
-        """Return the segments past their retention; the newest one is kept."""
-        kept_ms = int(self._store.audit_kept.total_seconds() * 1000)
-        oldest_ms = await self._store.conn.now_ms(self._keys.audit) - kept_ms
-        places = await asyncio.to_thread(
-            lambda: [self._files.place(one.end - 1) for one in found[:-1]]
-        )
-        return [
-            one
-            for one, last in zip(found[:-1], places, strict=True)
-            if last < (oldest_ms, 0)
-        ]
-
-
-def _text(place: EntryId) -> str:
-    return f"{place[0]}-{place[1]}"
-
-
-def _behind(place: EntryId) -> EntryId:
-    return place[0], place[1] + 1

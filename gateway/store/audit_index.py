@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -101,10 +101,11 @@ class AuditIndex:
         return self.folder / f"{tenant}.facts.jsonl" if self.folder else None
 
 
-def fact_in(row: Row, state: str) -> Mapping[str, int]:
+def _fact_in(row: Row) -> Mapping[str, int]:
     """Return the fact in an entry about an API key or freezes; else nothing."""
     # The event's name may also occur in a person's text, so parse the event.
-    if state != SealState.SEALED or not any(one in row.event for one in _FACTS):
+    is_sealed = row.state == SealState.SEALED
+    if not is_sealed or not any(one in row.event for one in _FACTS):
         return {}
     event = JsonEvent.model_validate_json(row.event)
     if event.name == EventName.API_KEY_REVOKED:
@@ -112,6 +113,15 @@ def fact_in(row: Row, state: str) -> Mapping[str, int]:
     if event.name in _FREEZES and (epoch := event.data.get(EPOCH)):
         return {_freezes_name(event.tenant): int(epoch)}
     return {}
+
+
+def facts_in(rows: Iterable[Row]) -> dict[str, int]:
+    """Return the facts in entries, with the largest number of each."""
+    facts = dict[str, int]()
+    for row in rows:
+        for name, number in _fact_in(row).items():
+            facts[name] = max(facts.get(name, 0), number)
+    return facts
 
 
 def _key_name(tenant: str, key_id: str) -> str:

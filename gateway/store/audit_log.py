@@ -1,14 +1,14 @@
-"""Read a tenant's audit log: sealed segments in files, then the entries in the store.
+"""Read a tenant's audit log: signed entries in files, then the entries in the store.
 
-One command returns the next entries together with the position up to which the log is
-sealed. If entries that the reader has not seen are sealed by then, it reads them from
-the segments first, since the store may have dropped them. So every entry is read once,
-even while another process seals and trims the log.
+Entries are written to the store with the changes that they record. The writer of the
+audit tree copies them into files with each checkpoint, and the store drops them later.
+Each step reads the store first and then the files, so every entry is read once, even
+while another process writes files and trims the store.
 
-The store also has a note about the audit tree: its name, and its signed size. The note
-prevents a gateway without the tree's folder from starting a new tree, and reveals a
-gateway with an older copy. Only the signed files count. A forged note stops entries
-from being signed, which raises an alarm.
+The store also has a note about the audit tree: its name, its signed size, and whether
+entries leave the store. The note prevents a gateway without the tree's folder from
+starting a new tree, and reveals a folder that lacks entries. Only the signed files
+count. A forged note stops entries from being signed, which raises an alarm.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ import logging
 import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from keyturn.gateway.approvals.audit_leaf import opened
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.errors import AuditUnreadable, NotVerified
-from keyturn.gateway.store import audit_segments
 from keyturn.gateway.store.audit_seals import decrypted_event, parts_of, sealed_text
-from keyturn.gateway.store.audit_segments import Row, Segment
+from keyturn.gateway.store.audit_segments import Row, Segment, missing, read_segment
+from keyturn.gateway.store.audit_segments import segments as segments_of
 from keyturn.gateway.store.audit_tree import TreeFiles
 from keyturn.gateway.store.connection import (
     Argument,
@@ -56,64 +55,9 @@ OVERDUE_MS = 10 * 60 * 1000
 """Age of an unsigned entry from which a missing checkpoint is reported; checkpoints are
 made every minute if there are new entries."""
 
-_FIELDS = ("origin", "size", "root", "last")
+_FIELDS = ("origin", "size", "root", "last", "moved")
 
-_PLACE = re.compile(r"[0-9]+-[0-9]+", re.ASCII)
-
-
-@dataclass(frozen=True)
-class Sealed:
-    """Range of entries that are in segments.
-
-    Attributes:
-        first: index of the oldest.
-        end: index after the newest; 0 if there are none.
-        last: position of the newest, according to the tree's files.
-    """
-
-    first: int = 0
-    end: int = 0
-    last: EntryId = (0, 0)
-
-
-class SealedNote(NamedTuple):
-    """The store's note about sealed entries, which is not protected by a seal.
-
-    Malformed numbers are read as 0.
-    """
-
-    first: int = 0
-    end: int = 0
-    last: str = ""
-
-    @classmethod
-    def of(cls, reply: Reply) -> SealedNote:
-        """Parse the note."""
-        found = fields(reply)
-        first, end = (_NUMBER.fullmatch(found.get(x, b"")) for x in ("first", "end"))
-        last = found.get("last", b"").decode(errors="replace")
-        return cls(int(first[0]) if first else 0, int(end[0]) if end else 0, last)
-
-    def by_files(self, files: TreeFiles, *, is_whole: bool = True) -> Sealed:
-        """Return the sealed range according to the folder.
-
-        The note only shows what should be in the folder.
-
-        Raises:
-            AuditUnreadable: if `is_whole` and the newest segment is missing.
-        """
-        found = audit_segments.segments(files)
-        end = found[-1].end if found else 0
-        if is_whole and end < self.end:
-            raise audit_segments.missing(files, end)
-        if not found:
-            return Sealed(self.first, self.end)
-        first = found[0].start
-        return Sealed(
-            first=min(self.first, first) if self.end else first,
-            end=max(self.end, end),
-            last=files.place(end - 1),
-        )
+_PLACE = re.compile(r"[0-9]{1,20}-[0-9]{1,20}", re.ASCII)
 
 
 class AuditLog:
@@ -122,26 +66,13 @@ class AuditLog:
     Args:
         conn: connection to the store.
         keys: keys of the tenant.
-        folder: folder of sealed segments; None: the whole log is in the store.
+        folder: folder of the files; None: the whole log is in the store.
     """
 
     def __init__(self, conn: Connection, keys: Keys, folder: Path | None) -> None:
         self._conn = conn
         self._keys = keys
-        self._folder = folder
-
-    async def sealed(self) -> Sealed:
-        """Return the sealed range.
-
-        Raises:
-            AuditUnreadable: when the newest segment is missing.
-        """
-        return await self._by_files(await self.noted())
-
-    async def noted(self) -> SealedNote:
-        """Return the store's note about the sealed range."""
-        stored = await self._conn.command("HGETALL", self._keys.audit_sealed)
-        return SealedNote.of(stored)
+        self._files = TreeFiles(folder, keys.tenant) if folder else None
 
     async def append(self, event: Event) -> None:
         """Write an entry that belongs to no other change.
@@ -158,29 +89,25 @@ class AuditLog:
     async def trim(self, kept: timedelta, *, before: EntryId | None = None) -> None:
         """Drop old entries from the store, a few thousand at most.
 
-        Does nothing for a sealed log: sealing drops the entries that are in files.
-
         Args:
             kept: retention of entries.
             before: a position; the entry there and all later ones stay.
         """
         now_ms = await self._conn.now_ms(self._keys.audit)
         oldest = (max(0, now_ms - int(kept.total_seconds() * 1000)), 0)
-        await self.trim_to(oldest if before is None else min(oldest, before))
-
-    async def trim_to(self, first: EntryId) -> None:
-        """Drop entries before a position from the store, a few thousand at most."""
+        first = oldest if before is None else min(oldest, before)
         # Exact trimming of a long stream would block the server. "~" with LIMIT removes
         # whole nodes, a part in each sweep, so some entries stay a little longer.
-        before: list[Argument] = ["MINID", "~", place_text(first)]
-        await self._conn.command("XTRIM", self._keys.audit, *before, "LIMIT", _TRIMMED)
+        oldest_kept: list[Argument] = ["MINID", "~", place_text(first)]
+        await self._conn.command(
+            "XTRIM", self._keys.audit, *oldest_kept, "LIMIT", _TRIMMED
+        )
 
     async def end(self) -> str:
         """Return the position of the newest entry; `entries` can continue after it."""
-        sealed, reply = await self._with_sealed("XREVRANGE", "+", "-", 1)
-        found = entries(reply)
-        newest = entry_id(found[0].id) if found else (0, 0)
-        return place_text(max(newest, sealed.last))
+        last, found = await self._snapshot("XREVRANGE", "+", "-", 1)
+        newest = entry_id(found[0].seq) if found else (0, 0)
+        return place_text(max(newest, last))
 
     async def entries(
         self, *, since_ms: int = 0, until_ms: int | None = None, after: str = ""
@@ -210,39 +137,38 @@ class AuditLog:
     ) -> AsyncGenerator[Row]:
         """Yield the raw entries; see `entries`."""
         # Stream ids start with the server's time in milliseconds.
-        low = _behind(entry_id(after)) if after else (since_ms, 0)
+        low = behind(entry_id(after)) if after else (since_ms, 0)
         end = "+" if until_ms is None else f"({until_ms}-0"
         while until_ms is None or low < (until_ms, 0):
-            sealed, reply = await self._with_sealed(
-                "XRANGE", place_text(low), end, _PAGE
-            )
-            if sealed.end and sealed.last >= low:
-                async for row in self._sealed_from(sealed, low, until_ms):
+            last, found = await self._snapshot("XRANGE", place_text(low), end, _PAGE)
+            if last >= low:
+                high = behind(last)
+                limit = high if until_ms is None else min(high, (until_ms, 0))
+                async for row in self._in_files(low, limit):
                     yield row
-                low = _behind(sealed.last)
+                low = high
                 continue
-            found = entries(reply)
-            for entry in found:
-                yield self._row(entry)
+            for row in found:
+                yield row
             if len(found) < _PAGE:
                 return
             # Continue after the last id, not by count: the log grows and is trimmed
             # concurrently.
-            low = _behind(entry_id(found[-1].id))
+            low = behind(entry_id(found[-1].seq))
 
     async def live(self, after: EntryId) -> AsyncGenerator[Row]:
-        """Yield the store's entries after a position, sealed or not."""
-        low = _behind(after)
+        """Yield the store's entries after a position, in files or not."""
+        low = behind(after)
         while True:
             reply = await self._conn.command(
                 "XRANGE", self._keys.audit, place_text(low), "+", "COUNT", _PAGE
             )
-            page = entries(reply)
-            for entry in page:
-                yield self._row(entry)
+            page = self._rows(reply)
+            for row in page:
+                yield row
             if len(page) < _PAGE:
                 return
-            low = _behind(entry_id(page[-1].id))
+            low = behind(entry_id(page[-1].seq))
 
     async def newest(self, limit: int) -> AsyncGenerator[Event]:
         """Yield up to ``limit`` entries, newest first.
@@ -254,104 +180,86 @@ class AuditLog:
             StoreUnavailable: as `entries` does.
         """
         end, left = "+", limit
-        while left > 0:
+        while True:
             size = min(left, _PAGE)
-            sealed, reply = await self._with_sealed("XREVRANGE", end, "-", size)
-            found = entries(reply)
-            # The store may have dropped some sealed entries: read those from files.
-            rows = [self._row(one) for one in found if entry_id(one.id) > sealed.last]
+            last, found = await self._snapshot("XREVRANGE", end, "-", size)
+            rows = [one for one in found if entry_id(one.seq) > last]
             for row in rows:
                 if (event := _event_of(row, is_logged=False)) is not None:
                     yield event
             left -= len(rows)
             if rows:
                 end = f"({rows[-1].seq}"
+            if left <= 0:
+                return
             if len(rows) < size:
                 break
-        high = None if end == "+" else entry_id(end.removeprefix("("))
-        async for row in self._sealed_back(high):
+        async for row in self._in_files((0, 0), behind(last), is_reversed=True):
             if left <= 0:
                 return
             left -= 1
             if (event := _event_of(row, is_logged=False)) is not None:
                 yield event
 
-    async def segments(self, sealed: Sealed) -> list[Segment]:
-        """Return all retained segments, oldest first, without a gap.
+    async def segments(self) -> list[Segment]:
+        """Return the segments in the folder, oldest first."""
+        files = self._files
+        return await asyncio.to_thread(segments_of, files) if files else []
+
+    async def _in_files(
+        self, low: EntryId, high: EntryId, *, is_reversed: bool = False
+    ) -> AsyncGenerator[Row]:
+        """Yield the entries in files from a position up to another one, exclusive."""
+        files, listed = self._files, await self.segments()
+        if files is None:
+            return
+        start, end = [
+            await asyncio.to_thread(files.index_of, one) for one in (low, high)
+        ]
+        if start < end and not listed:
+            raise missing(files, start)
+        for one in reversed(listed) if is_reversed else listed:
+            if start < one.end and one.start < end:
+                rows = await self._of_segment(files, one)
+                part = rows[max(0, start - one.start) : end - one.start]
+                for row in reversed(part) if is_reversed else part:
+                    yield row
+
+    async def _of_segment(self, files: TreeFiles, segment: Segment) -> list[Row]:
+        try:
+            return await asyncio.to_thread(read_segment, files, segment)
+        except FileNotFoundError:
+            # The segment may have expired since it was listed.
+            if (left := await self.segments()) and segment.start < left[0].start:
+                return []
+            raise missing(files, segment.start) from None
+
+    async def _snapshot(
+        self, command: str, start: Argument, end: Argument, count: int
+    ) -> tuple[EntryId, list[Row]]:
+        """Return the position of the newest entry in files, and entries of the store.
 
         Raises:
-            AuditUnreadable: when one is missing.
+            AuditUnreadable: when entries have left the store for another folder.
         """
-        if not sealed.end:
-            return []
-        files = self._files()
-        listed = await asyncio.to_thread(audit_segments.segments, files)
-        found = [one for one in listed if sealed.first <= one.start < sealed.end]
-        gap = audit_segments.first_gap(found, sealed.first, sealed.end)
-        # The segment may have expired during the search.
-        if gap is not None and gap >= (await self.sealed()).first:
-            raise audit_segments.missing(files, gap)
-        return found
-
-    async def _sealed_from(
-        self, sealed: Sealed, low: EntryId, until_ms: int | None
-    ) -> AsyncGenerator[Row]:
-        files, found = self._files(), await self.segments(sealed)
-        start = await asyncio.to_thread(files.index_of, low)
-        end = sealed.end
-        if until_ms is not None:
-            end = await asyncio.to_thread(files.index_of, (until_ms, 0))
-        for one in found:
-            if start < one.end and one.start < end:
-                rows = await self._rows(one)
-                for row in rows[max(0, start - one.start) : end - one.start]:
-                    yield row
-
-    async def _sealed_back(self, high: EntryId | None) -> AsyncGenerator[Row]:
-        sealed = await self.sealed()
-        end = sealed.end
-        if high is not None and end:
-            end = await asyncio.to_thread(self._files().index_of, high)
-        for one in reversed(await self.segments(sealed)):
-            if one.start < end:
-                for row in reversed((await self._rows(one))[: end - one.start]):
-                    yield row
-
-    async def _rows(self, segment: Segment) -> list[Row]:
-        files = self._files()
-        try:
-            return await asyncio.to_thread(audit_segments.read_segment, files, segment)
-        except FileNotFoundError:
-            # The segment may have expired during the read.
-            if segment.start < (await self.sealed()).first:
-                return []
-            raise audit_segments.missing(files, segment.start) from None
-
-    def _row(self, entry: Entry) -> Row:
-        return row_of(self._conn, self._keys, entry)
-
-    def _files(self) -> TreeFiles:
-        if self._folder is None:
-            raise AuditUnreadable(
-                "A part of the audit log is in files; set 'audit_folder' to their "
-                "folder."
-            )
-        return TreeFiles(self._folder, self._keys.tenant)
-
-    async def _with_sealed(
-        self, command: str, start: Argument, end: Argument, count: int
-    ) -> tuple[Sealed, Reply]:
-        """Return the sealed range and entries of the store in one snapshot."""
-        sealed, reply = await self._conn.transaction(
-            ["HGETALL", self._keys.audit_sealed],
+        key = self._keys.audit_tree
+        noted, reply = await self._conn.transaction(
+            ["HMGET", key, "moved", "last"],
             [command, self._keys.audit, start, end, "COUNT", count],
         )
-        return await self._by_files(SealedNote.of(sealed)), reply
+        files = self._files
+        last = await asyncio.to_thread(lambda: files.last) if files else (0, 0)
+        moved, at = (one or b"" for one in cast("list[bytes | None]", noted))
+        place = at.decode(errors="replace")
+        if moved and _PLACE.fullmatch(place) and entry_id(place) > last:
+            raise AuditUnreadable(
+                f"The entries of the audit log up to {place} are in files; set "
+                "'audit_folder' to their folder."
+            )
+        return last, self._rows(reply)
 
-    async def _by_files(self, noted: SealedNote) -> Sealed:
-        if self._folder is None and not noted.end:
-            return Sealed()
-        return await asyncio.to_thread(noted.by_files, self._files())
+    def _rows(self, reply: Reply) -> list[Row]:
+        return [row_of(self._conn, self._keys, one) for one in entries(reply)]
 
 
 def row_of(conn: Connection, keys: Keys, entry: Entry) -> Row:
@@ -385,20 +293,22 @@ def _event_of(row: Row, *, is_logged: bool = True) -> Event | None:
     return None
 
 
-def _behind(place: EntryId) -> EntryId:
+def behind(place: EntryId) -> EntryId:
+    """Return the position that follows another one."""
     return place[0], place[1] + 1
 
 
 class TreeNote(NamedTuple):
     """The store's copy of the newest checkpoint; empty if no tree is known.
 
-    A malformed size is read as -1.
+    ``moved`` is "1" if signed entries leave the store. A malformed size is read as -1.
     """
 
     origin: str = ""
     size: int = 0
     root: str = ""
     last: str = ""
+    moved: str = ""
 
 
 class TreeNotes:
@@ -418,28 +328,18 @@ class TreeNotes:
         stored = fields(await self._conn.command("HGETALL", self._place))
         if not stored:
             return TreeNote()
-        origin, size, root, last = (stored.get(name, b"") for name in _FIELDS)
-        return TreeNote(
-            origin.decode(errors="replace"),
-            int(size) if _NUMBER.fullmatch(size) else -1,
-            root.decode(errors="replace"),
-            last.decode(errors="replace"),
-        )
+        origin, size, *others = (stored.get(name, b"") for name in _FIELDS)
+        number = int(size) if _NUMBER.fullmatch(size) else -1
+        root, last, moved = (one.decode(errors="replace") for one in others)
+        return TreeNote(origin.decode(errors="replace"), number, root, last, moved)
 
-    async def write(self, origin: str, size: int, root: str, at: EntryId) -> None:
-        """Write the tenant's tree and its signed size.
-
-        Args:
-            origin: name of the tree.
-            size: number of signed entries.
-            root: root hash over them.
-            at: position of the last one; used by `is_overdue`.
-        """
-        await self._conn.command(
-            "HSET", self._place, "origin", origin, "size", size, "root", root,
-            "last", place_text(at),
-        )  # fmt: skip
-        self.last = TreeNote(origin, size, root, place_text(at))
+    async def write(self, note: TreeNote) -> None:
+        """Write the tenant's tree and its signed size."""
+        words: list[Argument] = []
+        for name, value in zip(_FIELDS, note, strict=True):
+            words += [name, cast("str | int", value)]
+        await self._conn.command("HSET", self._place, *words)
+        self.last = note
 
 
 def place_text(place: EntryId) -> str:

@@ -1,11 +1,13 @@
-"""Files of the audit log: entries moved out of the store, verified with the tree.
+"""Files of the audit log: entries, verified with the tree.
 
 A segment is a gzip file of JSON lines, one for each entry. Its name contains the index
-of its first entry in the audit tree and the index after its last one. The tree has a
-hash of each entry, so readers detect missing, changed or swapped segments.
+of its first entry in the audit tree. The tree has a hash of each entry, so readers
+detect missing, changed or swapped segments.
 
-Files are written atomically: under a temporary name, synced, renamed, and the folder is
-synced. Writers hold `TreeFiles.locked`.
+The entries of a checkpoint are appended to the newest segment as one more gzip member,
+and synced before the tree and the checkpoint are written. All other changes replace a
+file atomically: under a temporary name, synced, renamed, and the folder is synced.
+Writers hold `TreeFiles.locked`.
 """
 
 from __future__ import annotations
@@ -13,10 +15,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import os
 import re
 import zlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -24,11 +25,11 @@ from keyturn.gateway.approvals.audit_leaf import Leaf, SealState, leaf_of
 from keyturn.gateway.errors import AuditUnreadable
 from keyturn.gateway.secret_file import sync_folder
 from keyturn.gateway.store.audit_seals import nonce_of
-from keyturn.gateway.store.audit_tree import TreeFiles, TreeRecord
-from keyturn.gateway.store.readers import entry_id
+from keyturn.gateway.store.audit_tree import TreeFiles, TreeRecord, write_file
+from keyturn.gateway.store.readers import EntryId, entry_id
 from keyturn.gateway.trust.merkle_tree import leaf_hash
 
-_NAME = re.compile(r"-([0-9]{12})-([0-9]{12})\.jsonl\.gz")
+_NAME = re.compile(r"-([0-9]{12})\.jsonl\.gz")
 
 
 class Row(NamedTuple):
@@ -77,43 +78,86 @@ class Segment(NamedTuple):
     end: int
 
 
-def segment_path(files: TreeFiles, segment: Segment) -> Path:
-    """Return the path of a segment."""
-    name = f"{files.tenant}-{segment.start:012d}-{segment.end:012d}.jsonl.gz"
-    return files.folder / name
+def segment_path(files: TreeFiles, start: int) -> Path:
+    """Return the path of the segment that begins with an entry."""
+    return files.folder / f"{files.tenant}-{start:012d}.jsonl.gz"
 
 
 def segments(files: TreeFiles) -> list[Segment]:
-    """Return a tenant's segments in the folder, oldest first."""
+    """Return a tenant's segments in the folder, oldest first.
+
+    The newest one ends with the tree.
+    """
+    # Before the files are listed: segments are written before the tree.
+    size = files.size
+    starts = _starts(files)
+    ends = [*starts[1:], size]
+    rows = zip(starts, ends, strict=True) if starts else ()
+    return [Segment(start, end) for start, end in rows if start < end]
+
+
+def _starts(files: TreeFiles) -> list[int]:
     names = [one.name for one in files.folder.glob(f"{files.tenant}-*.jsonl.gz")]
     found = [_NAME.fullmatch(one.removeprefix(files.tenant)) for one in names]
-    return sorted(Segment(int(one[1]), int(one[2])) for one in found if one)
+    return sorted(int(one[1]) for one in found if one)
 
 
-def first_gap(found: Iterable[Segment], first: int, end: int) -> int | None:
-    """Return the first index of a range that is in no segment; None: no gap."""
-    for one in found:
-        if one.start != first:
-            break
-        first = one.end
-    return first if first < end else None
+def append(files: TreeFiles, start: int, rows: Sequence[Row], *, most: int) -> None:
+    """Append entries to the newest segment; they are on disk when this returns.
 
-
-def write_segment(files: TreeFiles, segment: Segment, rows: Sequence[Row]) -> None:
-    """Write a segment; it is on disk when this returns.
+    Args:
+        files: the files; their tree ends before the first of these entries.
+        start: index of the first entry.
+        rows: the entries.
+        most: number of entries from which another segment begins.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: they cannot be written.
     """
+    newest = max(_starts(files), default=start)
+    path = segment_path(files, start if start - newest >= most else newest)
+    write_file(path, gzip.compress(_lines(rows), mtime=0), "ab")
+    sync_folder(files.folder)
+
+
+def cut(files: TreeFiles, size: int) -> None:
+    """Remove the entries after the first ``size`` ones, and incomplete writes.
+
+    Raises:
+        AuditUnreadable: earlier entries are missing.
+    """
+    starts = _starts(files)
+    for start in starts:
+        if start >= size:
+            segment_path(files, start).unlink()
+    newest = max((one for one in starts if one < size), default=None)
+    if newest is None:
+        if size:
+            raise missing(files, 0)
+        return
+    rows, is_whole = _read(segment_path(files, newest))
+    if len(rows) < size - newest:
+        raise missing(files, newest + len(rows))
+    if not is_whole or len(rows) > size - newest:
+        _replace(files, newest, rows[: size - newest])
+
+
+def expire(files: TreeFiles, oldest: EntryId) -> None:
+    """Remove segments with only entries before a position; the newest one is kept."""
+    for one in segments(files)[:-1]:
+        if files.place(one.end - 1) < oldest:
+            segment_path(files, one.start).unlink(missing_ok=True)
+
+
+def _lines(rows: Sequence[Row]) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def _replace(files: TreeFiles, start: int, rows: Sequence[Row]) -> None:
     # A fixed name: the remains of a killed process are overwritten.
     rough = files.folder / f"{files.tenant}.segment.part"
-    lines = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-    with os.fdopen(os.open(rough, flags, 0o600), "wb") as file:
-        file.write(gzip.compress(lines, mtime=0))
-        file.flush()
-        os.fsync(file.fileno())
-    rough.replace(segment_path(files, segment))
+    write_file(rough, gzip.compress(_lines(rows), mtime=0), "wb")
+    rough.replace(segment_path(files, start))
     sync_folder(files.folder)
 
 
@@ -130,7 +174,7 @@ def erase(files: TreeFiles, segment: Segment, seqs: Collection[str]) -> None:
         one if one.leaf or one.seq not in seqs else _erased(one)
         for one in read_segment(files, segment)
     ]
-    write_segment(files, segment, rows)
+    _replace(files, segment.start, rows)
 
 
 def _erased(row: Row) -> Row:
@@ -145,11 +189,12 @@ def read_segment(files: TreeFiles, segment: Segment) -> list[Row]:
         FileNotFoundError: the file is missing.
         AuditUnreadable: it cannot be read, or does not match the tree.
     """
-    path = segment_path(files, segment)
+    path, size = segment_path(files, segment.start), segment.end - segment.start
+    rows = read_rows(path)[:size]
     what = f"The segment {str(path)!r} of the audit log was changed or exchanged"
-    found = compared(files, segment.start, read_rows(path), what=what)
-    if len(found) != segment.end - segment.start:
-        raise AuditUnreadable(f"{what}; restore it from a copy.")
+    found = compared(files, segment.start, rows, what=what)
+    if len(found) < size:
+        raise missing(files, segment.start + len(found))
     return found
 
 
@@ -160,17 +205,29 @@ def read_rows(path: Path) -> list[Row]:
         FileNotFoundError: the file is missing.
         AuditUnreadable: it cannot be read.
     """
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[list[Row], bool]:
+    """Return the entries of a file; False if the last write is incomplete."""
+    found = bytearray()
     try:
-        with gzip.open(path) as file:
-            lines = file.read().splitlines()
+        left = path.read_bytes()
+        while left:
+            member = zlib.decompressobj(wbits=31)
+            part = member.decompress(left)
+            if not member.eof:
+                break
+            found += part
+            left = member.unused_data
     except FileNotFoundError:
         raise
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, zlib.error) as error:
         raise AuditUnreadable(
             f"The segment {str(path)!r} of the audit log cannot be read "
             f"({type(error).__name__}); restore it from a copy."
         ) from error
-    return [_row(one) for one in lines]
+    return [_row(one) for one in bytes(found).splitlines()], not left
 
 
 def _row(line: bytes) -> Row:
@@ -224,9 +281,10 @@ def problem_of(row: Row, record: TreeRecord, index: int) -> str:
 
 
 def missing(files: TreeFiles, index: int) -> AuditUnreadable:
-    """Return the error for a missing segment."""
-    name = f"{files.tenant}-{index:012d}-….jsonl.gz"
+    """Return the error for a missing entry."""
+    name = segment_path(files, index).name
     return AuditUnreadable(
-        f"The segment {name!r} of the audit log is missing in {str(files.folder)!r}; "
-        "restore it from a copy, or set 'audit_folder' to the folder that has it."
+        f"Entry {index} of the audit log is missing in {str(files.folder)!r}: restore "
+        f"the segment {name!r}, or else the one before it, from a copy, or set "
+        "'audit_folder' to the folder that has it."
     )

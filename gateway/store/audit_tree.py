@@ -9,10 +9,10 @@ The folder of the audit log's segments has three more files:
 - ``T.checkpoints`` has each checkpoint as a signed note. It is append-only, and synced
   before anything relies on it.
 
-Records after the newest checkpoint are not final. A new writer cuts them off and reads
-the entries again from the store, which drops entries only after a checkpoint. So a
-writer that is killed at any step leaves neither a gap nor two versions of the log.
-neither a gap nor two versions of the log.
+Entries and records after the newest checkpoint are not final. A new writer cuts them
+off and reads the entries again from the store, which drops entries only after a
+checkpoint. So a writer that is killed at any step leaves neither a gap nor two versions
+of the log.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class TreeFiles:
         self.tree_path.unlink(missing_ok=True)
         self.checkpoints_path.unlink(missing_ok=True)
         draft = self.name_path.with_suffix(".part")
-        _write(draft, name.model_dump_json().encode() + b"\n", "wb")
+        write_file(draft, name.model_dump_json().encode() + b"\n", "wb")
         draft.rename(self.name_path)
         sync_folder(self.folder)
         return name
@@ -203,6 +203,11 @@ class TreeFiles:
         """Return the position of an entry in the stream; (0, 0) if there is none."""
         return next((one.place for one in self.records(index, index + 1)), (0, 0))
 
+    @property
+    def last(self) -> EntryId:
+        """Return the position of the newest entry; (0, 0) if there is none."""
+        return self.place(self.size - 1) if self.size else (0, 0)
+
     def noted_keys(self) -> str:
         """Return the signing keys that the log last recorded."""
         path = self.folder / f"{self.tenant}.keys.json"
@@ -210,7 +215,7 @@ class TreeFiles:
 
     def note_keys(self, keys: str) -> None:
         """Save the signing keys that the log last recorded."""
-        _write(self.folder / f"{self.tenant}.keys.json", keys.encode(), "wb")
+        write_file(self.folder / f"{self.tenant}.keys.json", keys.encode(), "wb")
 
     def append(self, records: Sequence[TreeRecord]) -> None:
         """Append records; the next checkpoint syncs them to disk."""
@@ -228,7 +233,7 @@ class TreeFiles:
         """Sync the tree to disk, then write a checkpoint over it."""
         _sync(self.tree_path)
         is_first = not self.checkpoints_path.exists()
-        _write(self.checkpoints_path, f"{note}\n".encode(), "ab")
+        write_file(self.checkpoints_path, f"{note}\n".encode(), "ab")
         if is_first:
             sync_folder(self.folder)
 
@@ -274,7 +279,8 @@ class TreeFiles:
         )
 
 
-def _write(path: Path, data: bytes, mode: str) -> None:
+def write_file(path: Path, data: bytes, mode: str) -> None:
+    """Write or append to a private file, and sync it."""
     opened = os.open(
         path,
         os.O_WRONLY | os.O_CREAT | (os.O_APPEND if "a" in mode else os.O_TRUNC),

@@ -1,7 +1,7 @@
-"""Verify the audit log of a tenant: tree, checkpoints, segments and live stream.
+"""Verify the audit log of a tenant: its tree, checkpoints and segments.
 
-The entries are compared with the tree, and the tree with signed checkpoints. Each
-problem has the index of the first affected entry; entries from there on are not
+The entries in files are compared with the tree, and the tree with signed checkpoints.
+Each problem has the index of the first affected entry; entries from there on are not
 reliable.
 """
 
@@ -9,22 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 
 from keyturn.gateway.approvals.audit_leaf import SealState
 from keyturn.gateway.errors import AuditUnreadable, NotVerified
 from keyturn.gateway.protocol.public_keys import PublicKey
-from keyturn.gateway.store.audit_log import Sealed
 from keyturn.gateway.store.audit_segments import (
     Row,
-    missing,
+    Segment,
     problem_of,
     read_rows,
     segment_path,
     segments,
 )
-from keyturn.gateway.store.audit_tree import RECORD_BYTES, TreeFiles, TreeRecord
-from keyturn.gateway.store.readers import EntryId, entry_id
+from keyturn.gateway.store.audit_tree import TreeFiles
+from keyturn.gateway.store.readers import EntryId
 from keyturn.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
 from keyturn.gateway.trust.merkle_tree import TreeHead
 
@@ -76,8 +74,6 @@ class Evidence:
     Attributes:
         files: files of the tree.
         keys: public keys accepted for checkpoints.
-        sealed: sealed range according to the store.
-        live: entries of the stream that are not sealed.
         noted: origin, size and root of the newest checkpoint, according to the store.
         oldest_ms: entries before this time may have been dropped.
         outside: a checkpoint saved elsewhere, as a signed note.
@@ -85,8 +81,6 @@ class Evidence:
 
     files: TreeFiles
     keys: Sequence[PublicKey]
-    sealed: Sealed
-    live: Sequence[Row]
     noted: tuple[str, int, str]
     oldest_ms: int
     outside: str = ""
@@ -103,7 +97,6 @@ class _Verification:
     def __init__(self, what: Evidence, progress: Callable[[int, int], None]) -> None:
         self._what, self._progress = what, progress
         self._found = Verified(what.files.tenant)
-        self._index = 0
 
     def run(self) -> Verified:
         what, found = self._what, self._found
@@ -209,67 +202,40 @@ class _Verification:
         if head.size < found.size:
             text = f"the tree ends before entry {head.size} of {found.size}"
             self._add(head.size, text)
-        path = what.files.tree_path
-        if path.exists() and path.stat().st_size % RECORD_BYTES:
-            # A writer may have died here; the record was never signed.
-            found.unsigned += 1
         return True
 
     def _compare_rows(self) -> Problem | None:
-        """Compare each stored entry with the tree; return the first problem."""
-        what, found = self._what, self._found
-        rows = chain(self._sealed_rows(), what.live)
+        """Compare each entry in files with the tree; return the first problem."""
+        files, found = self._what.files, self._found
+        listed = [one for one in segments(files) if one.start < found.size]
+        index = found.kept_from = listed[0].start if listed else found.size
+        oldest = (self._what.oldest_ms, 0)
         try:
-            first = next(rows, None)
-        except (AuditUnreadable, OSError) as error:
-            return Problem(0, str(error))
-        start = what.files.index_of(entry_id(first.seq)) if first else what.files.size
-        self._index = found.kept_from = min(start, what.files.size)
-        try:
-            gone = [*what.files.records(start - 1, start)] if start else []
-            records = what.files.records(start)
-            if gone and gone[0].place >= (what.oldest_ms, 0):
-                kept = what.files.index_of((what.oldest_ms, 0))
+            if index and files.place(index - 1) >= oldest:
+                kept = files.index_of(oldest)
                 return Problem(kept, f"entry {kept} is not kept, and should be")
-            return self._compare(chain([first] if first else [], rows), records)
+            records = files.records(index, found.size)
+            for row, record in zip(self._rows(listed), records, strict=False):
+                if problem := problem_of(row, record, index):
+                    return Problem(index, problem)
+                if record.state is not SealState.SEALED:
+                    count = found.not_ours.get(record.state, 0)
+                    found.not_ours[record.state] = count + 1
+                index += 1
+                if index % _EVERY == 0:
+                    self._progress(index, found.size)
         except (AuditUnreadable, OSError) as error:
-            return Problem(self._index, str(error))
-
-    def _compare(
-        self, rows: Iterator[Row], records: Iterator[TreeRecord]
-    ) -> Problem | None:
-        what, found = self._what, self._found
-        for row in rows:
-            record = next(records, None)
-            if record is None:
-                if self._index < found.size:
-                    return None  # the tree is too short, which is reported already
-                found.unsigned += 1 + sum(1 for _ in rows)
-                return None
-            problem = problem_of(row, record, self._index)
-            if problem:
-                return Problem(self._index, problem)
-            if record.state is not SealState.SEALED:
-                count = found.not_ours.get(record.state, 0)
-                found.not_ours[record.state] = count + 1
-            if self._index >= found.size:
-                found.unsigned += 1
-            self._index += 1
-            if self._index % _EVERY == 0:
-                self._progress(self._index, what.files.size)
-        if next(records, None) is not None:
-            return Problem(self._index, f"entry {self._index} is not kept any more")
+            return Problem(index, str(error))
+        if index < found.size:
+            return Problem(index, f"entry {index} is not kept any more")
         return None
 
-    def _sealed_rows(self) -> Iterator[Row]:
-        """Yield the entries of the segments, as far as they are readable."""
-        files, sealed = self._what.files, self._what.sealed
-        end = sealed.first
-        for one in segments(files):
-            if sealed.first <= one.start < sealed.end:
-                if one.start != end:
-                    break
-                yield from read_rows(segment_path(files, one))
-                end = one.end
-        if end < sealed.end:
-            raise missing(files, end)
+    def _rows(self, listed: Sequence[Segment]) -> Iterator[Row]:
+        """Yield the entries of the segments before the first gap."""
+        end = listed[0].start if listed else 0
+        for one in listed:
+            if one.start != end:
+                return
+            rows = read_rows(segment_path(self._what.files, one.start))
+            yield from rows[: one.end - one.start]
+            end += len(rows)

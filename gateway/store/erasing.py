@@ -21,6 +21,7 @@ from keyturn.gateway.store.audit_tree import TreeFiles
 from keyturn.gateway.store.connection import text
 from keyturn.gateway.store.keys import KEEP_MS, Keys
 from keyturn.gateway.store.precedents import body_of
+from keyturn.gateway.store.readers import EntryId
 from keyturn.gateway.store.script import Script
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.seals import Purpose, seal_keys
@@ -188,13 +189,13 @@ async def erase_entries(
         AuditUnreadable: when a segment cannot be read.
         ThreadUnavailable: when a gateway is sealing the log right now.
     """
-    log, folder = store.audit(keys), store.audit_folder
-    sealed = await log.sealed()
-    live = [row async for row in log.live(sealed.last)]
-    count = 0
-    for segment in await log.segments(sealed):
-        assert folder is not None  # noqa: S101 - `segments` has refused it
+    log, folder, count = store.audit(keys), store.tree_folder, 0
+    # Without a configured folder, entries stay in the store as well.
+    after: EntryId = (0, 0)
+    for segment in await log.segments():
+        assert folder is not None  # noqa: S101 - there are segments
         files = TreeFiles(folder, keys.tenant)
+        after = files.last if store.audit_folder else after
         rows = await asyncio.to_thread(audit_segments.read_segment, files, segment)
         seqs = {one.seq for one in rows if wanted.has(one)}
         count += len(seqs)
@@ -205,4 +206,5 @@ async def erase_entries(
                     if was_last is None:
                         raise ThreadUnavailable
                     await asyncio.to_thread(audit_segments.erase, files, segment, seqs)
-    return count, sum(wanted.has(one) for one in live)
+    live = [wanted.has(row) async for row in log.live(after)]
+    return count, sum(live)

@@ -48,9 +48,8 @@ LISTED_BYTES = 16
 
 PERMANENT = frozenset(
     {
-        "x", "timers", "ev", "rs", "dead", "members", "au", "audit_sealed",
-        "audit_tree", "retry", "frozen", "frozen_sealed", "undrawn", "fences",
-        "stalled", "stalled_waiting",
+        "x", "timers", "ev", "rs", "dead", "members", "au", "audit_tree", "retry",
+        "frozen", "frozen_sealed", "undrawn", "fences", "stalled", "stalled_waiting",
         "stalled_parked", "restore_counters", "standing", "sealed_by", "format",
         "api_keys", "messages_due", "moved_channels",
     }
@@ -93,7 +92,6 @@ class Keys:
         self.jobs = f"{base}:rs"
         self.dead = f"{base}:dead"
         self.audit = f"{base}:au"
-        self.audit_sealed = f"{base}:audit_sealed"
         self.audit_tree = f"{base}:audit_tree"
         self.retry = f"{base}:retry"
         self.fences = f"{base}:fences"

@@ -61,9 +61,9 @@ class Store:
 
     Attributes:
         audit_kept: retention of audit entries.
-        audit_folder: folder of sealed audit log segments; None keeps the whole log in
-            the store.
-        tree_folder: folder of the audit log's Merkle trees; None: no trees.
+        audit_folder: the configured folder of the audit log, if entries leave the store
+            once they are in its files; None keeps them in the store as well.
+        tree_folder: folder of the audit log's files; None: no files.
         retries: how long a failed run is retried.
         keyring: this process's signing key and the public keys it trusts. With None,
             decisions are neither signed nor verified, and no receipts are issued.
@@ -149,7 +149,7 @@ class Store:
 
     def audit(self, keys: Keys) -> AuditLog:
         """Return the audit log of a tenant."""
-        return AuditLog(self.conn, keys, self.audit_folder)
+        return AuditLog(self.conn, keys, self.tree_folder)
 
     def outbox(self, keys: Keys, *, reader: str) -> Outbox:
         """Return the events of a tenant for a named reader."""

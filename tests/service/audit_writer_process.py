@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from keyturn.gateway.store import audit_tree
+from keyturn.gateway.store import audit_segments, audit_tree
 from keyturn.gateway.store.connection import Connection
 from keyturn.gateway.store.store import Store
 from tests.kill_points import cut
@@ -22,8 +22,8 @@ from tests.store_secrets import SECRETS
 
 
 def _write_half(owner: Any, left: list[int]) -> None:
-    """End a process in the middle of a write."""
-    plain = owner._write
+    """Let a process end in the middle of what it writes."""
+    plain = owner.write_file
 
     def run(path: Path, data: bytes, mode: str) -> None:
         if left[0] == 0:
@@ -33,7 +33,7 @@ def _write_half(owner: Any, left: list[int]) -> None:
         left[0] -= 1
         plain(path, data, mode)
 
-    owner._write = run
+    owner.write_file = run
 
 
 async def _run(url: str, folder: Path, at: int) -> None:
@@ -44,7 +44,8 @@ async def _run(url: str, folder: Path, at: int) -> None:
         cut(os, name, left)
     for name in ("append", "cut", "write_checkpoint", "create"):
         cut(audit_tree.TreeFiles, name, left)
-    _write_half(audit_tree, left)
+    for owner in (audit_tree, audit_segments):
+        _write_half(owner, left)
     cut(Connection, "command", left, is_async=True)
     await house.writer.tick(is_last=True)
     print(at - left[0], flush=True)  # noqa: T201 - how many steps there are

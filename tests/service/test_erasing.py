@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,7 @@ from keyturn.gateway.approvals.decisions import Approve, Click, Edit, Reject
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.wire import Claimed
-from keyturn.gateway.service import audit_writing
-from keyturn.gateway.service.audit_reading import AuditBundler, verify_log_of
+from keyturn.gateway.service.audit_bundling import AuditBundler, verify_log_of
 from keyturn.gateway.service.audit_writing import public_keys
 from keyturn.gateway.service.erasing import WHY_KEPT, Eraser, Erasure
 from keyturn.gateway.store.api_keys import ApiKeyStore
@@ -23,7 +21,6 @@ from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.threads import ThreadFacts
 from keyturn.gateway.trust.audit_bundle import verify_bundle
 from tests.api.test_api_key_store import SEALS, made
-from tests.conftest import eventually
 from tests.security.test_canary import dump
 from tests.service.audit_harness import AuditHarness
 from tests.service.harness import ANA, DAN, ServiceHarness, claim_of
@@ -228,22 +225,16 @@ async def test_a_record_that_was_put_back_runs_nothing(
 
 @pytest.mark.parametrize("is_one", [True, False], ids=["approval", "person"])
 async def test_names_and_words_leave_the_files_and_all_of_it_still_verifies(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_one: bool
+    store: Store, tmp_path: Path, *, is_one: bool
 ) -> None:
     house, harness = AuditHarness(store, tmp_path), ServiceHarness(store)
     keys, folder = keys_of(harness), store.tree_folder
     assert store.keyring
     assert folder
     store.audit_folder = folder
-    monkeypatch.setattr(audit_writing, "SEAL_AFTER", timedelta(0))
     click, other = await rejected(harness), await rejected(harness, "t2")
 
-    async def is_sealed() -> bool:
-        house.clock.now += 61
-        await house.writer.tick(is_last=True)
-        return (await store.audit(keys).sealed()).end > 0
-
-    await eventually(is_sealed)
+    await house.writer.tick(is_last=True)
 
     # As kill -9 leaves it in front of the name of a segment.
     [segment] = folder.glob("default-*.jsonl.gz")
@@ -265,7 +256,6 @@ async def test_names_and_words_leave_the_files_and_all_of_it_still_verifies(
     }
     words = {one.reason for one in rows if one.approval == other.approval}
     assert (WORD in words) is is_one
-    await eventually(is_sealed)
     house.clock.now += 61
     await house.writer.tick(is_last=True)
     verified = await verify_log_of(store, "default")
@@ -292,20 +282,14 @@ async def test_entries_that_are_in_the_store_alone_are_told(
 
 
 async def test_what_was_in_no_file_yet_is_erased_by_the_same_words_later(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path
 ) -> None:
     house, harness = AuditHarness(store, tmp_path), ServiceHarness(store)
     store.audit_folder = store.tree_folder
     click = await rejected(harness)
     first = await erase(harness, DAN.user)
-    monkeypatch.setattr(audit_writing, "SEAL_AFTER", timedelta(0))
 
-    async def is_sealed() -> bool:
-        house.clock.now += 61
-        await house.writer.tick(is_last=True)
-        return (await store.audit(keys_of(harness)).sealed()).end > 0
-
-    await eventually(is_sealed)
+    await house.writer.tick(is_last=True)
     second = await erase(harness, DAN.user)
 
     assert (first.entries, second.live) == (0, 0)
@@ -316,21 +300,15 @@ async def test_what_was_in_no_file_yet_is_erased_by_the_same_words_later(
 
 
 async def test_a_revocation_outlives_that_who_revoked_was_erased(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path
 ) -> None:
     house, harness = AuditHarness(store, tmp_path), ServiceHarness(store)
     store.audit_folder = store.tree_folder
-    monkeypatch.setattr(audit_writing, "SEAL_AFTER", timedelta(0))
     keys = ApiKeyStore(store, SEALS, tenant="default")
     new = await made(keys)
     await keys.revoke(new.kept.id, DAN.user)
 
-    async def is_sealed() -> bool:
-        house.clock.now += 61
-        await house.writer.tick(is_last=True)
-        return (await store.audit(keys_of(harness)).sealed()).end > 0
-
-    await eventually(is_sealed)
+    await house.writer.tick(is_last=True)
     assert (await erase(harness, DAN.user)).entries == 1
     index = AuditIndex()
     index.folder = house.files.folder

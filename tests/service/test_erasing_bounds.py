@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,12 @@ from keyturn.gateway.errors import ThreadUnavailable
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
-from keyturn.gateway.service import audit_writing
 from keyturn.gateway.service.erasing import Eraser
 from keyturn.gateway.service.submitting import ERASED
 from keyturn.gateway.store.erasing import erase_approval
 from keyturn.gateway.store.keys import KEEP_MS
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.threads import ThreadFacts
-from tests.conftest import eventually
 from tests.security.test_canary import dump
 from tests.service.audit_harness import AuditHarness
 from tests.service.harness import ANA, DAN, ServiceHarness
@@ -177,27 +174,14 @@ async def test_another_turn_of_the_thread_is_proposed_as_ever(
     assert verdict.kind is VerdictKind.HOLD
 
 
-async def in_files(house: AuditHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Move the audit log into a segment."""
-    monkeypatch.setattr(audit_writing, "SEAL_AFTER", timedelta(0))
-    store, keys = house.store, house.store.keys_of_tenant("default")
-
-    async def is_sealed() -> bool:
-        house.clock.now += 61
-        await house.writer.tick(is_last=True)
-        return (await store.audit(keys).sealed()).end > 0
-
-    await eventually(is_sealed)
-
-
 async def test_who_erased_is_known_after_all_that_is_erased(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path
 ) -> None:
     house, harness = AuditHarness(store, tmp_path), ServiceHarness(store)
     store.audit_folder = store.tree_folder
     click = await rejected(harness)
     await erase(harness, click.approval)
-    await in_files(house, monkeypatch)
+    await house.writer.tick(is_last=True)
 
     found = await erase(harness, click.approval)
 
@@ -208,12 +192,12 @@ async def test_who_erased_is_known_after_all_that_is_erased(
 
 
 async def test_no_file_is_changed_while_a_gateway_seals(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path
 ) -> None:
     house, harness = AuditHarness(store, tmp_path), ServiceHarness(store)
     store.audit_folder = store.tree_folder
     click = await rejected(harness)
-    await in_files(house, monkeypatch)
+    await house.writer.tick(is_last=True)
 
     there = Store(store.conn.url, secrets=SECRETS, lease_ms=60_000)
     async with there.threads.lease(keys_of(harness), "", "audit"):

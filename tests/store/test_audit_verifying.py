@@ -15,8 +15,7 @@ import pytest
 from keyturn.gateway.service import audit_writing
 from keyturn.gateway.service.audit_reading import verify_log_of
 from keyturn.gateway.service.audit_writing import public_keys
-from keyturn.gateway.store.audit_log import Sealed
-from keyturn.gateway.store.audit_segments import Row, Segment, erase, segment_path
+from keyturn.gateway.store.audit_segments import Segment, erase, segment_path
 from keyturn.gateway.store.audit_tree import RECORD_BYTES, TreeFiles
 from keyturn.gateway.store.audit_verifying import Evidence, Verified, verify_log
 from keyturn.gateway.store.connection import fields, number, text
@@ -26,8 +25,8 @@ from keyturn.gateway.trust.key_folder import Role, SigningKey
 from tests.levels import size
 from tests.service.audit_harness import AuditHarness
 
-SIZE, SEALED, FIRST = 250, 200, 100
-"""Entries of the tree, of those in segments, and of its first checkpoint."""
+SIZE, FIRST = 250, 100
+"""Entries of the tree, and of its first checkpoint."""
 
 
 @pytest.fixture
@@ -36,25 +35,16 @@ def house(store: Store, tmp_path: Path) -> AuditHarness:
 
 
 async def written(house: AuditHarness, monkeypatch: pytest.MonkeyPatch) -> Evidence:
-    """Write a log with two segments, entries in the store, and three checkpoints."""
+    """Write a log with three segments and three checkpoints."""
     monkeypatch.setattr(audit_writing, "SEGMENT", 100)
-    house.store.audit_folder = house.store.tree_folder
-    for count, age_ms in ((100, 2 * 3_600_000), (100, 3_700_000), (50, 0)):
-        await house.put(count, age_ms=age_ms)
-        house.clock.now += 61
+    for count in (100, 100, 50):
+        await house.put(count)
         await house.writer.tick(is_last=True)
-    house.clock.now += 61
-    await house.writer.tick()
-    log = house.store.audit(house.keys)
-    sealed = await log.sealed()
-    live = [row async for row in log.live(sealed.last)]
     noted = fields(await house.store.conn.command("HGETALL", house.keys.audit_tree))
     assert house.store.keyring
     return Evidence(
         files=house.files,
         keys=public_keys(house.store.keyring),
-        sealed=sealed,
-        live=live,
         noted=(
             text(noted["origin"]), number(noted["size"]), text(noted["root"]),
         ),
@@ -71,7 +61,6 @@ async def test_a_log_that_nobody_changed_verifies(
 
     assert found.problems == []
     assert (found.size, found.checkpoints, found.kept_from) == (SIZE, 3, 0)
-    assert (what.sealed.end, len(what.live)) == (200, 50)
     same = await verify_log_of(house.store, "default")
     assert same == found
 
@@ -117,7 +106,7 @@ async def test_what_was_erased_leaves_the_log_verifiable(
 ) -> None:
     what = await written(house, monkeypatch)
     segment = Segment(0, 100)
-    path = segment_path(what.files, segment)
+    path = segment_path(what.files, 0)
     [first, *_] = gzip.decompress(path.read_bytes()).splitlines()
     seq = json.loads(first)[0]
 
@@ -136,7 +125,9 @@ async def test_where_only_hashes_are_kept_they_are_those_that_were_signed(
     house: AuditHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     what = await written(house, monkeypatch)
-    kept = replace(what, sealed=Sealed(), oldest_ms=2**60)
+    for start in (0, 100, 200):
+        segment_path(what.files, start).unlink()
+    kept = replace(what, oldest_ms=2**60)
     before = verify_log(kept)
     body = bytearray(house.files.tree_path.read_bytes())
     body[130 * RECORD_BYTES + 20] ^= 1
@@ -144,7 +135,7 @@ async def test_where_only_hashes_are_kept_they_are_those_that_were_signed(
 
     found = verify_log(kept)
 
-    assert (before.problems, before.kept_from) == ([], SEALED)
+    assert (before.problems, before.kept_from) == ([], SIZE)
     assert found.first_bad
     assert found.first_bad.index == FIRST
     assert "100 to 199" in found.first_bad.text
@@ -155,7 +146,8 @@ async def test_what_is_not_kept_before_its_time_is_over_is_missing(
 ) -> None:
     what = await written(house, monkeypatch)
 
-    found = verify_log(replace(what, sealed=Sealed()))
+    segment_path(what.files, 0).unlink()
+    found = verify_log(what)
 
     assert found.first_bad
     assert found.first_bad.index == 0
@@ -189,8 +181,7 @@ class Bench:
         self.files.tree_path.write_bytes(b"".join(records))
 
     def lines(self, number_: int) -> tuple[Path, list[bytes]]:
-        segment = Segment(100 * (number_ - 1), 100 * number_)
-        path = segment_path(self.files, segment)
+        path = segment_path(self.files, 100 * (number_ - 1))
         return path, gzip.decompress(path.read_bytes()).splitlines(keepends=True)
 
 
@@ -345,69 +336,11 @@ def lose_segment(bench: Bench) -> tuple[Evidence, range]:
     return bench.what, exactly(100 * (number_ - 1))
 
 
-def live_changed(
-    bench: Bench, change: Callable[[list[Row], int], None]
-) -> tuple[Evidence, range]:
-    live = list(bench.what.live)
-    index = bench.random.randrange(len(live) - 1)
-    change(live, index)
-    return replace(bench.what, live=live), exactly(SEALED + index)
-
-
-def flip_live(bench: Bench) -> tuple[Evidence, range]:
-    def change(live: list[Row], index: int) -> None:
-        row = live[index]
-        at = bench.random.randrange(len(row.event))
-        other = chr(ord(row.event[at]) ^ 1)
-        live[index] = row._replace(event=row.event[:at] + other + row.event[at + 1 :])
-
-    return live_changed(bench, change)
-
-
-def delete_live(bench: Bench) -> tuple[Evidence, range]:
-    return live_changed(bench, lambda live, index: live.__delitem__(index))
-
-
-def insert_live(bench: Bench) -> tuple[Evidence, range]:
-    def change(live: list[Row], index: int) -> None:
-        ms, _, part = live[index].seq.partition("-")
-        live.insert(index, live[index]._replace(seq=f"{int(ms) - 1}-{part}"))
-
-    return live_changed(bench, change)
-
-
-def reorder_live(bench: Bench) -> tuple[Evidence, range]:
-    def change(live: list[Row], index: int) -> None:
-        one, two = live[index], live[index + 1]
-        live[index], live[index + 1] = (
-            two._replace(seq=one.seq),
-            one._replace(seq=two.seq),
-        )
-
-    return live_changed(bench, change)
-
-
-def truncate_live(bench: Bench) -> tuple[Evidence, range]:
-    live = list(bench.what.live)
-    index = bench.random.randrange(len(live))
-    return replace(bench.what, live=live[:index]), exactly(SEALED + index)
-
-
-def exchange_sealed(bench: Bench) -> tuple[Evidence, range]:
-    sealed = replace(bench.what.sealed, end=bench.random.randrange(201, 999))
-    return replace(bench.what, sealed=sealed), exactly(SEALED)
-
-
-def forget_sealed(bench: Bench) -> tuple[Evidence, range]:
-    return replace(bench.what, sealed=Sealed()), exactly(0)
-
-
 CHANGES: list[Change] = [
     flip_tree, delete_record, insert_record, reorder_records, truncate_tree,
     flip_checkpoints, truncate_checkpoints, swap_checkpoints, drop_checkpoint,
     other_key, flip_segment, change_segment, cut_segment, damage_segment,
-    lose_segment, flip_live, delete_live, insert_live, reorder_live, truncate_live,
-    exchange_sealed, forget_sealed,
+    lose_segment,
 ]  # fmt: skip
 
 

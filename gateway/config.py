@@ -329,8 +329,8 @@ class Settings(SettingsFile):
         encrypt_store: encrypt texts in the store.
         workers: number of agent threads that are resumed at the same time.
         retention: retention time of the audit log and of messages.
-        audit_folder: folder of the audit log, which leaves the store; None keeps all of it
-            in the store.
+        audit_folder: folder of the audit log, which leaves the store; None keeps it in
+            the store as well.
         retries: retry limits for failed runs.
         slack: connection to Slack.
         metrics: digest and alerts, and their channel.

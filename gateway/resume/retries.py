@@ -221,13 +221,10 @@ class Retries:
     async def forget_old(self, keys: Keys) -> None:
         """Forget runs without progress for as long as approvals are kept."""
         before_ms = await self._store.conn.now_ms(keys.retry) - KEEP_MS
-        for run in await self._stalled.began_before(keys, before_ms):
+        for run in await self._stalled.all(keys):
             await self._forget(keys, run, before_ms)
 
-    async def _forget(self, keys: Keys, run: str, before_ms: int) -> None:
-        before = await self._stalled.find(keys, run)
-        if before is None:
-            return
+    async def _forget(self, keys: Keys, before: StalledRun, before_ms: int) -> None:
         is_parked = before.state is RunState.PARKED
         since_ms = before.at_ms if is_parked else before.unserved_since_ms
         # 0: a process serves the run and retries it.
@@ -238,7 +235,7 @@ class Retries:
             return  # a decision may still advance it
         event = await stalled_event(self._store, keys, before, EventName.RUN_DROPPED)
         if await self._stalled.change(
-            keys, run, before, None,
+            keys, before.id, before, None,
             undone=before.jobs, is_dropped=True, events=[event],
         ):  # fmt: skip
             await self._store.threads.end_run(keys, at.agent, at.thread)

@@ -49,8 +49,8 @@ LISTED_BYTES = 16
 PERMANENT = frozenset(
     {
         "x", "timers", "ev", "rs", "dead", "members", "au", "audit_tree", "retry",
-        "frozen", "frozen_sealed", "undrawn", "fences", "stalled", "stalled_waiting",
-        "stalled_parked", "restore_counters", "standing", "sealed_by", "format",
+        "frozen", "frozen_sealed", "undrawn", "fences", "stalled",
+        "restore_counters", "standing", "sealed_by", "format",
         "api_keys", "messages_due", "moved_channels",
     }
 )  # fmt: skip
@@ -99,8 +99,6 @@ class Keys:
         self.sealed_by = f"{base}:sealed_by"
         self.format = f"{base}:format"
         self.stalled = f"{base}:stalled"
-        self.stalled_waiting = f"{base}:stalled_waiting"
-        self.stalled_parked = f"{base}:stalled_parked"
         self.messages_due = f"{base}:messages_due"
         """Sorted set: approvals by the time to update their messages in Slack."""
         self.moved_channels = f"{base}:moved_channels"

@@ -22,7 +22,6 @@ from keyturn.gateway.store.audit_seals import event_texts
 from keyturn.gateway.store.connection import Connection, fields, number, text
 from keyturn.gateway.store.jobs import GROUP, Job
 from keyturn.gateway.store.keys import KEEP_MS, Keys
-from keyturn.gateway.store.listed_members import without_junk
 from keyturn.gateway.store.script import Script, texts
 
 STALL = Script("stall", is_fenced=True)
@@ -151,22 +150,8 @@ class StalledRuns:
         Raises:
             StoreUnavailable: when nothing can be read.
         """
-        waiting, parked = await self._conn.transaction(
-            ["ZCARD", keys.stalled_waiting], ["ZCARD", keys.stalled_parked]
-        )
-        return number(waiting), number(parked)
-
-    async def began_before(self, keys: Keys, at_ms: int) -> list[str]:
-        """Return ids of runs that have been waiting or parked since before a moment."""
-        names = (keys.stalled_parked, keys.stalled_waiting)
-        lists = await self._conn.transaction(
-            ["ZRANGEBYSCORE", names[0], 0, at_ms], ["ZRANGEBYSCORE", names[1], 0, at_ms]
-        )
-        return [
-            one
-            for name, found in zip(names, lists, strict=True)
-            for one in await without_junk(self._conn, name, found, text)
-        ]
+        states = [one.state for one in await self.all(keys) if one.is_listed]
+        return states.count(RunState.WAITING), states.count(RunState.PARKED)
 
     async def is_dropped(self, keys: Keys, run: str) -> bool:
         """Return whether the run was dropped and has not begun again."""
@@ -215,19 +200,9 @@ class StalledRuns:
         known = before if isinstance(before, StalledRun) else None
         body = before.body if isinstance(before, StalledRun) else before or b""
         facts = _facts_of(keys, after or known)
-        # A run that is only offered to another process is stored, but counts neither as
-        # waiting nor as parked.
-        listed = after.state.value if after and after.is_listed else ""
-        state = "dropped" if is_dropped else listed
-        at_ms = 0
-        if after is not None:
-            is_waiting = after.state is RunState.WAITING
-            at_ms = after.since_ms if is_waiting else after.at_ms
         reply = await STALL(
             self._conn,
             runs=keys.stalled,
-            waiting=keys.stalled_waiting,
-            parked=keys.stalled_parked,
             dropped=keys.dropped(run),
             facts=facts,
             retry=keys.retry,
@@ -237,8 +212,7 @@ class StalledRuns:
             id=run,
             before=body,
             after=after.model_dump_json() if after else "",
-            state=state,
-            at_ms=at_ms,
+            is_dropped=is_dropped,
             group=GROUP,
             delivery=delivery,
             undone=texts(undone),

@@ -32,8 +32,6 @@ async def aged(stack: Stack) -> None:
     old = {name: max(0, at_ms) for name, at_ms in moments.items()}
     kept = StalledRun.model_validate_json(json.dumps({**row, **old}))
     await conn.command("HSET", keys.stalled, run, kept.model_dump_json())
-    for zset in (keys.stalled_waiting, keys.stalled_parked):
-        await conn.command("ZADD", zset, "XX", old["at_ms"], run)
 
 
 async def parked(stack: Stack) -> None:

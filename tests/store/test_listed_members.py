@@ -43,10 +43,6 @@ SORTED: dict[str, tuple[Callable[[Keys], str], Read]] = {
         lambda keys: keys.standing,
         lambda store, keys: store.standing.listed(keys),
     ),
-    "failed runs": (
-        lambda keys: keys.stalled_waiting,
-        lambda store, keys: store.stalled.began_before(keys, 9),
-    ),
 }
 
 
@@ -56,7 +52,7 @@ async def test_junk_is_taken_out(
     store: Store, name: Callable[[Keys], str], read: Read, junk: bytes
 ) -> None:
     keys, conn = store.keys_of_tenant(TENANT), store.conn
-    is_listed = name(keys) not in {keys.standing, keys.stalled_waiting}
+    is_listed = name(keys) != keys.standing
     member = keys.listed(APPROVAL) if is_listed else APPROVAL
     await conn.command("ZADD", name(keys), 0, junk, 1, member)
     await conn.command("PEXPIRE", name(keys), LONG_MS)

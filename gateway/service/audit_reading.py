@@ -36,7 +36,7 @@ from keyturn.gateway.store.audit_verifying import (
 )
 from keyturn.gateway.store.connection import number
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.readers import Backlog, EntryId, backlog, entry_id
+from keyturn.gateway.store.readers import Backlog, backlog, entry_id
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.audit_bundle import BundleWriter, entry_line, header_line
 from keyturn.gateway.trust.checkpoints import (

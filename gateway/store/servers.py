@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 import re
 import socket
 import ssl
 import sys
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -60,9 +59,6 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.failures import any_failure, log_failure
-
-logger = logging.getLogger(__name__)
 
 Options = dict[str, Any]
 """Keyword arguments of a redis-py connection."""
@@ -111,7 +107,6 @@ MOST_CONNECTIONS = 48
 """Limit of connections to one server: for waiting commands, and for all others."""
 
 _CLOSED = "The connection was closed."
-_WATCH_S = 1.0
 _MAX_REDIRECTS = 5
 
 _AGAIN_S = 0.2
@@ -425,8 +420,8 @@ async def _disconnected(pool: ConnectionPool) -> None:
 class SentinelMaster(Server):
     """The current master according to the Sentinels.
 
-    redis-py asks them for each new connection. They are also asked once a second, so
-    that calls do not keep waiting for a master that hangs and was replaced.
+    redis-py asks them for each new connection. After a call without a reply all
+    connections are dropped: the master may hang, and be replaced.
     """
 
     def __init__(self, address: StoreAddress) -> None:
@@ -441,7 +436,14 @@ class SentinelMaster(Server):
             **client_options(address.options, None),
         )
         super().__init__(self._made)
-        self._watch = Watch(self._look)
+
+    async def ask(self, commands: Sequence[Command], deadline: float) -> list[Reply]:
+        """Send commands as one batch, see `Server.ask`."""
+        try:
+            return await super().ask(commands, deadline)
+        except LateReplyError:
+            self.drop()
+            raise
 
     async def masters(self, deadline: float) -> dict[str, Server]:
         """Return the master by its address."""
@@ -454,7 +456,6 @@ class SentinelMaster(Server):
 
     async def close(self) -> None:
         """Close every connection."""
-        self._watch.stop()
         await super().close()
         with contextlib.suppress(RedisError, OSError):
             await self._sentinel.aclose()
@@ -464,7 +465,6 @@ class SentinelMaster(Server):
         return cast("ConnectionPool", found)
 
     async def _opened(self) -> tuple[ConnectionPool, AbstractConnection]:
-        self._watch.start()
         before = self._place
         try:
             pool, connection = await super()._opened()
@@ -482,11 +482,6 @@ class SentinelMaster(Server):
     @property
     def _place(self) -> tuple[str, int] | None:
         return cast("SentinelConnectionPool", self._pool).master_address
-
-    async def _look(self) -> None:
-        before = self._place
-        if before and before != await self._sentinel.discover_master(self._name):
-            self.drop()
 
 
 def _no_master(name: str) -> RedisConnectionError:
@@ -506,9 +501,8 @@ async def _ensure_master(connection: AbstractConnection) -> None:
 class Cluster:
     """All masters of a cluster; each command goes to the master of its key's slot.
 
-    redis-py reads the slots of the nodes at first, and after errors. A node is also
-    asked for changes once a second, so that calls do not keep waiting for a master that
-    hangs and was replaced.
+    redis-py reads the slots of the nodes at first, and after each call without a reply:
+    the master may hang, and be replaced.
     """
 
     def __init__(self, address: StoreAddress) -> None:
@@ -521,8 +515,6 @@ class Cluster:
         )
         self._nodes = self._cluster.nodes_manager
         self._servers: dict[str, Server] = {}
-        self._said: object = None
-        self._watch = Watch(self._look)
         self.is_closed = False
 
     async def ask(self, commands: Sequence[Command], deadline: float) -> list[Reply]:
@@ -531,7 +523,6 @@ class Cluster:
         During a move of the slot they still run only once. A redirected batch is one
         command or one MULTI/EXEC, and a redirection means that none of it ran.
         """
-        self._watch.start()
         slot = slot_of(commands)
         if not self._nodes.slots_cache:
             await self._refresh(deadline)
@@ -567,7 +558,6 @@ class Cluster:
     async def close(self) -> None:
         """Close every connection."""
         self.is_closed = True
-        self._watch.stop()
         for server in self._servers.values():
             await server.close()
         for each in ("nodes_cache", "startup_nodes"):
@@ -598,9 +588,11 @@ class Cluster:
         try:
             return await self._server(node).ask(commands, deadline)
         except (RedisConnectionError, RedisTimeoutError):
-            # Before the next attempt: the slot may have another node by then.
+            # Before the next attempt: the slot may have another node by then. After
+            # the deadline of this call, for later ones.
+            latest = max(deadline, asyncio.get_running_loop().time() + ASK_S)
             with contextlib.suppress(RedisError):
-                await self._refresh(deadline, failed=node.name)
+                await self._refresh(latest, failed=node.name)
             raise
 
     async def _refresh(self, deadline: float, *, failed: str | None = None) -> None:
@@ -619,16 +611,6 @@ class Cluster:
         # A replaced master gets no more commands, and may never reply.
         for name in self._servers.keys() - masters:
             await self._servers.pop(name).close()
-
-    async def _look(self) -> None:
-        for node in list(self._nodes.startup_nodes.values()):
-            with contextlib.suppress(RedisError, OSError):
-                rows = await node.execute_command("CLUSTER SLOTS")
-                said = sorted((row[0], row[1], *row[2][:2]) for row in rows)
-                if self._said not in (None, said):
-                    await self._refresh(asyncio.get_running_loop().time() + ASK_S)
-                self._said = said
-                return
 
 
 def slot_of(commands: Iterable[Command]) -> int:
@@ -650,41 +632,6 @@ def _key(words: Command) -> Argument | None:
         return words[words.index("STREAMS") + 1]
     at = 2 if name in _SECOND else 1
     return words[at] if len(words) > at else None
-
-
-class Watch:
-    """Run a check once a second, until it is stopped or its loop ends."""
-
-    def __init__(self, look: Callable[[], Awaitable[None]]) -> None:
-        self._look = look
-        self._timer: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Start, unless it is running."""
-        if self._timer is None:
-            # Not a sleeping task: a loop that ends drops the timer.
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(_WATCH_S, self._begin)
-
-    def stop(self) -> None:
-        """Stop."""
-        for one in (self._timer, self._task):
-            if one:
-                one.cancel()
-
-    def _begin(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._once())
-
-    async def _once(self) -> None:
-        try:
-            await self._look()
-        except (RedisError, OSError):
-            pass  # no reply: the next call reports it
-        except any_failure() as error:  # the watch continues anyway
-            log_failure(logger, error, "watch.failed")
-        self._timer = None
-        self.start()
 
 
 def raise_first(replies: Iterable[Reply]) -> None:

@@ -194,7 +194,8 @@ class AuditLog:
                 return
             if len(rows) < size:
                 break
-        async for row in self._in_files((0, 0), behind(last), is_reversed=True):
+        high = behind(last) if end == "+" else entry_id(end.removeprefix("("))
+        async for row in self._in_files((0, 0), high, is_reversed=True):
             if left <= 0:
                 return
             left -= 1

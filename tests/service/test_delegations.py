@@ -9,6 +9,8 @@ import pytest
 
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.service.queue import DelegationService
+from keyturn.gateway.store.delegations import Delegation
+from keyturn.gateway.store.sealing import Sealed
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, BEN, CHLOE
 from tests.streams import audit_entries
@@ -46,7 +48,10 @@ async def test_what_was_given_ends_by_the_stores_clock(
     key = keys.delegations
     assert await store.conn.command("PEXPIRETIME", key) == until_ms
 
-    await store.conn.command("HSET", key, "U0ANA", "U0BEN 1")
+    row = Delegation(user="U0ANA", to="U0BEN", since_ms=until_ms, until_ms=1)
+    body = row.model_dump_json().encode()
+    ended = store.sealing.sealed(Sealed.DELEGATION, (key, "U0ANA"), body)
+    await store.conn.command("HSET", key, "U0ANA", ended)
 
     assert await service.given_to("U0BEN") == ()
     await service.delegate(CHLOE.person, "U0BEN", FOUR_HOURS)

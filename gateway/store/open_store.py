@@ -30,7 +30,7 @@ ENGINE_FOLDER = "valkey"
 AUDIT_FOLDER = "audit"
 """Folder of the audit tree in the data folder, unless another one is configured."""
 
-FORMATS = {"0.1.0": "f084feeca3f7f96a583f51b2e45704a7"}
+FORMATS = {"0.1.0": "51df2bf8366391ef1185f11ff2dd80a5"}
 """Versions that changed the record schemas, newest last, with a digest of the schemas.
 
 A format's number is its position, from 1.

@@ -51,9 +51,11 @@ def of_another_tenant(stack: Stack, event: str) -> list[str]:
     return ["e", body, "at", "1", "s", seal]
 
 
-def with_the_rev_of_another(stack: Stack, event: str) -> list[str]:
+def with_the_nonce_of_another(stack: Stack, event: str) -> list[str]:
     body, seal = parts_of(sealed_text(stack.store.conn, stack.keys, event))
-    return ["e", body, "at", "1", "s", seal.replace("0.", "1.", 1)]
+    _, other = parts_of(sealed_text(stack.store.conn, stack.keys, event))
+    mixed = f"{other.partition('.')[0]}.{seal.partition('.')[2]}"
+    return ["e", body, "at", "1", "s", mixed]
 
 
 FORGERIES: list[Forgery] = [
@@ -61,7 +63,7 @@ FORGERIES: list[Forgery] = [
     with_an_empty_seal,
     with_the_seal_of_another_event,
     of_another_tenant,
-    with_the_rev_of_another,
+    with_the_nonce_of_another,
 ]
 
 

@@ -278,10 +278,6 @@ class Keys:
         """String: the item and version of an open modal."""
         return f"{self._base}:view:{view_id}"
 
-    def response_url(self, channel: str, ts: str) -> str:
-        """List: the response URL of a clicked message, once for each remaining post."""
-        return f"{self._base}:url:{_hashed(channel, ts)}"
-
     def opened(self, approval: str) -> str:
         """Hash: each reviewer's progress through an item's full view."""
         return f"{self._base}:seen_by:{approval}"

@@ -20,13 +20,11 @@ from pydantic import ValidationError
 
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.store.connection import (
-    Connection,
     fields,
     milliseconds,
     number,
-    text,
 )
-from keyturn.gateway.store.keys import RESPONSE_URL_MS, Keys
+from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.listed_members import listed_approvals
 from keyturn.gateway.store.sealing import Sealed, Sealing
 
@@ -43,9 +41,6 @@ MOST = 500
 """Limit of known messages of one approval."""
 
 _ENDED = "="
-
-USES = 4
-"""Slack allows five; one is reserved for a private reply to the click."""
 
 
 class Ended(Record, extra="ignore"):
@@ -216,34 +211,3 @@ class MovedChannelStore:
             for was, stored in found.items()
         }
         return {was: now.decode() for was, now in moved.items() if now}
-
-
-class ResponseUrlStore:
-    """The latest response URL of each message on which a person clicked.
-
-    A post to it replaces the message and does not count towards the rate limit of
-    updates. Slack sends a URL with each click. It is valid for five posts within thirty
-    minutes and allows anyone to post as the app. So it never enters a record or a log,
-    and is deleted before it expires.
-    Source: https://docs.slack.dev/interactivity/handling-user-interaction
-    """
-
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
-
-    async def keep(self, keys: Keys, channel: str, ts: str, url: str) -> None:
-        """Save the URL of a click on a message."""
-        key = keys.response_url(channel, ts)
-        await self._conn.transaction(
-            ["DEL", key],
-            ["RPUSH", key, *[url] * USES],
-            ["PEXPIRE", key, RESPONSE_URL_MS],
-        )
-
-    async def take(self, keys: Keys, channel: str, ts: str) -> str:
-        """Return a message's URL for one post; "" if there is none."""
-        return text(await self._conn.command("LPOP", keys.response_url(channel, ts)))
-
-    async def forget(self, keys: Keys, channel: str, ts: str) -> None:
-        """Delete a message's URL, because Slack rejected it."""
-        await self._conn.command("DEL", keys.response_url(channel, ts))

@@ -55,16 +55,6 @@ async def test_a_batch_is_there_once_until_its_last_call_is_decided(
     assert await waiting(harness) == []
 
 
-async def test_junk_in_the_queue_hides_nothing(harness: ServiceHarness) -> None:
-    await harness.submit(REFUND, thread="mine")
-    keys = harness.store.keys_of_tenant("default")
-    junk: list[str | bytes] = ["junk", b"\xff.0", "ap_default_x.0", f"{'0' * 16}.x"]
-    rows: list[str | bytes] = [part for one in junk for part in ("1", one)]
-    await harness.store.conn.command("ZADD", keys.expiry, *rows)
-
-    assert await waiting(harness) == ["mine"]
-
-
 async def test_a_short_id_finds_what_begins_with_it_and_no_other_tenants(
     harness: ServiceHarness,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator
 from typing import cast
 
@@ -197,46 +198,6 @@ async def test_confirmed_scripts_go_on_while_their_slot_moves_in_one_step(
         counted.extend(await conn.evalsha(COUNTING, [key(0)], []))
 
     assert counted == [*range(1, len(counted) + 1)]
-    await conn.close()
-
-
-@pytest.mark.parametrize("way", ["kill", "pause"])
-async def test_no_write_that_a_replica_has_is_lost_with_a_master(
-    replicated_cluster: Cluster, way: str
-) -> None:
-    conn = Connection(replicated_cluster.url)
-    kept: set[tuple[int, int]] = set()
-
-    async def write(shard: int, value: int) -> None:
-        while (shard, value) not in kept:
-            with contextlib.suppress(StoreUnavailable):
-                _, replicas = await conn.sequence(
-                    ["SADD", key(shard, "set"), value], ["WAIT", 1, 1000]
-                )
-                if number(replicas):
-                    kept.add((shard, value))
-
-    dice = random.Random(1)  # noqa: S311 - the order of the writes
-    values = [(shard, value) for shard in SHARDS for value in range(40)]
-    dice.shuffle(values)
-    writers = [asyncio.create_task(write(*one)) for one in values]
-
-    async def has_begun() -> bool:
-        return len(kept) > 100
-
-    await eventually(has_begun)
-    slot = key_slot(key(0).encode())
-    lost = replicated_cluster.master_of(slot)
-    getattr(lost, way)()
-    is_replaced = partial(has_another, replicated_cluster, slot, lost)
-    await asyncio.to_thread(until, is_replaced, "there is another")
-    # As its replica: without one, the new master takes no writes.
-    await asyncio.to_thread(lost.start if way == "kill" else lost.resume)
-    await asyncio.gather(*writers)
-
-    for shard in SHARDS:
-        found = await conn.command("SMEMBERS", key(shard, "set"))
-        assert {number(one) for one in cast("set[bytes]", found)} == set(range(40))
     await conn.close()
 
 

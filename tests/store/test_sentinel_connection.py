@@ -9,50 +9,11 @@ import pytest
 
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.store import connection
-from keyturn.gateway.store.connection import Connection, number, text
+from keyturn.gateway.store.connection import Connection, text
 from tests.conftest import eventually
 from tests.topologies import MASTER, SentinelSet, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("topologies")]
-
-
-@pytest.mark.parametrize("way", ["kill", "pause"])
-async def test_no_write_that_a_replica_has_is_lost_with_a_master(
-    sentinel_set: SentinelSet, way: str
-) -> None:
-    conn = Connection(sentinel_set.url)
-    kept: set[int] = set()
-
-    async def write(value: int) -> None:
-        while value not in kept:
-            with contextlib.suppress(StoreUnavailable):
-                _, replicas = await conn.sequence(
-                    ["SADD", "set", value], ["WAIT", 1, 1000]
-                )
-                if number(replicas):
-                    kept.add(value)
-
-    writers = [asyncio.create_task(write(value)) for value in range(500)]
-
-    async def has_begun() -> bool:
-        return len(kept) > 100
-
-    await eventually(has_begun)
-    getattr(sentinel_set.master(), way)()
-    await asyncio.gather(*writers)
-
-    found = set[int]()
-
-    # The last write may have been kept just before the master was killed.
-    async def is_read() -> bool:
-        with contextlib.suppress(StoreUnavailable):
-            members = cast("set[bytes]", await conn.command("SMEMBERS", "set"))
-            found.update(map(number, members))
-        return bool(found)
-
-    await eventually(is_read)
-    assert found == set(range(500))
-    await conn.close()
 
 
 async def test_a_master_that_hangs_and_was_replaced_costs_a_bounded_time(

@@ -230,8 +230,7 @@ async def concerning(ctx: ListenerContext, user: str) -> tuple[list[Loaded], int
     Raises:
         StoreUnavailable: the store does not answer.
     """
-    queue, found = ctx.service.queue, list[Loaded]()
-    read = dict[str, Loaded]()
+    queue, found, read = ctx.service.queue, list[Loaded](), dict[str, Loaded]()
     reviewer = await ctx.person_among(user, await queue.groups(read))
     people = (reviewer, *reviewer.stands_in_for)
     async for loaded in queue.concerning(people, read):

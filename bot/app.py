@@ -20,8 +20,7 @@ from slack_bolt.response import BoltResponse
 from slack_sdk.web.async_client import AsyncWebClient
 
 from keyturn.bot.config import BotConfig
-from keyturn.bot.delivery.publisher import Publisher
-from keyturn.bot.delivery.publishers import publisher_of
+from keyturn.bot.delivery.publisher import Publisher, publisher_of
 from keyturn.bot.identity import BotToken, Identity, ask_until_answered, identify
 from keyturn.bot.ids import key_id
 from keyturn.bot.ingress import (
@@ -36,9 +35,9 @@ from keyturn.bot.ingress import (
 )
 from keyturn.bot.limits import HomeUpdates
 from keyturn.bot.listener_context import ListenerContext, Tasks
-from keyturn.bot.listeners import LISTENERS
+from keyturn.bot.listeners import listen
 from keyturn.bot.listeners.home_tab import follow
-from keyturn.bot.listeners.router import DELIVERY, Bolt, Router
+from keyturn.bot.listeners.router import DELIVERY, Bolt
 from keyturn.bot.listeners.standing import check_givers
 from keyturn.bot.prometheus import MetricsEndpoint
 from keyturn.bot.reviewers import Reviewers, UserCache
@@ -171,9 +170,8 @@ class SlackBot:
         self, opening: AsyncExitStack, ctx: ListenerContext, app: Bolt
     ) -> None:
         """Answer Slack, by HTTP or through sockets."""
-        config, router = self._config, Router(app, ctx)
-        for register in LISTENERS:
-            register(router)
+        config = self._config
+        listen(app, ctx)
         ingress = await self._ingress(partial(dispatch, app))
         if config.mode is SlackMode.HTTP or config.port is not None:
             await self._listen(opening, ingress)
@@ -190,13 +188,7 @@ class SlackBot:
         home: HomeUpdates,
     ) -> None:
         self._publisher = publisher_of(
-            self._service,
-            self._config,
-            slack,
-            me,
-            users,
-            home,
-            clock=self._clock,
+            self._service, self._config, slack, me, users, home, clock=self._clock
         )
         stop = asyncio.Event()
         running = asyncio.create_task(self._publisher.run(stop), name="publisher")
@@ -257,16 +249,10 @@ class SlackBot:
             logger.warning("bot.health_not_served why=%s", refused)
 
     async def _connect(
-        self,
-        opening: AsyncExitStack,
-        slack: Slack,
-        ingress: Ingress,
+        self, opening: AsyncExitStack, slack: Slack, ingress: Ingress
     ) -> None:
         sockets = Sockets(
-            slack,
-            self._config.app_token,
-            nonces=ingress.nonces,
-            handle=ingress.handle,
+            slack, self._config.app_token, nonces=ingress.nonces, handle=ingress.handle
         )
         opening.push_async_callback(sockets.close)
         try:

@@ -201,6 +201,11 @@ def context(*parts: Template | Plain) -> Block:
     return block_object("context", elements=elements)
 
 
+def notes(parts: Sequence[Template | Plain]) -> list[Block]:
+    """Return the parts as small print; empty without parts."""
+    return [context(*parts)] if parts else []
+
+
 def divider() -> Block:
     """Make a thin line."""
     return block_object("divider")
@@ -214,6 +219,11 @@ def warning(text: Template | Plain) -> Block:
 def actions(*elements: Block, block_id: str | None = None) -> Block:
     """Make a row of up to 25 buttons and menus."""
     return block_object("actions", elements=[*elements], block_id=block_id)
+
+
+def button_row(buttons: Sequence[Block]) -> list[Block]:
+    """Return the buttons as a row; empty without buttons."""
+    return [actions(*buttons)] if buttons else []
 
 
 def button(
@@ -256,6 +266,16 @@ def box(text: str) -> Block:
     return block_object("rich_text_preformatted", elements=[part])
 
 
+def quote(text: str, most: int) -> Block:
+    """Show an excerpt of untrusted text, of at most this many characters, in a box."""
+    return rich_text(box(excerpt(text, most).text))
+
+
+def titled(title: str, *texts: str) -> list[Block]:
+    """Make a bold line of trusted text with boxes below it, as parts of rich text."""
+    return [line(bold(label(title))), *map(box, texts)]
+
+
 def line(*parts: Block) -> Block:
     """Make a line from `text_run`, `bold` and `mention` parts."""
     return block_object("rich_text_section", elements=[*parts])
@@ -287,29 +307,33 @@ def mention(user_id: str) -> Block:
 
 
 def modal(
-    title: Plain,
+    title: str,
     blocks: Sequence[Block],
     *,
     callback_id: str,
-    close: Plain,
-    submit: Plain | None = None,
+    submit: str = "",
+    close: str = "",
     private_metadata: str = "",
 ) -> Block:
-    """Make a modal; one with inputs needs `submit`."""
+    """Make a modal; title and labels are trusted, and inputs need `submit`.
+
+    Its other button is called Cancel, or Close if there is nothing to submit.
+    """
+    close = close or ("Cancel" if submit else "Close")
     return block_object(
         "modal",
-        title=plain_text(title, limits.VIEW_LABEL),
+        title=plain_text(label(title), limits.VIEW_LABEL),
         blocks=[*blocks],
         callback_id=callback_id,
-        close=plain_text(close, limits.VIEW_LABEL),
-        submit=plain_text(submit, limits.VIEW_LABEL) if submit else None,
+        close=plain_text(label(close), limits.VIEW_LABEL),
+        submit=plain_text(label(submit), limits.VIEW_LABEL) if submit else None,
         private_metadata=private_metadata,
     )
 
 
-def notice(title: Plain, text: Template | Plain) -> Block:
+def notice(title: str, text: Template | Plain) -> Block:
     """Make a modal of one paragraph; its title has 24 characters at most."""
-    return modal(title, [section(text)], callback_id=View.NOTICE, close=label("Close"))
+    return modal(title, [section(text)], callback_id=View.NOTICE)
 
 
 def home(blocks: Sequence[Block], *, callback_id: str) -> Block:
@@ -415,10 +439,7 @@ def select(
 
 
 def multi_select(
-    action_id: str,
-    options: Sequence[Block],
-    *,
-    initial: Sequence[str] = (),
+    action_id: str, options: Sequence[Block], *, initial: Sequence[str] = ()
 ) -> Block:
     """Make a menu to choose several of up to 100 options."""
     offered = _distinct(options)

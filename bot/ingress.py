@@ -302,11 +302,7 @@ _DRAIN_S = 10.0
 
 
 async def serve(
-    opening: AsyncExitStack,
-    ingress: Ingress,
-    *,
-    host: str,
-    port: int,
+    opening: AsyncExitStack, ingress: Ingress, *, host: str, port: int
 ) -> str:
     """Serve until the stack is closed; return the URL for Slack.
 
@@ -483,12 +479,7 @@ class Sockets:
     """
 
     def __init__(
-        self,
-        slack: Slack,
-        app_token: str,
-        *,
-        nonces: Nonces,
-        handle: Handle,
+        self, slack: Slack, app_token: str, *, nonces: Nonces, handle: Handle
     ) -> None:
         self._slack = slack
         self._app_token = app_token

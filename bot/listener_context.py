@@ -22,7 +22,7 @@ from keyturn.bot.identity import BotToken
 from keyturn.bot.limits import HomeUpdates
 from keyturn.bot.payload import BlockAction, Clicked
 from keyturn.bot.reviewers import Reviewers
-from keyturn.bot.text import Label, Template, escape_mrkdwn, label
+from keyturn.bot.text import Label, Template, escape_mrkdwn, label, template
 from keyturn.bot.web import Slack, SlackError
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
 from keyturn.gateway.approvals.quorum import click_again
@@ -49,9 +49,9 @@ class UserFacingError(Exception):
         message: the sentence for the person.
     """
 
-    def __init__(self, message: UserText) -> None:
-        self.message = message
-        super().__init__(message.text)
+    def __init__(self, message: UserText | LiteralString) -> None:
+        self.message = template(message) if isinstance(message, str) else message
+        super().__init__(self.message.text)
 
 
 class NoRecord(UserFacingError):
@@ -246,7 +246,7 @@ class ListenerContext:
     async def require_member(
         self,
         who: tuple[str, str],
-        refusal: Template,
+        refusal: LiteralString,
         *,
         asked: LiteralString = "who you are",
         fresh: bool = False,
@@ -290,7 +290,7 @@ class ListenerContext:
         try:
             # Slack shows no ephemeral message inside a modal or on the Home tab.
             if action.is_home or (action.view_id and not action.channel):
-                await self._reply_in_view(click, notice(label("Not done"), message))
+                await self._reply_in_view(click, notice("Not done", message))
             elif await self._is_answered_by_url(action, message):
                 return
             elif action.channel:

@@ -103,10 +103,7 @@ class MetricsEndpoint:
 
 
 def exposition(
-    metrics: Metrics,
-    waiting: Waiting,
-    stalled: tuple[int, int],
-    outbox: Backlog,
+    metrics: Metrics, waiting: Waiting, stalled: tuple[int, int], outbox: Backlog
 ) -> bytes:
     """Return metrics in the text format.
 

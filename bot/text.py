@@ -2,7 +2,8 @@
 
 `Untrusted` is other people's text: it is shown, never interpreted. `Label` is plain
 text of the product. `Template` is Slack markup: a sentence written in the code, with
-checked references as its only variable parts. A plain `str` is none of them.
+checked references and other such sentences as its only variable parts. A plain `str` is
+none of them.
 
 One walk sanitises a text. It splits the text into pieces, each a stretch of the
 original with its displayed form; a piece is never split. The result differs from the
@@ -94,8 +95,8 @@ class Template:
 
     text: str = field()
 
-    def __init__(self, fmt: LiteralString, /, **refs: Ref | int) -> None:
-        """Fill `{name}` in `fmt` with the reference or number of that name.
+    def __init__(self, fmt: LiteralString, /, **refs: Ref | Template | int) -> None:
+        """Fill `{name}` in `fmt` with the reference, sentence or number of that name.
 
         Raises:
             ValueError: a name is missing, unused or formatted.
@@ -109,7 +110,7 @@ class Template:
             )
         shown = {
             # `int()` turns True into 1 and removes subclasses with another text.
-            name: ref.text if isinstance(ref, Ref) else str(int(ref))
+            name: ref.text if isinstance(ref, Ref | Template) else str(int(ref))
             for name, ref in refs.items()
         }
         object.__setattr__(self, "text", fmt.format_map(shown))
@@ -138,7 +139,7 @@ def label(text: str) -> Label:
     return Label(text)
 
 
-def template(fmt: LiteralString, /, **refs: Ref | int) -> Template:
+def template(fmt: LiteralString, /, **refs: Ref | Template | int) -> Template:
     """Make a sentence in Slack markup: `template("Asked by {who}", who=user(id))`.
 
     Raises:

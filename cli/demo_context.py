@@ -10,9 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from keyturn.bot.blocks import Message
-from keyturn.bot.cards.channel_messages import RUN_TEXTS
+from keyturn.bot.cards.channel_messages import RUN_TEXTS, agent_answer
 from keyturn.bot.cards.reminders import escalation, reminder
-from keyturn.bot.cards.reply_texts import agent_answer
 from keyturn.bot.ids import CARD_EVENT, Action, View, chosen
 from keyturn.cli.demo_stack import (
     CHANNEL,

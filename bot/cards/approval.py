@@ -24,14 +24,14 @@ from keyturn.bot.blocks import (
     Message,
     actions,
     block_object,
-    bold,
     box,
     context,
     divider,
     header,
-    line,
+    notes,
     rich_text,
     section,
+    titled,
 )
 from keyturn.bot.cards import buttons
 from keyturn.bot.cards.call_rows import (
@@ -45,21 +45,10 @@ from keyturn.bot.cards.call_rows import (
     result_title,
     state,
 )
-from keyturn.bot.cards.deadlines import expires_each
-from keyturn.bot.cards.diff import diff
 from keyturn.bot.cards.fallbacks import card_fallback
 from keyturn.bot.cards.frame import Frame, is_table
-from keyturn.bot.cards.listing import call_title
+from keyturn.bot.cards.listing import call_title, diff, one_line
 from keyturn.bot.cards.mentions import mentions_for, reached
-from keyturn.bot.cards.needs import named_role
-from keyturn.bot.cards.noticed import (
-    in_order,
-    mark,
-    noticed,
-    notices,
-    precedents,
-    totals,
-)
 from keyturn.bot.cards.quality_checks import spot_checks
 from keyturn.bot.cards.refs import (
     asked_by,
@@ -71,21 +60,34 @@ from keyturn.bot.cards.refs import (
     who,
 )
 from keyturn.bot.cards.states import (
+    MAX_ACT,
     SEVERAL,
     SIGNS,
     STATE_NAMES,
     approvers,
-    batch_title,
+    counted,
+    expires_each,
     frozen,
-    header_text,
     is_own_edit,
-    status_label,
+    named_role,
+    state_counts,
     status_sentence,
     taken_by,
 )
-from keyturn.bot.cards.table import cell_values, table_of
+from keyturn.bot.cards.table import (
+    cell_values,
+    header_total,
+    in_order,
+    mark,
+    noticed,
+    notices,
+    precedents,
+    table_of,
+    totals,
+)
 from keyturn.bot.ids import CARD_EVENT
 from keyturn.bot.text import (
+    Label,
     Plain,
     Template,
     excerpt,
@@ -94,10 +96,12 @@ from keyturn.bot.text import (
     label,
     parted,
     template,
+    untrusted,
 )
 from keyturn.gateway.approvals.collected import is_collected
 from keyturn.gateway.approvals.lifecycle import UNEXECUTED, ApprovalState
 from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.timing import is_over
 from keyturn.gateway.protocol.records import Effect, ItemState, Person, Verb, gravest
 from keyturn.sandbox.blockkit import JSON, limits
 from keyturn.sandbox.blockkit.payload_rules import text_length
@@ -178,18 +182,16 @@ def _failures(frame: Frame) -> list[list[Block]]:
         if item.result and item.result.summary
     ][: max(0, _ENTRIES - len(doubts))]
     if errors:
-        says = line(bold(label("Errors (as reported):")))
-        boxes = [box(text) for text in errors]
-        parts.append([rich_text(says, *boxes)])
+        parts.append([rich_text(*titled("Errors (as reported):", *errors))])
     return parts
 
 
 def _named(head: LiteralString, indexes: Sequence[int], every: int) -> Template:
-    numbers = [template("#{n}", n=index + 1) for index in indexes[:_NUMBERS]]
+    shown = [template("#{n}", n=index + 1) for index in indexes[:_NUMBERS]]
     more = len(indexes) - _NUMBERS
     rest = [template("and {n} more", n=more)] if more > 0 else []
     counted = template(head, n=len(indexes), all=every)
-    return joined(" ", [counted, joined(", ", numbers), *rest])
+    return joined(" ", [counted, joined(", ", shown), *rest])
 
 
 def _in_doubt(frame: Frame, item: Item) -> list[Block]:
@@ -197,16 +199,18 @@ def _in_doubt(frame: Frame, item: Item) -> list[Block]:
     values = cell_values(item).items()
     args = " · ".join(f"{name} {text}" for name, text in values)
     what = "failed" if item.has_failed else "may have run"
-    title = label(f"Call {item.index + 1} {what}:")
-    parts = [line(bold(title)), box(fit(args, _ARGS))]
+    parts = titled(f"Call {item.index + 1} {what}:", fit(args, _ARGS))
     if item.result and item.result.summary:
-        parts += [line(bold(label(f"{result_title(item.result)}:")))]
-        parts += [box(excerpt(item.result.summary, _ERROR).text)]
+        error = excerpt(item.result.summary, _ERROR).text
+        parts += titled(f"{result_title(item.result)}:", error)
     return [
         rich_text(*parts, *checked(frame, item)),
         actions(*buttons.decisions(frame, item, is_shown_whole=True)),
     ]
 
+
+MAX_TOOL = 120
+"""Maximum characters of the name of a tool next to a number of calls."""
 
 _PLACES = 2
 _EFFECTS = {
@@ -259,6 +263,50 @@ def card(frame: Frame) -> Message:
     )
 
 
+def header_text(approval: Approval, *, now_ms: int) -> Plain:
+    """Return the header of a card: the sign of its state, and the call or calls."""
+    if not approval.is_batch:
+        item = approval.items[0]
+        sign, _ = parted(status_sentence(approval, item, now_ms=now_ms))
+        return untrusted(f"{sign} {fit(call_title(item), MAX_ACT)}")
+    return batch_title(approval, _batch_state(approval, now_ms)[0])
+
+
+def batch_title(approval: Approval, sign: str) -> Plain:
+    """Return the header of several calls: their number, tools and a total."""
+    tools = [*dict.fromkeys(one_line(item.tool) for item in approval.items)]
+    total = header_total(approval)
+    room = min(MAX_TOOL, MAX_ACT - 15 - len(total))
+    count = len(approval.items)
+    number = f"{count} ×" if len(tools) == 1 else f"{counted(count)}:"
+    text = f"{sign} {number} {fit(', '.join(tools), room)}"
+    return untrusted(f"{text} · {total}" if total else text)
+
+
+def status_label(approval: Approval, *, now_ms: int) -> list[Label]:
+    """Return the state of several calls in a few words, for the line below the header.
+
+    A single call has a sentence there, see `status_sentence`.
+    """
+    return [_batch_state(approval, now_ms)[1]] if approval.is_batch else []
+
+
+def _batch_state(approval: Approval, now_ms: int) -> tuple[str, Label]:
+    """Return the state of several calls: a sign, and fixed words with numbers."""
+    every = len(approval.items)
+    waiting = sum(item.is_pending for item in approval.items)
+    doubts = sum(item.state is _S.IN_DOUBT for item in approval.items)
+    # The sweeper closes the record a moment later; until then its state is still open.
+    if waiting and is_over(approval, now_ms):
+        return SIGNS[_S.EXPIRED], label("The time is over")
+    if waiting:
+        of = "" if waiting == every else f": {waiting} of {every} calls"
+        return SIGNS[_S.PENDING], label(f"Approval needed{of}")
+    if doubts:
+        return SIGNS[_S.IN_DOUBT], label(f"Please check {doubts} of {every} calls")
+    return SEVERAL, label(state_counts(approval))
+
+
 def metadata(approval: Approval) -> Block:
     """Return a card's message metadata: ids only."""
     return {
@@ -292,15 +340,12 @@ def _time(frame: Frame) -> list[Block]:
         roles = [named_role(role.name) for role in called.roles]
         # The channels first: a long list is cut at its end.
         whom = join_list([*map(place, called.channels[:_PLACES]), *roles])
-        head = template("📣 *Escalated* {at} to", at=at)
-        sentence.append(joined(" ", [head, whom]))
+        sentence.append(template("📣 *Escalated* {at} to {whom}", at=at, whom=whom))
     if frame.is_crowded:
         sentence.append(template("Not all notes fit here: open *Full details*."))
     sentence += frozen(approval.items, are_many=approval.is_batch)
     taken = taken_by(approval, now_ms=frame.now_ms)
-    if taken is not None:
-        sentence.append(taken)
-    return [context(*sentence)] if sentence else []
+    return notes([*sentence, *([taken] if taken else [])])
 
 
 def reviewers(frame: Frame) -> list[Block]:
@@ -313,10 +358,8 @@ def reviewers(frame: Frame) -> list[Block]:
     # Slack notifies only of mentions in a new message, and a redraw cannot take the
     # notification back. So only people who need to act are mentioned.
     whom = mentions_for(approval.with_(items=tuple(asking)))
-    if not whom.roles:
-        return []
-    sentence = template("*Reviewers:*")
-    return [section(joined(" ", [sentence, whom.named]))]
+    sentence = template("*Reviewers:* {whom}", whom=whom.named)
+    return [section(sentence)] if whom.roles else []
 
 
 def _effect(approval: Approval) -> list[Template | Plain]:
@@ -387,7 +430,7 @@ def _of_one(frame: Frame) -> list[Block]:
     return [
         header(header_text(approval, now_ms=frame.now_ms)),
         section(status, accessory=buttons.view_all(frame, item)),
-        *([context(*said)] if said else []),
+        *notes(said),
         *([_box(words)] if words else []),
         _foot(frame),
     ]
@@ -481,20 +524,16 @@ def _title(approval: Approval) -> Plain:
 def _counts(approval: Approval) -> Template:
     """Return "*1 failed*, 54 done, 1 rejected. 2 were edited."."""
     counts = Counter(item.state for item in approval.items)
+    words = STATE_NAMES | {_S.FAILED: "*failed*"}
     named = [
-        joined(" ", [template("{n}", n=counts[state]), _word(state)])
+        template("{n} " + words[state], n=counts[state])
         for state in _BY_URGENCY
         if counts[state]
     ]
-    sentence = joined("", [joined(", ", named), template(".")])
-    edited = sum(item.edit is not None for item in approval.items)
-    if edited:
-        return joined(" ", [sentence, template("Edited: {n}.", n=edited)])
+    sentence = template("{parts}.", parts=joined(", ", named))
+    if edited := sum(item.edit is not None for item in approval.items):
+        return template("{said} Edited: {n}.", said=sentence, n=edited)
     return sentence
-
-
-def _word(state: ItemState) -> Template:
-    return template("*failed*" if state is _S.FAILED else STATE_NAMES[state])
 
 
 def _deciders(approval: Approval) -> list[Template]:
@@ -502,10 +541,8 @@ def _deciders(approval: Approval) -> list[Template]:
     for item in approval.items:
         if item.state not in _UNDECIDED:
             found |= {(one.team, one.user): one for one in approvers(item)}
-    if not found:
-        return []
     named = people([*found.values()])
-    return [joined("", [template("Decided by "), named, template(".")])]
+    return [template("Decided by {who}.", who=named)] if found else []
 
 
 def _rows(frame: Frame) -> list[Block]:

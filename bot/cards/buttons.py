@@ -9,27 +9,24 @@ from keyturn.bot.blocks import (
     Block,
     Message,
     actions,
-    box,
     confirm,
     context,
     option,
     overflow,
-    rich_text,
+    quote,
     section,
 )
 from keyturn.bot.cards.frame import Frame, is_table
 from keyturn.bot.cards.inquiries import ask_requester
 from keyturn.bot.cards.listing import call_title
-from keyturn.bot.cards.needs import votes_missing
-from keyturn.bot.cards.noticed import in_order, noticed, same_calls
-from keyturn.bot.cards.totals import sums, totals_of
+from keyturn.bot.cards.states import votes_missing
+from keyturn.bot.cards.table import in_order, noticed, same_calls, sums, totals_of
 from keyturn.bot.ids import Action, choice
-from keyturn.bot.text import Plain, excerpt, fit, label, template, untrusted
+from keyturn.bot.text import fit, label, template, untrusted
 from keyturn.gateway.approvals.lifecycle import ApprovalState
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.approvals.timing import is_extendable, is_pressing
 from keyturn.gateway.protocol.records import Finding, ItemState, Tier, Verb
-from keyturn.sandbox.blockkit import limits
 
 MAX_ROWS = 5
 """Maximum number of pending calls that one message offers."""
@@ -43,11 +40,6 @@ BY_VERB: dict[Verb, Action] = {
 
 _SHOWN = 600
 _TOOL = 80
-_NAMES = {
-    Verb.RESPOND: label("Respond"),
-    Verb.EDIT: label("Edit"),
-    Verb.REJECT: label("Reject"),
-}
 _SPOKEN = {
     Verb.RESPOND: "Answer the agent with your words instead of running call {n}",
     Verb.EDIT: "Edit call {n}, with your words as the reason",
@@ -74,7 +66,7 @@ def offer(
                 "is recorded until you submit the form."
             )
         ),
-        rich_text(box(excerpt(words, _SHOWN).text)),
+        quote(words, _SHOWN),
     ]
     for index, verbs in list(allowed.items())[:MAX_ROWS]:
         item = frame.approval.items[index]
@@ -83,7 +75,11 @@ def offer(
                 "Call {n} of {of}", n=index + 1, of=len(frame.approval.items)
             )
             blocks.append(context(nth, untrusted(fit(item.tool, _TOOL))))
-        made = [_button(frame, item, verb) for verb in BY_VERB if verb in verbs]
+        made = [
+            frame.button(index, action, spoken=_SPOKEN[verb].format(n=index + 1))
+            for verb, action in BY_VERB.items()
+            if verb in verbs
+        ]
         blocks.append(actions(*made, block_id=block_id(ts, index)))
     if len(allowed) > MAX_ROWS:
         more = template("{n} more: use their buttons.", n=len(allowed) - MAX_ROWS)
@@ -103,17 +99,6 @@ def ts_of(block: str) -> str:
     # Untrusted input, but it only selects a key that also contains the user who
     # clicked.
     return rest.rpartition(":")[0] if kind == "words" else ""
-
-
-def _button(frame: Frame, item: Item, verb: Verb) -> Block:
-    action = BY_VERB[verb]
-    return frame.button(
-        item.index,
-        action,
-        _NAMES[verb],
-        style="danger" if verb is Verb.REJECT else None,
-        accessibility_label=label(_SPOKEN[verb].format(n=item.index + 1)),
-    )
 
 
 FINDINGS = {
@@ -148,7 +133,9 @@ def decisions(frame: Frame, item: Item, *, is_shown_whole: bool) -> list[Block]:
     # sweeper closes it within seconds.
     if not frame.can_decide(item):
         return [] if is_shown_whole else [view]
-    usual, rare = _by_use(form_buttons(frame, item))
+    forms = form_buttons(frame, item)
+    rare = [one for one in forms if one["action_id"] == Action.RESPOND]
+    usual = [one for one in forms if one not in rare]
     if not is_shown_whole:
         first = [view_all(frame, item, is_shown_whole=False)]
     else:
@@ -179,36 +166,18 @@ def menu(rare: Sequence[Block]) -> list[Block]:
     return [*beside, overflow(Action.MORE, options)]
 
 
-def _by_use(offered: Sequence[Block]) -> tuple[list[Block], list[Block]]:
-    usual = [one for one in offered if one["action_id"] != Action.RESPOND]
-    return usual, [one for one in offered if one["action_id"] == Action.RESPOND]
-
-
 def question_buttons(frame: Frame, item: Item) -> list[Block]:
     """Return Answer and Skip, while a question is pending."""
     if not frame.can_decide(item):
         return []
+    question = confirm(
+        label("Skip the question?"),
+        label("The agent continues without an answer."),
+        yes=label("Skip"),
+    )
     return [
-        frame.button(
-            item.index,
-            Action.ANSWER,
-            label("Answer"),
-            style="primary",
-            accessibility_label=label("Answer the agent"),
-        ),
-        frame.button(
-            item.index,
-            Action.SKIP,
-            label("Skip"),
-            accessibility_label=label(
-                "Skip the question; the agent continues without an answer"
-            ),
-            confirm=confirm(
-                label("Skip the question?"),
-                label("The agent continues without an answer."),
-                yes=label("Skip"),
-            ),
-        ),
+        frame.button(item.index, Action.ANSWER),
+        frame.button(item.index, Action.SKIP, confirm=question),
     ]
 
 
@@ -216,28 +185,18 @@ def form_buttons(frame: Frame, item: Item) -> list[Block]:
     """Return those of Edit, Reject and Respond that are allowed."""
     if item.is_question:
         return question_buttons(frame, item)
-    offered = {
-        Verb.EDIT: frame.button(
-            item.index,
-            Action.EDIT,
-            label("Edit"),
-            accessibility_label=_spoken(frame, item, "Edit"),
-        ),
-        Verb.REJECT: frame.button(
-            item.index,
-            Action.REJECT,
-            label("Reject"),
-            style="danger",
-            accessibility_label=_spoken(frame, item, "Reject"),
-        ),
-        Verb.RESPOND: frame.button(
-            item.index,
-            Action.RESPOND,
-            label("Respond"),
-            accessibility_label=_spoken(frame, item, "Respond instead of"),
-        ),
-    }
-    return [made for verb, made in offered.items() if verb in item.allow]
+    return [
+        frame.button(item.index, action)
+        for verb, action in _FORMS.items()
+        if verb in item.allow
+    ]
+
+
+_FORMS = {
+    Verb.EDIT: Action.EDIT,
+    Verb.REJECT: Action.REJECT,
+    Verb.RESPOND: Action.RESPOND,
+}
 
 
 def approve_all(frame: Frame) -> Block:
@@ -254,9 +213,8 @@ def approve_all(frame: Frame) -> Block:
     return frame.button(
         None,
         Action.APPROVE_ALL,
-        label(f"Approve all {len(waiting)}"),
-        style="primary",
-        accessibility_label=label(f"Approve all {len(waiting)} waiting calls"),
+        text=f"Approve all {len(waiting)}",
+        spoken=f"Approve all {len(waiting)} waiting calls",
         confirm=confirm(
             label(f"Approve {len(waiting)} calls?"),
             label(" ".join([*same, *_summed(frame, waiting, once)])),
@@ -281,24 +239,9 @@ def _summed(frame: Frame, waiting: Sequence[Item], once: str) -> list[str]:
 
 def reject_all(frame: Frame) -> Block:
     """Return the button that opens a form to reject every pending call of a batch."""
-    waiting = [item for item in frame.approval.items if item.is_pending]
-    return frame.button(
-        None,
-        Action.REJECT_ALL,
-        label("Reject all…"),
-        style="danger",
-        accessibility_label=label(f"Reject all {len(waiting)} waiting calls"),
-    )
-
-
-def choose(frame: Frame) -> Block:
-    """Return the button that opens the form to decide each call."""
-    return frame.button(
-        None,
-        Action.CHOOSE,
-        label("Choose…"),
-        accessibility_label=label("Choose what to approve, edit and reject"),
-    )
+    waiting = sum(item.is_pending for item in frame.approval.items)
+    spoken = f"Reject all {waiting} waiting calls"
+    return frame.button(None, Action.REJECT_ALL, spoken=spoken)
 
 
 def open_call(frame: Frame) -> Block:
@@ -314,52 +257,28 @@ def open_call(frame: Frame) -> Block:
     )
 
 
-def view_call(frame: Frame, item: Item) -> Block:
-    """Return the button that opens a call without a row on the card."""
-    return frame.button(
-        item.index,
-        Action.VIEW_ALL,
-        label("View the other calls"),
-        accessibility_label=label("View the calls that are not on this card"),
-    )
-
-
 def time_buttons(frame: Frame, *, is_in_full: bool) -> list[Block]:
     """Return "I'm on it" and, when time is short or in the full view, "More time"."""
     approval, now_ms = frame.approval, frame.now_ms
     if approval.state is not ApprovalState.OPEN or frame.is_late:
         return []
-    offered = [
-        frame.button(
-            None,
-            Action.TAKE,
-            label("I'm on it"),
-            accessibility_label=label("Tell the others that you are looking"),
-        )
-    ]
     is_due = is_in_full or is_pressing(approval, now_ms=now_ms)
-    if is_due and is_extendable(approval, now_ms=now_ms):
-        extend = frame.button(
-            None,
-            Action.EXTEND,
-            label("More time"),
-            accessibility_label=label("Give everyone half as much time again"),
-        )
-        offered.append(extend)
-    return offered
+    is_offered = is_due and is_extendable(approval, now_ms=now_ms)
+    offered = [Action.TAKE, *([Action.EXTEND] if is_offered else [])]
+    return [frame.button(None, action) for action in offered]
 
 
 def _approve(frame: Frame, item: Item) -> Block:
     # If a reason is needed, the form opens, and a second confirmation is too much.
     has_form = Verb.APPROVE in item.requires_reason
     is_asked = item.tier is Tier.ESCALATE and not has_form
+    question = confirm(
+        label("Approve although escalated?"),
+        untrusted(fit(call_title(item), frame.budget.note)),
+        yes=label("Approve"),
+    )
     return frame.button(
-        item.index,
-        Action.APPROVE,
-        label("Approve"),
-        style="primary",
-        accessibility_label=_spoken(frame, item, "Approve"),
-        confirm=_question(frame, item) if is_asked else None,
+        item.index, Action.APPROVE, confirm=question if is_asked else None
     )
 
 
@@ -368,33 +287,23 @@ def allow_similar(frame: Frame, item: Item) -> list[Block]:
     can_approve = Verb.APPROVE in item.allow and item.tier is Tier.APPROVE
     if not (item.can_cover and can_approve) or item.edit is not None:
         return []
-    return [
-        frame.button(
-            item.index,
-            Action.ALLOW_SIMILAR,
-            label("Allow similar…"),
-            accessibility_label=_spoken(frame, item, "Approve and allow similar"),
-        )
-    ]
-
-
-def _question(frame: Frame, item: Item) -> Block:
-    return confirm(
-        label("Approve although escalated?"),
-        untrusted(fit(call_title(item), frame.budget.note)),
-        yes=label("Approve"),
-    )
+    return [frame.button(item.index, Action.ALLOW_SIMILAR)]
 
 
 def view_all(frame: Frame, item: Item, *, is_shown_whole: bool = True) -> Block:
     """Return the button that opens all of a call."""
+    text = "" if is_shown_whole else "Full details to approve"
     return frame.button(
-        item.index,
-        Action.VIEW_ALL,
-        label("Full details" if is_shown_whole else "Full details to approve"),
-        style=None if is_shown_whole else "primary",
-        accessibility_label=_spoken(frame, item, "Full details"),
+        item.index, Action.VIEW_ALL, text=text, is_primary=not is_shown_whole
     )
+
+
+FOUND = {
+    Action.RECONCILE_EXECUTED: Finding.EXECUTED,
+    Action.RECONCILE_RERUN: Finding.RERUN,
+    Action.RECONCILE_SKIP: Finding.SKIP,
+}
+"""The finding of each button about a call in doubt."""
 
 
 def findings(frame: Frame, item: Item) -> list[Block]:
@@ -402,36 +311,18 @@ def findings(frame: Frame, item: Item) -> list[Block]:
     again = label(if_repeated(item))
     question = confirm(label("Run it again?"), again, yes=label("Run again"))
     names = FINDINGS_OF_A_FAILURE if item.has_failed else FINDINGS
-    rerun = frame.button(
-        item.index,
-        Action.RECONCILE_RERUN,
-        label(names[Finding.RERUN]),
-        style="danger",
-        accessibility_label=_spoken(frame, item, "Run again"),
-        confirm=question,
-    )
-    return [
+    found = [
         frame.button(
             item.index,
-            Action.RECONCILE_EXECUTED,
-            label(names[Finding.EXECUTED]),
-            accessibility_label=_spoken(frame, item, "It took effect"),
-        ),
+            action,
+            text=names[finding],
+            confirm=question if finding is Finding.RERUN else None,
+        )
+        for action, finding in FOUND.items()
         # The agent of a call without review has gone on.
-        *([] if item.is_auto_approved else [rerun]),
-        frame.button(
-            item.index,
-            Action.RECONCILE_SKIP,
-            label(names[Finding.SKIP]),
-            accessibility_label=_spoken(frame, item, "Leave"),
-        ),
-        frame.button(
-            item.index,
-            Action.RECONCILE_NOTE,
-            label("Add a note…"),
-            accessibility_label=_spoken(frame, item, "Add a note"),
-        ),
+        if not (item.is_auto_approved and finding is Finding.RERUN)
     ]
+    return [*found, frame.button(item.index, Action.RECONCILE_NOTE)]
 
 
 def if_repeated(item: Item) -> str:
@@ -439,9 +330,3 @@ def if_repeated(item: Item) -> str:
     if item.idempotent:
         return "The tool is declared safe to repeat with the same key."
     return "If it already worked, this does it a second time."
-
-
-def _spoken(frame: Frame, item: Item, verb: str) -> Plain:
-    """Return a button's text for screen readers: "Reject 2: Refund €23.00"."""
-    nth = f" {item.index + 1}" if frame.approval.is_batch else ""
-    return untrusted(fit(f"{verb}{nth}: {call_title(item)}", limits.BUTTON))

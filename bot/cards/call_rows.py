@@ -7,19 +7,21 @@ from urllib.parse import urlsplit
 
 from keyturn.bot.blocks import (
     Block,
-    actions,
     bold,
     box,
+    button_row,
     context,
     line,
     link,
     mention,
+    notes,
+    quote,
     rich_text,
     section,
     text_run,
+    titled,
 )
 from keyturn.bot.cards import buttons
-from keyturn.bot.cards.diff import diff, state_text, state_title
 from keyturn.bot.cards.frame import (
     MIN_EXCERPT,
     Frame,
@@ -29,22 +31,34 @@ from keyturn.bot.cards.frame import (
     shares,
     text_budget,
 )
-from keyturn.bot.cards.homoglyphs import homoglyph_warnings
 from keyturn.bot.cards.inquiries import MOST_TEXT as INQUIRIES
 from keyturn.bot.cards.inquiries import ask_requester, inquiries
-from keyturn.bot.cards.listing import Listing, all_text, boxes_of, call_title, fitted
-from keyturn.bot.cards.needs import because, counted_votes, is_usual, needs, why
-from keyturn.bot.cards.noticed import MOST_TEXT as PRECEDENTS
-from keyturn.bot.cards.noticed import is_remarkable
-from keyturn.bot.cards.refs import when, who
-from keyturn.bot.cards.sql import sql_warnings
+from keyturn.bot.cards.listing import (
+    Listing,
+    all_text,
+    boxes_of,
+    call_title,
+    diff,
+    fitted,
+    state_text,
+    state_title,
+)
+from keyturn.bot.cards.refs import calls_named, when, who
 from keyturn.bot.cards.states import (
     MAX_ACT,
     TRIAGE_TITLE,
+    because,
+    counted_votes,
     is_just_waiting,
+    is_usual,
+    needs,
     status_sentence,
+    why,
 )
-from keyturn.bot.cards.table import calls_named, table_of
+from keyturn.bot.cards.table import MOST_TEXT as PRECEDENTS
+from keyturn.bot.cards.table import is_remarkable, table_of
+from keyturn.bot.cards.warnings import homoglyph_warnings, sql_warnings
+from keyturn.bot.ids import Action
 from keyturn.bot.text import (
     Excerpt,
     Label,
@@ -100,8 +114,7 @@ def answered(frame: Frame) -> list[Block]:
         # The name in plain text: a mention would notify its owner of the call.
         name = untrusted(f"By {fit(one.by.name or one.by.user, _NAME)}")
         head = template("💬 *Answered before*, {at}", at=when(one.at_ms))
-        text = box(excerpt(one.text, share).text)
-        blocks += [context(head, name), rich_text(text)]
+        blocks += [context(head, name), quote(one.text, share)]
     return blocks
 
 
@@ -120,6 +133,7 @@ FINDINGS: dict[Finding, LiteralString] = {
 }
 """Findings about a call in doubt, in words."""
 
+_WORDS = {Verb.REJECT: "Reason:", Verb.RESPOND: "Answer to the agent:"}
 _REVOKED: LiteralString = "↩ *The approval was taken back* {at}."
 _HEADS: dict[ItemState, LiteralString] = {
     ItemState.WITHDRAWN: "↩ *It was withdrawn* {at}.",
@@ -204,9 +218,7 @@ def call_row(frame: Frame, item: Item, shown: Listing) -> list[Block]:
     ]
     is_whole = shown.is_complete and _state(item, frame.budget).complete
     offered = buttons.decisions(frame, item, is_shown_whole=is_whole)
-    if offered:
-        blocks.append(actions(*offered))
-    return blocks
+    return [*blocks, *button_row(offered)]
 
 
 def agent_statement(frame: Frame) -> list[Block]:
@@ -216,10 +228,8 @@ def agent_statement(frame: Frame) -> list[Block]:
         return words
     is_batch = frame.approval.is_batch
     limit = _STATEMENT_CHARS_IN_BATCH if is_batch else _STATEMENT_CHARS
-    cut = excerpt(text, limit).text
-    named = line(bold(label("The agent's reason (not verified):")))
-    says = rich_text(named, box(cut))
-    return [says, *words]
+    title = "The agent's reason (not verified):"
+    return [rich_text(*titled(title, excerpt(text, limit).text)), *words]
 
 
 def title(frame: Frame, item: Item, *, is_in_header: bool = False) -> list[Block]:
@@ -251,8 +261,7 @@ def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
         host = label(f"Open in {urlsplit(item.link).hostname}")
         parts.append(line(link(item.link, host)))
     if item.is_pending and state_text(item):
-        parts += [line(bold(label(f"{state_title(item)}:")))]
-        parts += [box(_state(item, frame.budget).text)]
+        parts += titled(f"{state_title(item)}:", _state(item, frame.budget).text)
     if item.triage is not None and item.is_pending and item.edit is None:
         # After an edit the rationale would be about a call that does not run.
         parts += _quoted(f"{TRIAGE_TITLE}:", item.triage.rationale, frame)
@@ -262,10 +271,8 @@ def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
         )
         parts.append(box(diff(item, budget=frame.budget.change)))
         parts += _quoted("Why:", item.edit.reason, frame)
-    if item.decision is not None and item.decision.verb is Verb.REJECT:
-        parts += _quoted("Reason:", item.decision.text, frame)
-    if item.decision is not None and item.decision.verb is Verb.RESPOND:
-        parts += _quoted("Answer to the agent:", item.decision.text, frame)
+    if item.decision is not None and item.decision.verb in _WORDS:
+        parts += _quoted(_WORDS[item.decision.verb], item.decision.text, frame)
     parts += checked(frame, item)
     if item.late_result is not None:
         reported, text = late_report(item, item.late_result)
@@ -315,8 +322,7 @@ def _state(item: Item, budget: TextBudget) -> Excerpt:
 def _quoted(title: str, text: str, frame: Frame) -> list[Block]:
     if not text or frame.is_crowded:
         return []
-    cut = excerpt(text, frame.budget.text).text
-    return [line(bold(label(title))), box(cut)]
+    return titled(title, excerpt(text, frame.budget.text).text)
 
 
 def _person(person: Person) -> Block:
@@ -331,8 +337,7 @@ def _notes(frame: Frame, item: Item) -> list[Block]:
 
     One block: a card of several calls has no room for more.
     """
-    parts = [*_warnings(frame, item), *_why(frame, item)]
-    return [context(*parts)] if parts else []
+    return notes([*_warnings(frame, item), *_why(frame, item)])
 
 
 def _warnings(frame: Frame, item: Item) -> list[Template | Plain]:
@@ -458,24 +463,32 @@ def batch_footer(frame: Frame) -> list[Block]:
     approval = frame.approval
     if not approval.is_batch:
         return []
-    if is_table(approval):
-        return _of_table(frame)
+    is_row = is_table(approval)
     waiting = [item for item in approval.items if item.is_pending]
+    alone = decided_alone(approval)
     blocks: list[Block] = []
     offered: list[Block] = []
-    if len(waiting) > 1 and not frame.is_late:
+    if len(waiting) > (0 if is_row else 1) and not frame.is_late:
         # All or none: if "Approve all" left one out, people would assume that they had
         # approved it.
-        if not decided_alone(approval):
+        if not alone:
             offered.append(buttons.approve_all(frame))
+        elif is_row:
+            blocks.append(each_alone(alone))
         else:
             why = template("These calls have to be reviewed one at a time.")
             blocks.append(context(why))
-    rare = ask_requester(frame, None)
-    offered += buttons.menu([*rare, *buttons.time_buttons(frame, is_in_full=False)])
-    if offered:
-        blocks.append(actions(*offered))
-    return blocks
+        if is_row and len(alone) < len(waiting):
+            offered.append(frame.button(None, Action.CHOOSE))
+        if is_row and all(Verb.REJECT in item.allow for item in waiting):
+            offered.append(buttons.reject_all(frame))
+    rare = ask_requester(frame, None) + buttons.time_buttons(frame, is_in_full=False)
+    if is_row:
+        offered.append(buttons.open_call(frame))
+    # On a collected card each call has its own time and its own thread; *Open a call…*
+    # shows both.
+    offered += buttons.menu([] if is_collected(approval) else rare)
+    return [*blocks, *button_row(offered)]
 
 
 def each_alone(alone: frozenset[int]) -> Block:
@@ -483,27 +496,3 @@ def each_alone(alone: frozenset[int]) -> Block:
     return context(
         label(f"Open these to decide each on its own: {calls_named(alone)}.")
     )
-
-
-def _of_table(frame: Frame) -> list[Block]:
-    """Return the footer of a card with a table."""
-    approval = frame.approval
-    waiting = [item for item in approval.items if item.is_pending]
-    blocks: list[Block] = []
-    offered: list[Block] = []
-    if waiting and not frame.is_late:
-        alone = decided_alone(approval)
-        if alone:
-            blocks.append(each_alone(alone))
-        else:
-            offered.append(buttons.approve_all(frame))
-        if len(alone) < len(waiting):
-            offered.append(buttons.choose(frame))
-        if all(Verb.REJECT in item.allow for item in waiting):
-            offered.append(buttons.reject_all(frame))
-    # On a collected card each call has its own time and its own thread; *Open a call…*
-    # shows both.
-    rare = ask_requester(frame, None) + buttons.time_buttons(frame, is_in_full=False)
-    is_of_several = is_collected(approval)
-    offered += [buttons.open_call(frame), *buttons.menu([] if is_of_several else rare)]
-    return [*blocks, actions(*offered)]

@@ -1,4 +1,4 @@
-"""Messages about freezes, paused agents, security events and failed runs.
+"""Messages that belong to no card: about freezes, security events and agents' runs.
 
 A failed run has one message per outage, which is updated in place.
 """
@@ -8,21 +8,13 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import LiteralString
 
-from keyturn.bot.blocks import (
-    Block,
-    Message,
-    actions,
-    box,
-    button,
-    context,
-    rich_text,
-    section,
-)
+from keyturn.bot.blocks import Block, Message, actions, button, context, quote, section
 from keyturn.bot.cards.refs import when
 from keyturn.bot.ids import COMMAND, Action, seal_outage
 from keyturn.bot.text import (
     Ref,
     Template,
+    chunks,
     code,
     excerpt,
     fit,
@@ -128,8 +120,7 @@ def freeze_message(event: Event, *, command: str = COMMAND) -> Message:
     )
     blocks: list[Block] = [section(head), section(untrusted(fit(_what(event), _NAME)))]
     if event.reason:
-        reason = excerpt(event.reason, _REASON).text
-        blocks.append(rich_text(box(reason)))
+        blocks.append(quote(event.reason, _REASON))
     if event.name is not EventName.FREEZE_LIFTED:
         blocks.append(_hint(event, command))
     return Message(tuple(blocks), text)
@@ -272,16 +263,121 @@ def _if_parked(event: Event) -> Template:
         if can_pass
         else "It is not retried by itself. Once the cause is fixed, press *Try again*"
     )
-    return joined(
-        "",
-        [
-            template(sentence),
-            template(" (its requester and the reviewers of its calls may)."),
-        ],
-    )
+    return template(sentence + " (its requester and the reviewers of its calls may).")
 
 
 def _ms(event: Event, name: str) -> int:
     text = event.data.get(name, "")
     # Events of other kinds have no such field.
     return int(text) if text.isdigit() else 0
+
+
+_MAX_ANSWER = 8_000
+_MAX_QUESTION = 3_000
+_SECTION = 2_800
+_HOW: LiteralString = "The agent's operator can answer in the agent's own program."
+
+
+def agent_answer(text: str) -> Message:
+    """Return an agent's answer at the end of a run: untrusted, so plain text.
+
+    A text too long for one message is cut in the middle, with a mark.
+    """
+    parts = chunks(excerpt(text, _MAX_ANSWER).text, _SECTION)
+    return Message(
+        blocks=tuple(section(untrusted(part)) for part in parts),
+        text="The agent answered.",
+    )
+
+
+def no_answer() -> Message:
+    """Return the message about a run that ended without an answer.
+
+    A model may end with an empty text, or with an unreadable call.
+    """
+    sentence = template(
+        "The agent ended without an answer. Write to it here to ask what it did, or to "
+        "go on."
+    )
+    return Message((section(sentence),), "The agent ended without an answer.")
+
+
+def unshown_answer() -> Message:
+    """Return the replacement of an agent's answer that Slack refuses."""
+    sentence = template(
+        "Slack refuses the agent's answer. Please ask the agent for a shorter one."
+    )
+    text = "The agent answered, but its answer cannot be shown."
+    return Message((section(sentence),), text)
+
+
+def shortened(message: Message) -> Message:
+    """Return the replacement of a message that Slack refuses.
+
+    Shortening it again changes nothing.
+    """
+    sentence = template("Slack refuses the rest of this message, so it is not shown.")
+    said = untrusted(excerpt(message.text, _SECTION).text)
+    return Message((section(said), section(sentence)), message.text)
+
+
+def corrupt_record(approval_id: str) -> Message:
+    """Return the reply under a card whose record is corrupt, and thus void."""
+    sentence = template(
+        "⚠️ The record of {id} is corrupt, so none of its calls can be decided or "
+        "run, even if the card says otherwise. The agent is told. Please ask the "
+        "gateway's operator to check who else writes to its store.",
+        id=code(approval_id),
+    )
+    text = "The record of an approval is corrupt, so nothing of it runs."
+    return Message((section(sentence),), text)
+
+
+def run_failed() -> Message:
+    """Return the message about an agent that could not be resumed after a decision."""
+    sentence = template(
+        "⚠️ The agent could not be resumed, and the gateway stopped trying. The "
+        "decision is kept. Please tell the operator of the agent."
+    )
+    return Message((section(sentence),), "The agent could not be resumed.")
+
+
+def question_message(event: Event) -> Message | None:
+    """Return the message about another library's question, or about its end."""
+    is_end = event.data.get("ends") == "ended"
+    if event.name is EventName.RUN_UNANSWERED:
+        return _unanswered(is_end=is_end)
+    text = event.data.get("text")
+    if not text:
+        return None
+    until_ms = int(event.data.get("until_ms") or 0)
+    return _unanswerable(text, until_ms=until_ms, is_end=is_end)
+
+
+def _unanswerable(text: str, *, until_ms: int, is_end: bool) -> Message:
+    """Return the message about a question, whose text is untrusted."""
+    head = template("❓ The agent asks something that cannot be answered in Slack:")
+    parts = chunks(excerpt(text, _MAX_QUESTION).text, _SECTION)
+    ends: LiteralString = "the run ends" if is_end else "the agent continues"
+    fmt: LiteralString = _HOW + " Without an answer by {at}, " + ends + "."
+    note = context(template(fmt, at=when(until_ms)))
+    blocks = (section(head), *(section(untrusted(one)) for one in parts), note)
+    return Message(blocks, "The agent asks something that cannot be answered in Slack.")
+
+
+def _unanswered(*, is_end: bool) -> Message:
+    if is_end:
+        sentence = template(
+            "⌛ The run ended: nobody answered the agent's question in time. Calls "
+            "that had not run will not run. To continue, write here again."
+        )
+        return Message(
+            (section(sentence),), "Nobody answered in time, so the run ended."
+        )
+    sentence = template(
+        "⌛ Nobody answered the agent's question in time. The agent was told so, and "
+        "what it asked about did not run."
+    )
+    return Message(
+        (section(sentence),), "Nobody answered the agent's question in time."
+    )

@@ -10,9 +10,14 @@ import re
 
 from keyturn.bot.blocks import Block, Message, actions, button, header, section
 from keyturn.bot.cards.frame import Frame
-from keyturn.bot.cards.needs import counted_votes
 from keyturn.bot.cards.refs import short_ref, utc, when
-from keyturn.bot.cards.states import NOTHING_RAN, counted, state_counts, what_ran
+from keyturn.bot.cards.states import (
+    NOTHING_RAN,
+    counted,
+    counted_votes,
+    state_counts,
+    what_ran,
+)
 from keyturn.bot.ids import CARD_EVENT, Action
 from keyturn.bot.text import label, template
 from keyturn.gateway.approvals.events import Event, EventName

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, LiteralString, NamedTuple
 
 from keyturn.bot.blocks import TEXT_BUDGET, Block, button, option, select
+from keyturn.bot.cards.listing import call_title
 from keyturn.bot.ids import Action, seal
-from keyturn.bot.text import Plain, label
+from keyturn.bot.text import Plain, fit, label, untrusted
 from keyturn.gateway.approvals.collected import is_collected
 from keyturn.gateway.approvals.gestures import MAX_ITEMS
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.timing import is_late, is_over
 from keyturn.gateway.protocol.records import ItemState
+from keyturn.sandbox.blockkit import limits
 
 TABLE_FROM = MAX_ITEMS + 1
 """Minimum number of calls of one tool that are shown as a table instead of rows."""
@@ -36,6 +38,53 @@ _OTHERS = 300
 """Characters for the list of calls without rows on a notification."""
 _TOTALS = 500
 """Characters for totals on the card of a few calls: lines, and a button's question."""
+
+
+class _Face(NamedTuple):
+    """A button's text, its text for screen readers, and its colour.
+
+    ``{call}`` is replaced by the number and the title of the call.
+    """
+
+    text: LiteralString
+    spoken: LiteralString
+    style: Literal["primary", "danger"] | None = None
+
+
+_FACES = {
+    Action.APPROVE: _Face("Approve", "Approve{call}", "primary"),
+    Action.EDIT: _Face("Edit", "Edit{call}"),
+    Action.REJECT: _Face("Reject", "Reject{call}", "danger"),
+    Action.RESPOND: _Face("Respond", "Respond instead of{call}"),
+    Action.ALLOW_SIMILAR: _Face("Allow similar…", "Approve and allow similar{call}"),
+    Action.VIEW_ALL: _Face("Full details", "Full details{call}"),
+    Action.RECONCILE_EXECUTED: _Face("", "It took effect{call}"),
+    Action.RECONCILE_RERUN: _Face("", "Run again{call}", "danger"),
+    Action.RECONCILE_SKIP: _Face("", "Leave{call}"),
+    Action.RECONCILE_NOTE: _Face("Add a note…", "Add a note{call}"),
+    Action.APPROVE_ALL: _Face("Approve all", "Approve all", "primary"),
+    Action.REJECT_ALL: _Face("Reject all…", "Reject all", "danger"),
+    Action.CHOOSE: _Face("Choose…", "Choose what to approve, edit and reject"),
+    Action.TAKE: _Face("I'm on it", "Tell the others that you are looking"),
+    Action.EXTEND: _Face("More time", "Give everyone half as much time again"),
+    Action.ASK_REQUESTER: _Face("Ask the requester…", "Ask the requester a question"),
+    Action.ANSWER: _Face("Answer", "Answer the agent", "primary"),
+    Action.SKIP: _Face(
+        "Skip", "Skip the question; the agent continues without an answer"
+    ),
+    Action.REVOKE: _Face(
+        "Revoke", "Revoke: similar calls need approval again", "danger"
+    ),
+    Action.USES: _Face("Uses", "List the covered calls"),
+    Action.REPORT: _Face("Report", "Report a problem"),
+    Action.FREEZE_TOOL: _Face("Freeze tool", "Freeze the tool"),
+    Action.CHECK_RIGHT: _Face("It was right", "It was right"),
+    Action.CHECK_WRONG: _Face("It was wrong", "It was wrong"),
+    Action.APPROVE_ROW: _Face("Approve", "Approve{call}"),
+    Action.RESPOND_WORDS: _Face("Respond", ""),
+    Action.EDIT_WORDS: _Face("Edit", ""),
+    Action.REJECT_WORDS: _Face("Reject", "", "danger"),
+}
 
 
 MIN_EXCERPT = 80
@@ -116,21 +165,38 @@ class Frame:
         self,
         index: int | None,
         action: Action,
-        text: Plain,
         *,
-        accessibility_label: Plain,
-        style: Literal["primary", "danger"] | None = None,
+        text: str = "",
+        spoken: str = "",
+        is_primary: bool = False,
         confirm: Block | None = None,
     ) -> Block:
-        """Return a button about one call, or the whole card, sealed for its action."""
+        """Return a button about one call, or the whole card, sealed for its action.
+
+        Args:
+            index: of the call.
+            action: what the button does; `_FACES` has its texts and its colour.
+            text: other words on the button, trusted except for names of tools.
+            spoken: other words for screen readers.
+            is_primary: whether it is the main button of its row.
+            confirm: the question that has to be answered first.
+        """
+        face = _FACES.get(action, _Face("", "", None))
+        name = "" if index is None else self._call_name(index)
+        spoken = (spoken or face.spoken).replace("{call}", name)
         return button(
             action,
-            text,
+            untrusted(text or face.text),
             value=self.value(index, action),
-            style=style,
-            accessibility_label=accessibility_label,
+            style="primary" if is_primary else face.style,
+            accessibility_label=untrusted(fit(spoken, limits.BUTTON)),
             confirm=confirm,
         )
+
+    def _call_name(self, index: int) -> str:
+        """Return the call for screen readers: " 2: Refund €23.00"."""
+        nth = f" {index + 1}" if self.approval.is_batch else ""
+        return f"{nth}: {call_title(self.approval.items[index])}"
 
     def menu(
         self, items: Iterable[Item], action: Action, *, prefix: str, placeholder: Plain

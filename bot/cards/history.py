@@ -9,21 +9,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import LiteralString
 
-from keyturn.bot.blocks import Block, Message, box, context, rich_text, section
-from keyturn.bot.cards.diff import diff
+from keyturn.bot.blocks import Block, Message, box, context, quote, rich_text, section
 from keyturn.bot.cards.fallbacks import event_fallback
 from keyturn.bot.cards.frame import is_table
-from keyturn.bot.cards.needs import counted_votes, so_far, still_needed
-from keyturn.bot.cards.refs import utc, when, who
+from keyturn.bot.cards.listing import diff
+from keyturn.bot.cards.refs import numbers_ref, utc, when, who
 from keyturn.bot.cards.states import (
     NOTHING_RAN,
     approvers,
     by_whom,
+    counted_votes,
     is_own_edit,
+    so_far,
+    still_needed,
     what_ran,
 )
-from keyturn.bot.cards.table import numbers_ref
 from keyturn.bot.text import Template, excerpt, joined, label, template
+from keyturn.gateway.approvals.collected import is_collected
 from keyturn.gateway.approvals.events import (
     BATCH_MEMBER,
     ENDS_DIFFER,
@@ -65,7 +67,7 @@ def failures_note(events: Sequence[Event], approval: Approval) -> Message:
     for event, item in known:
         found.setdefault(_failure_sentence(event, item), []).append(item.index)
     lines = [
-        joined("", [template("*Calls "), numbers_ref(indexes), template(":* " + said)])
+        template("*Calls {numbers}:* " + said, numbers=numbers_ref(indexes))
         for said, indexes in found.items()
     ]
     blocks: list[Block] = [section(joined("\n", lines))]
@@ -187,15 +189,18 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
     # A table says it of each call; 99 replies would hide what needs people.
     if event.name is EventName.ITEM_EXECUTED and is_table(approval):
         return None
-    # One note tells of them all; only a change of arguments has a note of its own.
-    if BATCH_MEMBER in event.data and event.name is not EventName.ITEM_EDITED:
+    # One note is about all calls of a card; only an edit has a separate note.
+    is_shared = approval.is_batch or is_collected(approval)
+    is_member = is_shared and BATCH_MEMBER in event.data
+    if is_member and event.name is not EventName.ITEM_EDITED:
         return None
     item = next((each for each in approval.items if each.id == event.item), None)
     sentence = None if item is None else _sentence(event, item)
     if item is None or sentence is None:
         return None
     if approval.is_batch:
-        sentence = joined(" ", [template("*Call {n}:*", n=item.index + 1), sentence])
+        nth = item.index + 1
+        sentence = template("*Call {n}:* {said}", n=nth, said=sentence)
     blocks: list[Block] = [section(sentence)]
     # As a label, which is plain text: only reasons that our own code wrote. What people
     # wrote goes into a box.
@@ -251,16 +256,14 @@ def _decided_together(event: Event) -> Message:
         if ended := indexes - waiting:
             parts.append(template(said, n=len(ended)))
         if open_ := indexes & waiting:
-            recorded = template(said, n=len(open_))
-            parts.append(joined(", ", [recorded, template(needs)]))
+            parts.append(template(said + ", " + needs, n=len(open_)))
     if left_out := len(indexes_in(event.data.get("left_out", ""))):
         parts.append(template(_LEFT_OUT, n=left_out))
     # Without a name, which would subscribe that person to the thread; see `_decided`.
-    head = template("☑️ *Decided together:*")
-    blocks: list[Block] = [section(joined(" ", [head, joined(" · ", parts)]))]
+    sentence = template("☑️ *Decided together:* {parts}", parts=joined(" · ", parts))
+    blocks: list[Block] = [section(sentence)]
     if event.reason:
-        words = rich_text(box(_cut(event.reason)))
-        blocks.append(words)
+        blocks.append(quote(event.reason, _TEXT))
     text = f"Decided together: {decided} calls."
     if decided == 1:
         text = "Decided: 1 call."
@@ -276,7 +279,8 @@ def _sentence(event: Event, item: Item) -> Template | None:
     if name is EventName.ITEM_EDITED and item.edit is not None:
         return _edited(item, item.edit.by)
     if name is EventName.ITEM_VOTED and item.votes:
-        return _voted(item, _lost(event))
+        lost = event.data.get("no_longer", "").split()
+        return _voted(item, [_person(one) for one in lost])
     if name in _OF_DOUBT:
         return _of_doubt(event)
     return _decided(name, item) if name in _BY_SOMEBODY and by else None
@@ -286,8 +290,8 @@ def _named(event: Event, item: Item) -> Template:
     name = event.name
     is_withdrawn = name is EventName.ITEM_WITHDRAWN
     if is_withdrawn and item.decision is not None:
-        by = template("↩ Withdrawn by {who}.", who=who(_actor(event)))
-        return joined(" ", [by, template(what_ran(item))])
+        said: LiteralString = "↩ Withdrawn by {who}. " + what_ran(item)
+        return template(said, who=who(_actor(event)))
     is_by_us = is_withdrawn and (event.reason or item.is_restored)
     sentence = _ENDED if is_by_us else _NAMED[name]
     if item.is_restored:
@@ -307,12 +311,13 @@ def _of_doubt(event: Event) -> Template | None:
 def _decided(name: EventName, item: Item) -> Template | None:
     # A mention subscribes the person to the thread. The card shows who decided
     # alone, and that person need not be notified of every later reply.
-    whom = [template(" by "), by_whom(item)] if needs_several_people(item) else []
+    if needs_several_people(item):
+        return template(_BY_SOMEBODY[name] + " by {who}.", who=by_whom(item))
     has_reason = bool(item.votes and item.votes[-1].reason)
-    if name is EventName.ITEM_AUTHORIZED and not whom and not has_reason:
-        # That it ran comes next, and says that it was approved.
+    if name is EventName.ITEM_AUTHORIZED and not has_reason:
+        # The reply about its result implies the approval.
         return None
-    return joined("", [template(_BY_SOMEBODY[name]), *whom, template(".")])
+    return template(_BY_SOMEBODY[name] + ".")
 
 
 def needs_several_people(item: Item) -> bool:
@@ -330,19 +335,14 @@ def _edited(item: Item, editor: Person) -> Template:
 
 
 def _voted(item: Item, lost: list[Person]) -> Template:
-    approved = template("👍 {who} approved: ", who=who(item.votes[-1].by))
-    gone = [
-        template(
-            ("{who} can no longer decide, so that vote no longer counts."), who=who(one)
-        )
-        for one in lost
-    ]
-    sentence = joined("", [approved, so_far(item), still_needed(item), template(".")])
-    return joined(" ", [sentence, *gone])
-
-
-def _lost(event: Event) -> list[Person]:
-    return [_person(one) for one in event.data.get("no_longer", "").split()]
+    approved = template(
+        "👍 {who} approved: {votes}{more}.",
+        who=who(item.votes[-1].by),
+        votes=so_far(item),
+        more=still_needed(item),
+    )
+    gone: LiteralString = "{who} can no longer decide, so that vote no longer counts."
+    return joined(" ", [approved, *(template(gone, who=who(one)) for one in lost)])
 
 
 def _quotes(name: EventName, item: Item) -> list[str]:

@@ -1,10 +1,15 @@
-"""Render the App Home tab: a person's queue in groups, most urgent first."""
+"""Render the App Home tab, and a list of past decisions.
+
+The tab has a person's queue in groups, most urgent first. The slash command and a modal
+list past decisions, a line each.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import LiteralString
 
@@ -16,16 +21,17 @@ from keyturn.bot.blocks import (
     context,
     divider,
     header,
+    input_block,
+    modal,
     option,
     rich_text,
     section,
     select,
+    text_input,
 )
 from keyturn.bot.blocks import home as home_view
 from keyturn.bot.cards.frame import Frame
-from keyturn.bot.cards.listing import call_title, one_line
-from keyturn.bot.cards.needs import approvals, counted_votes, still_needed
-from keyturn.bot.cards.needs import why as why_needed
+from keyturn.bot.cards.listing import call_title, named_values, one_line, schema_order
 from keyturn.bot.cards.queue import (
     ROWS,
     Group,
@@ -39,12 +45,12 @@ from keyturn.bot.cards.queue import (
     why_opened,
 )
 from keyturn.bot.cards.refs import places, short_ref, when, who
-from keyturn.bot.cards.undelivered import reason
-from keyturn.bot.ids import Action, View
+from keyturn.bot.cards.reminders import reason
+from keyturn.bot.cards.states import approvals, counted_votes, still_needed
+from keyturn.bot.cards.states import why as why_needed
+from keyturn.bot.ids import Action, Input, View
 from keyturn.bot.text import (
-    Label,
     Template,
-    Untrusted,
     fit,
     joined,
     label,
@@ -52,8 +58,10 @@ from keyturn.bot.text import (
     template,
     untrusted,
 )
+from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.timing import ends
+from keyturn.gateway.protocol.records import ItemState, Person
 from keyturn.sandbox.blockkit import limits
 
 _HOW: LiteralString = (
@@ -75,13 +83,13 @@ def manual(place: str, command: str) -> list[Block]:
         divider(),
         header(label("How approvals work")),
         section(template(_HOW, command=slash_command(command))),
-        section(_where(place)),
+        section(
+            template(
+                "Cards appear in {place}, unless the policy names another place.",
+                place=places([place]),
+            )
+        ),
     ]
-
-
-def _where(channel: str) -> Template:
-    rest = template(", unless the policy names another place.")
-    return joined("", [template("Cards appear in "), places([channel]), rest])
 
 
 ALL = "*"
@@ -231,9 +239,13 @@ def home(  # noqa: PLR0913 - facts of one tab, each by name
         manual: the blocks at the end.
     """
     at_least = " or more" if looked_at else ""
+    # It shows people their own tab again, so its value needs no signature.
+    refresh = button(
+        Action.REFRESH, label("Refresh"), accessibility_label=label("Refresh this list")
+    )
     blocks = [
         header(label(f"Waiting for you: {page.calls}{at_least}")),
-        section(_as_of(until_ms, now_ms), accessory=_refresh(), block_id=AS_OF),
+        section(_as_of(until_ms, now_ms), accessory=refresh, block_id=AS_OF),
         *filter_row(page, chosen or HomeFilter()),
     ]
     row = 0
@@ -256,7 +268,11 @@ def home(  # noqa: PLR0913 - facts of one tab, each by name
     if page.groups or own:
         # Otherwise the buttons of the last row and these look like one row.
         blocks.append(divider())
-    blocks.append(_past())
+    past = [
+        button(Action.PAST_MINE, label("Decided by me")),
+        button(Action.PAST, label("History")),
+    ]
+    blocks.append(actions(*past, block_id="past"))
     return home_view([*blocks, *manual], callback_id=View.HOME)
 
 
@@ -266,21 +282,6 @@ def _as_of(until_ms: int, now_ms: int) -> Template:
         return template("Updated {at}; press *Refresh* for news.", at=when(now_ms))
     # A fixed end, so that two renderings of one state differ only in the time.
     return template("Live until {until}", until=when(until_ms))
-
-
-def _refresh() -> Block:
-    # It shows people their own tab again, so its value needs no signature.
-    return button(
-        Action.REFRESH, label("Refresh"), accessibility_label=label("Refresh this list")
-    )
-
-
-def _past() -> Block:
-    return actions(
-        button(Action.PAST_MINE, label("Decided by me")),
-        button(Action.PAST, label("History")),
-        block_id="past",
-    )
 
 
 def _nothing(page: Page, *, is_known: bool) -> list[Block]:
@@ -347,11 +348,7 @@ def _own(
 
 
 def _row(
-    frame: Frame,
-    *,
-    is_own: bool = False,
-    why: str = "",
-    names_agent: bool = True,
+    frame: Frame, *, is_own: bool = False, why: str = "", names_agent: bool = True
 ) -> list[Block]:
     approval = frame.approval
     item = pending(approval)[0]
@@ -360,22 +357,25 @@ def _row(
     name = "own" if is_own else "home"
     decided = None if is_own else decidable_in_row(approval)
     opened = "" if is_own else why_opened(approval)
+    reasons = why_needed(item)
     whole = whole_call(item) if decided else ()
     # Without a description by the policy the title would repeat the arguments of the
     # line.
     has_title = bool(item.description) or not (whole and whole_line(item))
     titles = [fit(_title(approval), _MAX_LINE_CHARS)] if has_title else []
     return [
-        rich_text(
-            # In a box: it may contain the agent's words, and runs of text are trusted.
-            *map(box, [*titles, *whole])
-        ),
+        # In a box: it may contain the agent's words, and runs of text are trusted.
+        rich_text(*map(box, [*titles, *whole])),
         context(
             _facts(approval, item, why),
-            *_reasons(item),
-            *_why_opened(item, opened),
+            *([label(fit(reasons, _MAX_REASON_CHARS))] if reasons else []),
+            *([_why_opened(item, opened)] if opened else []),
             # The heading of a group names the agent of all its rows.
-            *([_agent(approval)] if names_agent else []),
+            *(
+                [untrusted(fit(approval.agent, _MAX_AGENT_CHARS))]
+                if names_agent
+                else []
+            ),
             template("{id}", id=short_ref(approval.id)),
         ),
         actions(
@@ -396,42 +396,19 @@ def _title(approval: Approval) -> str:
 
 def _buttons(frame: Frame, item: Item, *, is_decided: bool) -> list[Block]:
     title = _title(frame.approval)
-    view_all = frame.button(
-        item.index,
-        Action.VIEW_ALL,
-        label("Full details"),
-        accessibility_label=_spoken("Full details", title),
-    )
-    if not is_decided:
-        return [view_all]
-    approve = frame.button(
-        item.index,
-        Action.APPROVE_ROW,
-        label("Approve"),
-        accessibility_label=_spoken("Approve", title),
-    )
-    return [approve, view_all]
+    names = {Action.VIEW_ALL: "Full details"}
+    if is_decided:
+        names = {Action.APPROVE_ROW: "Approve", **names}
+    return [
+        frame.button(item.index, action, spoken=f"{name}: {title}")
+        for action, name in names.items()
+    ]
 
 
-def _spoken(verb: str, title: str) -> Untrusted:
-    return untrusted(fit(f"{verb}: {title}", limits.BUTTON))
-
-
-def _agent(approval: Approval) -> Untrusted:
-    return untrusted(fit(approval.agent, _MAX_AGENT_CHARS))
-
-
-def _reasons(item: Item) -> list[Label]:
-    reasons = why_needed(item)
-    return [label(fit(reasons, _MAX_REASON_CHARS))] if reasons else []
-
-
-def _why_opened(item: Item, why: LiteralString) -> list[Template]:
-    if not why:
-        return []
+def _why_opened(item: Item, why: LiteralString) -> Template:
     if item.is_question:
-        return [template("*Open to answer*")]
-    return [template("*Open to decide:* " + why)]
+        return template("*Open to answer*")
+    return template("*Open to decide:* " + why)
 
 
 def _facts(approval: Approval, item: Item, why: str) -> Template:
@@ -443,15 +420,14 @@ def _facts(approval: Approval, item: Item, why: str) -> Template:
     count = counted_votes(item)
     facts: list[Template] = []
     if why:
-        facts.append(
-            joined(" ", [template("⚠️ *card missing or outdated:*"), reason(why)])
-        )
+        facts.append(template("⚠️ *card missing or outdated:* {why}", why=reason(why)))
     if any(one.is_frozen for one in pending(approval)):
         facts.append(template("🧊 *frozen*"))
     if waiting > 1:
         facts.append(template("*{n} calls wait*", n=waiting))
     elif count.need > 1 or count.have:
-        facts.append(joined("", [approvals(item), still_needed(item)]))
+        votes, more = approvals(item), still_needed(item)
+        facts.append(template("{votes}{more}", votes=votes, more=more))
     said: LiteralString = "expires {at}"
     if len(ends(approval)) > 1:
         said = "the first expires {at}"
@@ -464,3 +440,144 @@ def _facts(approval: Approval, item: Item, why: str) -> Template:
         said = "asked for {who}" if item.is_question else "requested by {who}"
         facts.append(template(said, who=by))
     return joined(" · ", facts)
+
+
+MAX_PAST = 20
+"""Maximum number of listed decisions."""
+
+_LINE_CHARS = 160
+_WORDS_CHARS = 200
+
+_SAID: dict[EventName, LiteralString] = {
+    EventName.ITEM_AUTHORIZED: "🔑 approved by {who} {at} · {id}",
+    EventName.ITEM_VOTED: "🗳 approved by {who} {at}, more people needed · {id}",
+    EventName.ITEM_REJECTED: "🚫 rejected by {who} {at} · {id}",
+    EventName.ITEM_ANSWERED: "💬 answered by {who} {at} · {id}",
+    EventName.ITEM_RECONCILED: "🔎 reconciled by {who} {at} · {id}",
+}
+_IN_DOUBT: LiteralString = (
+    "❓ in doubt: nobody knows yet whether it ran · approval given {at} · {id}"
+)
+_BY_ITSELF: dict[EventName, LiteralString] = {
+    EventName.ITEM_EXPIRED: "⌛ expired {at}: nobody decided in time · {id}",
+    EventName.ITEM_WITHDRAWN: "↩ withdrawn {at} · {id}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Decisions that a person may read, and whether there may be more.
+
+    Attributes:
+        rows: the newest first.
+        words: the search; "" for everything.
+        is_mine: whether only this person's decisions were searched.
+        is_cut: whether older ones were not searched.
+        is_complete: False if Slack did not return all of the person's groups.
+    """
+
+    rows: Sequence[tuple[Event, Approval]]
+    words: str = ""
+    is_mine: bool = False
+    is_cut: bool = False
+    is_complete: bool = True
+
+
+def item_of(event: Event, approval: Approval) -> Item | None:
+    """Return the call that an event is about."""
+    return next((item for item in approval.items if item.id == event.item), None)
+
+
+def matches(event: Event, approval: Approval, words: str) -> bool:
+    """Return whether every word occurs in the visible parts of a decision.
+
+    Hidden parts are not searched: a search must not reveal text that a policy hides.
+    """
+    item = item_of(event, approval)
+    if item is None:
+        return False
+    names = [call_title(item), one_line(item.tool), approval.agent, approval.id]
+    shown = " ".join([*names, _values(item)])
+    return all(word in shown.casefold() for word in words.casefold().split())
+
+
+def _values(item: Item) -> str:
+    """Return the visible arguments of a call, as on the card."""
+    order = schema_order(item)
+    return " ".join(text for _, text in named_values(item.args, item.redact, order))
+
+
+def past_blocks(past: Past) -> list[Block]:
+    """Return a line for each decision, and notes about the list."""
+    blocks = [_past_row(event, approval) for event, approval in past.rows]
+    # Decisions that could not be searched may match.
+    if not blocks:
+        blocks.append(section(_nothing_found(past)))
+    if past.is_cut:
+        blocks.append(
+            context(
+                template(
+                    "Only the newest decisions were checked. Search for words, a "
+                    "tool, an agent or an id to narrow the list."
+                )
+            )
+        )
+    if not past.is_complete:
+        blocks.append(
+            context(
+                template(
+                    "This list may be incomplete: Slack did not say which user groups "
+                    "you are in. Please try again in a moment."
+                )
+            )
+        )
+    return blocks
+
+
+def past_modal(past: Past) -> Block:
+    """Return the modal with decisions and a search."""
+    search = text_input(
+        Input.SEARCH.value,
+        initial=past.words[:_WORDS_CHARS] or None,
+        max_length=_WORDS_CHARS,
+        placeholder=label("Words of the call, its tool, its agent or its id"),
+    )
+    return modal(
+        "Decided by you" if past.is_mine else "History",
+        [
+            input_block(
+                label("Search"), search, block_id=Input.SEARCH.value, optional=True
+            ),
+            *past_blocks(past),
+        ],
+        callback_id=View.PAST_MINE if past.is_mine else View.PAST,
+        submit="Search",
+        close="Close",
+    )
+
+
+def _past_row(event: Event, approval: Approval) -> Block:
+    item = item_of(event, approval)
+    what = call_title(item) if item else one_line(event.tool)
+    return context(untrusted(fit(what, _LINE_CHARS)), _said(event, item))
+
+
+def _said(event: Event, item: Item | None) -> Template:
+    at, named = when(event.at_ms), short_ref(event.approval)
+    is_doubt = item is not None and item.state is ItemState.IN_DOUBT
+    if is_doubt and event.name is EventName.ITEM_AUTHORIZED:
+        return template(_IN_DOUBT, at=at, id=named)
+    team, _, user = event.actor.partition("/")
+    said = _SAID.get(event.name)
+    if said is None or not user:
+        alone = _BY_ITSELF.get(event.name, "decided {at} · {id}")
+        return template(alone, at=at, id=named)
+    return template(said, who=who(Person(team=team, user=user)), at=at, id=named)
+
+
+def _nothing_found(past: Past) -> Template:
+    if past.words:
+        return template("No decision matches your search.")
+    if past.is_mine:
+        return template("You have decided nothing that is still kept.")
+    return template("There is no decision that you may read.")

@@ -6,7 +6,7 @@ details of a call have everything.
 
 from __future__ import annotations
 
-from keyturn.bot.blocks import Block, Message, box, context, rich_text, section
+from keyturn.bot.blocks import Block, Message, context, notes, quote, section
 from keyturn.bot.cards.fallbacks import card_fallback
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.refs import when, with_author
@@ -15,10 +15,8 @@ from keyturn.bot.text import (
     Plain,
     Ref,
     Template,
-    excerpt,
     fit,
     joined,
-    label,
     template,
     untrusted,
     user,
@@ -54,14 +52,7 @@ def ask_requester(frame: Frame, index: int | None) -> list[Block]:
     is_waiting = any(item.is_pending for item in items) and not frame.is_late
     if not is_waiting or requester_ref(approval) is None:
         return []
-    return [
-        frame.button(
-            index,
-            Action.ASK_REQUESTER,
-            label("Ask the requester…"),
-            accessibility_label=label("Ask the requester a question"),
-        )
-    ]
+    return [frame.button(index, Action.ASK_REQUESTER)]
 
 
 def inquiries(frame: Frame) -> list[Block]:
@@ -79,15 +70,12 @@ def inquiries(frame: Frame) -> list[Block]:
         return [context(sentence)]
     shown = [*questions[-1:], *([newest] if newest.is_reply else [])]
     blocks = [block for one in shown for block in _shown(one)]
-    notes: list[Template] = []
+    small: list[Template] = []
     if not newest.is_reply:
-        notes.append(template("The requester has not replied yet."))
-    more = len(approval.inquiries) - len(shown)
-    if more:
-        notes.append(template("{n} more of these are in Full details.", n=more))
-    if notes:
-        blocks.append(context(*notes))
-    return blocks
+        small.append(template("The requester has not replied yet."))
+    if more := len(approval.inquiries) - len(shown):
+        small.append(template("{n} more of these are in Full details.", n=more))
+    return [*blocks, *notes(small)]
 
 
 def _shown(one: Inquiry) -> list[Block]:
@@ -100,7 +88,7 @@ def _shown(one: Inquiry) -> list[Block]:
     ]
     replied = template("💬 *The requester replied* {at}:", at=at)
     head = [replied] if one.is_reply else asked
-    return [context(*head), rich_text(box(excerpt(one.text, _SHARE).text))]
+    return [context(*head), quote(one.text, _SHARE)]
 
 
 def inquiry_parts(approval: Approval, index: int) -> list[tuple[str, list[str]]]:
@@ -118,12 +106,9 @@ def inquiry_parts(approval: Approval, index: int) -> list[tuple[str, list[str]]]
 def asked_note(event: Event, approval: Approval, who: Ref) -> Message:
     """Return the reply under the card that asks the requester, whom it mentions."""
     lead = template("{who}, a reviewer has a question before deciding:", who=who)
-    if "call" in event.data:
-        nth = int(event.data["call"])
+    if nth := int(event.data.get("call", 0)):
         lead = template(
-            "{who}, a reviewer has a question about call {n}:",
-            who=who,
-            n=nth,
+            "{who}, a reviewer has a question about call {n}:", who=who, n=nth
         )
     names = {f"{one.by.team}/{one.by.user}": one.by.name for one in approval.inquiries}
     name = names.get(event.actor) or event.actor
@@ -134,7 +119,7 @@ def asked_note(event: Event, approval: Approval, who: Ref) -> Message:
     return Message(
         (
             section(lead),
-            rich_text(box(excerpt(event.reason, _QUESTION).text)),
+            quote(event.reason, _QUESTION),
             context(untrusted(f"Asked by {fit(name, _NAME)}"), how),
         ),
         "A reviewer has a question for the requester.",
@@ -143,8 +128,8 @@ def asked_note(event: Event, approval: Approval, who: Ref) -> Message:
 
 def replied_note(approval: Approval, askers: list[Ref]) -> Message:
     """Return the reply that tells those who asked that the requester has replied."""
-    sentence = template("💬 The requester replied. Please decide.")
     mentions = [template("{who}", who=one) for one in askers]
+    sentence = template("💬 The requester replied. Please decide.")
     said = joined(" ", [*mentions, sentence])
     text = f"The requester replied. {card_fallback(approval)}"
     return Message((section(said),), text)

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
+from typing import LiteralString
 
-from keyturn.bot.blocks import Block, context
+from keyturn.bot.blocks import Block, notes
 from keyturn.bot.cards.frame import Frame
-from keyturn.bot.cards.needs import named_role
-from keyturn.bot.cards.refs import join_list, places, when
+from keyturn.bot.cards.refs import join_list, place, when
+from keyturn.bot.cards.states import named_role
 from keyturn.bot.text import Template, joined, template, user, usergroup
 from keyturn.gateway.approvals import permission, quorum
 from keyturn.gateway.approvals.record import Approval, Item
@@ -29,17 +30,17 @@ def reached(frame: Frame) -> list[Block]:
         return []
     parts: list[Template] = []
     if frame.card_in:
-        head = template("✉️ Sent to you directly. The card is in")
-        parts.append(joined(" ", [head, places([frame.card_in])]))
+        said: LiteralString = "✉️ Sent to you directly. The card is in {place}"
+        parts.append(template(said, place=place(frame.card_in)))
     elif frame.sent:
         people = join_list([template("{who}", who=user(one)) for one in frame.sent])
-        parts.append(joined(" ", [template("✉️ Sent directly to"), people]))
+        parts.append(template("✉️ Sent directly to {people}", people=people))
     quiet = quiet_roles(frame.approval)
     if quiet:
-        head = template("🌙 Quiet hours until {at}:", at=when(min(quiet.values())))
         names = join_list([named_role(name) for name in sorted(quiet)])
-        parts.append(joined(" ", [head, names]))
-    return [context(*parts)] if parts else []
+        at = when(min(quiet.values()))
+        parts.append(template("🌙 Quiet hours until {at}: {names}", at=at, names=names))
+    return notes(parts)
 
 
 MOST = 8

@@ -129,8 +129,7 @@ def _title_of(approval: Approval, item: Item) -> list[Block]:
     """Return the title of one of several calls; a single call needs none."""
     if not approval.is_batch:
         return []
-    title = box(fit(call_title(item), _TITLE))
-    return [rich_text(title)]
+    return [rich_text(box(fit(call_title(item), _TITLE)))]
 
 
 def _by(check: SpotCheck) -> list[Template]:
@@ -145,24 +144,16 @@ def _question(frame: Frame, item: Item) -> list[Block]:
     is_batch = frame.approval.is_batch
     return [
         section(nth if is_batch else alone),
-        actions(*(_answer(frame, item, action) for action in _NAMES)),
+        actions(*(_answer(frame, item, action) for action in _WORDS)),
     ]
 
 
-_NAMES = {
-    Action.CHECK_RIGHT: label("It was right"),
-    Action.CHECK_WRONG: label("It was wrong"),
-}
-
-
 def _answer(frame: Frame, item: Item, action: Action) -> Block:
-    name = _NAMES[action]
-    return frame.button(
-        item.index,
-        action,
-        name,
-        accessibility_label=label(f"{name.text}: call {item.index + 1}"),
-    )
+    spoken = f"It was {_WORDS[action]}: call {item.index + 1}"
+    return frame.button(item.index, action, spoken=spoken)
+
+
+_WORDS = {Action.CHECK_RIGHT: "right", Action.CHECK_WRONG: "wrong"}
 
 
 def _whom(approval: Approval, item: Item) -> Mentions:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import LiteralString, TypeAlias
 from unicodedata import category
 
-from keyturn.bot.cards.diff import state_text
 from keyturn.bot.cards.listing import (
     is_short,
     listing_of,
@@ -21,8 +20,9 @@ from keyturn.bot.cards.listing import (
     needs_a_look,
     one_line,
     schema_order,
+    state_text,
 )
-from keyturn.bot.cards.needs import counted_votes
+from keyturn.bot.cards.states import counted_votes
 from keyturn.gateway.approvals.precedents import PrecedentKind
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.protocol.records import Record, Tier, Verb, join

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import LiteralString
 
@@ -21,6 +21,7 @@ from keyturn.bot.text import (
     untrusted,
     user,
 )
+from keyturn.gateway.approvals.gestures import index_ranges
 from keyturn.gateway.approvals.record import Approval, Inquiry, short_id
 from keyturn.gateway.protocol.questions import Answered
 from keyturn.gateway.protocol.records import Person
@@ -113,9 +114,30 @@ def join_list(parts: Sequence[Template]) -> Template:
     shown = list(parts[:_MAX_PEOPLE])
     more = len(parts) - len(shown)
     if more:
-        return joined(
-            " ", [joined(", ", shown), template("and {more} more", more=more)]
-        )
+        return template("{some} and {more} more", some=joined(", ", shown), more=more)
     if len(shown) > 1:
         return joined(" and ", [joined(", ", shown[:-1]), shown[-1]])
     return joined("", shown)
+
+
+def calls_named(indexes: Iterable[int]) -> str:
+    """Return "call 4", or "calls 1-3, 7"."""
+    named = numbers(indexes)
+    return f"call {named}" if named.isdecimal() else f"calls {named}"
+
+
+def numbers_ref(indexes: Iterable[int]) -> Template:
+    """Return the same as `numbers`, for a sentence in markup."""
+    parts: list[Template] = []
+    for part in index_ranges({index + 1 for index in indexes}).split(","):
+        first, _, last = part.partition("-")
+        if last:
+            parts.append(template("{a}-{b}", a=int(first), b=int(last)))
+        else:
+            parts.append(template("{a}", a=int(first)))
+    return joined(", ", parts)
+
+
+def numbers(indexes: Iterable[int]) -> str:
+    """Return calls by their visible numbers: "1-3, 7"."""
+    return index_ranges(index + 1 for index in indexes).replace(",", ", ")

@@ -1,39 +1,35 @@
-"""Header and status sentence of an item or an approval, by its state."""
+"""Describe in words what a call needs, its state, its votes and its end."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import LiteralString
 
-from keyturn.bot.cards.listing import call_title, one_line
-from keyturn.bot.cards.needs import approvals, counted_votes, still_needed
-from keyturn.bot.cards.refs import join_list, people, when, who
-from keyturn.bot.cards.totals import header_total
+from keyturn.bot.cards.refs import join_list, numbers_ref, people, when, who
 from keyturn.bot.text import (
-    Label,
-    Plain,
+    Ref,
     Template,
+    Untrusted,
+    code,
     fit,
     joined,
-    label,
-    parted,
     template,
     untrusted,
 )
+from keyturn.gateway.approvals.collected import is_collected
 from keyturn.gateway.approvals.decisions import Stale
 from keyturn.gateway.approvals.lifecycle import ApprovalState
 from keyturn.gateway.approvals.permission import is_dead_end
+from keyturn.gateway.approvals.quorum import Tally, tally
 from keyturn.gateway.approvals.record import Approval, DecisionRecord, Item
-from keyturn.gateway.approvals.requirement import Vote
-from keyturn.gateway.approvals.timing import end_of, ends, is_late, is_over
+from keyturn.gateway.approvals.requirement import Requirement, Vote
+from keyturn.gateway.approvals.timing import end_of, ends, is_late
 from keyturn.gateway.protocol.records import ItemState, Person, Tier, Verb
 
 MAX_ACT = 140
 """Maximum characters of a call's title in a header; Slack accepts 150 in all."""
-
-MAX_TOOL = 120
-"""The same for the name of a tool next to a number of calls."""
 
 _S = ItemState
 STATE_NAMES: dict[ItemState, LiteralString] = {
@@ -142,53 +138,9 @@ def what_ran(item: Item | Stale) -> LiteralString:
     return _HAD_STARTED if item.has_started else NOTHING_RAN
 
 
-def header_text(approval: Approval, *, now_ms: int) -> Plain:
-    """Return the header of a card: the sign of its state, and the call or calls."""
-    if not approval.is_batch:
-        item = approval.items[0]
-        sign, _ = parted(status_sentence(approval, item, now_ms=now_ms))
-        return untrusted(f"{sign} {fit(call_title(item), MAX_ACT)}")
-    return batch_title(approval, _batch_state(approval, now_ms)[0])
-
-
 def counted(calls: int) -> str:
     """Return the number of calls, in words."""
     return "1 call" if calls == 1 else f"{calls} calls"
-
-
-def batch_title(approval: Approval, sign: str) -> Plain:
-    """Return the header of several calls: their number, tools and a total."""
-    tools = [*dict.fromkeys(one_line(item.tool) for item in approval.items)]
-    total = header_total(approval)
-    room = min(MAX_TOOL, MAX_ACT - 15 - len(total))
-    count = len(approval.items)
-    number = f"{count} ×" if len(tools) == 1 else f"{counted(count)}:"
-    text = f"{sign} {number} {fit(', '.join(tools), room)}"
-    return untrusted(f"{text} · {total}" if total else text)
-
-
-def status_label(approval: Approval, *, now_ms: int) -> list[Label]:
-    """Return the state of several calls in a few words, for the line below the header.
-
-    A single call has a sentence there, see `status_sentence`.
-    """
-    return [_batch_state(approval, now_ms)[1]] if approval.is_batch else []
-
-
-def _batch_state(approval: Approval, now_ms: int) -> tuple[str, Label]:
-    """Return the state of several calls: a sign, and fixed words with numbers."""
-    every = len(approval.items)
-    waiting = sum(item.is_pending for item in approval.items)
-    doubts = sum(item.state is _S.IN_DOUBT for item in approval.items)
-    # The sweeper closes the record a moment later; until then its state is still open.
-    if waiting and is_over(approval, now_ms):
-        return SIGNS[_S.EXPIRED], label("The time is over")
-    if waiting:
-        of = "" if waiting == every else f": {waiting} of {every} calls"
-        return SIGNS[_S.PENDING], label(f"Approval needed{of}")
-    if doubts:
-        return SIGNS[_S.IN_DOUBT], label(f"Please check {doubts} of {every} calls")
-    return SEVERAL, label(state_counts(approval))
 
 
 def state_counts(approval: Approval) -> str:
@@ -210,16 +162,15 @@ def status_sentence(approval: Approval, item: Item, *, now_ms: int) -> Template:
     elif item.is_restored and item.state is _S.IN_DOUBT:
         tail = _DOUBT_RESTORED
     tail = tail.replace(NOTHING_RAN, what_ran(item))
-    sentence = template(tail, at=when(item.changed_at_ms))
-    by = approvers(item)
+    at = when(item.changed_at_ms)
     # With a decision a person withdrew it, and with `revoked` it ended by itself.
     if item.state is _S.WITHDRAWN and not item.decision and not item.revoked:
-        sentence = joined("", [template(" by the agent"), sentence])
-    if item.state not in _UNDECIDED and by:
-        if is_own_edit(item):
-            head = head.replace("*Approved*", "*Edited and approved*")
-        return joined("", [template(head), template(" by "), by_whom(item), sentence])
-    return joined("", [template(head), sentence])
+        tail = " by the agent" + tail
+    if item.state in _UNDECIDED or not approvers(item):
+        return template(head + tail, at=at)
+    if is_own_edit(item):
+        head = head.replace("*Approved*", "*Edited and approved*")
+    return template(head + " by {who}" + tail, who=by_whom(item), at=at)
 
 
 def is_just_waiting(approval: Approval, item: Item) -> bool:
@@ -276,41 +227,218 @@ def _signed(item: Item) -> Sequence[Vote | DecisionRecord]:
 
 
 def _signature(one: Vote | DecisionRecord) -> Template:
-    named = people([one.by])
+    by = who(one.by)
     if not one.on_behalf_of:
-        return named
-    return joined(" for ", [named, people(one.on_behalf_of)])
+        return template("{by}", by=by)
+    return template("{by} for {others}", by=by, others=people(one.on_behalf_of))
 
 
 def _pending(approval: Approval, item: Item, *, now_ms: int) -> Template:
     at = when(end_of(approval, item))
     if is_late(approval, item, now_ms):
-        over = template("⌛ *The time to decide ended* {at}.", at=at)
-        return joined(" ", [over, template(what_ran(item))])
+        ran = what_ran(item)
+        return template("⌛ *The time to decide ended* {at}. " + ran, at=at)
+    expires = template("Expires {at}.", at=at)
     # A batch shows its end once, in its head.
-    until = [] if approval.is_batch else [template("Expires {at}.", at=at)]
+    until = [] if approval.is_batch else [expires]
     if item.tier is Tier.DENY:
-        denied = template("⛔ *No longer allowed by the policy.*")
-        again = template("That may change again.")
-        return joined(" ", [denied, again, *until])
-    if is_dead_end(approval, item, item.requirement):
-        stuck = template("⛔ *Cannot be approved:* too few people are allowed to.")
-        reject = template("It can be rejected.") if Verb.REJECT in item.allow else None
-        ends = template("Expires {at}.", at=at)
-        return joined(" ", [stuck, *([reject] if reject else []), ends])
-    count = counted_votes(item)
-    if count.have and count.is_met:
-        by = joined(
-            "", [template("⏳ "), approvals(item), template(", by "), by_whom(item)]
+        denied = template(
+            "⛔ *No longer allowed by the policy.* That may change again."
         )
-        enough = template(". Enough people approved: press *Approve* once more.")
-        return joined(" ", [joined("", [by, enough]), *until])
+        return joined(" ", [denied, *until])
+    if is_dead_end(approval, item, item.requirement):
+        stuck: LiteralString = "⛔ *Cannot be approved:* too few people are allowed to."
+        if Verb.REJECT in item.allow:
+            stuck += " It can be rejected."
+        return joined(" ", [template(stuck), expires])
+    count = counted_votes(item)
+    if not count.have:
+        waits = template("*Approval needed*")
+        if count.need > 1:
+            waits = template("*Needs {need} approvals*", need=count.need)
+        sentence = template("⏳ {waits}{more}.", waits=waits, more=still_needed(item))
+        return joined(" ", [sentence, *until])
+    end = template("{more}.", more=still_needed(item))
+    if count.is_met:
+        end = template(". Enough people approved: press *Approve* once more.")
+    have = template(
+        "⏳ {votes}, by {who}{end}", votes=approvals(item), who=by_whom(item), end=end
+    )
+    return joined(" ", [have, *until])
+
+
+_PEOPLE: dict[int, LiteralString] = {
+    1: "one person",
+    2: "two people",
+    3: "three people",
+    4: "four people",
+    5: "five people",
+    6: "six people",
+}
+# The gateway's prefix before the words of a policy, or of a problem.
+_RAISED = re.compile(r"(?:Raised to [a-z]+(?:, and needs \S+)?|Needs \S+): ")
+
+
+def needs(item: Item) -> Template:
+    """Return the approvals that a call needs, such as "Needs two people"."""
+    if item.cover is not None:
+        return template("*No review needed*: a standing approval covers it")
+    if item.tier.is_auto_approved:
+        return template("*No review needed*")
+    if item.tier is Tier.DENY:
+        return template("⛔ *Not allowed*")
+    need = counted_votes(item).need
+    verb: LiteralString = "Needs " if item.is_pending else "Needed "
+    if need not in _PEOPLE:
+        return template("*" + verb + "{n} people*", n=need)
+    return template("*" + verb + _PEOPLE[need] + "*")
+
+
+def is_usual(item: Item) -> bool:
+    """Return whether a call needs one person, the usual requirement of its tool.
+
+    The first reason is the policy's tier of the tool, which is not about this call.
+    """
+    return item.tier is Tier.APPROVE and not item.reasons[1:]
+
+
+def why(item: Item) -> str:
+    """Return the reasons that are about this call; "" if there are none."""
+    return " · ".join(map(without_tier, item.reasons[1:]))
+
+
+def because(words: Template, reasons: str, most: int) -> Template | Untrusted:
+    """Return words and their reasons, cut to ``most`` characters, as one sentence.
+
+    Plain text if there are reasons, because Slack separates the parts of a line.
+    """
+    if not reasons:
+        return words
+    return untrusted(f"{words.text.replace('*', '')}: {fit(reasons, most)}")
+
+
+def without_tier(reason: str) -> str:
+    """Return a reason without the tier or requirement before it."""
+    return _RAISED.sub("", reason, count=1) if _RAISED.match(reason) else reason
+
+
+_MAX_NAMES = 3
+"""Maximum roles and parts of a requirement in one line; the rest is "others"."""
+_MAX_NAME_CHARS = 32
+"""Maximum characters of a role's name."""
+
+
+def counted_votes(item: Item) -> Tally:
+    """Return the tally of a call, for exactly its current version."""
+    return tally(item.requirement, item.votes, item.action_hash)
+
+
+def votes_missing(item: Item) -> int:
+    """Return the minimum number of people who still have to approve."""
+    count = counted_votes(item)
+    return max(count.need - count.have, sum(count.lacking.values()))
+
+
+def approvals(item: Item) -> Template:
+    """Return "1 of 2 approvals", or "2 approvals" once their number suffices."""
+    have, need = counted_votes(item).have, counted_votes(item).need
+    if have < need:
+        return template("*{have} of {need} approvals*", have=have, need=need)
+    if have == 1:
+        return template("*1 approval*")
+    return template("*{have} approvals*", have=have)
+
+
+def so_far(item: Item) -> Template:
+    """Return "1 of 2", or "2 so far" if the number is met and a role is missing."""
+    count = counted_votes(item)
+    if count.have < count.need or count.is_met:
+        return template("{have} of {need}", have=count.have, need=count.need)
+    return template("{have} so far", have=count.have)
+
+
+def still_needed(item: Item) -> Template:
+    """Return "; still needs 1 from senior" while votes of a role are missing.
+
+    Before the first approval it is ", including 1 from senior".
+    """
+    count = counted_votes(item)
+    parts = list(count.lacking.items())
+    if not parts:
+        return template("")
+    lacking = [
+        template("{n} from {roles}", n=missing, roles=_roles(names))
+        for names, missing in parts[:_MAX_NAMES]
+    ]
+    more = [template("others")] if parts[_MAX_NAMES:] else []
+    lack = joined(" and ", [*lacking, *more])
     if count.have:
-        have = joined("", [template("⏳ "), approvals(item), template(", by")])
-        by = joined("", [by_whom(item), still_needed(item), template(".")])
-        return joined(" ", [have, by, *until])
-    waits = template("⏳ *Approval needed*")
-    if count.need > 1:
-        waits = template("⏳ *Needs {need} approvals*", need=count.need)
-    waits = joined("", [waits, still_needed(item), template(".")])
-    return joined(" ", [waits, *until])
+        return template("; still needs {lack}", lack=lack)
+    is_all = sum(count.lacking.values()) >= count.need
+    head: LiteralString = ": " if is_all else ", including "
+    return template(head + "{lack}", lack=lack)
+
+
+def roles_of(requirement: Requirement) -> Template:
+    """Name the roles whose holders may vote."""
+    return _roles(" or ".join(role.name for role in requirement.roles))
+
+
+def _roles(names: str) -> Template:
+    """Name one role, or several alternatives."""
+    # `Tally.lacking` joins names like this; a role's name has no space (`RoleName`).
+    roles = names.split(" or ")
+    named = [named_role(name) for name in roles[:_MAX_NAMES]]
+    more = [template("others")] if roles[_MAX_NAMES:] else []
+    return joined(" or ", [*named, *more])
+
+
+def named_role(name: str) -> Template:
+    """Name a role, cut to fit in a line of a card."""
+    return template("{role}", role=_role(name))
+
+
+def _role(name: str) -> Ref:
+    shown = name if len(name) <= _MAX_NAME_CHARS else f"{name[: _MAX_NAME_CHARS - 2]}.."
+    try:
+        return code(shown)
+    except ValueError:
+        return code("another-role")
+
+
+_MOST_ENDS = 3
+"""Maximum number of expiry times with their calls in one line."""
+
+
+_VERBS: tuple[LiteralString, ...] = ("expires", "waits until")
+
+
+def saying_when(said: LiteralString, approval: Approval) -> Template:
+    """Complete a sentence with ``It expires {at}`` or ``It waits until {at}``.
+
+    If the calls end at different times, the sentence is about the first.
+    """
+    if len(ends(approval)) > 1:
+        said = said.replace(", and then nothing runs", "")
+        for verb in _VERBS:
+            said = said.replace(f"It {verb}", f"The first of its calls {verb}")
+    return template(said, at=when(approval.expires_at_ms))
+
+
+def expires_each(approval: Approval) -> list[Template]:
+    """Return when the pending calls of a batch expire; empty if none is pending."""
+    each = [*ends(approval).items()]
+    if len(each) < 2:  # noqa: PLR2004 all together
+        return [template("Expires {at}.", at=when(end_ms)) for end_ms, _ in each]
+    if is_collected(approval):
+        # The calls arrived moments apart.
+        return [template("The first expires {at}.", at=when(each[0][0]))]
+    said: list[Template] = []
+    for end_ms, items in each[:_MOST_ENDS]:
+        noun: LiteralString = "calls" if len(items) > 1 else "call"
+        calls = numbers_ref(item.index for item in items)
+        fmt: LiteralString = "Expires {at}: " + noun + " {calls}"
+        said.append(template(fmt, at=when(end_ms), calls=calls))
+    if len(each) > _MOST_ENDS:
+        said.append(template("The others expire later."))
+    return said

@@ -1,26 +1,65 @@
-"""Render many calls of one tool as a table: a row per call, a column per argument.
+"""Show many calls: a table of them, their totals, and those to look at first.
 
 Slack accepts one table in a message, of 100 rows and 20 columns. Cells are plain text.
 Short calls get the room that they need, and the long ones share the rest. A call that
 is cut is marked, and can be decided only from the full view: people must not approve
 text that they could not see.
+
+Rows that deserve attention are on top, with a mark. Only the rows move: every call
+keeps its number, and the signed data keeps the order of the record.
+
+Precedents are earlier calls with the same effect. A banner names the pending calls with
+an earlier call. Small print names the deciders, rejected calls and the totals of a
+call's windows. No argument is repeated, and a reviewer's words are shown only to
+reviewers of the same agent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from decimal import Decimal
+from typing import LiteralString
 
-from keyturn.bot.cards.diff import state_text
-from keyturn.bot.cards.frame import shares
-from keyturn.bot.cards.listing import is_short, named_values, schema_order
-from keyturn.bot.cards.needs import counted_votes
-from keyturn.bot.cards.states import STATE_NAMES
-from keyturn.bot.text import ELLIPSIS, Template, fit, joined, on_one_line, template
+from keyturn.bot.blocks import Block, notes, section
+from keyturn.bot.cards.frame import Frame, is_table, shares
+from keyturn.bot.cards.listing import (
+    all_text,
+    is_short,
+    named_values,
+    needs_a_look,
+    one_line,
+    schema_order,
+    state_text,
+)
+from keyturn.bot.cards.refs import calls_named, join_list, when
+from keyturn.bot.cards.states import STATE_NAMES, counted_votes, without_tier
+from keyturn.bot.cards.warnings import homoglyph_warnings, unlimited
+from keyturn.bot.text import (
+    ELLIPSIS,
+    Plain,
+    Template,
+    code,
+    fit,
+    joined,
+    label,
+    on_one_line,
+    reveal,
+    template,
+    untrusted,
+)
 from keyturn.gateway.approvals.evidence import HIDDEN
-from keyturn.gateway.approvals.gestures import LONGEST_ROW, index_ranges
+from keyturn.gateway.approvals.gestures import LONGEST_ROW
+from keyturn.gateway.approvals.invisible_characters import has_hidden
+from keyturn.gateway.approvals.precedents import Precedent, PrecedentKind, WindowTotal
 from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.protocol.records import Tier
+from keyturn.gateway.approvals.repeating import args_hash, doubled, other_calls
+from keyturn.gateway.policy.formats import MOST_DIGITS, Call, Total, total_of
+from keyturn.gateway.policy.windows import MICRO
+from keyturn.gateway.protocol.records import ItemState, Tier
+from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.sandbox.blockkit import limits
 
 TABLE_CHARS = 5_500
@@ -188,24 +227,423 @@ def _status(item: Item) -> str:
     return ", ".join([*([said] if said else []), *edited])
 
 
-def calls_named(indexes: Iterable[int]) -> str:
-    """Return "call 4", or "calls 1-3, 7"."""
-    named = numbers(indexes)
-    return f"call {named}" if named.isdecimal() else f"calls {named}"
+MAX_IN_HEADER = 60
+"""Maximum characters of a total in a header; a longer one is only below it."""
+
+_NO_EDITS: dict[int, JsonObject] = {}
 
 
-def numbers_ref(indexes: Iterable[int]) -> Template:
-    """Return the same as `numbers`, for a sentence in markup."""
-    parts: list[Template] = []
-    for part in index_ranges({index + 1 for index in indexes}).split(","):
-        first, _, last = part.partition("-")
-        if last:
-            parts.append(template("{a}-{b}", a=int(first), b=int(last)))
-        else:
-            parts.append(template("{a}", a=int(first)))
-    return joined(", ", parts)
+def totals_of(
+    approval: Approval, edits: Mapping[int, JsonObject] = _NO_EDITS
+) -> list[Total]:
+    """Return the totals that the policy permits, over the current arguments.
+
+    Args:
+        approval: the calls to add up.
+        edits: by index, the arguments of a person's edit.
+    """
+    calls = [
+        Call(item.index, edits.get(item.index, item.args), item.redact)
+        for item in approval.items
+    ]
+    # An argument of several tools is added up for each tool, see below.
+    if len({item.tool for item in approval.items}) > 1:
+        return []
+    return [total_of(one, calls) for one in _named(approval.items)]
 
 
-def numbers(indexes: Iterable[int]) -> str:
-    """Return calls by their visible numbers: "1-3, 7"."""
-    return index_ranges(index + 1 for index in indexes).replace(",", ", ")
+def totals_by_tool(approval: Approval) -> list[tuple[str, list[Total]]]:
+    """Return the totals of each tool with two calls, on a card with several tools."""
+    tools: dict[str, list[Item]] = {}
+    for item in approval.items:
+        tools.setdefault(item.tool, []).append(item)
+    if len(tools) == 1:
+        return []
+    return [
+        (tool, [total_of(one, calls) for one in _named(items)])
+        for tool, items in tools.items()
+        for calls in ([Call(item.index, item.args, item.redact) for item in items],)
+        if len(items) > 1
+    ]
+
+
+def _named(items: Sequence[Item]) -> list[str]:
+    """Return the totals of calls; for several policies those that all of them name."""
+    return [one for one in items[0].totals if all(one in item.totals for item in items)]
+
+
+def total_text(total: Total) -> str:
+    """Return a total as a phrase: "€2,744.00 in total"."""
+    text = total.text()
+    if total.format == "number":
+        # A bare number needs the argument's name.
+        text = f"{total.name} {text}"
+    counted = f"{len(total.numbers)} of them" if total.left_out else "total"
+    return f"{text} in {counted}"
+
+
+def header_total(approval: Approval) -> str:
+    """Return the first total for a header; "" if there is none or it is long."""
+    first = next(iter(totals_of(approval)), None)
+    text = (
+        total_text(first).removesuffix(" in total") if first and first.numbers else ""
+    )
+    return text if len(text) <= MAX_IN_HEADER else ""
+
+
+def sums(totals: Sequence[Total], indexes: AbstractSet[int]) -> str:
+    """Return the sums of these calls by total, with the number of omitted calls."""
+    parts: list[str] = []
+    for total in totals:
+        counted = indexes & {*total.numbers}
+        if not counted:
+            continue
+        left = len(indexes) - len(counted)
+        text = f"{total.name} {total.text(counted)}"
+        parts.append(f"{text} (without {left} of them)" if left else text)
+    return " · ".join(parts)
+
+
+_REPEATED = (PrecedentKind.DONE, PrecedentKind.WAITING)
+_REASONS = 3
+_REASON = 120
+_CALLS = 80
+_TOTAL = 200
+_TOOL = 60
+_ROOM = 350
+"""Maximum characters of all lines about totals on a card without a table."""
+
+
+def is_remarkable(item: Item) -> bool:
+    """Return whether a call has a warning or an opinion."""
+    return not (
+        item.original_args is None and item.revoked is None and item.triage is None
+    )
+
+
+def noticed(approval: Approval) -> frozenset[int]:
+    """Return the calls that deserve a reviewer's attention.
+
+    These have a number far from the others, a stricter evaluation or another reason, an
+    earlier or duplicate call, odd characters, or a warning.
+    """
+    found = {index for total in totals_of(approval) for index in total.far}
+    found |= _stricter(approval)
+    found |= {item.index for group in doubled(approval) for item in group}
+    return frozenset(
+        item.index
+        for item in approval.items
+        if item.index in found
+        or needs_a_look(item)
+        or is_remarkable(item)
+        or (
+            item.is_pending
+            and any(other_calls(approval, item.past, kind) for kind in _REPEATED)
+        )
+    )
+
+
+def mark(item: Item, found: frozenset[int]) -> str:
+    """Return the sign before the number of a call; "" for none."""
+    if item.state is ItemState.IN_DOUBT and not item.has_failed:
+        return "❓ "
+    if item.has_failed or item.state is ItemState.FAILED:
+        return "❌ "
+    return "⚠️ " if item.index in found else ""
+
+
+def in_order(approval: Approval, found: frozenset[int]) -> list[Item]:
+    """Return the calls in the order of their rows: those that need a look first."""
+    needs_people, failed = ItemState.IN_DOUBT, ItemState.FAILED
+    return sorted(
+        approval.items,
+        key=lambda item: (
+            item.state is not needs_people,
+            item.state is not failed,
+            item.index not in found,
+            item.index,
+        ),
+    )
+
+
+def notices(frame: Frame) -> list[Block]:
+    """Return the notes above a table: totals, and why calls are marked."""
+    return [*totals(frame), *_warnings(frame), *_reasons(frame)]
+
+
+def _stricter(approval: Approval) -> frozenset[int]:
+    """Return the calls that need more, or for another reason, than most of them."""
+    judged = Counter((item.tier, item.reasons) for item in approval.items)
+    # Among equals the less strict one, so that the others are found.
+    (tier, reasons), _ = max(
+        judged.items(), key=lambda one: (one[1], -one[0][0].rank, -len(one[0][1]))
+    )
+    return frozenset(
+        item.index
+        for item in approval.items
+        if item.tier.rank > tier.rank or not {*item.reasons} <= {*reasons}
+    )
+
+
+def totals(frame: Frame) -> list[Block]:
+    """Return totals by state, and the calls that they omit."""
+    found = totals_of(frame.approval)
+    lines: list[Plain | Template] = []
+    for place, total in enumerate(found):
+        parts = _by_state(frame.approval, total)
+        # The header has the first total, unless it is long; its parts are listed here.
+        is_in_header = place == 0 and bool(header_total(frame.approval))
+        if len(parts) > is_in_header:
+            lines.append(label(_whole(f"{total.name}: {' · '.join(parts)}")))
+        if left := _left_out(total):
+            lines.append(
+                label(fit(f"Not in the total of {total.name}: {left}", _CALLS))
+            )
+    if not is_table(frame.approval):
+        lines = _fitting([*lines, *_of_tools(frame.approval)])
+    return notes(lines)
+
+
+def _fitting(lines: Sequence[Plain | Template]) -> list[Plain | Template]:
+    """Return the first of these lines that fit on a card without a table."""
+    left, shown = _ROOM, list[Plain | Template]()
+    for line in lines:
+        left -= len(reveal(line.text))
+        if left >= 0:
+            shown.append(line)
+    more = len(lines) - len(shown)
+    rest = [template("More about totals is not shown: {n}", n=more)] if more else []
+    return [*shown, *rest]
+
+
+def _of_tools(approval: Approval) -> list[Plain]:
+    """Return the totals of each tool, on a card with calls of several."""
+    texts = [
+        f"{fit(one_line(tool), _TOOL)}: {total_text(total)}"
+        for tool, totals in totals_by_tool(approval)
+        for total in totals
+        if total.numbers
+    ]
+    return [untrusted(_whole(text)) for text in texts]
+
+
+def _whole(text: str) -> str:
+    """Return a total; a number is never cut: a long one is replaced by a notice."""
+    name, _, _ = text.partition(": ")
+    return text if len(text) <= _TOTAL else f"{name}: too long to show"
+
+
+def _by_state(approval: Approval, total: Total) -> list[str]:
+    states = {item.index: item.state for item in approval.items}
+    return [
+        f"{total.text(indexes)} {STATE_NAMES[state]}"
+        for state in ItemState
+        if (indexes := [one for one in total.numbers if states[one] is state])
+    ]
+
+
+def _left_out(total: Total) -> str:
+    parts = (
+        (total.hidden, "hidden by policy"),
+        (total.without, "no number"),
+        (total.too_long, f"over {MOST_DIGITS} digits"),
+    )
+    return ", ".join(f"{calls_named(one)} ({why})" for one, why in parts if one)
+
+
+def _warnings(frame: Frame) -> list[Block]:
+    items = frame.approval.items
+    hidden = [one.index for one in items if has_hidden(all_text(one))]
+    mixed = [one.index for one in items if homoglyph_warnings(all_text(one))]
+    without = [one.index for one in items if unlimited(one)]
+    lines: list[Template | Plain] = []
+    for total in totals_of(frame.approval):
+        if total.far:
+            far = fit(f"{total.name} of {calls_named(total.far)}", _CALLS)
+            said = f"⚠️ Far from the others: {far}; the median is {total.usual}."
+            lines.append(label(said))
+    for indexes, what in (
+        (hidden, "Hidden characters, shown as ⟦U+…⟧, are"),
+        (mixed, "Look-alike letters are"),
+        (without, "UPDATE or DELETE without WHERE is"),
+    ):
+        if indexes:
+            where = fit(calls_named(indexes), _CALLS)
+            lines.append(label(f"⚠️ {what} in {where}."))
+    return notes(lines)
+
+
+def _reasons(frame: Frame) -> list[Block]:
+    """List the reasons for the requirements, and their calls."""
+    found: dict[str, list[int]] = {}
+    for item in frame.approval.items:
+        # The first reason is the policy's tier, which all of them have.
+        for reason in map(without_tier, item.reasons[1:]):
+            found.setdefault(reason, []).append(item.index)
+    lines: list[Plain | Template] = []
+    for reason, indexes in [*found.items()][:_REASONS]:
+        is_all = len(indexes) == len(frame.approval.items)
+        of = "" if is_all else f" ({calls_named(indexes)})"
+        lines.append(untrusted(fit(reason, _REASON) + fit(of, _CALLS)))
+    if more := len(found) - len(lines):
+        lines.append(template("and {n} more reasons: open the calls", n=more))
+    return notes(lines)
+
+
+MOST_TEXT = 900
+"""Maximum characters of all precedents on a card."""
+
+_MOST_REPEATED = 3
+"""Maximum calls of a batch in the banner."""
+_NAMES = 60
+_PAIR = 2
+_SAME = 140
+_TOTALS = 2
+_HOUR_MS = 3_600_000
+_MINUTE_MS = 60_000
+_WINDOW = 90
+
+_DONE: dict[ItemState, LiteralString] = {
+    ItemState.PENDING: "waits on another card since {at}",
+    ItemState.AUTHORIZED: "was approved {at} and may run at any moment",
+    ItemState.EXECUTING: "was approved {at} and is running",
+    ItemState.EXECUTED: "ran {at}",
+    ItemState.IN_DOUBT: "may have run {at}",
+    ItemState.REJECTED: "was rejected before, {at}",
+}
+_BY_POLICY: LiteralString = "was let run by the policy {at}"
+
+
+def precedents(frame: Frame) -> list[Block]:
+    """Return the banner, and the small print under it; empty without precedents."""
+    approval = frame.approval
+    waiting = [item for item in approval.items if item.is_pending]
+    done = [
+        (item, found[0])
+        for item in waiting
+        for found in (
+            other_calls(approval, item.past) or _elsewhere(approval, item),
+            _rejected(item),
+        )
+        if found and not (approval.is_batch and found[0].state is ItemState.PENDING)
+    ]
+    blocks: list[Block] = []
+    if done:
+        lines = [_line(approval, item, one) for item, one in done[:_MOST_REPEATED]]
+        more = len(done) - len(lines)
+        if more:
+            lines.append(template("⚠️ {n} more were done or asked before", n=more))
+        blocks.append(section(joined("\n", lines)))
+    same = same_calls(approval)
+    others = [item.index for item in waiting if _elsewhere(approval, item)]
+    if others and approval.is_batch:
+        named = fit(calls_named(others).capitalize(), _SAME)
+        same.append(f"{named}: the same is waiting on another card.")
+    if same:
+        text = label("\n".join(f"⚠️ {line}" for line in same))
+        blocks.append(section(text))
+    # A batch has room for its banner only; Full details of a call have the rest.
+    is_alone = waiting and not approval.is_batch
+    small = _small_print(approval, waiting[0]) if is_alone else []
+    return [*blocks, *notes(small)]
+
+
+def same_calls(approval: Approval, among: Container[int] | None = None) -> list[str]:
+    """Name the duplicate pending calls of a card, which may be a mistake.
+
+    Args:
+        approval: the calls of the card.
+        among: indexes of the calls to check; None for all.
+    """
+    lines: list[str] = []
+    for group in doubled(approval):
+        items = [one for one in group if among is None or one.index in among]
+        if len(items) < _PAIR:
+            continue
+        *first, last = (f"{one.index + 1}" for one in items)
+        alike = {args_hash(one.tool, one.args) for one in items}
+        names = ", ".join(one.removeprefix("args.") for one in items[0].past.same_by)
+        what = f"have the same {names}" if names else "have the same effect"
+        said = "are the same call" if len(alike) == 1 else what
+        named = fit(", ".join(first), _NAMES)
+        lines.append(fit(f"Calls {named} and {last} {said}.", _SAME))
+    more = len(lines) - _MOST_REPEATED
+    rest = [f"{more} more groups of calls are the same."] if more > 0 else []
+    return [*lines[:_MOST_REPEATED], *rest]
+
+
+def happened(precedent: Precedent) -> Template:
+    """Return how an earlier call ended, to follow "the same call"."""
+    is_of_policy = not precedent.by and precedent.state is ItemState.AUTHORIZED
+    sentence = _BY_POLICY if is_of_policy else _DONE[precedent.state]
+    return template(sentence, at=when(precedent.at_ms))
+
+
+def _line(approval: Approval, item: Item, precedent: Precedent) -> Template:
+    past = happened(precedent)
+    if precedent.args_hash == args_hash(item.tool, item.args):
+        said = template("*The same call* {past}", past=past)
+    else:
+        like = _like_it(item.past.same_by)
+        said = template("{like} {past} with other arguments", like=like, past=past)
+    if not approval.is_batch:
+        return template("⚠️ {said}", said=said)
+    return template("⚠️ *Call {n}:* {said}", n=item.index + 1, said=said)
+
+
+def _like_it(same_by: tuple[str, ...]) -> Template:
+    names = [name.removeprefix("args.") for name in same_by]
+    try:
+        shown = [template("{name}", name=code(name)) for name in names]
+    except ValueError:  # a name that could be read as markup
+        shown = []
+    if not shown or sum(map(len, names)) > _NAMES:
+        return template("*A call with the same effect*")
+    return template("*A call with the same* {names}", names=join_list(shown))
+
+
+def _small_print(approval: Approval, item: Item) -> list[Template | Plain]:
+    done = other_calls(approval, item.past)
+    rejected = _rejected(item)
+    parts: list[Template | Plain] = []
+    if done:
+        parts += _people(approval, done[0], "Approved")
+    if len(done) > 1:
+        parts.append(label(f"{len(done)} times in all"))
+    if rejected:
+        parts += _people(approval, rejected[0], "Rejected before")
+    totals = [one for one in item.past.totals if one.others_micro]
+    return [*parts, *(_total(one) for one in totals[:_TOTALS])]
+
+
+def _elsewhere(approval: Approval, item: Item) -> tuple[Precedent, ...]:
+    return other_calls(approval, item.past, PrecedentKind.WAITING)
+
+
+def _rejected(item: Item) -> tuple[Precedent, ...]:
+    return item.past.of_kind(PrecedentKind.REJECTED)
+
+
+def _people(approval: Approval, precedent: Precedent, verb: str) -> list[Plain]:
+    """Name people in plain text: a mention would notify them of another call."""
+    names = fit(", ".join(one.name or one.user for one in precedent.by), _NAMES)
+    said = f"{verb} by {names}" if names else verb
+    if precedent.agent != approval.agent:
+        said += f" for the agent {fit(precedent.agent, _NAMES)}"
+    # Another agent may have other reviewers, whose words are not for these readers.
+    elif precedent.reason:
+        said += f": {fit(precedent.reason, _REASON)}"
+    return [untrusted(said.strip())] if said else []
+
+
+def _total(total: WindowTotal) -> Plain:
+    amount = Decimal(total.others_micro) / MICRO
+    shown = f"{amount:,.2f}".removesuffix(".00")
+    what = "other calls" if total.is_count else "in other calls"
+    by = f"Same {total.by.removeprefix('args.')}, last" if total.by else "Last"
+    span = f"{total.within_ms / 60_000:g} min"
+    if total.within_ms < _MINUTE_MS:
+        span = f"{total.within_ms / 1000:g} s"
+    if total.within_ms >= _HOUR_MS:
+        span = f"{total.within_ms / _HOUR_MS:g} h"
+    return label(fit(f"{by} {span}: {shown} {what} ({total.window})", _WINDOW))

@@ -19,7 +19,7 @@ from typing import cast
 
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.mentions import MOST_COPIES, copies_for
-from keyturn.bot.cards.undelivered import is_over, needs_people, outdated_copy
+from keyturn.bot.cards.reminders import is_over, needs_people, outdated_copy
 from keyturn.bot.delivery.card_publisher import (
     CardPublisher,
     RateLimitDelay,
@@ -298,11 +298,7 @@ class CopyUpdater:
         publisher = self.card_publisher
         decided = policy_decision_digest(record, publisher.seal_key)
         is_newest = await self._store.shown(
-            publisher.keys,
-            record.id,
-            user,
-            rev=record.rev,
-            decision_digest=decided,
+            publisher.keys, record.id, user, rev=record.rev, decision_digest=decided
         )
         logger.info("copy.shown id=%s rev=%d", record.id, record.rev)
         if not is_newest:

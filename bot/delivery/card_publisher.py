@@ -23,10 +23,13 @@ from keyturn.bot.cards.approval import card
 from keyturn.bot.cards.fallbacks import plain_card
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.mentions import mentions_for
-from keyturn.bot.cards.notification import notification, plain_notification
-from keyturn.bot.cards.question_card import question_card
-from keyturn.bot.cards.standing_card import standing_card
-from keyturn.bot.cards.undelivered import replaced
+from keyturn.bot.cards.reminders import replaced
+from keyturn.bot.cards.special_cards import (
+    notification,
+    plain_notification,
+    question_card,
+    standing_card,
+)
 from keyturn.bot.config import BotConfig
 from keyturn.bot.identity import Identity
 from keyturn.bot.ids import key_id
@@ -166,12 +169,7 @@ class CardPublisher:
         return place
 
     async def post_card(
-        self,
-        record: Approval,
-        *,
-        channel: str,
-        now_ms: int,
-        is_plain: bool = False,
+        self, record: Approval, *, channel: str, now_ms: int, is_plain: bool = False
     ) -> CardPlace:
         """Post a card that is not posted yet; return its registered copy.
 
@@ -242,12 +240,7 @@ class CardPublisher:
                 await self.update(channel, ts, replaced())
 
     async def update_card(
-        self,
-        record: Approval,
-        place: CardPlace,
-        *,
-        now_ms: int,
-        is_plain: bool = False,
+        self, record: Approval, place: CardPlace, *, now_ms: int, is_plain: bool = False
     ) -> CardPlace:
         """Show the newest state on the card; raises as `post_card` does."""
         # A mention in an edited message does not notify people, so an updated card can

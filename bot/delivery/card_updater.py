@@ -26,15 +26,15 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from keyturn.bot.blocks import AS_WRITTEN
+from keyturn.bot.cards.channel_messages import corrupt_record
 from keyturn.bot.cards.history import failures_note
-from keyturn.bot.cards.reminders import with_reviewers
-from keyturn.bot.cards.reply_texts import corrupt_record
-from keyturn.bot.cards.undelivered import (
+from keyturn.bot.cards.reminders import (
     erased,
     has_card,
     is_over,
     needs_people,
     undelivered,
+    with_reviewers,
 )
 from keyturn.bot.delivery.card_copies import (
     CopyUpdater,
@@ -350,11 +350,7 @@ class CardUpdater:
         return entry.copy_due.call if entry.copy_due else needed
 
     async def _make(
-        self,
-        entry: QueueEntry,
-        record: Approval,
-        place: CardPlace | None,
-        now_ms: int,
+        self, entry: QueueEntry, record: Approval, place: CardPlace | None, now_ms: int
     ) -> CardPlace | None:
         """Make the call that `_next_call` returned; return the card's current place."""
         if entry.lost_in:

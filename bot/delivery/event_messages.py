@@ -5,15 +5,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from keyturn.bot.blocks import Message, section
 from keyturn.bot.cards.channel_messages import (
     FREEZE_EVENTS,
     SECURITY_EVENTS,
+    agent_answer,
     freeze_message,
+    no_answer,
+    question_message,
     run_announced,
+    run_failed,
     run_state,
     security_message,
+    shortened,
+    unshown_answer,
 )
 from keyturn.bot.cards.frame import is_table
 from keyturn.bot.cards.history import thread_note
@@ -25,10 +32,8 @@ from keyturn.bot.cards.mentions import (
     mentions_for,
 )
 from keyturn.bot.cards.metrics_messages import METRICS_EVENTS, metrics_message
-from keyturn.bot.cards.notification import report_line
 from keyturn.bot.cards.quality_checks import answered_note
 from keyturn.bot.cards.quality_checks import asked_note as checked_note
-from keyturn.bot.cards.question_card import question_message, question_note
 from keyturn.bot.cards.refs import who
 from keyturn.bot.cards.reminders import (
     NEEDED_NOW,
@@ -45,13 +50,7 @@ from keyturn.bot.cards.reminders import (
     waits_again_sentence,
     with_reviewers,
 )
-from keyturn.bot.cards.reply_texts import (
-    agent_answer,
-    no_answer,
-    run_failed,
-    shortened,
-    unshown_answer,
-)
+from keyturn.bot.cards.special_cards import question_note, report_line
 from keyturn.bot.delivery.card_publisher import CardPublisher
 from keyturn.bot.delivery.outbox_queue import Call, QueuedMessage, QueueEntry, Urgency
 from keyturn.bot.limits import POST, UPDATE
@@ -181,6 +180,10 @@ def inquiry_messages(
 POSTED_IN_CHANNEL = FREEZE_EVENTS | METRICS_EVENTS | SECURITY_EVENTS
 """Events that are posted in a channel, not in the thread of a card or a run."""
 
+_Note: TypeAlias = tuple[Message, Urgency, frozenset[str]]
+"""A reply, its priority, and the roles that it mentions."""
+
+_NO_ROLES = frozenset[str]()
 _NO_COPIES: dict[str, tuple[str, str]] = {}
 _IN_DOUBT = ItemState.IN_DOUBT
 _PROGRESS = frozenset(
@@ -218,12 +221,15 @@ def messages_of(
     """
     if event.name in INQUIRY_EVENTS:
         return inquiry_messages(event, approval, place, copies)
-    found = _messages_of(event, approval, place)
-    if not found:
-        return found
+    found: list[QueuedMessage] = []
+    if event.name is EventName.APPROVAL_ESCALATED:
+        found = _escalated(event, approval, place)
+    elif place is not None and (note := _note(event, approval)):
+        message, urgency, roles = note
+        found = [QueuedMessage(message, event.seq, *place, urgency, roles)]
     # First, since only the last message carries the event: it is acknowledged after
     # all of them.
-    return [*_to_copies(event, approval, copies), *found]
+    return [*_to_copies(event, approval, copies), *found] if found else []
 
 
 def _to_copies(
@@ -260,71 +266,56 @@ def _personal(event: Event, approval: Approval) -> Template | None:
     return NEEDED_NOW if _item_now_waiting(event, approval) else None
 
 
-def _messages_of(
-    event: Event, approval: Approval, place: tuple[str, str] | None
-) -> list[QueuedMessage]:
-    if event.name is EventName.APPROVAL_ESCALATED:
-        return _escalated(event, approval, place)
-    if place is None:
-        return []
-    if event.name is EventName.APPROVAL_REPORTED:
-        return [
-            QueuedMessage(report_line(event), event.seq, *place, Urgency.CARD_UPDATE)
-        ]
-    if event.name in {EventName.ITEM_CHECK_ASKED, EventName.ITEM_CHECKED}:
-        return _of_spot_check(event, approval, place)
-    if approval.is_auto_approved and event.name not in _OF_A_DOUBT:
-        return []  # the notification itself shows it
-    return _in_thread(event, approval, place)
-
-
-def _of_spot_check(
-    event: Event, approval: Approval, place: tuple[str, str]
-) -> list[QueuedMessage]:
-    item = next((one for one in approval.items if one.id == event.item), None)
-    if item is None or item.spot_check is None:
-        return []
-    if event.name is EventName.ITEM_CHECKED:
-        note = answered_note(approval, item, item.spot_check)
-        return [QueuedMessage(note, event.seq, *place)]
-    # Answered before this was posted: the question is obsolete.
-    if not item.is_to_be_checked:
-        return []
-    return [QueuedMessage(checked_note(approval, item), event.seq, *place)]
-
-
-def _in_thread(
-    event: Event, approval: Approval, place: tuple[str, str]
-) -> list[QueuedMessage]:
-    urgency = Urgency.NEEDS_PEOPLE
+def _note(event: Event, approval: Approval) -> _Note | None:
+    """Return the reply under a card about an event; None if it needs none."""
+    found: _Note | None = None
     is_open = approval.state is ApprovalState.OPEN
     roles = frozenset(mentions_for(approval).roles)
-    if event.name is EventName.ITEM_REOPENED and is_open:
-        again = waits_again(approval, event.reason)
-        return [QueuedMessage(again, event.seq, *place, urgency, roles)]
-    if event.name is EventName.APPROVAL_STILL_IN_DOUBT:
-        note, roles = still_in_doubt(approval)
-        return [QueuedMessage(note, event.seq, *place, urgency, roles)] if note else []
-    if event.name is not EventName.APPROVAL_REMINDED:
-        return _history(event, approval, place)
-    # The approval may have been decided while the reminder was queued.
-    if not is_open:
-        return []
-    return [QueuedMessage(reminder(approval), event.seq, *place, urgency, roles)]
+    match event.name:
+        case EventName.APPROVAL_REPORTED:
+            found = report_line(event), Urgency.CARD_UPDATE, _NO_ROLES
+        case EventName.ITEM_CHECK_ASKED | EventName.ITEM_CHECKED:
+            found = _of_spot_check(event, approval)
+        case name if approval.is_auto_approved and name not in _OF_A_DOUBT:
+            pass  # the notification itself shows it
+        case EventName.ITEM_REOPENED if is_open:
+            found = waits_again(approval, event.reason), Urgency.NEEDS_PEOPLE, roles
+        case EventName.APPROVAL_STILL_IN_DOUBT:
+            note, roles = still_in_doubt(approval)
+            found = (note, Urgency.NEEDS_PEOPLE, roles) if note else None
+        case EventName.APPROVAL_REMINDED:
+            # The approval may have been decided while the reminder was queued.
+            if is_open:
+                found = reminder(approval), Urgency.NEEDS_PEOPLE, roles
+        case _:
+            found = _history(event, approval)
+    return found
 
 
-def _history(
-    event: Event, approval: Approval, place: tuple[str, str]
-) -> list[QueuedMessage]:
+def _of_spot_check(event: Event, approval: Approval) -> _Note | None:
+    item = next((one for one in approval.items if one.id == event.item), None)
+    if item is None or item.spot_check is None:
+        return None
+    if event.name is EventName.ITEM_CHECKED:
+        note = answered_note(approval, item, item.spot_check)
+        return note, Urgency.HISTORY, _NO_ROLES
+    # Answered before this was posted: the question is obsolete.
+    if not item.is_to_be_checked:
+        return None
+    return checked_note(approval, item), Urgency.HISTORY, _NO_ROLES
+
+
+def _history(event: Event, approval: Approval) -> _Note | None:
     if approval.is_standing:
-        return []  # its card is complete, and there may be many uses
+        return None  # its card is complete, and there may be many uses
     said = question_note if approval.is_question else thread_note
     note = said(event, approval)
-    item = _item_now_waiting(event, approval)
-    if note and item:
+    if note is None:
+        return None
+    if item := _item_now_waiting(event, approval):
         note, roles = with_reviewers(note, approval, item)
-        return [QueuedMessage(note, event.seq, *place, Urgency.NEEDS_PEOPLE, roles)]
-    return [QueuedMessage(note, event.seq, *place)] if note else []
+        return note, Urgency.NEEDS_PEOPLE, roles
+    return note, Urgency.HISTORY, _NO_ROLES
 
 
 def _item_now_waiting(event: Event, approval: Approval) -> Item | None:
@@ -426,14 +417,6 @@ def _escalated(
     return [*queued, last]
 
 
-def _channel_message(event: Event, command: str, *, is_plain: bool) -> Message:
-    if event.name in METRICS_EVENTS:
-        return metrics_message(event, has_chart=not is_plain)
-    if event.name in SECURITY_EVENTS:
-        return security_message(event)
-    return freeze_message(event, command=command)
-
-
 def message_without_card(
     event: Event, *, command: str, is_last: bool, is_plain: bool = False
 ) -> Message | None:
@@ -453,20 +436,26 @@ def message_without_card(
 def _without_card(
     event: Event, command: str, *, is_last: bool, is_plain: bool
 ) -> Message | None:
+    message: Message | None = None
     match event.name:
         case EventName.RUN_STARTED if is_last:
             text = "The agent is working on it."
-            return Message((section(template("⏳ I am working on it.")),), text)
+            message = Message((section(template("⏳ I am working on it.")),), text)
         case EventName.RUN_FINISHED if "text" in event.data:
-            return _last_words(event.data["text"], is_plain=is_plain)
+            message = _last_words(event.data["text"], is_plain=is_plain)
         case EventName.RUN_ASKED | EventName.RUN_UNANSWERED:
-            return question_message(event)
+            message = question_message(event)
         case EventName.RUN_FAILED:
-            return run_failed()
-        case name if name in POSTED_IN_CHANNEL:
-            return _channel_message(event, command, is_plain=is_plain)
+            message = run_failed()
+        case name if name in METRICS_EVENTS:
+            message = metrics_message(event, has_chart=not is_plain)
+        case name if name in SECURITY_EVENTS:
+            message = security_message(event)
+        case name if name in FREEZE_EVENTS:
+            message = freeze_message(event, command=command)
         case _:
-            return None
+            pass
+    return message
 
 
 def _last_words(text: str, *, is_plain: bool) -> Message:

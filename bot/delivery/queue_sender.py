@@ -11,11 +11,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from keyturn.bot.cards.channel_messages import FREEZE_EVENTS, SECURITY_EVENTS
+from keyturn.bot.cards.channel_messages import FREEZE_EVENTS, SECURITY_EVENTS, shortened
 from keyturn.bot.cards.metrics_messages import METRICS_EVENTS
-from keyturn.bot.cards.notification import many_ran
 from keyturn.bot.cards.reminders import escalation
-from keyturn.bot.cards.reply_texts import shortened
+from keyturn.bot.cards.special_cards import many_ran
 from keyturn.bot.delivery import event_messages
 from keyturn.bot.delivery.card_publisher import CardPublisher, RateLimitDelay
 from keyturn.bot.delivery.card_updater import BROKEN_S, CardUpdater

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from keyturn.bot.blocks import Message
-from keyturn.bot.cards.undelivered import erased, is_over, outcome_of, redacted
+from keyturn.bot.cards.reminders import erased, is_over, outcome_of, redacted
 from keyturn.bot.delivery.card_publisher import CardPublisher, RateLimitDelay
 from keyturn.bot.limits import UPDATE
 from keyturn.bot.web import (
@@ -30,11 +30,7 @@ from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.service.reviews import ReviewService
-from keyturn.gateway.store.posted_messages import (
-    LOOK,
-    Ended,
-    PostedMessages,
-)
+from keyturn.gateway.store.posted_messages import LOOK, Ended, PostedMessages
 
 logger = logging.getLogger(__name__)
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from functools import partial
 from typing import LiteralString
 
 from keyturn.bot.cards.inquiries import requester_ref
 from keyturn.bot.cards.reply_texts import outcome_text
-from keyturn.bot.ids import Action, Sealed, View, verify_outage
+from keyturn.bot.ids import Action, Input, Sealed, View, verify_outage
 from keyturn.bot.listener_context import ListenerContext, UserFacingError, UserText
-from keyturn.bot.listeners.full_view import page_of
-from keyturn.bot.listeners.router import AckBody, Router
+from keyturn.bot.listeners.deciding import page_of
+from keyturn.bot.listeners.router import AckBody, on_action, on_submit
 from keyturn.bot.listeners.targets import (
     Target,
     Who,
@@ -26,7 +25,6 @@ from keyturn.bot.listeners.targets import (
     open_form,
     open_view,
     read_seal,
-    rejected_inputs,
     update_view,
     verify_click,
     verify_submission,
@@ -54,7 +52,7 @@ _UNCONFIRMED: LiteralString = (
 )
 
 
-_NOBODY = template("There is nobody to ask: the requester is not known in Slack.")
+_NOBODY: LiteralString = "There is nobody to ask: the requester is not known in Slack."
 _NO_READER = {
     AccountKind.DEACTIVATED: template(
         "The requester's account is deactivated, so nobody would read your question. "
@@ -65,11 +63,11 @@ _NO_READER = {
         "Nothing was recorded."
     ),
 }
-_NO_CARD = template(
+_NO_CARD: LiteralString = (
     "Please try again once the card is posted: the requester is asked in its thread. "
     "Nothing was recorded."
 )
-_ALREADY = template("You reported this already; nothing more was recorded.")
+_ALREADY: LiteralString = "You reported this already; nothing more was recorded."
 _OTHER_WORKSPACE: LiteralString = (
     "This message belongs to another workspace, so nothing was done."
 )
@@ -92,22 +90,10 @@ _BUSY: LiteralString = (
 _ATTEMPTS = 4
 
 
-def register(router: Router) -> None:
-    """Answer these buttons, and the forms that they open."""
-    router.on_action(Action.EXTEND, partial(_retime, action=Action.EXTEND))
-    router.on_action(Action.TAKE, partial(_retime, action=Action.TAKE))
-    router.on_action(Action.ASK_REQUESTER, _open_question)
-    router.on_submit(View.ASK_REQUESTER, _ask)
-    router.on_action(Action.REPORT, _report)
-    router.on_submit(View.REPORT, _submit_report)
-    router.on_action(Action.TRY_AGAIN, _try_again)
-    router.on_action(Action.FREEZE_TOOL, _freeze)
-
-
-async def _retime(
-    ctx: ListenerContext, clicked: Clicked, *, action: Action
-) -> UserText | None:
+@on_action(Action.EXTEND, Action.TAKE)
+async def _retime(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     """Return a refusal as a sentence; card and modal show a success."""
+    action = Action(clicked.action.action_id)
     target = await verify_click(ctx, clicked, action)
     before, service = target.approval, ctx.service
     # As fresh as for a decision: only reviewers may keep a call open longer.
@@ -118,7 +104,7 @@ async def _retime(
     except NotConfirmed:
         # Not retried as other clicks are: each retry would add more time.
         logger.warning("time.unconfirmed approval=%s", before.id)
-        raise UserFacingError(template(_UNCONFIRMED)) from None
+        raise UserFacingError(_UNCONFIRMED) from None
     if not isinstance(result, Change):
         logger.info("time.refused why=%s approval=%s", result.kind, before.id)
         return outcome_text(result, now_ms=target.now_ms)
@@ -134,6 +120,7 @@ async def _retime(
     return None
 
 
+@on_action(Action.ASK_REQUESTER)
 async def _open_question(ctx: ListenerContext, clicked: Clicked) -> None:
     target = await verify_click(ctx, clicked, Action.ASK_REQUESTER)
     approval = target.approval
@@ -151,18 +138,19 @@ async def _open_question(ctx: ListenerContext, clicked: Clicked) -> None:
     await open_view(ctx, clicked, target, view)
 
 
+@on_submit(View.ASK_REQUESTER)
 async def _ask(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target = await verify_submission(ctx, submitted, View.ASK_REQUESTER)
-    said = call_form.submitted_question(submitted.view.values)
-    if said.errors:
-        return rejected_inputs(said.errors)
+    question = call_form.required_text(
+        submitted.view.values, Input.QUESTION, "Please write a question."
+    )
     reviewer = await _reviewer_of(ctx, target, submitted.who)
     approval = target.approval
     result = await ctx.service.ask_requester(
         approval.id,
         target.index if approval.is_batch else None,
         reviewer.with_(gesture=submitted.gesture),
-        said.text,
+        question,
     )
     is_kept = isinstance(result, Change | Inquiry)
     logger.info("requester.asked kept=%s approval=%s", is_kept, approval.id)
@@ -188,6 +176,7 @@ async def _requester(ctx: ListenerContext, target: Target) -> Person:
     return requester
 
 
+@on_action(Action.REPORT)
 async def _report(ctx: ListenerContext, clicked: Clicked) -> None:
     target = await verify_click(ctx, clicked, Action.REPORT)
     reporter = await _member(ctx, clicked.who)
@@ -197,6 +186,7 @@ async def _report(ctx: ListenerContext, clicked: Clicked) -> None:
     await open_form(ctx, clicked, replace(target, index=0), call_form.report_form)
 
 
+@on_submit(View.REPORT)
 async def _submit_report(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target = await verify_submission(ctx, submitted, View.REPORT)
     reporter = await _member(ctx, submitted.who)
@@ -214,10 +204,12 @@ async def _submit_report(ctx: ListenerContext, submitted: Submitted) -> AckBody:
 
 async def _member(ctx: ListenerContext, who: Who) -> Reviewer:
     """Return a member of the workspace, who may report; raises `UserFacingError`."""
-    refusal = template("Only members of this workspace can report problems.")
-    return await ctx.require_member(who, refusal)
+    return await ctx.require_member(
+        who, "Only members of this workspace can report problems."
+    )
 
 
+@on_action(Action.FREEZE_TOOL)
 async def _freeze(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     target = await verify_click(ctx, clicked, Action.FREEZE_TOOL)
     scope = FreezeScope(kind=ScopeKind.TOOL, name=target.item.tool)
@@ -240,6 +232,7 @@ async def _freeze(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     )
 
 
+@on_action(Action.TRY_AGAIN)
 async def _try_again(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     outage = await _proven(ctx, clicked)
     # Between the read and the write a gateway may move the run; `retry` then writes
@@ -255,7 +248,7 @@ async def _try_again(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
         by = f"{reviewer.team}/{reviewer.user}"
         if await ctx.service.runs.retry(run, by, clicked.gesture):
             return template(_TRYING)
-    raise UserFacingError(template(_BUSY))
+    raise UserFacingError(_BUSY)
 
 
 async def _proven(ctx: ListenerContext, clicked: Clicked) -> str:
@@ -266,7 +259,7 @@ async def _proven(ctx: ListenerContext, clicked: Clicked) -> str:
     """
     action = clicked.action
     if action.team != ctx.team:
-        raise UserFacingError(template(_OTHER_WORKSPACE))
+        raise UserFacingError(_OTHER_WORKSPACE)
     sealed: Sealed = read_seal(action.value)
     accepted, team = ctx.config.seal_keys, ctx.team
     if not any(
@@ -274,7 +267,7 @@ async def _proven(ctx: ListenerContext, clicked: Clicked) -> str:
         for key in accepted
     ):
         logger.warning("click.refused why=bad_seal")
-        raise UserFacingError(template(_NOT_OURS))
+        raise UserFacingError(_NOT_OURS)
     # `seal_outage` writes the outage's id in place of the approval's.
     outage = sealed.approval
     keys = ctx.service.store.keys_of_run(outage.partition(".")[0])
@@ -282,7 +275,7 @@ async def _proven(ctx: ListenerContext, clicked: Clicked) -> str:
         logger.warning("click.refused why=other_copy outage=%s", outage)
         if keys is not None:
             await redraw_replaced(ctx, clicked, keys, outage)
-        raise UserFacingError(template(_NOT_OURS))
+        raise UserFacingError(_NOT_OURS)
     return outage
 
 
@@ -296,7 +289,7 @@ async def _stopped(ctx: ListenerContext, outage: str) -> StalledRun:
     # A later outage of the same run has a separate message; this button must not retry
     # that one.
     if run is None or run.outage != outage:
-        raise UserFacingError(template(_OVER))
+        raise UserFacingError(_OVER)
     if run.state is not RunState.PARKED:
-        raise UserFacingError(template(_TRIED))
+        raise UserFacingError(_TRIED)
     return run

@@ -25,7 +25,7 @@ from keyturn.bot.listener_context import (
     to_mrkdwn,
 )
 from keyturn.bot.listeners.reading import OUTSIDER, list_waiting, past_command, show
-from keyturn.bot.listeners.router import AckBody, Router
+from keyturn.bot.listeners.router import AckBody
 from keyturn.bot.listeners.standing import list_standing
 from keyturn.bot.payload import Command
 from keyturn.bot.text import (
@@ -82,17 +82,13 @@ _WHAT_I_DO: LiteralString = (
 )
 
 
-def register(router: Router) -> None:
-    """Answer the slash command."""
-    router.on_command(_command)
-
-
-async def _command(ctx: ListenerContext, command: Command) -> AckBody:
+async def answer(ctx: ListenerContext, command: Command) -> AckBody:
+    """Answer the slash command; raises `UserFacingError`."""
     # An app can be installed in several workspaces; this bot has the token and the
     # approvals of one.
     if command.team != ctx.team:
         raise UserFacingError(
-            template("I serve another workspace, so my commands do not work here.")
+            "I serve another workspace, so my commands do not work here."
         )
     verb, rest = first_word(command.text)
     verb = verb.lower()
@@ -161,7 +157,9 @@ _DELEGATE_USAGE: LiteralString = (
     "Write `{command} delegate @colleague 4h` to let a colleague decide in your place "
     "for 4 hours, or `{command} delegate off` to end this."
 )
-_CANNOT_DELEGATE = template("Only members of this workspace can delegate decisions.")
+_CANNOT_DELEGATE: LiteralString = (
+    "Only members of this workspace can delegate decisions."
+)
 
 
 async def delegate(ctx: ListenerContext, command: Command, rest: str) -> UserText:
@@ -191,7 +189,7 @@ async def _ended(ctx: ListenerContext, owner: Person) -> UserText:
 
 
 async def _started(ctx: ListenerContext, owner: Person, to: str, time: str) -> UserText:
-    refusal = template("Only members of this workspace can decide in your place.")
+    refusal: LiteralString = "Only members of this workspace can decide in your place."
     # Fresh: the colleague decides for another person for hours, so an account that was
     # deactivated a minute ago must not get that right.
     await ctx.require_member((to, ctx.team), refusal, asked="who that is", fresh=True)
@@ -222,7 +220,7 @@ _USAGE: LiteralString = (
     "or `{command} freeze everything REASON`. To end a freeze, write `unfreeze` in "
     "place of `freeze`."
 )
-_OUTSIDER = template("Only members of this workspace can see what is frozen.")
+_OUTSIDER: LiteralString = "Only members of this workspace can see what is frozen."
 
 Change = Callable[[FreezeScope, Reviewer, str], Awaitable[bool | Forbidden]]
 

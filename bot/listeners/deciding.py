@@ -1,24 +1,26 @@
-"""Decide one call: approve, edit, reject, answer or reconcile it.
+"""Decide one call: read all of it, approve, edit, reject, answer or reconcile it.
 
 A click decides if it needs no text. Otherwise it opens a form, whose errors appear
 under its inputs.
+
+Full details show all of a call in a modal, page by page. A call too long for its card
+can be approved only by a person who opened every page. If they can open it now, they
+get the pages instead of a refusal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
+from typing import LiteralString
 
+from keyturn.bot.blocks import Block
+from keyturn.bot.cards.buttons import FOUND
+from keyturn.bot.cards.call_rows import needs_full_view
 from keyturn.bot.cards.reply_texts import outcome_text
-from keyturn.bot.ids import Action, Input, View
+from keyturn.bot.ids import PAGE, Action, Input, View
 from keyturn.bot.listener_context import ListenerContext, UserFacingError, UserText
-from keyturn.bot.listeners.full_view import (
-    has_seen_all,
-    open_first_page,
-    require_full_view,
-)
-from keyturn.bot.listeners.router import AckBody, Router
+from keyturn.bot.listeners.router import AckBody, on_action, on_submit
 from keyturn.bot.listeners.targets import (
     Form,
     Target,
@@ -26,19 +28,24 @@ from keyturn.bot.listeners.targets import (
     form_reply,
     is_reason_invalid,
     open_form,
+    open_view,
     outcome_reply,
-    rejected_inputs,
     replace_form,
     require_permission,
     require_reconciler,
+    sealed_value,
+    update_view,
     verify_click,
+    verify_place,
+    verify_seal,
     verify_submission,
 )
-from keyturn.bot.modals import answer, call_form, edit
-from keyturn.bot.modals.call_form import SubmittedText
-from keyturn.bot.modals.form import State, errors_by_block
+from keyturn.bot.modals import answer, call_form, details, edit
+from keyturn.bot.modals.call_form import required_text
+from keyturn.bot.modals.details import page_count
+from keyturn.bot.modals.form import InvalidInputs, State, errors_by_block
 from keyturn.bot.payload import Clicked, Submitted
-from keyturn.bot.text import label, template
+from keyturn.bot.text import Plain, label
 from keyturn.gateway.approvals.decisions import (
     Approve,
     Decision,
@@ -48,127 +55,94 @@ from keyturn.gateway.approvals.decisions import (
     Reject,
     Respond,
 )
+from keyturn.gateway.approvals.events import EventName, approval_event
 from keyturn.gateway.approvals.permission import denial_reason
-from keyturn.gateway.approvals.raising import edit_asks_more, first_of, raised_item
+from keyturn.gateway.approvals.raising import (
+    edit_asks_more,
+    first_of,
+    raised_item,
+    shown_item,
+)
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.protocol.edits import edit_errors
-from keyturn.gateway.protocol.records import Finding, Verb
+from keyturn.gateway.protocol.records import Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.work import aside
 
-_FINDINGS = {
-    Action.RECONCILE_EXECUTED: Finding.EXECUTED,
-    Action.RECONCILE_RERUN: Finding.RERUN,
-    Action.RECONCILE_SKIP: Finding.SKIP,
-}
 _READ_FIRST = label(
     "Please go through every page first, because the card is shortened. Edit is on "
     "the last page."
 )
 
 
-def register(router: Router) -> None:
-    """Answer the buttons that decide a call, and their forms."""
-    router.on_action(Action.APPROVE, _approve)
-    for form in _TEXT_FORMS:
-        router.on_submit(form.view, form.submit)
-    for action, verb, make in _OPENERS:
-        router.on_action(action, partial(_open, action=action, verb=verb, form=make))
-    router.on_action(Action.EDIT, _edit)
-    # EDIT_RAISED is the same form after its warning.
-    router.on_submit(View.EDIT, _submit_edit)
-    router.on_submit(View.EDIT_RAISED, _submit_edit)
-    router.on_action(Action.SKIP, _skip)
-    router.on_submit(View.ANSWER, _submit_answers)
-    for action in _FINDINGS:
-        router.on_action(action, _reconcile)
-    router.on_action(Action.RECONCILE_NOTE, _reconcile_with_note)
-    router.on_submit(View.RECONCILE, _submit_finding)
-
-
-_OPENERS: tuple[tuple[Action, Verb, Form], ...] = (
-    (Action.REJECT, Verb.REJECT, call_form.rejection_form),
-    (Action.RESPOND, Verb.RESPOND, call_form.response_form),
-    (Action.ANSWER, Verb.RESPOND, answer.view),
-)
+_OPENERS: dict[Action, tuple[Verb, Form]] = {
+    Action.REJECT: (Verb.REJECT, call_form.rejection_form),
+    Action.RESPOND: (Verb.RESPOND, call_form.response_form),
+    Action.ANSWER: (Verb.RESPOND, answer.view),
+}
 """Buttons that open a form, with the permission that it needs."""
 
 
-@dataclass(frozen=True, slots=True)
-class _TextForm:
-    """A form whose text decides a call.
-
-    Attributes:
-        view: the form's purpose.
-        read: reads the submitted inputs.
-        decision: makes the decision from the text.
-        block: the input under which an unacceptable text is explained.
-    """
-
-    view: View
-    read: Callable[[Item, State], SubmittedText]
-    decision: Callable[[str], Decision]
-    block: Input
-
-    async def submit(self, ctx: ListenerContext, submitted: Submitted) -> AckBody:
-        """Decide by the text of the form."""
-        target = await verify_submission(ctx, submitted, self.view)
-        if self.view is View.APPROVE:
-            # The seal proves that the form was opened, but not that all pages were; the
-            # Approve button of a short card opens this form, too.
-            await require_full_view(ctx, target, submitted.view.user)
-        inputs = self.read(target.item, submitted.view.values)
-        if inputs.errors:
-            return rejected_inputs(inputs.errors)
-        decision = self.decision(inputs.text)
-        return await _decide(ctx, target, submitted, decision, block=self.block)
-
-
-_TEXT_FORMS = (
-    _TextForm(
-        View.APPROVE,
-        lambda _, state: call_form.submitted_approval(state),
-        decision=lambda text: Approve(reason=text),
-        block=Input.REASON,
+_FORMS: Mapping[View, tuple[Callable[[Item, State], Decision], Input | None]] = {
+    View.APPROVE: (
+        lambda _, state: Approve(
+            reason=required_text(state, Input.REASON, "Please say why you approve.")
+        ),
+        Input.REASON,
     ),
-    _TextForm(
-        View.REJECT,
-        call_form.submitted_rejection,
-        decision=lambda text: Reject(reason=text),
-        block=Input.REASON,
+    View.REJECT: (
+        lambda item, state: Reject(reason=call_form.submitted_reason(state, [item])),
+        Input.REASON,
     ),
-    _TextForm(
-        View.RESPOND,
-        lambda _, state: call_form.submitted_response(state),
-        decision=lambda text: Respond(message=text),
-        block=Input.MESSAGE,
+    View.RESPOND: (
+        lambda _, state: Respond(
+            message=required_text(state, Input.MESSAGE, "Please write an answer.")
+        ),
+        Input.MESSAGE,
     ),
-)
+    View.ANSWER: (
+        lambda item, state: Respond(answers=answer.submitted(item.questions, state)),
+        None,
+    ),
+    View.RECONCILE: (
+        lambda _, state: call_form.submitted_finding(state),
+        Input.NOTE,
+    ),
+}
+"""By form, the decision in it, and the input under which a refusal is explained."""
 
 
-async def _open(
-    ctx: ListenerContext, clicked: Clicked, *, action: Action, verb: Verb, form: Form
-) -> None:
+@on_submit(*_FORMS)
+async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
+    """Decide a call by the inputs of a form."""
+    view = View(submitted.view.callback_id)
+    target = await verify_submission(ctx, submitted, view)
+    if view is View.APPROVE:
+        # The seal proves that the form was opened, but not that all pages were; the
+        # Approve button of a short card opens this form, too.
+        await require_full_view(ctx, target, submitted.view.user)
+    read, block = _FORMS[view]
+    decision = read(target.item, submitted.view.values)
+    outcome = await decide(ctx, target, decision, submitted)
+    if isinstance(outcome, Invalid):
+        raise InvalidInputs(
+            {block: " ".join(outcome.errors.values())}
+            if block
+            else answer.errors_by_block(outcome.errors)
+        )
+    return form_reply(outcome, now_ms=target.now_ms)
+
+
+@on_action(*_OPENERS)
+async def _open(ctx: ListenerContext, clicked: Clicked) -> None:
+    action = Action(clicked.action.action_id)
+    verb, form = _OPENERS[action]
     target = await verify_click(ctx, clicked, action)
     await require_permission(ctx, target, verb, clicked.who)
     await open_form(ctx, clicked, target, form)
 
 
-async def _decide(
-    ctx: ListenerContext,
-    target: Target,
-    submitted: Submitted,
-    decision: Decision,
-    *,
-    block: Input,
-) -> AckBody:
-    """Submit the decision of a form; show its errors under ``block``."""
-    outcome = await decide(ctx, target, decision, submitted)
-    if isinstance(outcome, Invalid):
-        return rejected_inputs({block: " ".join(outcome.errors.values())})
-    return form_reply(outcome, now_ms=target.now_ms)
-
-
+@on_action(Action.APPROVE)
 async def _approve(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     target = await verify_click(ctx, clicked, Action.APPROVE)
     if Verb.APPROVE not in target.item.requires_reason:
@@ -181,6 +155,7 @@ async def _approve(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     return None
 
 
+@on_action(Action.EDIT)
 async def _edit(ctx: ListenerContext, clicked: Clicked) -> None:
     target = await verify_click(ctx, clicked, Action.EDIT)
     await require_permission(ctx, target, Verb.EDIT, clicked.who)
@@ -190,19 +165,17 @@ async def _edit(ctx: ListenerContext, clicked: Clicked) -> None:
         await open_first_page(ctx, clicked, target, note=_READ_FIRST)
 
 
+# EDIT_RAISED is the same form after its warning.
+@on_submit(View.EDIT, View.EDIT_RAISED)
 async def _submit_edit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target = await verify_submission(ctx, submitted, View.EDIT, View.EDIT_RAISED)
     item = target.item
     await require_full_view(ctx, target, submitted.view.user)
     inputs = edit.submitted(item, submitted.view.values)
-    if inputs.errors:
-        return rejected_inputs(inputs.errors)
     if not inputs.changed and Verb.APPROVE not in item.allow:
         raise UserFacingError(
-            template(
-                "Nothing was recorded: you changed nothing, and approving as it is, "
-                "is not allowed."
-            )
+            "Nothing was recorded: you changed nothing, and approving as it is, "
+            "is not allowed."
         )
     # Another warning would repeat without end; the decision itself is evaluated again
     # in any case.
@@ -213,7 +186,7 @@ async def _submit_edit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     decision = Edit(args=inputs.args, reason=inputs.reason)
     outcome = await decide(ctx, target, decision, submitted)
     if isinstance(outcome, Invalid):
-        return rejected_inputs(errors_by_block(item, outcome.errors))
+        raise InvalidInputs(errors_by_block(item, outcome.errors))
     return form_reply(outcome, now_ms=target.now_ms)
 
 
@@ -262,44 +235,166 @@ async def check_edit(
     )
 
 
+@on_action(Action.SKIP)
 async def _skip(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     target = await verify_click(ctx, clicked, Action.SKIP)
     outcome = await decide(ctx, target, Reject(), clicked)
     return outcome_reply(outcome, now_ms=target.now_ms)
 
 
-async def _submit_answers(ctx: ListenerContext, submitted: Submitted) -> AckBody:
-    target = await verify_submission(ctx, submitted, View.ANSWER)
-    answers, errors = answer.submitted(target.item.questions, submitted.view.values)
-    if errors:
-        return rejected_inputs(errors)
-    outcome = await decide(ctx, target, Respond(answers=answers), submitted)
-    if isinstance(outcome, Invalid):
-        return rejected_inputs(answer.errors_by_block(outcome.errors))
-    return form_reply(outcome, now_ms=target.now_ms)
-
-
+@on_action(*FOUND)
 async def _reconcile(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     # The seal is verified for exactly this action: a button for "leave it" cannot be
     # submitted as "run it again".
     action = Action(clicked.action.action_id)
     target = await verify_click(ctx, clicked, action)
-    outcome = await decide(ctx, target, Reconcile(finding=_FINDINGS[action]), clicked)
+    outcome = await decide(ctx, target, Reconcile(finding=FOUND[action]), clicked)
     if clicked.action.view_id:
         # The event updates the card, but not a modal.
         return outcome_text(outcome, now_ms=target.now_ms)
     return outcome_reply(outcome, now_ms=target.now_ms)
 
 
+@on_action(Action.RECONCILE_NOTE)
 async def _reconcile_with_note(ctx: ListenerContext, clicked: Clicked) -> None:
     target = await verify_click(ctx, clicked, Action.RECONCILE_NOTE)
     await require_reconciler(ctx, target, clicked.who)
     await open_form(ctx, clicked, target, call_form.reconcile_form)
 
 
-async def _submit_finding(ctx: ListenerContext, submitted: Submitted) -> AckBody:
-    target = await verify_submission(ctx, submitted, View.RECONCILE)
-    decision = call_form.submitted_finding(submitted.view.values)
-    if isinstance(decision, dict):
-        return rejected_inputs(decision)
-    return await _decide(ctx, target, submitted, decision, block=Input.NOTE)
+_READ_PAGES: LiteralString = (
+    "The card is shortened, so nothing was recorded. Please open Full details and go "
+    "through every page first."
+)
+
+
+@on_action(Action.VIEW_ALL)
+async def _view_all(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
+    target = await verify_click(ctx, clicked, Action.VIEW_ALL)
+    await open_first_page(ctx, clicked, target)
+    return None
+
+
+@on_action(Action.PAGE_BACK, Action.PAGE_NEXT)
+async def _turn(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
+    sealed = sealed_value(ctx, clicked)
+    target = await verify_seal(ctx, sealed, PAGE)
+    await verify_place(ctx, clicked, target)
+    # The page is the one in the seal, so the last page, which has Approve, can only be
+    # requested by a button on the page before.
+    page = await page_of(ctx, target, sealed.page)
+    await update_view(ctx, clicked, target, page)
+    await record_view(ctx, target, clicked, sealed.page)
+    return None
+
+
+@on_submit(View.DETAILS)
+async def _approve_last_page(ctx: ListenerContext, submitted: Submitted) -> AckBody:
+    target = await verify_submission(ctx, submitted, View.DETAILS)
+    details.require_read(target.item, submitted.view.values)
+    await require_every_page(ctx, target, submitted.view.user)
+    if Verb.APPROVE in target.item.requires_reason:
+        return await replace_form(ctx, submitted, target, call_form.approval_form)
+    outcome = await decide(ctx, target, Approve(), submitted)
+    if is_reason_invalid(outcome):
+        return await replace_form(ctx, submitted, target, call_form.approval_form)
+    return form_reply(outcome, now_ms=target.now_ms)
+
+
+async def record_page(
+    ctx: ListenerContext, target: Target, user: str, number: int
+) -> None:
+    """Record that a person was shown a page, counted from 1."""
+    approval, index = target.approval, target.item.index
+    await ctx.service.store.read_pages.opened_page(
+        target.keys,
+        approval.id,
+        reader=_reader(target, user),
+        page=number - 1,
+        pages=page_count(approval, index),
+    )
+
+
+async def record_view(
+    ctx: ListenerContext, target: Target, clicked: Clicked, number: int
+) -> None:
+    """Record that a person was shown a page of a call, and write an audit entry."""
+    user, team = clicked.who
+    pages = page_count(target.approval, target.item.index)
+    viewed = approval_event(
+        target.approval, EventName.APPROVAL_VIEWED, target.item
+    ).with_(
+        actor=f"{team}/{user}",
+        request_digest=clicked.digest,
+        data={"page": str(number), "pages": str(pages)},
+    )
+    # Before it counts: every person who may approve after seeing all of it has an
+    # entry.
+    await ctx.service.store.audit(target.keys).append(viewed)
+    await record_page(ctx, target, user, number)
+
+
+async def open_first_page(
+    ctx: ListenerContext, clicked: Clicked, target: Target, *, note: Plain | None = None
+) -> None:
+    """Show all of a call, from its first page; raises `UserFacingError`."""
+    view = await page_of(ctx, target, 1, note=note)
+    if clicked.action.view_id and not clicked.action.is_home:
+        await update_view(ctx, clicked, target, view)
+    else:
+        await open_view(ctx, clicked, target, view)
+    # After the page was shown. The other order would count a page that Slack did not
+    # show in time.
+    await record_view(ctx, target, clicked, 1)
+
+
+async def page_of(
+    ctx: ListenerContext, target: Target, number: int, *, note: Plain | None = None
+) -> Block:
+    """Return a page of a call, with the current policy decision and freezes."""
+    approval, item = target.approval, target.item
+    now = item
+    if item.is_pending:
+        policy_now = await ctx.service.preview(approval, item.index, item.args)
+        now = shown_item(item, policy_now)
+    frame = ctx.frame(approval, target.now_ms)
+    return details.view(frame, item.index, number, now=now, note=note)
+
+
+async def has_seen_all(ctx: ListenerContext, target: Target, user: str) -> bool:
+    """Return whether a person has seen all of a call: on its card, or every page."""
+    # Computed from the record and never stored: the same record gives the same result
+    # when a form is opened and when it is submitted, on every bot.
+    is_long = needs_full_view(target.approval, target.item.index)
+    return not is_long or await _has_opened(ctx, target, user)
+
+
+async def require_every_page(ctx: ListenerContext, target: Target, user: str) -> None:
+    """Refuse a person who has not opened every page; raises `UserFacingError`."""
+    if not await _has_opened(ctx, target, user):
+        raise UserFacingError(_READ_PAGES)
+
+
+async def _has_opened(ctx: ListenerContext, target: Target, user: str) -> bool:
+    approval, index = target.approval, target.item.index
+    return await ctx.service.store.read_pages.has_opened(
+        target.keys,
+        approval.id,
+        reader=_reader(target, user),
+        pages=page_count(approval, index),
+    )
+
+
+async def require_full_view(ctx: ListenerContext, target: Target, user: str) -> None:
+    """Refuse a person who has not seen all of a call longer than its card.
+
+    Raises:
+        UserFacingError: explains the refusal.
+    """
+    if not await has_seen_all(ctx, target, user):
+        raise UserFacingError(_READ_PAGES)
+
+
+def _reader(target: Target, user: str) -> str:
+    # With the hash in the key, an edit makes every reviewer read all pages again.
+    return f"{user} {target.item.index} {target.item.action_hash}"

@@ -25,11 +25,10 @@ from keyturn.bot.cards.queue import HomeFilter, decidable_in_row, page_of
 from keyturn.bot.ids import Action
 from keyturn.bot.limits import PUBLISH
 from keyturn.bot.listener_context import ListenerContext, UserFacingError, UserText
-from keyturn.bot.listeners.queues import PersonQueue, queue_of
-from keyturn.bot.listeners.router import Router
+from keyturn.bot.listeners.reading import PersonQueue, queue_of
+from keyturn.bot.listeners.router import on_action, on_event
 from keyturn.bot.listeners.targets import decide, outcome_reply, verify_click
 from keyturn.bot.payload import Clicked, Json
-from keyturn.bot.text import template
 from keyturn.bot.web import RateLimited, SlackError, SlackRefused, text_at
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.approvals.record import Approval
@@ -123,11 +122,7 @@ async def _followed(ctx: ListenerContext, user: str, read: dict[str, Loaded]) ->
 
 
 async def _published(
-    ctx: ListenerContext,
-    user: str,
-    read: dict[str, Loaded],
-    *,
-    is_requested: bool,
+    ctx: ListenerContext, user: str, read: dict[str, Loaded], *, is_requested: bool
 ) -> bool:
     """Publish one tab; False if it has to be made again.
 
@@ -166,12 +161,7 @@ async def _published(
 
 
 async def _view(
-    ctx: ListenerContext,
-    user: str,
-    tab: HomeTab,
-    found: PersonQueue,
-    *,
-    now_ms: int,
+    ctx: ListenerContext, user: str, tab: HomeTab, found: PersonQueue, *, now_ms: int
 ) -> Block:
     """Return a person's queue, and below it an explanation."""
     chosen = filter_of(tab)
@@ -234,15 +224,7 @@ _MOST_OF_A_MARK = 200
 _TURNS = (Action.HOME_BACK, Action.HOME_NEXT)
 
 
-def register(router: Router) -> None:
-    """Answer the opening of the Home tab, and clicks on it."""
-    router.on_event("app_home_opened", _opened)
-    router.on_action(Action.REFRESH, _use)
-    router.on_action(Action.APPROVE_ROW, _approve)
-    for action in (*_FILTERS, *_TURNS):
-        router.on_action(action, _use)
-
-
+@on_event("app_home_opened")
 async def _opened(ctx: ListenerContext, body: Json) -> None:
     opened = payload.home_opened(body)
     # The Messages tab sends the same event.
@@ -250,6 +232,7 @@ async def _opened(ctx: ListenerContext, body: Json) -> None:
         ctx.tasks.later(_used_and_shown(ctx, opened.user), name="home")
 
 
+@on_action(Action.REFRESH, *_FILTERS, *_TURNS)
 async def _use(ctx: ListenerContext, clicked: Clicked) -> None:
     """Filter, turn the page, or refresh the tab."""
     action = clicked.action
@@ -289,6 +272,7 @@ def _used(chosen: HomeFilter, action: str, value: str) -> HomeFilter:
     return chosen
 
 
+@on_action(Action.APPROVE_ROW)
 async def _approve(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     target = await verify_click(ctx, clicked, Action.APPROVE_ROW)
     now = await ctx.service.as_of_now(Loaded(target.approval, target.now_ms))
@@ -296,10 +280,8 @@ async def _approve(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     item = decidable_in_row(now.approval)
     if target.item.is_pending and (item is None or item.index != target.index):
         raise UserFacingError(
-            template(
-                "Nothing was recorded: the row no longer shows everything. Please "
-                "press Full details and decide there."
-            )
+            "Nothing was recorded: the row no longer shows everything. Please "
+            "press Full details and decide there."
         )
     outcome = await decide(ctx, target, Approve(), clicked)
     ctx.tasks.later(show(ctx, clicked.action.user), name="home")

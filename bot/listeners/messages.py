@@ -16,6 +16,7 @@ import logging
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from typing import LiteralString
 
 from keyturn.bot import payload
 from keyturn.bot.blocks import Message
@@ -28,8 +29,8 @@ from keyturn.bot.listener_context import (
     UserText,
     to_mrkdwn,
 )
-from keyturn.bot.listeners.full_view import require_full_view
-from keyturn.bot.listeners.router import CORRUPT, NOT_RECORDED, Router
+from keyturn.bot.listeners.deciding import require_full_view
+from keyturn.bot.listeners.router import CORRUPT, NOT_RECORDED, on_action, on_event
 from keyturn.bot.listeners.targets import (
     Target,
     open_form,
@@ -100,18 +101,6 @@ _UNKNOWN = template(
 )
 
 
-def register(router: Router) -> None:
-    """Answer app mentions in channels and direct messages to the bot.
-
-    For a mention in a channel Slack may send both events: `payload.mention` reads only
-    the ``message`` of direct messages.
-    """
-    router.on_event("app_mention", _mentioned)
-    router.on_event("message", _mentioned)
-    for verb, action in buttons.BY_VERB.items():
-        router.on_action(action, partial(_chosen, action=action, verb=verb))
-
-
 @dataclass(frozen=True, slots=True)
 class AgentRequest:
     """A request to an agent: its name and the text."""
@@ -139,6 +128,9 @@ def parse_request(
     return AgentRequest(agent or default_agent, html.unescape(words))
 
 
+# For a mention in a channel Slack may send both events: `payload.mention` reads only
+# the ``message`` of direct messages.
+@on_event("app_mention", "message")
 async def _mentioned(ctx: ListenerContext, body: Json) -> None:
     gone = payload.deleted_message(body)
     if gone is not None:
@@ -261,15 +253,15 @@ _NOTHING_WAITS = template(
     "Nothing under this card waits for a decision, so I passed nothing on. To ask an "
     "agent for something new, please mention me in a new message, outside this thread."
 )
-_NO_TEXT = template(
+_NO_TEXT: LiteralString = (
     "Write what you want to say beside my name, and I offer to pass it on. Or use the "
     "buttons on the card."
 )
-_SEPARATE = template(
+_SEPARATE: LiteralString = (
     "The calls of this card are requests of their own. Choose *Open a call…* on the "
     "card to say it about one of them."
 )
-_SEVERAL = template(
+_SEVERAL: LiteralString = (
     "The agent has several questions here, so nothing was recorded. Please press "
     "*Answer* on the card."
 )
@@ -285,7 +277,7 @@ _ANSWER_NOT_KEPT_YET = template(
     "The gateway cannot keep anything right now. Slack repeats your message for a few "
     "minutes; if nothing is said here by then, please answer again."
 )
-_NOT_KEPT = template(
+_NOT_KEPT: LiteralString = (
     "Your message is not kept any more, so nothing was recorded. Please mention me "
     "again, or use the buttons on the card."
 )
@@ -520,9 +512,10 @@ async def _reply_to_reviewers(
     return as_message(outcome_text(result, now_ms=loaded.now_ms))
 
 
-async def _chosen(
-    ctx: ListenerContext, clicked: Clicked, *, action: Action, verb: Verb
-) -> None:
+@on_action(*buttons.BY_VERB.values())
+async def _chosen(ctx: ListenerContext, clicked: Clicked) -> None:
+    action = Action(clicked.action.action_id)
+    verb = next(verb for verb, one in buttons.BY_VERB.items() if one is action)
     target = await verify_seal(ctx, sealed_value(ctx, clicked), action)
     words = await ctx.service.store.cards.kept_words(
         target.keys,

@@ -25,17 +25,16 @@ from keyturn.bot.listener_context import (
     UserFacingError,
     UserText,
 )
-from keyturn.bot.listeners.full_view import (
+from keyturn.bot.listeners.deciding import (
     open_first_page,
     record_page,
     require_every_page,
 )
 from keyturn.bot.listeners.home_tab import show
-from keyturn.bot.listeners.router import AckBody, Router
+from keyturn.bot.listeners.router import AckBody, on_action
 from keyturn.bot.listeners.targets import (
     Target,
     find_binding,
-    rejected_inputs,
     update_view,
     verify_click,
 )
@@ -59,13 +58,6 @@ _READS = _TURNS | {Action.VIEW_ALL}
 _THANKS = template("Recorded, thank you.")
 
 
-def register(router: Router) -> None:
-    """Answer clicks and forms without an approval, and those of spot checks."""
-    router.on_no_record(_seeded_clicked, _seeded_submitted)
-    router.on_action(Action.CHECK_RIGHT, _answer_check)
-    router.on_action(Action.CHECK_WRONG, _answer_check)
-
-
 async def answered(
     ctx: ListenerContext, approval_id: str, reviewer: Reviewer, *, has_approved: bool
 ) -> UserText | None:
@@ -80,7 +72,8 @@ async def answered(
     return await _count(ctx, card, reviewer, has_approved=has_approved)
 
 
-async def _seeded_clicked(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
+async def seeded_clicked(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
+    """Answer a click about a seeded defect."""
     action = clicked.action
     name, value = action.action_id, action.value
     if name == Action.MORE:
@@ -104,7 +97,7 @@ async def _seeded_clicked(ctx: ListenerContext, clicked: Clicked) -> UserText | 
     return said
 
 
-async def _seeded_submitted(ctx: ListenerContext, submitted: Submitted) -> AckBody:
+async def seeded_submitted(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     """Accept the approval on the last page of the full view."""
     view = submitted.view
     found = await ctx.service.seeded_defects.read()
@@ -115,14 +108,13 @@ async def _seeded_submitted(ctx: ListenerContext, submitted: Submitted) -> AckBo
     if bound != wanted or view.team != ctx.team:
         raise _unknown()
     item = card.shown.items[0]
-    if errors := details.submitted(item, view.values):
-        return rejected_inputs(errors)
+    details.require_read(item, view.values)
     target = await _target(ctx, card, sealed, View.DETAILS)
     await require_every_page(ctx, target, view.user)
     reviewer = await ctx.reviewer_of(*submitted.who, item)
     reviewer = reviewer.with_(gesture=submitted.gesture)
     said = await _count(ctx, card, reviewer, has_approved=True)
-    return {"response_action": "update", "view": notice(label("Not done"), said)}
+    return {"response_action": "update", "view": notice("Not done", said)}
 
 
 async def _count(
@@ -202,6 +194,7 @@ def _unknown() -> NoRecord:
     return NoRecord(outcome_text(Unknown(), now_ms=0))
 
 
+@on_action(Action.CHECK_RIGHT, Action.CHECK_WRONG)
 async def _answer_check(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     action = Action(clicked.action.action_id)
     target = await verify_click(ctx, clicked, action)

@@ -1,39 +1,43 @@
-"""Show a person the approvals that they may read: pending ones, and past decisions."""
+"""Find the approvals that a person can decide or read, and list them.
+
+The bot does not know the members of a channel. A person who types a command in a
+channel can read it, so the answer may name the approvals whose cards are there. From
+other channels it names only approvals that the person may decide or requested. A seeded
+defect is among the pending calls.
+"""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
-from typing import LiteralString
+from typing import LiteralString, TypeAlias
 
 from keyturn.bot.blocks import Block, block_object, box, rich_text
 from keyturn.bot.cards.fallbacks import card_fallback
+from keyturn.bot.cards.home import MAX_PAST, Past, matches, past_blocks, past_modal
 from keyturn.bot.cards.listing import call_title
-from keyturn.bot.cards.needs import counted_votes, is_usual, needs
-from keyturn.bot.cards.past import MAX_PAST, Past, matches, past_blocks, past_modal
+from keyturn.bot.cards.states import counted_votes, is_usual, needs
 from keyturn.bot.ids import Action, Input, View
 from keyturn.bot.listener_context import ListenerContext, to_mrkdwn
-from keyturn.bot.listeners.queues import (
-    Access,
-    access_to,
-    concerning,
-    read_typed,
-    reader_access,
-    waiting,
-)
-from keyturn.bot.listeners.router import AckBody, Router
+from keyturn.bot.listeners.router import AckBody, on_action, on_submit
 from keyturn.bot.listeners.targets import open_modal
 from keyturn.bot.modals.form import text_of
 from keyturn.bot.payload import Clicked, Command, Submitted
 from keyturn.bot.text import code, fit, slash_command, template
+from keyturn.bot.web import newest_id
+from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
 from keyturn.gateway.approvals.events import Event
-from keyturn.gateway.approvals.record import SHORT_CHARS, Approval, short_id
-from keyturn.gateway.service.queue import MAX_QUEUE, PastDecisions
+from keyturn.gateway.approvals.permission import denial_reason
+from keyturn.gateway.approvals.quorum import is_among, unresolved_roles
+from keyturn.gateway.approvals.record import SHORT_CHARS, Approval, Item, short_id
+from keyturn.gateway.protocol.records import Person, Verb
+from keyturn.gateway.service.queue import MAX_OF_PERSON, MAX_QUEUE, PastDecisions
 from keyturn.gateway.store.atomic_write import Loaded
 
-OUTSIDER = template("Only members of this workspace can see waiting approvals.")
+OUTSIDER: LiteralString = "Only members of this workspace can see waiting approvals."
 _NOT_FOUND = template(
     "There is no such approval that you can see here. Try again in the channel of the "
     "card."
@@ -77,14 +81,6 @@ _WITHIN_S = 1.5
 """Time limit for checking decisions; Slack waits three seconds for the answer."""
 
 
-def register(router: Router) -> None:
-    """Answer the buttons of past decisions on the Home tab, and their search."""
-    router.on_action(Action.PAST, _open_past)
-    router.on_action(Action.PAST_MINE, _open_past)
-    router.on_submit(View.PAST, _search)
-    router.on_submit(View.PAST_MINE, _search)
-
-
 async def list_waiting(ctx: ListenerContext, command: Command, _: str) -> AckBody:
     """List the pending approvals that a member may read, the earliest deadline first.
 
@@ -98,8 +94,8 @@ async def list_waiting(ctx: ListenerContext, command: Command, _: str) -> AckBod
     here = await waiting(ctx)
     for loaded in {one.approval.id: one for one in (*mine, *here)}.values():
         access = await access_to(ctx, command, loaded.approval)
-        is_unknown = is_unknown or (access.is_unknown and not access.is_given)
-        if access.is_given:
+        is_unknown |= access is None
+        if access:
             found[loaded.approval.id] = loaded
     listed = sorted(found.values(), key=lambda one: one.approval.expires_at_ms)
     shown = [await ctx.service.as_of_now(one) for one in listed[:_MAX_LISTED]]
@@ -142,10 +138,7 @@ async def show(ctx: ListenerContext, command: Command, rest: str) -> AckBody:
 
 
 async def _shown(
-    ctx: ListenerContext,
-    command: Command,
-    typed: str,
-    found: list[Loaded],
+    ctx: ListenerContext, command: Command, typed: str, found: list[Loaded]
 ) -> tuple[list[str], Sequence[Approval | None]]:
     """Return the readable ones of these approvals, with a line for each.
 
@@ -153,10 +146,9 @@ async def _shown(
     difference would reveal which ids exist.
     """
     access = [await access_to(ctx, command, one.approval) for one in found]
-    given = [one for one, may in zip(found, access, strict=True) if may.is_given]
+    given = [one for one, may in zip(found, access, strict=True) if may]
     if not given:
-        is_unknown = any(may.is_unknown for may in access)
-        return [to_mrkdwn(_NOT_SHOWN if is_unknown else _NOT_FOUND)], []
+        return [to_mrkdwn(_NOT_SHOWN if None in access else _NOT_FOUND)], []
     now = [(await ctx.service.as_of_now(one)).approval for one in given]
     if len(now) == 1:
         return [line(now[0])], now
@@ -213,6 +205,7 @@ async def past_command(
     return {"text": text, "blocks": past_blocks(found)}
 
 
+@on_action(Action.PAST, Action.PAST_MINE)
 async def _open_past(ctx: ListenerContext, clicked: Clicked) -> None:
     action = clicked.action
     if action.is_home and action.team == ctx.team:
@@ -221,6 +214,7 @@ async def _open_past(ctx: ListenerContext, clicked: Clicked) -> None:
         await open_modal(ctx, clicked, past_modal(found))
 
 
+@on_submit(View.PAST, View.PAST_MINE)
 async def _search(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     view = submitted.view
     # A view of another workspace must not show data of this one.
@@ -252,13 +246,251 @@ async def _past(
         # A person who decided a call has seen it.
         if not is_theirs and approval.id not in known:
             known[approval.id] = await reader_access(ctx, user, channel, approval)
-        if is_theirs or known[approval.id].is_given:
+        if is_theirs or known[approval.id]:
             rows.append((event, approval))
-    is_unknown = any(one.is_unknown and not one.is_given for one in known.values())
-    return Past(
-        rows,
-        words,
-        is_mine,
-        is_cut,
-        is_complete=not is_unknown,
+    return Past(rows, words, is_mine, is_cut, is_complete=None not in known.values())
+
+
+Access: TypeAlias = bool | None
+"""Whether a person may read or decide; None if Slack did not answer."""
+
+
+async def access_to(
+    ctx: ListenerContext, command: Command, approval: Approval
+) -> Access:
+    """Return whether the member who typed a command may read an approval."""
+    # Slack reports the channel of the command, and only its readers can type in it.
+    return await reader_access(ctx, command.user, command.channel, approval)
+
+
+async def reader_access(
+    ctx: ListenerContext, user: str, channel: str, approval: Approval
+) -> Access:
+    """Return whether a member who reads in a channel may read an approval.
+
+    ``channel`` is empty outside of channels.
+    """
+    asked = approval.requester
+    if asked and asked.is_same(Person(team=ctx.team, user=user)):
+        return True
+    if channel and await _channel_of(ctx, approval) == channel:
+        return True
+    found = [
+        access_of(approval, item, await ctx.reviewer_of(user, ctx.team, item))
+        for item in approval.items
+    ]
+    return True if any(found) else None if None in found else False
+
+
+def access_of(approval: Approval, item: Item, reviewer: Reviewer) -> Access:
+    """Return whether a person may decide an item, by Slack's answers about them."""
+    if denial_reason(approval, item, reviewer, Verb.APPROVE) is None:
+        return True
+    # UNKNOWN counts as open, not as yes: the person learns that the list may be
+    # incomplete.
+    is_colleague = reviewer.account in {AccountKind.MEMBER, AccountKind.UNKNOWN}
+    is_unknown = is_colleague and unresolved_roles(reviewer, item.requirement.roles)
+    return None if is_unknown else False
+
+
+async def _channel_of(ctx: ListenerContext, approval: Approval) -> str:
+    """Return the channel whose members read the card.
+
+    An intruder in Redis can write another place of a card there, so the place counts
+    only in the channel of the sealed record and in the fallback channel.
+    """
+    store, config = ctx.service.store, ctx.config
+    moved = await store.moved_channels.known(ctx.keys)
+    place = await store.cards.place(ctx.keys, approval.id)
+    own, fallback = (
+        newest_id(one, moved) for one in (approval.channel, config.fallback_channel)
     )
+    is_diverted = place is not None and newest_id(place.channel, moved) == fallback
+    return fallback if is_diverted else own
+
+
+ENOUGH = 1000
+"""Maximum number of approvals in a person's queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class PersonQueue:
+    """The approvals that one person can act on.
+
+    Attributes:
+        mine: those they may approve and have not.
+        own: those they requested or changed, and may only reject.
+        is_complete: False if Slack did not return all of their groups.
+        calls: number of pending calls for them in each approval of `mine`, by its id.
+        looked_at: number of approvals checked, if there may be more; else 0.
+    """
+
+    mine: tuple[Approval, ...]
+    own: tuple[Approval, ...]
+    is_complete: bool
+    calls: Mapping[str, int]
+    looked_at: int = 0
+
+
+async def queue_of(
+    ctx: ListenerContext,
+    user: str,
+    read: dict[str, Loaded] | None = None,
+    *,
+    is_glance: bool = False,
+) -> PersonQueue:
+    """Return the queue of a person of this workspace.
+
+    Args:
+        ctx: the listener's dependencies.
+        user: the person.
+        read: approvals that were read a moment ago, by id; this adds to it.
+        is_glance: accept Slack's answers of the last minute; see `reviewer_of`.
+
+    Raises:
+        StoreUnavailable: the store does not answer.
+    """
+    # Once for all of them, because lookups share Slack's rate limits. Answers about
+    # groups that an item does not name do not affect it.
+    groups = await ctx.service.queue.groups(read)
+    seeded = await ctx.service.seeded_defects.waiting()
+    if seeded is not None:
+        groups = groups.union(*map(ctx.service.usergroups, seeded.approval.items))
+    reviewer = await ctx.person_among(user, groups, is_glance=is_glance)
+    mine: list[Approval] = []
+    own: list[Approval] = []
+    calls: dict[str, int] = {}
+    is_complete, looked_at, is_cut = True, 0, False
+    async for approval in _read_of_person(ctx, reviewer, seeded, read):
+        is_cut = len(mine) + len(own) >= ENOUGH or looked_at >= MAX_OF_PERSON
+        if is_cut:
+            break
+        looked_at += 1
+        found = [waits_for(reviewer, approval, item) for item in approval.items]
+        count = found.count(True)
+        is_complete &= bool(count) or None not in found
+        if count:
+            mine.append(approval)
+            calls[approval.id] = count
+        elif _may_end(reviewer, approval):
+            own.append(approval)
+    return PersonQueue(
+        tuple(mine), tuple(own), is_complete, calls, looked_at if is_cut else 0
+    )
+
+
+async def _read_of_person(
+    ctx: ListenerContext,
+    reviewer: Reviewer,
+    seeded: Loaded | None,
+    read: dict[str, Loaded] | None,
+) -> AsyncGenerator[Approval]:
+    """Yield the candidates for a person's queue, the seeded defect first."""
+    if seeded is not None:
+        yield seeded.approval
+    people = (reviewer, *reviewer.stands_in_for)
+    async for loaded in ctx.service.queue.concerning(people, read):
+        yield loaded.approval
+
+
+def waits_for(reviewer: Reviewer, approval: Approval, item: Item) -> Access:
+    """Return whether a call needs this person's decision."""
+    if not item.is_pending or _has_voted(reviewer, item):
+        return False
+    return access_of(approval, item, reviewer)
+
+
+def _may_end(reviewer: Reviewer, approval: Approval) -> bool:
+    """Return whether a person may reject an approval that they requested or changed.
+
+    Other people who may reject may approve as well, or have done so.
+    """
+    for item in approval.items:
+        took_part = [*approval.principals, *item.principals]
+        took_part += [item.edit.by] if item.edit else []
+        if not item.is_pending or Verb.REJECT not in item.allow:
+            continue
+        if not is_among(reviewer.person, took_part) or _has_voted(reviewer, item):
+            continue
+        if denial_reason(approval, item, reviewer, Verb.REJECT) is None:
+            return True
+    return False
+
+
+def _has_voted(reviewer: Reviewer, item: Item) -> bool:
+    # Only members of this workspace vote, so the user id alone names one.
+    votes = (vote for vote in item.votes if vote.action_hash == item.action_hash)
+    return any(vote.by.user == reviewer.user for vote in votes)
+
+
+async def waiting(ctx: ListenerContext) -> list[Loaded]:
+    """Return all pending approvals, the earliest deadline first.
+
+    Raises:
+        StoreUnavailable: the store does not answer.
+    """
+    found = [one async for one in ctx.service.queue.waiting(MAX_QUEUE)]
+    seeded = await ctx.service.seeded_defects.waiting()
+    if seeded is None:
+        return found
+    every = sorted([*found, seeded], key=lambda one: one.approval.expires_at_ms)
+    return every[:MAX_QUEUE]
+
+
+async def concerning(ctx: ListenerContext, user: str) -> tuple[list[Loaded], int]:
+    """Return the approvals that a person may decide or requested.
+
+    Args:
+        ctx: of the tenant.
+        user: the person.
+
+    Returns:
+        The candidates, the earliest deadline first; and their number if there are more,
+            else 0.
+
+    Raises:
+        StoreUnavailable: the store does not answer.
+    """
+    queue, found, read = ctx.service.queue, list[Loaded](), dict[str, Loaded]()
+    reviewer = await ctx.person_among(user, await queue.groups(read))
+    people = (reviewer, *reviewer.stands_in_for)
+    async for loaded in queue.concerning(people, read):
+        if len(found) == MAX_QUEUE:
+            return found, len(found)
+        found.append(loaded)
+    return found, 0
+
+
+async def read_typed(ctx: ListenerContext, typed: str, digits: str) -> list[Loaded]:
+    """Return the approvals that a typed id may name; raises `StoreUnavailable`.
+
+    Args:
+        ctx: of the tenant.
+        typed: an id, or the beginning of one, with or without the prefix before its
+            random part.
+        digits: its random part, at least a short id.
+    """
+    # A whole id names one approval; its first digits may name several.
+    if (known := await ctx.service.read(typed)) is not None:
+        return [known]
+    short = digits[:SHORT_CHARS]
+    found = await ctx.service.queue.read_short(short)
+    found += await ctx.service.read_collected_short(short)
+    seeded = await ctx.service.seeded_defects.waiting()
+    return [
+        one
+        for one in [*found, *([seeded] if seeded else [])]
+        if one.approval.id.startswith(typed)
+        or one.approval.id.rpartition("_")[2].startswith(typed)
+    ]
+
+
+async def read_each(ctx: ListenerContext, approval_ids: Iterable[str]) -> list[Loaded]:
+    """Return the existing approvals among these; raises `StoreUnavailable`."""
+    ids = [*approval_ids]
+    return [*await ctx.service.queue.read_each(ids), *await _seeded(ctx, ids)]
+
+
+async def _seeded(ctx: ListenerContext, ids: list[str]) -> list[Loaded]:
+    seeded = await ctx.service.seeded_defects.waiting()
+    return [seeded] if seeded is not None and seeded.approval.id in ids else []

@@ -1,11 +1,13 @@
-"""Register listeners with Bolt; turn every exception into a private message.
+"""Dispatch requests to listeners; turn every exception into a private message.
 
-Bolt has one listener for all clicks and one for all submitted modals. They look up the
-bot's listeners in a table, by ``action_id`` and ``callback_id``.
+A listener registers itself with `on_action`, `on_submit` or `on_event`. Bolt has one
+listener for all clicks and one for all submitted modals. They look up the bot's
+listeners in a table, by ``action_id`` and ``callback_id``.
 
-A listener gets a typed record and may raise `UserFacingError`. Any other exception is
-logged and answered with a sentence: otherwise the response would be a 500, and Slack
-does not deliver an interaction twice.
+A listener gets a typed record and may raise `UserFacingError`, and for a form
+`InvalidInputs`, whose sentences appear under its inputs. Any other exception is logged
+and answered with a sentence: otherwise the response would be a 500, and Slack does not
+deliver an interaction twice.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from http import HTTPStatus
 from typing import Protocol, TypeVar
 
@@ -32,6 +35,7 @@ from keyturn.bot.listener_context import (
     UserText,
     to_mrkdwn,
 )
+from keyturn.bot.modals.form import InvalidInputs
 from keyturn.bot.payload import BadPayload, Clicked, Command, Json, Submitted
 from keyturn.bot.text import label, template
 from keyturn.gateway.errors import (
@@ -77,7 +81,7 @@ async def guarded(work: Callable[[], Awaitable[T]], delivery: Delivery) -> T:
         # sentence is "not confirmed" and never "not recorded".
         async with asyncio.timeout_at(delivery.until_s):
             return await work()
-    except (UserFacingError, BadPayload):
+    except (UserFacingError, BadPayload, InvalidInputs):
         raise
     except Unanswered as error:
         logger.warning("listener.unanswered why=%s", error)
@@ -127,7 +131,6 @@ _OF_COMMANDS: Mapping[UserText, UserText] = {
     ),
 }
 """Replies to a command in place of sentences that mention a card."""
-_TITLE = label("Not done")
 _ANY = re.compile("")
 
 AckBody = Mapping[str, object]
@@ -194,120 +197,107 @@ def _of_bolt(listener: _Listener) -> _OfBolt:
     return answer
 
 
+_CLICKS: dict[str, OnClick] = {}
+_FORMS: dict[str, OnSubmit] = {}
+_EVENTS: dict[str, OnEvent] = {}
+
+
+def on_action(*actions: Action) -> Callable[[OnClick], OnClick]:
+    """Register a listener for clicks on the buttons with these ``action_id``."""
+    return partial(_add, _CLICKS, actions)
+
+
+def on_submit(*views: View) -> Callable[[OnSubmit], OnSubmit]:
+    """Register a listener for submissions of the modals with these ``callback_id``."""
+    return partial(_add, _FORMS, views)
+
+
+def on_event(*events: str) -> Callable[[OnEvent], OnEvent]:
+    """Register a listener for events of these types; Slack repeats unstored events."""
+    return partial(_add, _EVENTS, events)
+
+
+def _add(table: dict[str, T], names: Sequence[str], listener: T) -> T:
+    for name in names:
+        if name in table:
+            raise ValueError(f"{str(name)!r} has two listeners; give it one.")
+        table[name] = listener
+    return listener
+
+
+@on_action(Action.MORE)
+async def _chosen_in_menu(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
+    """Handle an action chosen in a menu as a click on its button."""
+    name, value = chosen(clicked.action.value)
+    action = replace(clicked.action, action_id=name, value=value)
+    # A value that names the menu would recurse without end.
+    listener = _unknown_click if name == Action.MORE else _CLICKS.get(name)
+    return await (listener or _unknown_click)(ctx, replace(clicked, action=action))
+
+
+@dataclass(frozen=True, slots=True)
 class Router:
-    """Registers listeners, each for one kind of request."""
+    """Answers Slack's requests by the registered listeners.
 
-    def __init__(self, app: Bolt, ctx: ListenerContext) -> None:
-        self._bolt = app
-        self._ctx = ctx
-        self._clicks: dict[str, OnClick] = {}
-        self._submits: dict[str, OnSubmit] = {}
-        self._no_record: OnClick | None = None
-        self._no_record_of_form: OnSubmit | None = None
+    Attributes:
+        ctx: the dependencies of each listener.
+        on_command: answers the slash command; only its author sees the reply.
+        no_record: answers clicks about an unknown approval, which raise `NoRecord`.
+        no_record_of_form: the same for forms.
+    """
 
-    def on_action(self, action: Action, handle: OnClick) -> None:
-        """Register for clicks on the buttons with this ``action_id``."""
-        _add(self._clicks, action, handle)
+    ctx: ListenerContext
+    on_command: OnCommand
+    no_record: OnClick
+    no_record_of_form: OnSubmit
 
-    def on_submit(self, view: View, handle: OnSubmit) -> None:
-        """Register for submissions of the modal with this ``callback_id``."""
-        _add(self._submits, view, handle)
+    def listen(self, bolt: Bolt) -> None:
+        """Register with Bolt for all clicks, modals, commands and events."""
+        bolt.action(_ANY)(_of_bolt(self._click))
+        bolt.view_submission(_ANY)(_of_bolt(self._submit))
+        bolt.command(self.ctx.config.command)(_of_bolt(self._command))
+        for event, listener in _EVENTS.items():
+            bolt.event(event)(_of_bolt(partial(self._event, listener)))
+        bolt.event(_ANY)(_of_bolt(partial(self._event, _unknown_event)))
 
-    def on_unknown(self) -> None:
-        """Answer all clicks and modals, also unknown ones; call this last."""
-        self._on_menu(Action.MORE)
-
-        async def clicked(body: Json, delivery: Delivery) -> BoltResponse:
-            found = Clicked(payload.block_action(body), delivery.digest)
-            handle = self._clicks.get(found.action.action_id, _unknown_click)
-            return await self._click(handle, found, delivery)
-
-        async def submitted(body: Json, delivery: Delivery) -> BoltResponse:
-            found = Submitted(payload.view_submission(body), delivery.digest)
-            handle = self._submits.get(found.view.callback_id, _unknown_form)
-            return await self._submit(handle, found, delivery)
-
-        self._bolt.action(_ANY)(_of_bolt(clicked))
-        self._bolt.view_submission(_ANY)(_of_bolt(submitted))
-        self.on_event(_ANY, _unknown_event)
-
-    def on_no_record(self, click: OnClick, submit: OnSubmit) -> None:
-        """Register for unknown approvals; these raise `NoRecord` as well."""
-        self._no_record, self._no_record_of_form = click, submit
-
-    def _on_menu(self, menu: Action) -> None:
-        """Handle an action chosen in this menu as a click on its own button."""
-
-        async def handle(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
-            name, value = chosen(clicked.action.value)
-            action = replace(clicked.action, action_id=name, value=value)
-            # Without the menu itself: a value that names the menu would recurse without
-            # end.
-            known = {} if name == menu else self._clicks
-            found = known.get(name, _unknown_click)
-            return await found(ctx, replace(clicked, action=action))
-
-        self.on_action(menu, handle)
-
-    def on_command(self, handle: OnCommand) -> None:
-        """Register for the slash command; only its author sees the reply."""
-
-        async def listener(body: Json, delivery: Delivery) -> BoltResponse:
-            asked = replace(payload.command(body), digest=delivery.digest)
-            try:
-                reply = await guarded(lambda: handle(self._ctx, asked), delivery)
-            except UserFacingError as error:
-                said = _OF_COMMANDS.get(error.message, error.message)
-                reply = {"text": to_mrkdwn(said)}
-            return _json({"response_type": "ephemeral", **reply})
-
-        self._bolt.command(self._ctx.config.command)(_of_bolt(listener))
-
-    def on_event(self, event: str | re.Pattern[str], handle: OnEvent) -> None:
-        """Register for events of this type; Slack repeats unstored events."""
-
-        async def listener(body: Json, delivery: Delivery) -> BoltResponse:
-            try:
-                await guarded(lambda: handle(self._ctx, body), delivery)
-            except UserFacingError as error:
-                # Slack repeats an event that is answered with an error, up to three
-                # times. A repetition helps only after these refusals.
-                if error.message in {NOT_RECORDED, NOT_CONFIRMED, UNCONFIRMED}:
-                    return BoltResponse(status=HTTPStatus.SERVICE_UNAVAILABLE)
-            return BoltResponse(status=HTTPStatus.OK)
-
-        self._bolt.event(event)(_of_bolt(listener))
-
-    async def _click(
-        self, handle: OnClick, click: Clicked, delivery: Delivery
-    ) -> BoltResponse:
-        if delivery.is_recorded:
-            self._ctx.keep_response_url(click)
+    async def _command(self, body: Json, delivery: Delivery) -> BoltResponse:
+        asked = replace(payload.command(body), digest=delivery.digest)
         try:
-            message = await guarded(lambda: self._handled(handle, click), delivery)
+            reply = await guarded(lambda: self.on_command(self.ctx, asked), delivery)
         except UserFacingError as error:
-            message = self._refused(error, handle, click, delivery)
-        if message:
-            self._ctx.reply_to_click(click, message)
+            said = _OF_COMMANDS.get(error.message, error.message)
+            reply = {"text": to_mrkdwn(said)}
+        return _json({"response_type": "ephemeral", **reply})
+
+    async def _event(
+        self, handle: OnEvent, body: Json, delivery: Delivery
+    ) -> BoltResponse:
+        try:
+            await guarded(lambda: handle(self.ctx, body), delivery)
+        except UserFacingError as error:
+            # Slack repeats an event that is answered with an error, up to three times.
+            # A repetition helps only after these refusals.
+            if error.message in {NOT_RECORDED, NOT_CONFIRMED, UNCONFIRMED}:
+                return BoltResponse(status=HTTPStatus.SERVICE_UNAVAILABLE)
         return BoltResponse(status=HTTPStatus.OK)
 
-    def _refused(
-        self,
-        error: UserFacingError,
-        handle: OnClick,
-        click: Clicked,
-        delivery: Delivery,
-    ) -> UserText:
-        """Return the reply to the person; retry an unconfirmed click."""
-        if error.message != UNCONFIRMED:
-            return error.message
-        again = self._confirmed(handle, click, delivery)
-        self._ctx.tasks.later(again, name="confirm")
-        return TRYING_AGAIN
+    async def _click(self, body: Json, delivery: Delivery) -> BoltResponse:
+        click = Clicked(payload.block_action(body), delivery.digest)
+        if delivery.is_recorded:
+            self.ctx.keep_response_url(click)
+        try:
+            message = await guarded(lambda: self._handled(click), delivery)
+        except UserFacingError as error:
+            message = error.message
+            if message == UNCONFIRMED:
+                again = self._confirmed(click, delivery)
+                self.ctx.tasks.later(again, name="confirm")
+                message = TRYING_AGAIN
+        if message:
+            self.ctx.reply_to_click(click, message)
+        return BoltResponse(status=HTTPStatus.OK)
 
-    async def _confirmed(
-        self, handle: OnClick, click: Clicked, delivery: Delivery
-    ) -> None:
+    async def _confirmed(self, click: Clicked, delivery: Delivery) -> None:
         """Retry a click until replicas have its writes; then reply to the person."""
         message: UserText = UNCONFIRMED
         for _ in range(CONFIRM_TRIES):
@@ -317,7 +307,7 @@ class Router:
                 # this person or another one, and None if it was lost and is written
                 # only now.
                 again = replace(delivery, until_s=deadline())
-                said = await guarded(lambda: self._handled(handle, click), again)
+                said = await guarded(lambda: self._handled(click), again)
             except UserFacingError as error:
                 message = error.message
                 if message in {UNCONFIRMED, NOT_RECORDED, NOT_CONFIRMED}:
@@ -325,34 +315,33 @@ class Router:
             else:
                 message = said or CONFIRMED
             break
-        self._ctx.reply_to_click(click, message)
+        self.ctx.reply_to_click(click, message)
 
-    async def _submit(
-        self, handle: OnSubmit, submitted: Submitted, delivery: Delivery
-    ) -> BoltResponse:
+    async def _submit(self, body: Json, delivery: Delivery) -> BoltResponse:
+        submitted = Submitted(payload.view_submission(body), delivery.digest)
         try:
-            reply = await guarded(lambda: self._submitted(handle, submitted), delivery)
+            reply = await guarded(lambda: self._submitted(submitted), delivery)
         except UserFacingError as error:
             # On top: the form keeps its text, and can be submitted again.
-            view = notice(_TITLE, error.message)
+            view = notice("Not done", error.message)
             reply = {"response_action": "push", "view": view}
+        except InvalidInputs as error:
+            reply = {"response_action": "errors", "errors": error.errors}
         return _json(reply)
 
-    async def _handled(self, handle: OnClick, click: Clicked) -> UserText | None:
+    async def _handled(self, click: Clicked) -> UserText | None:
+        handle = _CLICKS.get(click.action.action_id, _unknown_click)
         try:
-            return await handle(self._ctx, click)
+            return await handle(self.ctx, click)
         except NoRecord:
-            if self._no_record is None:
-                raise
-            return await self._no_record(self._ctx, click)
+            return await self.no_record(self.ctx, click)
 
-    async def _submitted(self, handle: OnSubmit, submitted: Submitted) -> AckBody:
+    async def _submitted(self, submitted: Submitted) -> AckBody:
+        handle = _FORMS.get(submitted.view.callback_id, _unknown_form)
         try:
-            return await handle(self._ctx, submitted)
+            return await handle(self.ctx, submitted)
         except NoRecord:
-            if self._no_record_of_form is None:
-                raise
-            return await self._no_record_of_form(self._ctx, submitted)
+            return await self.no_record_of_form(self.ctx, submitted)
 
 
 async def _unknown_click(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
@@ -364,19 +353,11 @@ async def _unknown_click(ctx: ListenerContext, clicked: Clicked) -> UserText | N
 async def _unknown_form(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     del ctx
     logger.warning("view.unknown callback=%r", submitted.view.callback_id[:80])
-    raise UserFacingError(
-        template("This form is not known any more. Please open it again.")
-    )
+    raise UserFacingError("This form is not known any more. Please open it again.")
 
 
 async def _unknown_event(ctx: ListenerContext, body: Json) -> None:
     del ctx, body
-
-
-def _add(table: dict[str, T], name: str, handle: T) -> None:
-    if name in table:
-        raise ValueError(f"{str(name)!r} has two listeners; give it one.")
-    table[name] = handle
 
 
 def _json(reply: AckBody) -> BoltResponse:

@@ -15,7 +15,7 @@ from typing import LiteralString
 
 from keyturn.bot.blocks import Block, context, first_rows, notice, section
 from keyturn.bot.cards.refs import people, short_ref, when
-from keyturn.bot.cards.standing_card import left_text
+from keyturn.bot.cards.special_cards import left_text
 from keyturn.bot.ids import Action, Input, View
 from keyturn.bot.listener_context import (
     ListenerContext,
@@ -23,21 +23,21 @@ from keyturn.bot.listener_context import (
     UserText,
     to_mrkdwn,
 )
-from keyturn.bot.listeners.full_view import require_full_view
-from keyturn.bot.listeners.queues import access_to
-from keyturn.bot.listeners.router import AckBody, Router
+from keyturn.bot.listeners.deciding import require_full_view
+from keyturn.bot.listeners.reading import access_to
+from keyturn.bot.listeners.router import AckBody, on_action, on_submit
 from keyturn.bot.listeners.targets import (
     Target,
     decide,
     form_reply,
     open_modal,
     open_view,
-    rejected_inputs,
     require_permission,
     verify_click,
     verify_submission,
 )
 from keyturn.bot.modals import allow_similar
+from keyturn.bot.modals.form import InvalidInputs
 from keyturn.bot.payload import Clicked, Command, Submitted
 from keyturn.bot.text import fit, joined, label, template, untrusted
 from keyturn.gateway.approvals.decisions import Approve, Decided, Forbidden, Voted
@@ -61,14 +61,7 @@ _CHANGED: LiteralString = (
 _OVER = template("Already ended; nothing changed.")
 
 
-def register(router: Router) -> None:
-    """Answer Allow similar, its form, Revoke and Uses."""
-    router.on_action(Action.REVOKE, _revoke)
-    router.on_action(Action.USES, _list)
-    router.on_action(Action.ALLOW_SIMILAR, _offer)
-    router.on_submit(View.ALLOW_SIMILAR, _submit)
-
-
+@on_action(Action.ALLOW_SIMILAR)
 async def _offer(ctx: ListenerContext, clicked: Clicked) -> None:
     target = await verify_click(ctx, clicked, Action.ALLOW_SIMILAR)
     await require_permission(ctx, target, Verb.APPROVE, clicked.who)
@@ -89,6 +82,7 @@ def _limits(offer: Offer) -> str:
     return offer.rule.model_dump_json()
 
 
+@on_submit(View.ALLOW_SIMILAR)
 async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target = await verify_submission(ctx, submitted, View.ALLOW_SIMILAR)
     await require_full_view(ctx, target, submitted.view.user)
@@ -96,22 +90,20 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     # The free arguments and the sums come from the current policy. They have to equal
     # the ones in the form, because the vote below is given without another look.
     if target.staged != _limits(offer):
-        raise UserFacingError(template(_CHANGED))
-    inputs = allow_similar.submitted(target.item, offer, submitted.view.values)
-    if inputs.chosen is None:
-        return rejected_inputs(inputs.errors)
+        raise UserFacingError(_CHANGED)
+    chosen, reason = allow_similar.submitted(target.item, offer, submitted.view.values)
     index, standing = target.item.index, ctx.service.standing
     # Before anything is recorded: bounds that the policy does not permit.
-    bounds = standing.bounds(target.approval, index, inputs.chosen, target.now_ms)
+    bounds = standing.bounds(target.approval, index, chosen, target.now_ms)
     if isinstance(bounds, str):
-        return rejected_inputs({Input.USES.value: bounds})
-    approve = Approve(reason=inputs.reason)
+        raise InvalidInputs({Input.USES.value: bounds})
+    approve = Approve(reason=reason)
     outcome = await decide(ctx, target, approve, submitted)
     if not isinstance(outcome, Decided | Voted):
         return form_reply(outcome, now_ms=target.now_ms)
     recorded = _recorded(outcome)
     try:
-        return await _propose(ctx, target, inputs.chosen, approve, submitted, recorded)
+        return await _propose(ctx, target, chosen, approve, submitted, recorded)
     # From here on "nothing was recorded" would be untrue.
     except StoreUnavailable as error:
         logger.warning("standing.not_known id=%s why=%s", target.approval.id, error)
@@ -127,7 +119,7 @@ def _recorded(outcome: Decided | Voted) -> str:
 
 
 def _notice(told: str) -> AckBody:
-    view = notice(label("Allow similar calls"), label(told))
+    view = notice("Allow similar calls", label(told))
     return {"response_action": "update", "view": view}
 
 
@@ -152,6 +144,7 @@ async def _propose(
     return form_reply(outcome, now_ms=proposal.now_ms)
 
 
+@on_action(Action.REVOKE)
 async def _revoke(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     target = await verify_click(ctx, clicked, Action.REVOKE)
     # Stopping needs less certainty than giving: Slack's answers of the last minute
@@ -166,6 +159,7 @@ async def _revoke(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     return None if result else _OVER
 
 
+@on_action(Action.USES)
 async def _list(ctx: ListenerContext, clicked: Clicked) -> None:
     target = await verify_click(ctx, clicked, Action.USES)
     ids = [use.item for use in allow_similar.newest_uses(target.approval)]
@@ -214,7 +208,7 @@ async def _check(ctx: ListenerContext, standing: Approval) -> None:
     await ctx.service.standing.confirm(standing, people, asked_ms=now_ms - oldest_ms)
 
 
-_OUTSIDER = template("Only members of this workspace can see standing approvals.")
+_OUTSIDER: LiteralString = "Only members of this workspace can see standing approvals."
 _NONE = template("No standing approvals here.")
 _MOST = 15
 _NAME = 60
@@ -230,7 +224,7 @@ async def list_standing(ctx: ListenerContext, command: Command, _: str) -> AckBo
     found = [
         loaded.approval
         async for loaded in ctx.service.standing.in_force()
-        if (await access_to(ctx, command, loaded.approval)).is_given
+        if await access_to(ctx, command, loaded.approval)
     ]
     if not found:
         return {"text": to_mrkdwn(_NONE)}

@@ -11,14 +11,14 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import LiteralString
 
 from keyturn.bot.blocks import Block, ensure_valid_view, notice
 from keyturn.bot.cards.frame import Frame
+from keyturn.bot.cards.reminders import is_over, reason
 from keyturn.bot.cards.reply_texts import outcome_text
-from keyturn.bot.cards.undelivered import is_over, reason
 from keyturn.bot.ids import OF_WAITING, Action, BadSeal, Sealed, View, unseal, verify
 from keyturn.bot.listener_context import (
     ListenerContext,
@@ -206,14 +206,14 @@ async def verify_place(ctx: ListenerContext, clicked: Clicked, target: Target) -
             approval.id,
         ):
             logger.warning("click.refused why=other_view approval=%s", approval.id)
-            raise UserFacingError(template(_NOT_OURS))
+            raise UserFacingError(_NOT_OURS)
         return
     if not (action.channel and action.message_ts):
         logger.warning("click.refused why=no_place approval=%s", approval.id)
-        raise UserFacingError(template(_NOT_OURS))
+        raise UserFacingError(_NOT_OURS)
     if not await is_usable_copy(ctx, action, target.keys, approval.id):
         logger.warning("click.refused why=other_copy approval=%s", approval.id)
-        raise UserFacingError(template(_OTHER_COPY))
+        raise UserFacingError(_OTHER_COPY)
 
 
 async def find_binding(ctx: ListenerContext, view_id: str) -> ViewBinding | None:
@@ -231,7 +231,7 @@ def sealed_value(ctx: ListenerContext, clicked: Clicked) -> Sealed:
     # channel shared by Slack Connect another company sees and clicks the same card.
     if clicked.action.team != ctx.team:
         logger.warning("click.refused why=other_workspace")
-        raise UserFacingError(template(_OTHER_WORKSPACE))
+        raise UserFacingError(_OTHER_WORKSPACE)
     return read_seal(clicked.action.value)
 
 
@@ -241,7 +241,7 @@ def read_seal(text: str) -> Sealed:
         return unseal(text)
     except BadSeal:
         logger.warning("click.refused why=no_seal")
-        raise UserFacingError(template(_NOT_OURS)) from None
+        raise UserFacingError(_NOT_OURS) from None
 
 
 async def verify_seal(ctx: ListenerContext, sealed: Sealed, *purposes: str) -> Target:
@@ -354,7 +354,7 @@ async def require_permission(
         logger.info("click.refused why=forbidden approval=%s", approval.id)
         raise UserFacingError(label(reason))
     if verb not in item.allow:
-        raise UserFacingError(template("The policy does not allow this for this tool."))
+        raise UserFacingError("The policy does not allow this for this tool.")
 
 
 async def require_reconciler(ctx: ListenerContext, target: Target, who: Who) -> None:
@@ -590,10 +590,10 @@ async def verify_submission(
     wanted = (view.user, sealed.approval, sealed.index, sealed.version)
     if binding is None or view.team != ctx.team:
         logger.warning("view.refused why=not_bound")
-        raise UserFacingError(template(NOT_BOUND))
+        raise UserFacingError(NOT_BOUND)
     if wanted != (binding.user, binding.approval, binding.index, binding.version):
         logger.warning("view.refused why=other_binding approval=%s", binding.approval)
-        raise UserFacingError(template(NOT_BOUND))
+        raise UserFacingError(NOT_BOUND)
     target = await verify_seal(ctx, sealed, *purposes)
     # The seal proves the version. The hash is compared as well: the binding has the
     # call that this person saw, and a purpose bound for one form is invalid for others.
@@ -602,7 +602,7 @@ async def verify_submission(
         target.purpose,
     ):
         logger.warning("view.refused why=other_hash approval=%s", binding.approval)
-        raise UserFacingError(template(NOT_BOUND))
+        raise UserFacingError(NOT_BOUND)
     return replace(target, staged=binding.staged)
 
 
@@ -652,10 +652,5 @@ def closing_reply(
     """
     if reply is None:
         return {"response_action": "clear"}
-    view = notice(label("Recorded" if is_recorded else "Not done"), reply)
+    view = notice("Recorded" if is_recorded else "Not done", reply)
     return {"response_action": "push" if may_pass else "update", "view": view}
-
-
-def rejected_inputs(errors: Mapping[str, str]) -> AckBody:
-    """Return the answer that keeps a modal open, with sentences under its inputs."""
-    return {"response_action": "errors", "errors": dict(errors)}

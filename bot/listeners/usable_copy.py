@@ -18,11 +18,10 @@ from collections.abc import Awaitable, Callable
 from typing import LiteralString
 
 from keyturn.bot.blocks import AS_WRITTEN
-from keyturn.bot.cards.undelivered import replaced
+from keyturn.bot.cards.reminders import replaced
 from keyturn.bot.limits import UPDATE
 from keyturn.bot.listener_context import ListenerContext, UserFacingError
 from keyturn.bot.payload import BlockAction, Clicked
-from keyturn.bot.text import template
 from keyturn.bot.web import PERMALINK, SlackError, SlackRefused, newest_id
 from keyturn.gateway.store.cards import CardCopy, CardPlace
 from keyturn.gateway.store.keys import Keys, tenant_of_approval
@@ -147,16 +146,12 @@ async def _moved(
             return was
     except SlackError as error:
         logger.warning("card.not_looked_for shown=%s why=%s", shown, error)
-        raise UserFacingError(template(_NOT_LOOKED_FOR)) from None
+        raise UserFacingError(_NOT_LOOKED_FOR) from None
     return await follow(ctx, keys, shown, was, action.channel)
 
 
 async def _is_own_copy(
-    ctx: ListenerContext,
-    action: BlockAction,
-    keys: Keys,
-    shown: str,
-    copy: CardCopy,
+    ctx: ListenerContext, action: BlockAction, keys: Keys, shown: str, copy: CardCopy
 ) -> bool:
     """Return whether a click in a direct message was on the person's usable copy."""
     if copy.refused:

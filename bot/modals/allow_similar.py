@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 
 from keyturn.bot.blocks import (
@@ -21,14 +20,19 @@ from keyturn.bot.blocks import (
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.listing import boxes, call_title, fitted
 from keyturn.bot.cards.refs import when
-from keyturn.bot.cards.standing_card import left_text
+from keyturn.bot.cards.special_cards import left_text
 from keyturn.bot.cards.states import UNREVIEWED_STATE_NAMES
 from keyturn.bot.ids import Input, View
-from keyturn.bot.modals.call_form import call_form, text_field
+from keyturn.bot.modals.call_form import call_form, reason_field
 from keyturn.bot.modals.call_form import hint as note
-from keyturn.bot.modals.form import BadInput, State, choice_of, input_state, text_of
+from keyturn.bot.modals.form import (
+    InvalidInputs,
+    State,
+    choice_of,
+    input_state,
+    text_of,
+)
 from keyturn.bot.text import Label, Untrusted, fit, label, template, untrusted
-from keyturn.gateway.approvals.deciding import MAX_TEXT
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.similar import Use, exact_micro, micro_text
 from keyturn.gateway.approvals.standing import bounds_of
@@ -53,15 +57,6 @@ _EQUAL = 2_000
 _PATHS = 300
 _AGAIN = "The same call may run again each time."
 _ONCE = "A call that repeats one already done or rejected still needs approval."
-
-
-@dataclass(frozen=True, slots=True)
-class SubmittedBounds:
-    """A reviewer's choice, or errors by block id."""
-
-    chosen: Chosen | None
-    reason: str
-    errors: dict[str, str]
 
 
 def view(frame: Frame, index: int, offer: Offer) -> Block:
@@ -109,14 +104,18 @@ def view(frame: Frame, index: int, offer: Offer) -> Block:
     )
 
 
-def submitted(item: Item, offer: Offer, state: State) -> SubmittedBounds:
-    """Read the modal; the gateway compares it with the policy."""
+def submitted(item: Item, offer: Offer, state: State) -> tuple[Chosen, str]:
+    """Read the modal: the bounds and the reason; the gateway checks the bounds.
+
+    Raises:
+        InvalidInputs: an input has no acceptable value.
+    """
     errors: dict[str, str] = {}
     uses = _whole(state, Input.USES)
-    if uses is None or not 1 <= uses <= offer.rule.uses:
+    if not 1 <= uses <= offer.rule.uses:
         errors[Input.USES.value] = f"Please write a number from 1 to {offer.rule.uses}."
     lasting = _lasting(state, offer.rule)
-    if lasting is None:
+    if not lasting:
         errors[Input.LASTING.value] = "Please choose a time."
     each, total = 0, 0
     if offer.rule.sum:
@@ -127,10 +126,10 @@ def submitted(item: Item, offer: Offer, state: State) -> SubmittedBounds:
     reason = text_of(state, Input.REASON)
     if Verb.APPROVE in item.requires_reason and not reason:
         errors[Input.REASON.value] = "Please say why you approve."
-    if errors or lasting is None or uses is None:
-        return SubmittedBounds(None, reason, errors)
+    if errors:
+        raise InvalidInputs(errors)
     chosen = Chosen(lasting=lasting, uses=uses, each_micro=each, total_micro=total)
-    return SubmittedBounds(chosen, reason, {})
+    return chosen, reason
 
 
 def _free(rule: SimilarRule) -> list[Block]:
@@ -152,13 +151,11 @@ def _times(rule: SimilarRule) -> list[tuple[str, str]]:
     return [(str(int(time.total_seconds())), words) for time, words in found]
 
 
-def _lasting(state: State, rule: SimilarRule) -> timedelta | None:
-    try:
-        value = choice_of(state, Input.LASTING)
-    except BadInput:
-        return None
+def _lasting(state: State, rule: SimilarRule) -> timedelta:
+    """Return the chosen time; zero if it is not offered."""
+    value = choice_of(state, Input.LASTING)
     offered = {value for value, _ in _times(rule)}
-    return timedelta(seconds=int(value)) if value in offered else None
+    return timedelta(seconds=int(value) if value in offered else 0)
 
 
 def _amounts(offer: Offer) -> list[Block]:
@@ -198,14 +195,13 @@ def _amount_input(name: Input, title: str, initial: str, most: str = "") -> Bloc
 def _reason(item: Item) -> list[Block]:
     if Verb.APPROVE not in item.requires_reason:
         return []
-    hint = "The agent reads this, and it is kept in the audit log."
-    return [text_field(Input.REASON, "Reason", max_length=MAX_TEXT, hint=hint)]
+    return [reason_field()]
 
 
-def _whole(state: State, name: Input) -> int | None:
-    micro = _micro(state, name)
-    whole, rest = divmod(micro or 0, 10**6)
-    return whole if micro is not None and not rest else None
+def _whole(state: State, name: Input) -> int:
+    """Return a whole number; 0 for any other input."""
+    whole, rest = divmod(_micro(state, name) or 0, 10**6)
+    return 0 if rest else whole
 
 
 def _amount(
@@ -251,12 +247,7 @@ def uses_list(approval: Approval, items: Mapping[str, Item]) -> Block:
     more = len(approval.uses) - len(shown)
     if more > 0:
         blocks.append(context(label(f"{more} older ones are in the audit log.")))
-    return modal(
-        label("Uses"),
-        blocks,
-        callback_id=View.USES,
-        close=label("Close"),
-    )
+    return modal("Uses", blocks, callback_id=View.USES)
 
 
 def _act(item: Item | None) -> Untrusted | Label:

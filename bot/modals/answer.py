@@ -10,7 +10,6 @@ from keyturn.bot.blocks import (
     checkboxes,
     context,
     input_block,
-    modal,
     multi_select,
     option,
     radio_buttons,
@@ -20,7 +19,8 @@ from keyturn.bot.blocks import (
 )
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.ids import VALUE, View
-from keyturn.bot.modals.form import BadInput, State, raw_value
+from keyturn.bot.modals.call_form import form
+from keyturn.bot.modals.form import BadInput, InvalidInputs, State, raw_value
 from keyturn.bot.modals.schema import Kind
 from keyturn.bot.text import Untrusted, chunks, fit, label, template, untrusted
 from keyturn.gateway.protocol.questions import (
@@ -43,27 +43,20 @@ _NO_COMMAS = "Please write it without commas: they separate your choices."
 def view(frame: Frame, index: int) -> Block:
     """Return the form with an input for each question."""
     item = frame.approval.items[index]
-    return modal(
-        label("Answer the agent"),
-        [
-            context(template("The agent reads your answers, and who gave them.")),
-            *(
-                block
-                for number, question in enumerate(item.questions)
-                for block in _inputs(number, question)
-            ),
-        ],
-        callback_id=View.ANSWER,
-        submit=label("Send"),
-        close=label("Cancel"),
-        private_metadata=frame.value(index, View.ANSWER),
-    )
+    blocks = [
+        context(template("The agent reads your answers, and who gave them.")),
+        *(
+            block
+            for number, question in enumerate(item.questions)
+            for block in _inputs(number, question)
+        ),
+    ]
+    purpose, title = View.ANSWER, "Answer the agent"
+    return form(frame, index, blocks, purpose=purpose, title=title, submit="Send")
 
 
-def submitted(
-    questions: tuple[Question, ...], state: State
-) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Read the form: one text per question, and errors by block id."""
+def submitted(questions: tuple[Question, ...], state: State) -> tuple[str, ...]:
+    """Read the form: one text per question; raises `InvalidInputs`."""
     answers: list[str] = []
     errors: dict[str, str] = {}
     for number, question in enumerate(questions):
@@ -71,7 +64,9 @@ def submitted(
             answers.append(_answer(number, question, state, errors))
         except BadInput as error:
             errors[_block(number)] = str(error)
-    return tuple(answers), errors
+    if errors:
+        raise InvalidInputs(errors)
+    return tuple(answers)
 
 
 def errors_by_block(errors: Mapping[str, str]) -> dict[str, str]:

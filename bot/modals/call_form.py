@@ -6,7 +6,6 @@ One of them rejects all calls of a batch, with a reason that the agent reads.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import LiteralString
 
 from keyturn.bot.blocks import (
@@ -24,10 +23,10 @@ from keyturn.bot.blocks import (
 from keyturn.bot.cards.buttons import FINDINGS, FINDINGS_OF_A_FAILURE, if_repeated
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.listing import call_title, listing_of
-from keyturn.bot.cards.needs import because, is_usual, needs, why
 from keyturn.bot.cards.refs import who
+from keyturn.bot.cards.states import because, is_usual, needs, why
 from keyturn.bot.ids import Input, View
-from keyturn.bot.modals.form import BadInput, State, choice_of, text_of
+from keyturn.bot.modals.form import InvalidInputs, State, choice_of, text_of
 from keyturn.bot.text import (
     Template,
     Untrusted,
@@ -74,9 +73,7 @@ def heading(
     title = call_title(item)
     if with_call:
         blocks.append(section(untrusted(fit(title, _TITLE))))
-        shown = listing_of(item, budget=_CALL)
-        boxes = [box(text) for text in shown.boxes]
-        blocks.append(rich_text(*boxes))
+        blocks.append(rich_text(*map(box, listing_of(item, budget=_CALL).boxes)))
     else:
         tool = "" if item.is_question else f" ({fit(item.tool, _TOOL)})"
         named = f"{fit(title, _TITLE)}{tool}"
@@ -107,14 +104,6 @@ def hint(text: LiteralString) -> Block:
     return context(template(text))
 
 
-@dataclass(frozen=True, slots=True)
-class SubmittedText:
-    """The text of a form, or errors by block id."""
-
-    text: str
-    errors: dict[str, str]
-
-
 def call_form(
     frame: Frame,
     index: int,
@@ -124,30 +113,44 @@ def call_form(
     title: LiteralString,
     submit: LiteralString,
 ) -> Block:
-    """Return a modal that acts on one call.
+    """Return a modal that acts on one call, with the call above these blocks."""
+    shown = [*heading(frame, frame.approval.items[index]), *blocks]
+    return form(frame, index, shown, purpose=purpose, title=title, submit=submit)
+
+
+def form(
+    frame: Frame,
+    index: int | None,
+    blocks: Sequence[Block],
+    *,
+    purpose: View,
+    title: str,
+    submit: str,
+) -> Block:
+    """Return a modal whose submission acts on a call, or on a card.
 
     Args:
         frame: of the modal.
-        index: of the item.
-        blocks: below the heading.
+        index: of the item; None for the whole card.
+        blocks: its content.
         purpose: the effect of a submission; the seal is valid only for this one.
         title: of the modal.
         submit: the label of its button.
     """
     return modal(
-        label(title),
-        [*heading(frame, frame.approval.items[index]), *blocks],
+        title,
+        blocks,
         callback_id=purpose,
-        submit=label(submit),
-        close=label("Cancel"),
+        submit=submit,
         private_metadata=frame.value(index, purpose),
     )
 
 
-def required_text(state: State, block: Input, missing: str) -> SubmittedText:
+def required_text(state: State, block: Input, missing: str) -> str:
     """Read the text of an input; if it is blank, ``missing`` is the error."""
-    text = text_of(state, block)
-    return SubmittedText(text, {} if text else {block.value: missing})
+    if text := text_of(state, block):
+        return text
+    raise InvalidInputs({block.value: missing})
 
 
 def text_field(
@@ -162,11 +165,7 @@ def text_field(
 ) -> Block:
     """Return an input for several lines; its block and action have the same id."""
     element = text_input(
-        name.value,
-        initial=initial,
-        multiline=True,
-        max_length=max_length,
-        focus=focus,
+        name.value, initial=initial, multiline=True, max_length=max_length, focus=focus
     )
     return input_block(
         label(title),
@@ -177,29 +176,25 @@ def text_field(
     )
 
 
+def reason_field(*, focus: bool = False) -> Block:
+    """Return the input for the reason of an approval."""
+    hint = "The agent reads this, and it is kept in the audit log."
+    return text_field(
+        Input.REASON, "Reason", max_length=MAX_TEXT, focus=focus, hint=hint
+    )
+
+
 def approval_form(frame: Frame, index: int) -> Block:
     """Return the modal to approve one call with a reason."""
-    reason = text_field(
-        Input.REASON,
-        "Reason",
-        max_length=MAX_TEXT,
-        focus=True,
-        hint="The agent reads this, and it is kept in the audit log.",
-    )
     meaning = "Runs once, as shown, when enough people approve."
     return call_form(
         frame,
         index,
-        [reason, hint(meaning)],
+        [reason_field(focus=True), hint(meaning)],
         purpose=View.APPROVE,
         title="Approve this call",
         submit="Approve",
     )
-
-
-def submitted_approval(state: State) -> SubmittedText:
-    """Read the modal; a blank reason is an error."""
-    return required_text(state, Input.REASON, "Please say why you approve.")
 
 
 def response_form(frame: Frame, index: int, *, words: str = "") -> Block:
@@ -222,11 +217,6 @@ def response_form(frame: Frame, index: int, *, words: str = "") -> Block:
     )
 
 
-def submitted_response(state: State) -> SubmittedText:
-    """Read the modal; a blank answer is an error."""
-    return required_text(state, Input.MESSAGE, "Please write an answer.")
-
-
 def question_form(frame: Frame, index: int | None, requester: Person) -> Block:
     """Return the modal that asks about one call, or about all calls of a card."""
     approval = frame.approval
@@ -242,29 +232,19 @@ def question_form(frame: Frame, index: int | None, requester: Person) -> Block:
         "notifies them if they are in its channel.",
         who=who(requester),
     )
-    return modal(
-        label("Ask the requester"),
-        [
-            *(heading(frame, item) if item else [whole]),
-            section(told),
-            text_field(
-                Input.QUESTION, "Your question", max_length=MAX_QUESTION, focus=True
-            ),
-            hint(
-                "The card shows your question and the reply. Others can still decide, "
-                "and the deadline stays the same. The agent is not told."
-            ),
-        ],
-        callback_id=View.ASK_REQUESTER,
-        submit=label("Ask"),
-        close=label("Cancel"),
-        private_metadata=frame.value(index, View.ASK_REQUESTER),
-    )
-
-
-def submitted_question(state: State) -> SubmittedText:
-    """Read the modal; a blank question is an error."""
-    return required_text(state, Input.QUESTION, "Please write a question.")
+    blocks = [
+        *(heading(frame, item) if item else [whole]),
+        section(told),
+        text_field(
+            Input.QUESTION, "Your question", max_length=MAX_QUESTION, focus=True
+        ),
+        hint(
+            "The card shows your question and the reply. Others can still decide, and "
+            "the deadline stays the same. The agent is not told."
+        ),
+    ]
+    purpose, title = View.ASK_REQUESTER, "Ask the requester"
+    return form(frame, index, blocks, purpose=purpose, title=title, submit="Ask")
 
 
 _FINDING_NEEDED = "Please choose whether it took effect."
@@ -310,15 +290,12 @@ def reconcile_form(frame: Frame, index: int) -> Block:
     )
 
 
-def submitted_finding(state: State) -> Reconcile | dict[str, str]:
-    """Read the modal; a note without a choice is an error, by block id."""
+def submitted_finding(state: State) -> Reconcile:
+    """Read the modal; a note without a choice is an error."""
     try:
         finding = Finding(choice_of(state, Input.FINDING))
-    # Before ValueError, its base class.
-    except BadInput as error:
-        return {Input.FINDING.value: str(error)}
     except ValueError:
-        return {Input.FINDING.value: _FINDING_NEEDED}
+        raise InvalidInputs({Input.FINDING.value: _FINDING_NEEDED}) from None
     return Reconcile(finding=finding, note=text_of(state, Input.NOTE))
 
 
@@ -332,18 +309,12 @@ def report_form(frame: Frame, index: int) -> Block:
         "Everybody in the channel sees your report, and the audit log keeps it. "
         "Reporting undoes nothing."
     )
-    return modal(
-        label("Report this"),
-        [
-            section(text),
-            text_field(
-                Input.REMARK, "What is wrong", max_length=MAX_REMARK, optional=True
-            ),
-        ],
-        callback_id=View.REPORT,
-        submit=label("Report"),
-        close=label("Cancel"),
-        private_metadata=frame.value(index, View.REPORT),
+    remark = text_field(
+        Input.REMARK, "What is wrong", max_length=MAX_REMARK, optional=True
+    )
+    blocks, purpose = [section(text), remark], View.REPORT
+    return form(
+        frame, index, blocks, purpose=purpose, title="Report this", submit="Report"
     )
 
 
@@ -389,21 +360,15 @@ def rejection_form(frame: Frame, index: int, *, words: str = "") -> Block:
 def rejection_of_all_form(frame: Frame) -> Block:
     """Return the modal that rejects every pending call of a batch."""
     waiting = [item for item in frame.approval.items if item.is_pending]
-    return modal(
-        label("Reject all"),
-        [
-            section(
-                template(
-                    "All *{n} calls* are rejected. None runs, and the agent is told.",
-                    n=len(waiting),
-                )
-            ),
-            *reason_inputs(waiting),
-        ],
-        callback_id=View.REJECT_ALL,
-        submit=label(f"Reject {len(waiting)} calls"),
-        close=label("Cancel"),
-        private_metadata=frame.value(None, View.REJECT_ALL),
+    count = len(waiting)
+    text = "All *{n} calls* are rejected. None runs, and the agent is told."
+    return form(
+        frame,
+        None,
+        [section(template(text, n=count)), *reason_inputs(waiting)],
+        purpose=View.REJECT_ALL,
+        title="Reject all",
+        submit=f"Reject {count} calls",
     )
 
 
@@ -429,24 +394,19 @@ def reason_inputs(items: Iterable[Item], *, words: str = "") -> list[Block]:
     ]
 
 
-def submitted_rejection(item: Item, state: State) -> SubmittedText:
-    """Read the modal; a tool that requires a reason needs a choice or a text."""
-    return submitted_reason(state, [item])
+def submitted_reason(state: State, items: Iterable[Item]) -> str:
+    """Read the reason of a rejection of these calls.
 
-
-def submitted_reason(state: State, items: Iterable[Item]) -> SubmittedText:
-    """Read the reason of a rejection of these calls."""
+    A tool that requires a reason needs a choice or a text.
+    """
     text = text_of(state, Input.REASON)
-    try:
-        preset = PRESETS.get(choice_of(state, Input.PRESET), "")
-    except BadInput as error:
-        return SubmittedText("", {Input.PRESET.value: str(error)})
+    preset = PRESETS.get(choice_of(state, Input.PRESET), "")
     # Preset and text together stay below `MAX_TEXT`: `MAX_REASON` leaves room for the
     # longest preset.
     reason = _SEPARATOR.join(part for part in (preset, text) if part)
     if not reason and _needs_reason(items):
-        return SubmittedText("", {Input.REASON.value: _REASON_NEEDED})
-    return SubmittedText(reason, {})
+        raise InvalidInputs({Input.REASON.value: _REASON_NEEDED})
+    return reason
 
 
 def _needs_reason(items: Iterable[Item]) -> bool:

@@ -17,47 +17,43 @@ from pydantic import Field, JsonValue
 from keyturn.bot.blocks import (
     Block,
     actions,
-    bold,
     box,
     checkboxes,
     context,
     input_block,
-    line,
     modal,
     notice,
     option,
     radio_buttons,
     rich_text,
     section,
+    titled,
     warning,
 )
 from keyturn.bot.cards.call_rows import decided_alone, each_alone
-from keyturn.bot.cards.diff import changes_of
 from keyturn.bot.cards.frame import Frame
-from keyturn.bot.cards.listing import call_title, one_line
-from keyturn.bot.cards.noticed import mark, noticed, same_calls
+from keyturn.bot.cards.listing import call_title, changes_of, one_line
 from keyturn.bot.cards.queue import whole_call, whole_line
+from keyturn.bot.cards.refs import calls_named, numbers
 from keyturn.bot.cards.states import frozen, status_sentence
-from keyturn.bot.cards.table import calls_named, cell_values, numbers
-from keyturn.bot.cards.totals import sums, totals_of
+from keyturn.bot.cards.table import (
+    cell_values,
+    mark,
+    noticed,
+    same_calls,
+    sums,
+    totals_of,
+)
 from keyturn.bot.ids import Action, Input, View
-from keyturn.bot.modals.call_form import reason_inputs
-from keyturn.bot.modals.form import BadInput, State, choice_of, raw_value
+from keyturn.bot.modals.call_form import form, reason_inputs
+from keyturn.bot.modals.form import BadInput, InvalidInputs, State, choice_of, raw_value
 from keyturn.bot.modals.schema import Kind
 from keyturn.bot.text import Label, Template, fit, joined, label, template, untrusted
-from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject
+from keyturn.gateway.approvals.decisions import Approve, Click, Decision, Edit, Reject
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import Record, Verb
-from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.sandbox.blockkit import limits
-
-
-class StagedEdit(Record):
-    """An edit that is stored until its batch is decided."""
-
-    args: JsonObject
-    reason: str = ""
 
 
 class Choice(Record):
@@ -72,7 +68,7 @@ class Choice(Record):
 
     approve: tuple[int, ...] = ()
     reject: tuple[int, ...] = ()
-    edits: dict[int, StagedEdit] = Field(default_factory=dict[int, StagedEdit])
+    edits: dict[int, Edit] = Field(default_factory=dict[int, Edit])
 
     @property
     def size(self) -> int:
@@ -119,9 +115,7 @@ class Choice(Record):
         """Return the decision of each chosen call; ``reason`` is of the rejections."""
         found: dict[int, Decision] = dict.fromkeys(self.approve, Approve())
         found |= dict.fromkeys(self.reject, Reject(reason=reason))
-        for index, edit in self.edits.items():
-            found[index] = Edit(args=edit.args, reason=edit.reason)
-        return found
+        return found | self.edits
 
 
 def opened(approval: Approval) -> Choice:
@@ -169,44 +163,30 @@ def view(frame: Frame, choice: Choice, *, now: Sequence[Item] = ()) -> Block:
     intro = template(
         "Ticked calls will be approved, with your edits. You confirm on the next page."
     )
-    return modal(
-        label("Choose"),
-        [
-            section(intro),
-            *_frozen(now, {item.index for item in shown}),
-            *_same(approval, [item.index for item in shown]),
-            *moved_lines(frame, choice),
-            *([each_alone(alone)] if alone else []),
-            *boxes(shown, text=lambda item: line_of(item, mark(item, found))),
-            *rest(shown),
-            *([_edit_menu(frame, editable)] if editable else []),
-            *_edits(frame, choice),
-        ],
-        callback_id=View.CHOOSE,
-        submit=label("Review"),
-        close=label("Cancel"),
-        private_metadata=frame.value(None, View.CHOOSE),
-    )
+    blocks = [
+        section(intro),
+        *_frozen(now, {item.index for item in shown}),
+        *_same(approval, [item.index for item in shown]),
+        *_moved_lines(frame, choice),
+        *([each_alone(alone)] if alone else []),
+        *_boxes(shown, text=lambda item: _line_of(item, mark(item, found))),
+        *_rest(shown),
+        *([_edit_menu(frame, editable)] if editable else []),
+        *_edits(frame, choice),
+    ]
+    purpose, title = View.CHOOSE, "Choose"
+    return form(frame, None, blocks, purpose=purpose, title=title, submit="Review")
 
 
-def submitted(
-    approval: Approval, state: State, staged: Choice
-) -> tuple[Choice, dict[str, str]]:
-    """Read the form: the choice, and errors by block id."""
-    return read(staged.offered(approval), state, staged)
-
-
-def read(
-    items: Sequence[Item], state: State, staged: Choice
-) -> tuple[Choice, dict[str, str]]:
-    """Read the boxes of these calls: the choice, and errors by block id."""
+def submitted(items: Sequence[Item], state: State, staged: Choice) -> Choice:
+    """Return the choice among the calls that have a box; raises `InvalidInputs`."""
     first = next(iter(_groups(items)), 0)
     below = Input.OTHERS.value if _may_reject(items) else f"{_BOX}{first}"
     try:
         ticked = _ticked(state, _groups(items))
         rejects = _may_reject(items) and choice_of(state, Input.OTHERS) == _REJECT
     except BadInput as error:
-        return staged, {below: str(error)}
+        raise InvalidInputs({below: str(error)}) from None
     open_calls = {item.index for item in items}
     ticked &= open_calls
     edits = {index: one for index, one in staged.edits.items() if index in ticked}
@@ -215,17 +195,13 @@ def read(
         reject=tuple(sorted(open_calls - ticked)) if rejects else (),
         edits=edits,
     )
-    if not (choice.approve or choice.reject or choice.edits):
-        return staged, {below: _NOTHING}
-    return choice, {}
+    if not choice.size:
+        raise InvalidInputs({below: _NOTHING})
+    return choice
 
 
 def confirmation(
-    frame: Frame,
-    choice: Choice,
-    *,
-    now: Sequence[Item] = (),
-    is_again: bool = False,
+    frame: Frame, choice: Choice, *, now: Sequence[Item] = (), is_again: bool = False
 ) -> Block:
     """Return the page that summarizes the decisions before they are recorded.
 
@@ -243,45 +219,22 @@ def confirmation(
     }
     rejected = [approval.items[index] for index in choice.reject]
     blocks = [
-        *moved_lines(frame, choice, is_again=is_again),
+        *_moved_lines(frame, choice, is_again=is_again),
         *_frozen(now, {*choice.approve, *choice.edits}),
         *_same(approval, choice.approve),
-        *summary(choice, left),
+        *_summary(choice, left),
         *_total(approval, choice),
         *_edits(frame, choice),
     ]
     note = template(
         "All or nothing: if one of these changed meanwhile, none is recorded."
     )
-    purpose = View.CHOOSE_CONFIRM
-    return _confirm(
-        purpose,
-        blocks,
-        rejected,
-        note,
-        submit="Submit decisions",
-        seal=frame.value(None, purpose),
-    )
-
-
-def _confirm(
-    purpose: View,
-    blocks: Sequence[Block],
-    rejected: Sequence[Item],
-    note: Template,
-    *,
-    submit: LiteralString,
-    seal: str,
-) -> Block:
-    """Return the last page of a form, which asks for the reason of rejections."""
-    why = reason_inputs(rejected) if rejected else []
     return modal(
-        label("Confirm"),
-        [*blocks, *why, context(note)],
-        callback_id=purpose,
-        submit=label(submit),
-        close=label("Cancel"),
-        private_metadata=seal,
+        "Confirm",
+        [*blocks, *(reason_inputs(rejected) if rejected else []), context(note)],
+        callback_id=View.CHOOSE_CONFIRM,
+        submit="Submit decisions",
+        private_metadata=frame.value(None, View.CHOOSE_CONFIRM),
     )
 
 
@@ -295,7 +248,9 @@ def _same(approval: Approval, indexes: Sequence[int]) -> list[Block]:
     return [warning(label(one)) for one in same_calls(approval, indexes)]
 
 
-def moved_lines(frame: Frame, choice: Choice, *, is_again: bool = False) -> list[Block]:
+def _moved_lines(
+    frame: Frame, choice: Choice, *, is_again: bool = False
+) -> list[Block]:
     """List the calls that changed since the form was opened, with their state."""
     moved = choice.moved(frame.approval)
     if not (moved or is_again):
@@ -311,13 +266,13 @@ def moved_lines(frame: Frame, choice: Choice, *, is_again: bool = False) -> list
 
 
 def _moved_line(frame: Frame, item: Item) -> Template:
-    stands = template("Changed: needs its own review.")
+    state = template("Changed: needs its own review.")
     if not item.is_pending:
-        stands = status_sentence(frame.approval, item, now_ms=frame.now_ms)
-    return joined(" ", [template("*Call {n}:*", n=item.index + 1), stands])
+        state = status_sentence(frame.approval, item, now_ms=frame.now_ms)
+    return template("*Call {n}:* {state}", n=item.index + 1, state=state)
 
 
-def summary(choice: Choice, left: Iterable[int]) -> list[Block]:
+def _summary(choice: Choice, left: Iterable[int]) -> list[Block]:
     """List the approved, edited and rejected calls, with their numbers.
 
     Args:
@@ -365,20 +320,19 @@ def _groups(items: Sequence[Item]) -> dict[int, list[Item]]:
     return groups
 
 
-def boxes(
+def _boxes(
     items: Sequence[Item],
     *,
     above: Callable[[Sequence[Item]], list[Block]] = lambda _: [],
-    text: Callable[[Item], str] | None = None,
+    text: Callable[[Item], str],
 ) -> list[Block]:
     """Return a box for each call, in groups of ten.
 
     Args:
         items: the calls; their indexes name them.
         above: heading of a group of ten boxes.
-        text: label of a box; None for the arguments.
+        text: label of a box.
     """
-    named = text or line_of
     # Stable ids: Slack keeps the ticks when an edit redraws the form.
     return [
         block
@@ -389,7 +343,7 @@ def boxes(
                 label(f"Calls {numbers(item.index for item in group)}"),
                 checkboxes(
                     f"{_BOX}{place}",
-                    [option(untrusted(named(item)), str(item.index)) for item in group],
+                    [option(untrusted(text(item)), str(item.index)) for item in group],
                     are_ticked=True,
                 ),
                 block_id=f"{_BOX}{place}",
@@ -414,7 +368,7 @@ def _ticked(state: State, groups: Iterable[int]) -> set[int]:
     return ticked
 
 
-def line_of(item: Item, sign: str = "") -> str:
+def _line_of(item: Item, sign: str = "") -> str:
     """Return a call's number and arguments, cut to fit in a box."""
     text = " · ".join(f"{name} {text}" for name, text in cell_values(item).items())
     return fit(f"{sign}{item.index + 1}. {text}", limits.OPTION)
@@ -424,7 +378,7 @@ def _may_reject(waiting: Iterable[Item]) -> bool:
     return all(Verb.REJECT in item.allow for item in waiting)
 
 
-def rest(offered: Iterable[Item]) -> list[Block]:
+def _rest(offered: Iterable[Item]) -> list[Block]:
     """Ask what to do with unticked calls; empty if none can be rejected."""
     if not _may_reject(offered):
         return []
@@ -443,10 +397,7 @@ def rest(offered: Iterable[Item]) -> list[Block]:
 
 def _edit_menu(frame: Frame, items: Sequence[Item]) -> Block:
     menu = frame.menu(
-        items,
-        Action.CHOOSE_EDIT,
-        prefix="Call ",
-        placeholder=label("Edit a call…"),
+        items, Action.CHOOSE_EDIT, prefix="Call ", placeholder=label("Edit a call…")
     )
     return actions(menu, block_id="choose.edit")
 
@@ -457,10 +408,8 @@ def _edits(frame: Frame, choice: Choice) -> list[Block]:
     for index, edit in sorted(choice.edits.items())[:_EDITS_SHOWN]:
         item = frame.approval.items[index]
         change = changes_of(item, item.args, edit.args, budget=_CHANGE)
-        head = line(
-            bold(label(f"Call {index + 1}, edited (untick it to drop the edit):"))
-        )
-        blocks.append(rich_text(head, box(change)))
+        head = f"Call {index + 1}, edited (untick it to drop the edit):"
+        blocks.append(rich_text(*titled(head, change)))
     more = len(choice.edits) - _EDITS_SHOWN
     if more > 0:
         blocks.append(context(template("and {n} more edits", n=more)))
@@ -472,19 +421,10 @@ _DONE_CHARS = 100
 _NAME_CHARS = 140
 
 
-class SeenCall(Record):
-    """One call of a form, exactly as the person saw it."""
-
-    approval: str
-    index: int
-    version: int
-    action_hash: str
-
-
 class Review(Record):
     """The calls of a form in its order, and the choice so far."""
 
-    calls: tuple[SeenCall, ...]
+    calls: tuple[Click, ...]
     choice: Choice = Choice()
 
     @property
@@ -495,6 +435,16 @@ class Review(Record):
             for call in self.calls
         ]
         return digest.tagged_hash(_TAG, digest.canonical(rows))
+
+    def click(self, request_digest: str) -> Click:
+        """Return the list as the person saw it; it belongs to no approval."""
+        return Click(
+            approval="",
+            index=0,
+            version=0,
+            action_hash=self.digest,
+            request_digest=request_digest,
+        )
 
 
 class Came(StrEnum):
@@ -546,18 +496,17 @@ def review_form(items: Sequence[Item], review: Review, *, left_out: int) -> Bloc
             n=left_out,
         )
     return modal(
-        label("Review together"),
+        "Review together",
         [
             section(untrusted(fit(name, _NAME_CHARS))),
             section(intro),
             *map(context, frozen(items, are_many=len(items) > 1)),
             *([context(missing)] if left_out else []),
-            *boxes(items, above=_whole, text=_box_text),
-            *rest(items),
+            *_boxes(items, above=_whole, text=_box_text),
+            *_rest(items),
         ],
         callback_id=View.REVIEW,
-        submit=label("Review"),
-        close=label("Cancel"),
+        submit="Review",
         private_metadata=review.digest,
     )
 
@@ -566,31 +515,20 @@ def review_confirmation(rejected: Sequence[Item], review: Review) -> Block:
     """Return the page that summarizes the decisions before they are recorded."""
     choice = review.choice
     left = {*range(len(review.calls))} - {*choice.approve, *choice.reject}
-    return _confirm(
-        View.REVIEW_CONFIRM,
-        summary(choice, left),
-        rejected,
-        template("Decisions are saved one by one. You will see the result of each."),
+    note = template("You will see the result of each.")
+    why = reason_inputs(rejected) if rejected else []
+    return modal(
+        "Confirm",
+        [*_summary(choice, left), *why, context(note)],
+        callback_id=View.REVIEW_CONFIRM,
         submit="Submit decisions" if choice.size > 1 else "Submit decision",
-        seal=review.digest,
+        private_metadata=review.digest,
     )
 
 
 def loading(calls: int) -> Block:
     """Return the page for the time in which the calls are read."""
-    text = template("Reading {n} calls…", n=calls)
-    return notice(label("Review together"), text)
-
-
-def progress(recorded: int, calls: int) -> Block:
-    """Return the page for the time in which the rest of the calls is recorded."""
-    text = template(
-        "*{n} of {all}* are recorded so far. This page will show the result of each. "
-        "You can close it: the list shows what still waits.",
-        n=recorded,
-        all=calls,
-    )
-    return notice(label("Recording…"), text)
+    return notice("Review together", template("Reading {n} calls…", n=calls))
 
 
 def results(found: Sequence[Result]) -> Block:
@@ -613,14 +551,13 @@ def results(found: Sequence[Result]) -> Block:
     done = [one for one in found if one.came in {Came.APPROVED, Came.REJECTED}]
     lines = [f"{one.number}. {one.came}: {fit(one.what, _DONE_CHARS)}" for one in done]
     return modal(
-        label("Recorded" if done or count[Came.COUNTED] else "Not done"),
+        "Recorded" if done or count[Came.COUNTED] else "Not done",
         [
             section(text),
             *(_open_row(one) for one in open_ones),
             *([rich_text(box("\n".join(lines)))] if lines else []),
         ],
         callback_id=View.NOTICE,
-        close=label("Close"),
     )
 
 

@@ -13,17 +13,16 @@ from typing import LiteralString
 from keyturn.bot.blocks import (
     Block,
     actions,
-    bold,
-    box,
     button,
+    button_row,
     checkboxes,
     context,
     input_block,
-    line,
     modal,
     option,
     rich_text,
     section,
+    titled,
     warning,
 )
 from keyturn.bot.cards.buttons import (
@@ -33,16 +32,22 @@ from keyturn.bot.cards.buttons import (
     time_buttons,
 )
 from keyturn.bot.cards.call_rows import FINDINGS, late_report, result_title
-from keyturn.bot.cards.diff import diff, state_text, state_title
 from keyturn.bot.cards.frame import Frame, is_table
 from keyturn.bot.cards.inquiries import ask_requester, inquiry_parts
-from keyturn.bot.cards.listing import boxes, is_misleading, titles_of
+from keyturn.bot.cards.listing import (
+    boxes,
+    diff,
+    is_misleading,
+    state_text,
+    state_title,
+    titles_of,
+)
 from keyturn.bot.cards.refs import when, with_author
-from keyturn.bot.cards.sql import sql_warnings
 from keyturn.bot.cards.states import TRIAGE_TITLE, frozen, taken_by
+from keyturn.bot.cards.warnings import sql_warnings
 from keyturn.bot.ids import PAGE, Action, Input, View
 from keyturn.bot.modals.call_form import REASONS, heading
-from keyturn.bot.modals.form import State, input_state
+from keyturn.bot.modals.form import InvalidInputs, State, input_state
 from keyturn.bot.text import Plain, chunks, code, label, reveal, template
 from keyturn.gateway.approvals.editing import reading_text
 from keyturn.gateway.approvals.evidence import original_text
@@ -244,21 +249,24 @@ def view(
         *([_read_all()] if can_approve and item.tier is Tier.ESCALATE else []),
     ]
     return modal(
-        label("Full details"),
+        "Full details",
         blocks,
         callback_id=View.DETAILS,
-        submit=label("Approve") if can_approve else None,
-        close=label("Close"),
+        submit="Approve" if can_approve else "",
+        close="Close",
         private_metadata=value,
     )
 
 
-def submitted(item: Item, state: State) -> dict[str, str]:
-    """Return errors of the last page: block id to a sentence."""
-    if item.tier is not Tier.ESCALATE:
-        return {}
+def require_read(item: Item, state: State) -> None:
+    """Refuse the last page of an escalated call without its tick.
+
+    Raises:
+        InvalidInputs: the box is not ticked.
+    """
     ticked = input_state(state, Input.READ_ALL).get("selected_options")
-    return {} if ticked else {Input.READ_ALL.value: _NOT_TICKED}
+    if item.tier is Tier.ESCALATE and not ticked:
+        raise InvalidInputs({Input.READ_ALL.value: _NOT_TICKED})
 
 
 def _odd(item: Item) -> list[Block]:
@@ -270,7 +278,7 @@ def _odd(item: Item) -> list[Block]:
 
 
 def _shown(parts: tuple[Part, ...]) -> list[Block]:
-    return [rich_text(line(bold(label(part.title))), box(part.text)) for part in parts]
+    return [rich_text(*titled(part.title, part.text)) for part in parts]
 
 
 def _foot(frame: Frame, item: Item, number: int, of: int) -> Block:
@@ -297,7 +305,7 @@ def _buttons(frame: Frame, item: Item, number: int, of: int) -> list[Block]:
         offered += findings(frame, item)
     if number == of and item.index + 1 < len(frame.approval.items):
         offered.append(_next_call(frame, item))
-    return [actions(*offered)] if offered else []
+    return button_row(offered)
 
 
 _TURNS: dict[Action, LiteralString] = {
@@ -327,12 +335,8 @@ def _of_time(frame: Frame, item: Item) -> list[Block]:
 
 def _next_call(frame: Frame, item: Item) -> Block:
     following = item.index + 1
-    return frame.button(
-        following,
-        Action.VIEW_ALL,
-        label("Next call"),
-        accessibility_label=label(f"View call {following + 1}"),
-    )
+    spoken = f"View call {following + 1}"
+    return frame.button(following, Action.VIEW_ALL, text="Next call", spoken=spoken)
 
 
 def _read_all() -> Block:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import LiteralString
 
-from keyturn.bot.blocks import (
-    Block,
-    box,
-    input_block,
-    modal,
-    rich_text,
-    text_input,
-    warning,
-)
-from keyturn.bot.cards.diff import changes_of
+from keyturn.bot.blocks import Block, box, rich_text, warning
 from keyturn.bot.cards.frame import Frame
-from keyturn.bot.cards.needs import counted_votes, roles_of, still_needed
+from keyturn.bot.cards.listing import changes_of
+from keyturn.bot.cards.states import counted_votes, roles_of, still_needed
 from keyturn.bot.ids import Input, View
-from keyturn.bot.modals.call_form import heading, hint
-from keyturn.bot.modals.form import State, SubmittedEdit, build_form, read_form, text_of
-from keyturn.bot.text import Template, joined, label, template
+from keyturn.bot.modals.call_form import form, heading, hint, text_field
+from keyturn.bot.modals.form import (
+    InvalidInputs,
+    State,
+    SubmittedEdit,
+    build_form,
+    read_form,
+    text_of,
+)
+from keyturn.bot.text import Template, template
 from keyturn.gateway.approvals.deciding import MAX_TEXT
 from keyturn.gateway.approvals.editing import as_read
 from keyturn.gateway.approvals.record import Item
@@ -93,29 +93,22 @@ def view(
     blocks = [
         *(_raised(item, raised) if raised else []),
         *heading(frame, changed, with_call=False),
-        *([_again()] if is_again else []),
+        *([hint("Your new edit replaces the earlier one.")] if is_again else []),
         *([hint(_AS_READ)] if as_read(item) is not item else []),
         *build_form(item).blocks,
         _reason(item, words),
     ]
-    return modal(
-        label(title),
-        blocks,
-        callback_id=purpose,
-        submit=label("Submit anyway" if is_raised else plain),
-        close=label("Cancel"),
-        private_metadata=frame.value(index, purpose),
-    )
+    submit = "Submit anyway" if is_raised else plain
+    return form(frame, index, blocks, purpose=purpose, title=title, submit=submit)
 
 
 def submitted(item: Item, state: State) -> SubmittedEdit:
     """Read the modal; a change of a tool that requires a reason needs one."""
     found = read_form(item, state)
     reason = text_of(state, Input.REASON)
-    errors = dict(found.errors)
     if found.changed and _needs_reason(item) and not reason:
-        errors[Input.REASON.value] = _NO_REASON
-    return replace(found, errors=errors, reason=reason)
+        raise InvalidInputs({Input.REASON.value: _NO_REASON})
+    return replace(found, reason=reason)
 
 
 def _needs_reason(item: Item) -> bool:
@@ -124,24 +117,17 @@ def _needs_reason(item: Item) -> bool:
 
 
 def _reason(item: Item, words: str) -> Block:
-    hint = (
-        "Needed when you change something. The agent reads it."
-        if _needs_reason(item)
-        else "The agent reads it."
-    )
-    return input_block(
-        label("Why this change?"),
-        text_input(
-            Input.REASON.value, initial=words, multiline=True, max_length=MAX_TEXT
-        ),
-        block_id=Input.REASON.value,
-        hint=label(hint),
+    hint: LiteralString = "The agent reads it."
+    if _needs_reason(item):
+        hint = "Needed when you change something. The agent reads it."
+    return text_field(
+        Input.REASON,
+        "Why this change?",
+        initial=words,
+        max_length=MAX_TEXT,
+        hint=hint,
         optional=True,
     )
-
-
-def _again() -> Block:
-    return hint("Your new edit replaces the earlier one.")
 
 
 def _raised(item: Item, raised: Raised) -> list[Block]:
@@ -149,18 +135,19 @@ def _raised(item: Item, raised: Raised) -> list[Block]:
     if raised.tier is Tier.DENY:
         text = template("The policy does not allow these values.")
     change = changes_of(item, item.args, raised.args, budget=_CHANGE)
-    return [
-        warning(text),
-        rich_text(box(change)),
-    ]
+    return [warning(text), rich_text(box(change))]
 
 
 def _needs(item: Item, raised: Raised) -> Template:
     """Describe the people whom the changed call needs, without its editor."""
     bare = item.with_(requirement=raised.requirement, votes=())
     people = counted_votes(bare).need
-    who = template("This change needs another person of ")
+    who = template("another person")
     if people > 1:
-        who = template("This change needs {n} other people of ", n=people)
-    of, then = roles_of(raised.requirement), template(" to approve it")
-    return joined("", [who, of, then, still_needed(bare), template(".")])
+        who = template("{n} other people", n=people)
+    return template(
+        "This change needs {who} of {roles} to approve it{more}.",
+        who=who,
+        roles=roles_of(raised.requirement),
+        more=still_needed(bare),
+    )

@@ -71,17 +71,15 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class SubmittedEdit:
-    """A submitted edit; it must not be decided while there are errors.
+    """A submitted edit.
 
     Attributes:
-        args: the arguments; those of the item if there are errors.
-        errors: block id to a sentence for the person; empty without errors.
+        args: the arguments.
         changed: whether the arguments differ from the item's.
         reason: the reason of the change, "" for none.
     """
 
     args: JsonObject
-    errors: dict[str, str]
     changed: bool
     reason: str = ""
 
@@ -119,6 +117,9 @@ def read_form(item: Item, state: State) -> SubmittedEdit:
     Untouched inputs keep their exact value, so opening and submitting the form changes
     nothing. Only this reading can fail here;
     `keyturn.gateway.protocol.edits.argument_errors` checks the tool's schema.
+
+    Raises:
+        InvalidInputs: a value cannot be read.
     """
     args, errors = as_read(item).args, dict[str, str]()
     for field in build_form(item).fields:
@@ -134,12 +135,12 @@ def read_form(item: Item, state: State) -> SubmittedEdit:
         if after is not field.original:
             args = _with(args, field.path, after)
     if errors:
-        return SubmittedEdit(args=item.args, errors=errors, changed=False)
+        raise InvalidInputs(errors)
     args = edits.compacted(item.args_schema, item.args, args)
     # By the canonical bytes that are hashed and run, so "changed" means the same here
     # and in the gateway.
     is_changed = digest.canonical(args) != digest.canonical(item.args)
-    return SubmittedEdit(args=args, errors={}, changed=is_changed)
+    return SubmittedEdit(args=args, changed=is_changed)
 
 
 def errors_by_block(item: Item, errors: Mapping[str, str]) -> dict[str, str]:
@@ -179,8 +180,11 @@ def text_of(state: State, block: Input) -> str:
 
 
 def choice_of(state: State, block: Input) -> str:
-    """Return the choice in a fixed menu, "" for none; raises `BadInput`."""
-    return str(raw_value(input_state(state, block), Kind.CHOICE) or "")
+    """Return the choice in a fixed menu, "" for none; raises `InvalidInputs`."""
+    try:
+        return str(raw_value(input_state(state, block), Kind.CHOICE) or "")
+    except BadInput as error:
+        raise InvalidInputs({block.value: str(error)}) from None
 
 
 def _found(state: State, field: Field) -> RawValue:
@@ -247,6 +251,18 @@ def _kept(fields: list[Field]) -> list[Block]:
 
 
 _MAX_DIGITS = 400
+
+
+class InvalidInputs(Exception):
+    """A submitted form cannot be accepted; the person can correct it.
+
+    Attributes:
+        errors: a sentence for the person, by the block id of its input.
+    """
+
+    def __init__(self, errors: Mapping[str, str]) -> None:
+        self.errors = dict(errors)
+        super().__init__(", ".join(errors))
 
 
 class BadInput(ValueError):
@@ -323,15 +339,7 @@ def _emptied(field: Field, found: str | None) -> Value:
     raise BadInput("A value is needed here.")
 
 
-def _whole_number(_: Field, text: str) -> int | float:
-    return _number(text, is_whole=True)
-
-
-def _any_number(_: Field, text: str) -> int | float:
-    return _number(text, is_whole=False)
-
-
-def _number(text: str, *, is_whole: bool) -> int | float:
+def _number(field: Field, text: str) -> int | float:
     try:
         exact = Decimal(text.strip())
     except InvalidOperation:
@@ -343,7 +351,7 @@ def _number(text: str, *, is_whole: bool) -> int | float:
         raise BadInput("This number is too large to be kept exactly.")
     if exact == exact.to_integral_value():
         return int(exact)
-    if is_whole:
+    if field.plan.kind is Kind.INTEGER:
         raise BadInput("Please write a whole number.")
     rounded = float(exact)
     # The shortest text of the float has to equal the input, or a reviewer would approve
@@ -443,8 +451,8 @@ def _options(found: object) -> tuple[str, ...]:
 
 
 _READERS: dict[Kind, Callable[[Field, str], Value]] = {
-    Kind.INTEGER: _whole_number,
-    Kind.NUMBER: _any_number,
+    Kind.INTEGER: _number,
+    Kind.NUMBER: _number,
     Kind.FLAG: _flag,
     Kind.CHOICE: _at,
     Kind.LINES: _lines,

@@ -84,8 +84,8 @@ class Gesture:
 
     Attributes:
         choices: by the position of the call on the card.
-        card: the whole card as the reviewer saw it, by its id and its digest. None for
-            a click on one call.
+        card: the whole card as the reviewer saw it, by its id and its digest; without
+            an id, a list of calls from several cards. None for a click on one call.
     """
 
     choices: Mapping[int, Choice]

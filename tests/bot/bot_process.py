@@ -16,21 +16,22 @@ from typing import Any
 
 from keyturn.bot.app import SlackBot
 from keyturn.bot.config import BotConfig
-from keyturn.gateway.approvals.decisions import Outcome
+from keyturn.gateway.approvals.decisions import GestureOutcome
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.service.deciding import DecisionService
 from keyturn.gateway.service.reviews import ReviewService
 from keyturn.gateway.store.store import Store
 from tests.store_secrets import SECRETS
 
 
-class Dying(ReviewService):
+class Dying(DecisionService):
     """Makes a number of decisions, and is killed before the last reply."""
 
     left = 0
 
-    async def decide(self, *given: Any, **named: Any) -> Outcome:
+    async def decide(self, *given: Any, **named: Any) -> GestureOutcome:
         """Decide normally; the last decision is written, but not answered."""
         outcome = await super().decide(*given, **named)
         self.left -= 1
@@ -46,8 +47,9 @@ async def work(
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     store = Store(store_url, secrets=SECRETS, lease_ms=2000)
-    service = Dying(store, lambda: policy)
-    service.left = int(left)
+    service = ReviewService(store, lambda: policy)
+    decisions = service.decisions = Dying(store, lambda: policy)
+    decisions.left = int(left)
     config = BotConfig(
         bot_token=token,
         mode=SlackMode.HTTP,

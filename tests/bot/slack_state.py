@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import pytest
+
+from keyturn.bot.modals.form import InvalidInputs
 
 State = dict[str, dict[str, dict[str, Any]]]
 
@@ -53,3 +58,10 @@ def _held(element: Any) -> dict[str, Any]:
     else:
         held["value"] = element.get("initial_value")
     return held
+
+
+def refused(read: Callable[..., object], *given: object) -> dict[str, str]:
+    """Return why a submitted form is refused, by block id."""
+    with pytest.raises(InvalidInputs) as caught:
+        read(*given)
+    return caught.value.errors

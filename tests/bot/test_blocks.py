@@ -147,11 +147,11 @@ def test_a_view_of_hostile_text_is_one_slack_takes(text: str) -> None:
 
     b.ensure_valid_view(
         b.modal(
-            stranger,
+            text or "x",
             [b.warning(stranger), *every_input(text)],
             callback_id="edit",
-            submit=stranger,
-            close=stranger,
+            submit=text or "x",
+            close=text,
             private_metadata="ap_7",
         )
     )
@@ -427,7 +427,7 @@ def test_a_refused_payload_names_five_problems_and_counts_the_rest() -> None:
 
 
 def test_a_refused_view_says_why() -> None:
-    blank = b.modal(label("x"), [], callback_id="x", close=label("x"))
+    blank = b.modal("x", [], callback_id="x")
 
     with pytest.raises(b.BadBlocks, match="/blocks: must have at least 1 items"):
         b.ensure_valid_view(blank)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import Any, cast
 from urllib.parse import quote
 
 import pytest
@@ -12,7 +11,7 @@ from slack_bolt.app.async_app import AsyncApp
 
 from keyturn.bot.ids import Action
 from keyturn.bot.ingress import StoreNonces
-from keyturn.bot.listeners.router import Router
+from keyturn.bot.listeners.router import on_action
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState
@@ -171,14 +170,11 @@ async def test_an_interaction_of_another_shape_is_logged_and_acknowledged(
 
 
 def test_a_button_has_one_listener() -> None:
-    router = Router(cast("Any", None), cast("Any", None))
-
     async def listener(*_: object) -> None:
         return None
 
-    router.on_action(Action.APPROVE, listener)
     with pytest.raises(ValueError, match="'approve' has two listeners"):
-        router.on_action(Action.APPROVE, listener)
+        on_action(Action.APPROVE)(listener)
 
 
 @pytest.mark.parametrize("mode", SlackMode)

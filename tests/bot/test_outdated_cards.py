@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import aiohttp
 import pytest
 
-from keyturn.bot.delivery import publishers
+from keyturn.bot.delivery import publisher
 from keyturn.bot.ids import Action
 from keyturn.bot.web import Slack
 from keyturn.gateway.approvals.decisions import AccountKind, Reject, Reviewer
@@ -210,7 +210,7 @@ async def test_a_click_counts_as_evaluated_now_whatever_its_card_shows(
     async def nothing(*_: object, **__: object) -> list[str]:
         return []
 
-    monkeypatch.setattr(publishers, "outdated_cards", nothing)
+    monkeypatch.setattr(publisher, "outdated_cards", nothing)
     async with stack.running():
         first = await stack.refund(amount=700)
         card = await stack.card(first)
@@ -271,7 +271,7 @@ async def test_a_card_says_that_its_tool_is_frozen_until_the_freeze_ends(
 async def test_a_freeze_redraws_the_cards_that_are_due_soonest_and_no_flood(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishers, "MOST_FROZEN", 2)
+    monkeypatch.setattr(publisher, "MOST_FROZEN", 2)
     async with stack.running():
         refunds = [
             await stack.refund(thread=f"t{n}", amount=n + 1, order_id=f"o{n}")

@@ -23,8 +23,7 @@ import httpx
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage
 
-from keyturn.bot.cards.channel_messages import RUN_TEXTS
-from keyturn.bot.cards.reply_texts import agent_answer
+from keyturn.bot.cards.channel_messages import RUN_TEXTS, agent_answer
 from keyturn.bot.ids import Action
 from keyturn.bot.limits import POST
 from keyturn.bot.web import Slack, SlackNoResponse

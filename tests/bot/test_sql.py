@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyturn.bot.cards.sql import statement_kinds, without_condition
+from keyturn.bot.cards.warnings import statement_kinds, without_condition
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from keyturn.bot.cards.frame import Frame
-from keyturn.bot.cards.standing_card import standing_card
+from keyturn.bot.cards.special_cards import standing_card
 from keyturn.bot.delivery.card_copies import CopyUpdater
 from keyturn.bot.delivery.card_publisher import CardPublisher, policy_decision_digest
 from keyturn.bot.delivery.outbox_queue import QueueEntry

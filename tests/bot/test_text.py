@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyturn.bot import text as text_module
-from keyturn.bot.cards.homoglyphs import homoglyph_warnings
+from keyturn.bot.cards.warnings import homoglyph_warnings
 from keyturn.bot.text import EMPTY, escape_mrkdwn, excerpt, fit, reveal
 from keyturn.gateway.approvals.invisible_characters import DEFAULT_IGNORABLE, has_hidden
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from keyturn.bot.cards.undelivered import undelivered
+from keyturn.bot.cards.reminders import undelivered
 from keyturn.bot.ids import Action
 from keyturn.cli.stack import bot_config
 from keyturn.gateway.approvals.decisions import Approve, Reject

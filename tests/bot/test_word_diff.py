@@ -7,7 +7,13 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyturn.bot.cards.diff import MAX_WORDS, PartKind, changes, shown_lines, word_diff
+from keyturn.bot.cards.listing import (
+    MAX_WORDS,
+    PartKind,
+    changes,
+    shown_lines,
+    word_diff,
+)
 from keyturn.bot.text import reveal
 from tests.bot.strategies import hostile
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import psycopg
 
-from keyturn.bot.cards.reply_texts import agent_answer
+from keyturn.bot.cards.channel_messages import agent_answer
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.lifecycle import ApprovalState
 from keyturn.gateway.protocol.records import ItemState

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keyturn.bot.cards.noticed import happened
+from keyturn.bot.cards.table import happened
 from keyturn.gateway.approvals.decisions import Reject
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.wire import VerdictKind

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from keyturn.bot.cards.reply_texts import agent_answer
+from keyturn.bot.cards.channel_messages import agent_answer
 from keyturn.bot.ids import CARD_EVENT, Action, Input
 from keyturn.cli.demo_stack import DemoStack, open_demo_stack
 from keyturn.gateway.approvals.record import Item

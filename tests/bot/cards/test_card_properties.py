@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from keyturn.bot.blocks import Message
 from keyturn.bot.cards.approval import card
 from keyturn.bot.cards.call_rows import needs_full_view
+from keyturn.bot.cards.channel_messages import agent_answer
 from keyturn.bot.cards.history import thread_note
 from keyturn.bot.cards.home import home
 from keyturn.bot.cards.queue import page_of
-from keyturn.bot.cards.reply_texts import agent_answer
 from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval

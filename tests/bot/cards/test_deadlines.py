@@ -16,9 +16,9 @@ from keyturn.bot.cards.reminders import (
     channel_escalation,
     newly_needed,
     reminder,
+    undelivered,
     waits_again,
 )
-from keyturn.bot.cards.undelivered import undelivered
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.deadline_changes import extend
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer

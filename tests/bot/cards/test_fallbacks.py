@@ -7,12 +7,12 @@ import re
 import pytest
 
 from keyturn.bot.blocks import Message
-from keyturn.bot.cards import reminders, reply_texts
+from keyturn.bot.cards import channel_messages, reminders
 from keyturn.bot.cards.approval import card
 from keyturn.bot.cards.channel_messages import FREEZE_EVENTS, freeze_message
 from keyturn.bot.cards.fallbacks import card_fallback, plain_card
 from keyturn.bot.cards.history import thread_note
-from keyturn.bot.cards.notification import many_ran, plain_notification, report_line
+from keyturn.bot.cards.special_cards import many_ran, plain_notification, report_line
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.protocol.records import Finding, ItemState
@@ -96,10 +96,10 @@ def messages() -> list[Message]:
         *(freeze_message(event) for event in stopped),
         many_ran([ran, ran]),
         report_line(reported),
-        reply_texts.agent_answer("Done."),
-        reply_texts.no_answer(),
-        reply_texts.run_failed(),
-        reply_texts.corrupt_record("ap_default_1"),
+        channel_messages.agent_answer("Done."),
+        channel_messages.no_answer(),
+        channel_messages.run_failed(),
+        channel_messages.corrupt_record("ap_default_1"),
     ]
 
 

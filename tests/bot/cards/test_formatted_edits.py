@@ -8,7 +8,7 @@ import pytest
 from pydantic import JsonValue
 
 from keyturn.bot.cards.approval import card
-from keyturn.bot.cards.diff import diff
+from keyturn.bot.cards.listing import diff
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.policy.evaluate import evaluate
 from keyturn.gateway.policy.load import load_policy

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyturn.bot.cards.diff import changes
-from keyturn.bot.cards.listing import argument_titles, boxes, fitted
+from keyturn.bot.cards.listing import argument_titles, boxes, changes, fitted
 from keyturn.bot.text import chunks, reveal
 from keyturn.gateway.approvals.policy_decision import Preview
 from tests.bot.strategies import hostile

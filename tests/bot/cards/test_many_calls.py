@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyturn.bot.cards.approval import card, many_calls
-from keyturn.bot.cards.noticed import noticed
+from keyturn.bot.cards.table import noticed
 from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.precedents import Past, Precedent
 from keyturn.gateway.approvals.record import Approval, Item

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keyturn.bot.cards.needs import needs, why, without_tier
+from keyturn.bot.cards.states import needs, why, without_tier
 from keyturn.bot.listeners.reading import line
 from keyturn.bot.modals import call_form, details, edit
 from keyturn.gateway.approvals.record import Item

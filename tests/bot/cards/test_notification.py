@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from keyturn.bot.blocks import Message
-from keyturn.bot.cards.notification import (
+from keyturn.bot.cards.special_cards import (
     many_ran,
     notification,
     plain_notification,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from keyturn.bot.cards.approval import card
-from keyturn.bot.cards.noticed import noticed, precedents
 from keyturn.bot.cards.reply_texts import outcome_text
+from keyturn.bot.cards.table import noticed, precedents
 from keyturn.bot.delivery.card_publisher import policy_decision_digest
 from keyturn.bot.ids import Action
 from keyturn.bot.modals.choose import confirmation, opened, view

@@ -7,8 +7,8 @@ import pytest
 from keyturn.bot.cards.fallbacks import card_fallback
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.history import thread_note
-from keyturn.bot.cards.notification import notification
 from keyturn.bot.cards.reply_texts import outcome_text
+from keyturn.bot.cards.special_cards import notification
 from keyturn.bot.cards.states import status_sentence
 from keyturn.bot.listener_context import to_mrkdwn
 from keyturn.gateway.approvals.decisions import Stale

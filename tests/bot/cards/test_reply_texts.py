@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from keyturn.bot.cards.reply_texts import agent_answer, outcome_text, run_failed
+from keyturn.bot.cards.channel_messages import agent_answer, run_failed
+from keyturn.bot.cards.reply_texts import outcome_text
 from keyturn.bot.delivery.event_messages import message_without_card
 from keyturn.bot.listener_context import to_mrkdwn
-from keyturn.bot.listeners.batch import batch_reply
+from keyturn.bot.listeners.choosing import batch_reply
 from keyturn.bot.text import Label
 from keyturn.gateway.approvals.decisions import (
     Changed,

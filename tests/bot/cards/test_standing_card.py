@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from keyturn.bot.cards.notification import notification
-from keyturn.bot.cards.standing_card import standing_card
+from keyturn.bot.cards.special_cards import notification, standing_card
 from keyturn.bot.ids import Action
 from keyturn.bot.modals import allow_similar
 from keyturn.gateway.approvals.record import Approval, Item

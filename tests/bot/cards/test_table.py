@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyturn.bot.cards.approval import card, is_finished
+from keyturn.bot.cards.approval import card, is_finished, status_label
 from keyturn.bot.cards.call_rows import decided_alone, needs_full_view
 from keyturn.bot.cards.frame import TABLE_FROM, is_table
-from keyturn.bot.cards.states import status_label
-from keyturn.bot.cards.table import TABLE_CHARS, numbers, table_of
+from keyturn.bot.cards.refs import numbers
+from keyturn.bot.cards.table import TABLE_CHARS, table_of
 from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.evidence import HIDDEN
 from keyturn.gateway.approvals.record import Approval, Item, TriageResult

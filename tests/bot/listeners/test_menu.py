@@ -117,7 +117,7 @@ async def test_a_menu_of_an_older_card_says_what_changed(stack: Stack) -> None:
 
 def test_one_rare_act_alone_is_a_button() -> None:
     taken = frame(an_approval(an_item({"n": 1}), an_item({"n": 2}, index=1)))
-    (view,) = buttons.menu([buttons.view_call(taken, taken.approval.items[0])])
+    (view,) = buttons.menu([buttons.view_all(taken, taken.approval.items[0])])
 
     assert view["type"] == "button"
     assert not choice_of(view, Action.VIEW_ALL)

@@ -167,8 +167,8 @@ async def test_what_waits_for_others_hides_nothing_of_a_persons_own_queue(
 async def test_who_has_more_than_one_look_reads_is_told_so(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keyturn.bot.listeners.queues.ENOUGH", 2)
-    monkeypatch.setattr("keyturn.bot.listeners.queues.MAX_QUEUE", 2)
+    monkeypatch.setattr("keyturn.bot.listeners.reading.ENOUGH", 2)
+    monkeypatch.setattr("keyturn.bot.listeners.reading.MAX_QUEUE", 2)
     for name in ("t1", "t2", "t3"):
         await stack.refund(thread=name)
     async with stack.running():

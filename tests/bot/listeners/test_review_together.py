@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from keyturn.bot.ids import Action, Input, View
-from keyturn.bot.listeners import review, targets
+from keyturn.bot.listeners import targets
 from keyturn.gateway.approvals.decisions import AccountKind, Approve, Click, Reviewer
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.policy.load import load_policy
@@ -138,40 +138,6 @@ async def test_20_threads_with_one_call_each_are_reviewed_in_one_modal(
         assert len({one.request_digest for one in decided}) == 1, "one gesture"
         assert {one.data["gesture"] for one in decided} == {"modal"}
         await ana.wait_for(lambda s: "Waiting for you: 0" in home_of(s) or None)
-
-
-async def test_a_slow_store_records_the_rest_after_the_answer(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(review, "_ANSWER_S", 0.0)
-    async with stack.running():
-        verdicts = await waiting(stack, 3)
-        ana = await reviewing(stack, count=3)
-        await confirmed(ana, {})
-
-        assert await ana.submit({}) == {}
-        page = text_of(await ana.view())
-        view = await ana.wait_for_view(lambda view: "3 approved" in text_of(view))
-
-        assert "*0 of 3* are recorded so far" in page
-        assert text_of(view["title"]).count("Recorded") == 1
-        assert await states(stack, verdicts) == [ItemState.AUTHORIZED] * 3
-
-
-async def test_a_review_that_takes_too_long_names_what_it_left(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(review, "_GIVE_UP_S", 0.0)
-    async with stack.running():
-        verdicts = await waiting(stack, 2)
-        ana = await reviewing(stack, count=2)
-        await confirmed(ana, {})
-
-        told = await results(ana)
-
-        assert "*2 not done*" in told
-        assert "no time left" in told
-        assert await states(stack, verdicts) == [ItemState.PENDING] * 2
 
 
 async def test_each_call_is_approved_rejected_or_left_as_its_box_says(

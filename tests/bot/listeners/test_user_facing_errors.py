@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keyturn.bot.ids import Action, Input, View
-from keyturn.bot.listeners import batch
+from keyturn.bot.listeners import choosing as batch
 from keyturn.gateway.protocol.records import ItemState, Verb
 from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, REFUND, TEAM, Stack, has_button, says

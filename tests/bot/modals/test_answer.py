@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from keyturn.bot.blocks import ensure_valid_message, ensure_valid_view
 from keyturn.bot.cards.frame import Frame
-from keyturn.bot.cards.question_card import question_card
+from keyturn.bot.cards.special_cards import question_card
 from keyturn.bot.ids import VALUE
 from keyturn.bot.modals import answer
 from keyturn.gateway.approvals.record import Approval
@@ -26,6 +26,7 @@ from keyturn.gateway.protocol.questions import (
 )
 from keyturn.gateway.protocol.records import Verb
 from tests.approvals.builders import APPROVAL_ID, NOW_MS, an_approval, an_item
+from tests.bot.slack_state import refused
 
 WORDS = st.text(min_size=1, max_size=60).filter(lambda text: bool(text.strip()))
 
@@ -175,6 +176,6 @@ def test_a_choice_that_was_not_offered_is_refused(
     option = {"value": place}
     held: dict[str, Any] = {"selected_option": option, "selected_options": [option]}
 
-    _, errors = answer.submitted((question,), {"question.0": {VALUE: held}})
+    errors = refused(answer.submitted, (question,), {"question.0": {VALUE: held}})
 
     assert errors == {"question.0": "Please choose one of the options."}

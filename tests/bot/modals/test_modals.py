@@ -11,7 +11,7 @@ from keyturn.bot.blocks import notice
 from keyturn.bot.ids import PAGE, Action, Input, View, unseal, verify
 from keyturn.bot.modals import call_form, details, edit
 from keyturn.bot.modals.details import pages
-from keyturn.bot.text import label, template
+from keyturn.bot.text import template
 from keyturn.gateway.approvals.record import Approval, TriageResult
 from keyturn.gateway.approvals.requirement import Observation, Revocation
 from keyturn.gateway.protocol.records import Finding, ItemState, Result, Tier, Verb
@@ -33,7 +33,7 @@ from tests.bot.samples import (
     frame,
     in_state,
 )
-from tests.bot.slack_state import chosen, typed, untouched
+from tests.bot.slack_state import chosen, refused, typed, untouched
 from tests.bot.snapshots import assert_same
 
 FOLDER = Path(__file__).parent / "snapshots"
@@ -92,7 +92,7 @@ VIEWS: dict[str, Any] = {
     "details_late": _page(REFUNDS, now_ms=LATER),
     "details_edited": _page(EDITED),
     "details_last_page": _page(LONG, 99),
-    "notice": notice(label("Not done"), template("It is over.")),
+    "notice": notice("Not done", template("It is over.")),
 }
 
 
@@ -213,10 +213,10 @@ def test_an_escalated_call_wants_a_tick_before_approval() -> None:
     item = LONG.items[0]
     state = untouched(_page(LONG, 99)["blocks"])
 
-    assert list(details.submitted(item, state)) == [Input.READ_ALL]
-    assert details.submitted(item, {}) != {}
-    assert details.submitted(item, chosen(state, Input.READ_ALL, "yes")) == {}
-    assert details.submitted(a_refund(), {}) == {}
+    assert list(refused(details.require_read, item, state)) == [Input.READ_ALL]
+    assert refused(details.require_read, item, {}) != {}
+    details.require_read(item, chosen(state, Input.READ_ALL, "yes"))
+    details.require_read(a_refund(), {})
 
 
 def test_an_edit_brings_arguments_and_reason() -> None:
@@ -228,16 +228,16 @@ def test_an_edit_brings_arguments_and_reason() -> None:
     found = edit.submitted(item, state)
 
     assert found.args == REFUND | {"amount": 449.5}
-    assert (found.reason, found.errors, found.changed) == ("half was broken", {}, True)
+    assert (found.reason, found.changed) == ("half was broken", True)
 
 
 def test_a_tool_that_requires_a_reason_gets_one_with_every_change() -> None:
     item = a_refund(requires_reason=(Verb.EDIT, Verb.REJECT))
     state = untouched(VIEWS["edit"]["blocks"])
 
-    assert edit.submitted(item, state).errors == {}
-    changed = edit.submitted(item, typed(state, "field:1", "1"))
-    assert list(changed.errors) == [Input.REASON]
+    assert not edit.submitted(item, state).changed
+    errors = refused(edit.submitted, item, typed(state, "field:1", "1"))
+    assert list(errors) == [Input.REASON]
 
 
 @pytest.mark.parametrize(
@@ -257,40 +257,40 @@ def test_a_rejection_joins_the_chosen_reason_and_the_words(
     if preset:
         state = chosen(state, Input.PRESET, preset)
 
-    found = call_form.submitted_rejection(a_refund(), state)
-
-    assert (found.text, found.errors) == (reason, {})
+    assert call_form.submitted_reason(state, [a_refund()]) == reason
 
 
 def test_a_rejection_without_a_reason_is_asked_for_one_where_it_is_required() -> None:
     state = untouched(VIEWS["reject"]["blocks"])
 
-    found = call_form.submitted_rejection(
-        a_refund(requires_reason=(Verb.EDIT, Verb.REJECT)), state
-    )
+    item = a_refund(requires_reason=(Verb.EDIT, Verb.REJECT))
 
-    assert list(found.errors) == [Input.REASON]
+    errors = refused(call_form.submitted_reason, state, [item])
+
+    assert list(errors) == [Input.REASON]
 
 
 def test_a_choice_of_another_shape_is_refused() -> None:
     state: Any = {Input.PRESET: {Input.PRESET: {"selected_option": 7}}}
 
-    assert list(call_form.submitted_rejection(a_refund(), state).errors) == [
-        Input.PRESET
-    ]
+    errors = refused(call_form.submitted_reason, state, [a_refund()])
+
+    assert list(errors) == [Input.PRESET]
 
 
 @pytest.mark.parametrize("text", [None, "", "  \n"])
 def test_an_answer_of_nothing_is_none(text: str | None) -> None:
     state = typed(untouched(VIEWS["respond_in_batch"]["blocks"]), Input.MESSAGE, text)
 
-    assert list(call_form.submitted_response(state).errors) == [Input.MESSAGE]
+    errors = refused(call_form.required_text, state, Input.MESSAGE, "Write.")
+
+    assert errors == {Input.MESSAGE: "Write."}
 
 
 def test_an_answer_is_sent_without_blanks_at_its_ends() -> None:
     state = typed(untouched(VIEWS["respond_in_batch"]["blocks"]), Input.MESSAGE, " a ")
 
-    assert call_form.submitted_response(state).text == "a"
+    assert call_form.required_text(state, Input.MESSAGE, "Write.") == "a"
 
 
 def _button(view: Any, action: Action) -> Any:

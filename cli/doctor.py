@@ -42,8 +42,8 @@ from keyturn.gateway.service.audit_reading import security_events
 from keyturn.gateway.service.audit_writing import public_keys, required
 from keyturn.gateway.service.call_evaluation import dead_ends
 from keyturn.gateway.service.process_check import process_problems
+from keyturn.gateway.store.audit_files import TreeFiles
 from keyturn.gateway.store.audit_log import is_overdue
-from keyturn.gateway.store.audit_tree import TreeFiles
 from keyturn.gateway.store.connection import number
 from keyturn.gateway.store.durability import ensure_durable, ensure_writable
 from keyturn.gateway.store.readers import backlog

@@ -24,10 +24,9 @@ from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.audit_writing import public_keys, required
 from keyturn.gateway.service.tenant_service import TenantService
+from keyturn.gateway.store.audit_files import LogName, Row, TreeFiles, problem_of
 from keyturn.gateway.store.audit_log import TreeNotes, place_text
 from keyturn.gateway.store.audit_seals import read_seal
-from keyturn.gateway.store.audit_segments import Row, problem_of
-from keyturn.gateway.store.audit_tree import LogName, TreeFiles
 from keyturn.gateway.store.audit_verifying import (
     Evidence,
     Problem,

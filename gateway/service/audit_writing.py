@@ -34,7 +34,8 @@ from keyturn.gateway.errors import (
     ThreadUnavailable,
 )
 from keyturn.gateway.protocol.public_keys import PublicKey
-from keyturn.gateway.store import audit_segments
+from keyturn.gateway.store import audit_files
+from keyturn.gateway.store.audit_files import LogName, Row, TreeFiles, TreeRecord
 from keyturn.gateway.store.audit_index import facts_in
 from keyturn.gateway.store.audit_log import (
     TreeNote,
@@ -44,8 +45,6 @@ from keyturn.gateway.store.audit_log import (
     place_text,
 )
 from keyturn.gateway.store.audit_seals import read_seal
-from keyturn.gateway.store.audit_segments import Row
-from keyturn.gateway.store.audit_tree import LogName, TreeFiles, TreeRecord
 from keyturn.gateway.store.connection import fields, text
 from keyturn.gateway.store.fences import Lease, holding
 from keyturn.gateway.store.keys import Keys
@@ -314,7 +313,7 @@ class AuditWriter:
             # Facts first: entries before the checkpoint are not read again.
             self._store.audit_index.write(self._keys.tenant, facts_in(tree.rows))
             records = [_record_of(one) for one in tree.rows]
-            audit_segments.append(files, tree.head.size, tree.rows, most=SEGMENT)
+            audit_files.append(files, tree.head.size, tree.rows, most=SEGMENT)
             files.append(records)
             for one in records:
                 tree.head.append(one.leaf)
@@ -351,8 +350,8 @@ class AuditWriter:
         def write() -> None:
             rows = (
                 row
-                for one in audit_segments.segments(self._files)
-                for row in audit_segments.read_segment(self._files, one)
+                for one in audit_files.segments(self._files)
+                for row in audit_files.read_segment(self._files, one)
             )
             index.write(tenant, facts_in(rows))
 
@@ -369,7 +368,7 @@ class AuditWriter:
         await self._log.trim(left, before=behind(tree.signed_last))
         kept_ms = int(kept.total_seconds() * 1000)
         oldest_ms = await self._store.conn.now_ms(self._keys.audit) - kept_ms
-        await asyncio.to_thread(audit_segments.expire, self._files, (oldest_ms, 0))
+        await asyncio.to_thread(audit_files.expire, self._files, (oldest_ms, 0))
 
 
 class GrowingTree:
@@ -419,7 +418,7 @@ def _load_files(
     newest, head, last = files.checked(name, keys)
     # Unsigned entries are read again from the store.
     files.cut(newest.size)
-    audit_segments.cut(files, newest.size)
+    audit_files.cut(files, newest.size)
     return GrowingTree(name, head, last)
 
 

@@ -88,9 +88,8 @@ from keyturn.gateway.service.proving import (
 from keyturn.gateway.service.quality_checks import with_spot_check
 from keyturn.gateway.service.standing import end_standing, standing_of
 from keyturn.gateway.service.tenant_service import PolicyService
-from keyturn.gateway.store.atomic_write import Loaded, Write
+from keyturn.gateway.store.atomic_write import Loaded, Write, spend_again
 from keyturn.gateway.store.freezes import names_of
-from keyturn.gateway.store.spending import spend_again
 from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)

@@ -15,6 +15,7 @@ from typing import cast
 from keyturn.gateway.approvals.record import Waiting
 from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.store.codec import CHECKED, CHECKED_SEAL, RecordSeals
 from keyturn.gateway.store.conditional_write import write_if
 from keyturn.gateway.store.connection import (
     Argument,
@@ -25,7 +26,6 @@ from keyturn.gateway.store.connection import (
 )
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.listed_members import without_junk
-from keyturn.gateway.store.record_seals import CHECKED, CHECKED_SEAL, RecordSeals
 
 
 class StandingStore:

@@ -12,12 +12,12 @@ from keyturn.gateway.failures import log_failure
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.store.atomic_write import Loaded, Write, WriteMany
 from keyturn.gateway.store.changing import Changes, load_many
+from keyturn.gateway.store.codec import RecordSeals
 from keyturn.gateway.store.connection import Connection, Reply, text
 from keyturn.gateway.store.keys import Keys, keys_of_tenant, tenant_of_approval
 from keyturn.gateway.store.known_records import KnownRecords
 from keyturn.gateway.store.listed_members import listed_approvals
 from keyturn.gateway.store.quarantine import ForgedRecords
-from keyturn.gateway.store.record_seals import RecordSeals
 from keyturn.gateway.store.run_list import Listed, RunLists
 from keyturn.gateway.store.script import Script
 from keyturn.gateway.store.security_events import SecurityEvents

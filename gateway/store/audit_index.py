@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 
 from keyturn.gateway.approvals.audit_leaf import SealState
 from keyturn.gateway.approvals.events import EPOCH, EventName
-from keyturn.gateway.store.audit_segments import Row
+from keyturn.gateway.store.audit_files import Row
 
 _FREEZES = (EventName.FREEZE_SET, EventName.FREEZE_LIFTED)
 _FACTS = tuple(f'"{name}"' for name in (EventName.API_KEY_REVOKED, *_FREEZES))

@@ -26,10 +26,15 @@ from typing import NamedTuple, cast
 from keyturn.gateway.approvals.audit_leaf import opened
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.errors import AuditUnreadable, NotVerified
+from keyturn.gateway.store.audit_files import (
+    Row,
+    Segment,
+    TreeFiles,
+    missing,
+    read_segment,
+)
+from keyturn.gateway.store.audit_files import segments as segments_of
 from keyturn.gateway.store.audit_seals import decrypted_event, parts_of, sealed_text
-from keyturn.gateway.store.audit_segments import Row, Segment, missing, read_segment
-from keyturn.gateway.store.audit_segments import segments as segments_of
-from keyturn.gateway.store.audit_tree import TreeFiles
 from keyturn.gateway.store.connection import (
     Argument,
     Connection,

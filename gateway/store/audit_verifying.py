@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from keyturn.gateway.approvals.audit_leaf import SealState
 from keyturn.gateway.errors import AuditUnreadable, NotVerified
 from keyturn.gateway.protocol.public_keys import PublicKey
-from keyturn.gateway.store.audit_segments import (
+from keyturn.gateway.store.audit_files import (
     Row,
     Segment,
+    TreeFiles,
     problem_of,
     read_rows,
     segment_path,
     segments,
 )
-from keyturn.gateway.store.audit_tree import TreeFiles
 from keyturn.gateway.store.readers import EntryId
 from keyturn.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
 from keyturn.gateway.trust.merkle_tree import TreeHead

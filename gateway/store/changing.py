@@ -30,15 +30,13 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.work import aside
-from keyturn.gateway.store.atomic_write import Loaded, WriteMany
+from keyturn.gateway.store.atomic_write import Loaded, WriteMany, spend_again, write
+from keyturn.gateway.store.codec import Stored
 from keyturn.gateway.store.connection import Connection, fields, milliseconds
 from keyturn.gateway.store.encryption import unpacked
 from keyturn.gateway.store.freezes import freeze_lists
 from keyturn.gateway.store.keys import Keys, tenant_of_approval
 from keyturn.gateway.store.known_records import KnownRecords
-from keyturn.gateway.store.record_seals import Stored
-from keyturn.gateway.store.spending import spend_again
-from keyturn.gateway.store.writing import write
 
 MOST_CHANGED = 50
 """Limit of approvals in one step: the server is blocked while it runs."""

@@ -1,34 +1,158 @@
-"""Store an approval as one JSON document, plus a hash of fields that scripts compare.
+"""Store an approval as one sealed JSON document, plus a hash of fields for scripts.
 
 The document is a compressed string, encrypted if the store encrypts, and replaced by
 each change. The hash, called the head, contains states, times and revisions, which the
-document does not repeat. One seal covers both (`record_seals`). Records with an invalid
-seal are not parsed.
+document does not repeat. Scripts compare the fields of the head.
+
+One field of the head is a seal over everything stored: every field of the head by name,
+and the document, for this approval's id. Otherwise an attacker with write access to the
+server could let a call run, or change the texts for people and agents. Records with an
+invalid seal are not parsed. Each change computes the seal of the next version before
+writing it, so scripts need no key.
+
+Excluded from the seal are fields that scripts change between two versions:
+
+- ``<i>:u``, the end of a claim, which heartbeats extend. An attacker can only shorten
+  or extend it. A claim that seems to have ended is taken over only if the tool may be
+  repeated. Any other call is then in doubt, and runs again only by a human decision.
+  The result of the running attempt counts in any case (its fence is sealed).
+- ``checked``, the time when Slack confirmed the givers of a standing approval, has a
+  separate seal. An older value ends the approval sooner, never later.
+- ``quarantined``, the time of a quarantine, also has a separate seal. A foreign value
+  is reported as a forgery. The record's main seal is invalid from then on.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 from pydantic import JsonValue
 
 from keyturn.gateway.approvals.record import Approval, Item, item_id
-from keyturn.gateway.errors import BadJson, CorruptRecord
+from keyturn.gateway.errors import BadJson, CorruptRecord, ForgedRecord
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.business_state import is_same_but_state
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject, parse_object
 from keyturn.gateway.protocol.wire import TurnRef
-from keyturn.gateway.store.connection import number
-from keyturn.gateway.store.encryption import DATA_KEY, packed, unpacked
-from keyturn.gateway.store.record_seals import (
-    QUARANTINE_SEAL,
-    SEAL,
-    RecordSeals,
-    Stored,
+from keyturn.gateway.store.connection import Connection, number
+from keyturn.gateway.store.encryption import (
+    DATA_KEY,
+    RecordEncryption,
+    packed,
+    unpacked,
 )
+from keyturn.gateway.trust.seals import Purpose, SealKeys, seal_keys
+
+SEAL = "h"
+"""Field of the head with the seal."""
+
+CHECKED, CHECKED_SEAL = "checked", "checked_seal"
+"""Time when Slack confirmed the givers of a standing approval, and its seal."""
+
+QUARANTINED, QUARANTINE_SEAL = "quarantined", "quarantine_seal"
+"""Time of the quarantine, and its seal."""
+
+_RECORD = "record"
+_UNSEALED = frozenset({SEAL, CHECKED, CHECKED_SEAL})
+_CLAIM_END = ":u"
+
+NO_SEAL = "it has no seal"
+WRONG_SEAL = "its seal does not fit it"
+WRONG_CHECK = "when its givers were confirmed is not sealed"
+REPLAYED = "it is older than what is known of it"
+
+Fields = Mapping[str, bytes]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A record in stored form: its head and its document."""
+
+    head: Fields
+    document: bytes
+
+    @property
+    def seal(self) -> bytes:
+        """Return its seal; empty if there is none."""
+        return self.head.get(SEAL, b"")
+
+
+class RecordSeals:
+    """Makes and checks the seals of one store's records.
+
+    Args:
+        conn: the store.
+
+    Attributes:
+        encryption: encryption of the documents.
+    """
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+        self.encryption = RecordEncryption(conn)
+
+    @property
+    def _keys(self) -> SealKeys:
+        return seal_keys(self._conn.secrets, Purpose.RECORDS)
+
+    def of(self, approval_id: str, stored: Stored) -> bytes:
+        """Return the seal of a record."""
+        return self._keys.make(_RECORD, (approval_id,), _content(stored))
+
+    def sealed(self, approval_id: str, head: Fields, document: bytes) -> Stored:
+        """Return a record with its seal."""
+        seal = self.of(approval_id, Stored(head, document))
+        return Stored({**head, SEAL: seal}, document)
+
+    def of_moment(self, approval_id: str, field: str, at: str) -> bytes:
+        """Return the seal of a time that has a separate field."""
+        return self._keys.make(field, (approval_id,), at.encode())
+
+    def is_quarantined(self, approval_id: str, head: Fields) -> bool:
+        """Return whether a record has a valid mark of quarantine."""
+        return self._is_moment(approval_id, head, QUARANTINED, QUARANTINE_SEAL)
+
+    def check(self, approval_id: str, stored: Stored) -> None:
+        """Check a record's seal for this approval, with all accepted keys.
+
+        Raises:
+            ForgedRecord: the seal is invalid.
+            CorruptRecord: the record was quarantined before.
+        """
+        place, head = (approval_id,), stored.head
+        if self.is_quarantined(approval_id, head):
+            raise CorruptRecord(approval_id)
+        if SEAL not in head:
+            raise ForgedRecord(approval_id, NO_SEAL)
+        if not self._keys.is_valid(stored.seal, _RECORD, place, _content(stored)):
+            raise ForgedRecord(approval_id, WRONG_SEAL)
+        is_checked = CHECKED in head
+        if is_checked and not self._is_moment(approval_id, head, CHECKED, CHECKED_SEAL):
+            raise ForgedRecord(approval_id, WRONG_CHECK)
+
+    def _is_moment(self, approval_id: str, head: Fields, name: str, seal: str) -> bool:
+        at, made = head.get(name, b""), head.get(seal, b"")
+        return self._keys.is_valid(made, name, (approval_id,), at)
+
+
+def _content(stored: Stored) -> bytes:
+    head = stored.head
+    names = [
+        one for one in sorted(head) if one not in _UNSEALED and one[-2:] != _CLAIM_END
+    ]
+    rows = [_row(name.encode(), head[name]) for name in names]
+    return b"".join([b"%d;" % len(rows), *rows, stored.document])
+
+
+def _row(name: bytes, value: bytes) -> bytes:
+    # The lengths of names and values, and the number of fields before them, make the
+    # encoding unambiguous.
+    return b"%d:%b%d:%b" % (len(name), name, len(value), value)
+
 
 _NUMBERS = {
     "t": "changed_at_ms",

@@ -13,11 +13,10 @@ from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.repeating import precedent_of
 from keyturn.gateway.errors import ThreadUnavailable
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.store import audit_segments
+from keyturn.gateway.store import audit_files
 from keyturn.gateway.store.agent_load import fingerprint
+from keyturn.gateway.store.audit_files import Row, TreeFiles
 from keyturn.gateway.store.audit_seals import event_texts
-from keyturn.gateway.store.audit_segments import Row
-from keyturn.gateway.store.audit_tree import TreeFiles
 from keyturn.gateway.store.connection import text
 from keyturn.gateway.store.keys import KEEP_MS, Keys
 from keyturn.gateway.store.precedents import body_of
@@ -196,7 +195,7 @@ async def erase_entries(
         assert folder is not None  # noqa: S101 - there are segments
         files = TreeFiles(folder, keys.tenant)
         after = files.last if store.audit_folder else after
-        rows = await asyncio.to_thread(audit_segments.read_segment, files, segment)
+        rows = await asyncio.to_thread(audit_files.read_segment, files, segment)
         seqs = {one.seq for one in rows if wanted.has(one)}
         count += len(seqs)
         if seqs and not is_dry_run:
@@ -205,6 +204,6 @@ async def erase_entries(
                 with files.locked("erasing") as was_last:
                     if was_last is None:
                         raise ThreadUnavailable
-                    await asyncio.to_thread(audit_segments.erase, files, segment, seqs)
+                    await asyncio.to_thread(audit_files.erase, files, segment, seqs)
     live = [wanted.has(row) async for row in log.live(after)]
     return count, sum(live)

@@ -18,7 +18,7 @@ from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.errors import ForgedRecord
 from keyturn.gateway.store import codec
 from keyturn.gateway.store.atomic_write import Loaded
-from keyturn.gateway.store.record_seals import REPLAYED, RecordSeals, Stored
+from keyturn.gateway.store.codec import REPLAYED, RecordSeals, Stored
 
 MOST_BYTES: Final = 8_000_000
 """Approximate limit of memory for records."""

@@ -17,21 +17,20 @@ from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.wire import TurnRef
 from keyturn.gateway.store import codec
 from keyturn.gateway.store.agent_load import FAILED_MS
+from keyturn.gateway.store.atomic_write import CHANGE, record_keys, tenant_keys
 from keyturn.gateway.store.audit_seals import sealed_texts
-from keyturn.gateway.store.connection import Argument, Connection, fields, milliseconds
-from keyturn.gateway.store.jobs import Job
-from keyturn.gateway.store.keys import KEEP_MS, Keys
-from keyturn.gateway.store.next_version import record_keys, tenant_keys
-from keyturn.gateway.store.record_seals import (
+from keyturn.gateway.store.codec import (
     QUARANTINE_SEAL,
     QUARANTINED,
     WRONG_SEAL,
     RecordSeals,
 )
+from keyturn.gateway.store.connection import Argument, Connection, fields, milliseconds
+from keyturn.gateway.store.jobs import Job
+from keyturn.gateway.store.keys import KEEP_MS, Keys
 from keyturn.gateway.store.run_list import Listed, RunLists
 from keyturn.gateway.store.sealing import ensure_known
 from keyturn.gateway.store.security_events import SecurityEvents
-from keyturn.gateway.store.writing import CHANGE
 
 
 class ForgedRecords:

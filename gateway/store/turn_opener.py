@@ -17,14 +17,14 @@ from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.store import codec, run_list
 from keyturn.gateway.store.agent_load import ASKED_MS
 from keyturn.gateway.store.approval_indexes import timer_rows
-from keyturn.gateway.store.atomic_write import Loaded
+from keyturn.gateway.store.atomic_write import Loaded, following
 from keyturn.gateway.store.audit_seals import event_texts
+from keyturn.gateway.store.codec import SEAL, RecordSeals
 from keyturn.gateway.store.connection import Argument, Connection, Reply, number, text
 from keyturn.gateway.store.encryption import DATA_KEY
 from keyturn.gateway.store.freezes import compared
 from keyturn.gateway.store.keys import KEEP_MS, Keys
 from keyturn.gateway.store.known_records import KnownRecords
-from keyturn.gateway.store.next_version import following
 from keyturn.gateway.store.precedents import (
     Known,
     Row,
@@ -32,7 +32,6 @@ from keyturn.gateway.store.precedents import (
     rows_of_opening,
     seen_precedents,
 )
-from keyturn.gateway.store.record_seals import SEAL, RecordSeals
 from keyturn.gateway.store.run_list import Listed
 from keyturn.gateway.store.script import Script
 from keyturn.gateway.store.windows import Use, as_rows

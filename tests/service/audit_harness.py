@@ -8,8 +8,8 @@ from pathlib import Path
 
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.service.audit_writing import AuditWriter, public_keys
+from keyturn.gateway.store.audit_files import TreeFiles
 from keyturn.gateway.store.audit_seals import parts_of, sealed_text
-from keyturn.gateway.store.audit_tree import TreeFiles
 from keyturn.gateway.store.connection import Argument
 from keyturn.gateway.store.keys import LEASE_MS, Keys
 from keyturn.gateway.store.store import Store

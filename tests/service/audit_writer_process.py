@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from keyturn.gateway.store import audit_segments, audit_tree
+from keyturn.gateway.store import audit_files
 from keyturn.gateway.store.connection import Connection
 from keyturn.gateway.store.store import Store
 from tests.kill_points import cut
@@ -43,9 +43,8 @@ async def _run(url: str, folder: Path, at: int) -> None:
     for name in ("fsync", "ftruncate", "pwrite"):
         cut(os, name, left)
     for name in ("append", "cut", "write_checkpoint", "create"):
-        cut(audit_tree.TreeFiles, name, left)
-    for owner in (audit_tree, audit_segments):
-        _write_half(owner, left)
+        cut(audit_files.TreeFiles, name, left)
+    _write_half(audit_files, left)
     cut(Connection, "command", left, is_async=True)
     await house.writer.tick(is_last=True)
     print(at - left[0], flush=True)  # noqa: T201 - how many steps there are

@@ -19,7 +19,7 @@ from keyturn.gateway.approvals.security import SecurityKind
 from keyturn.gateway.errors import NotConfirmed
 from keyturn.gateway.service import audit_writing
 from keyturn.gateway.service.audit_reading import verify_log_of
-from keyturn.gateway.store.audit_segments import Row, read_segment, segments
+from keyturn.gateway.store.audit_files import Row, read_segment, segments
 from keyturn.gateway.store.connection import entries, fields, number
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.merkle_tree import leaf_hash, root_of

@@ -8,6 +8,7 @@ from keyturn.gateway.approvals.audit_leaf import SealState
 from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.service.freezing import FreezeService
+from keyturn.gateway.store.audit_files import Row
 from keyturn.gateway.store.audit_log import row_of
 from keyturn.gateway.store.audit_seals import (
     event_texts,
@@ -15,7 +16,6 @@ from keyturn.gateway.store.audit_seals import (
     parts_of,
     read_seal,
 )
-from keyturn.gateway.store.audit_segments import Row
 from keyturn.gateway.store.connection import entries
 from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.keys import Keys, keys_of_tenant

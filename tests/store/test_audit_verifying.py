@@ -15,8 +15,13 @@ import pytest
 from keyturn.gateway.service import audit_writing
 from keyturn.gateway.service.audit_reading import verify_log_of
 from keyturn.gateway.service.audit_writing import public_keys
-from keyturn.gateway.store.audit_segments import Segment, erase, segment_path
-from keyturn.gateway.store.audit_tree import RECORD_BYTES, TreeFiles
+from keyturn.gateway.store.audit_files import (
+    RECORD_BYTES,
+    Segment,
+    TreeFiles,
+    erase,
+    segment_path,
+)
 from keyturn.gateway.store.audit_verifying import Evidence, Verified, verify_log
 from keyturn.gateway.store.connection import fields, number, text
 from keyturn.gateway.store.store import Store

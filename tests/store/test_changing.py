@@ -24,6 +24,7 @@ from keyturn.gateway.store.atomic_write import (
     Loaded,
     Write,
     WriteMany,
+    write,
 )
 from keyturn.gateway.store.changing import MOST_CHANGED
 from keyturn.gateway.store.connection import Reply, text
@@ -32,7 +33,6 @@ from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.precedents import Known
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.windows import Use, use_of
-from keyturn.gateway.store.writing import write
 from tests.lifetimes import lose_records
 from tests.service.harness import ANA, BEN, POLICY, ServiceHarness
 from tests.streams import audit_entries

@@ -10,9 +10,9 @@ import pytest
 from keyturn.bot.ids import Action
 from keyturn.bot.listeners import router
 from keyturn.gateway.errors import NotConfirmed
-from keyturn.gateway.store import writing
+from keyturn.gateway.store import atomic_write
+from keyturn.gateway.store.atomic_write import CHANGE
 from keyturn.gateway.store.connection import Connection, Reply
-from keyturn.gateway.store.writing import CHANGE
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually
 
@@ -37,7 +37,7 @@ def unconfirmed(patch: pytest.MonkeyPatch, *, times: int, is_kept: bool) -> list
     async def as_it_comes(conn: Connection, **values: Any) -> list[Reply]:
         return await tried(lambda: change(conn, **values))
 
-    patch.setattr(writing, "CHANGE", as_it_comes)
+    patch.setattr(atomic_write, "CHANGE", as_it_comes)
     return tries
 
 

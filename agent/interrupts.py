@@ -41,13 +41,9 @@ _SCRATCHPAD = "__pregel_scratchpad"
 
 _A = TypeVar("_A", Answer, ReconcileAnswer)
 
-_DECISIONS = {
-    Verb.APPROVE: AnswerKind.APPROVE,
-    Verb.EDIT: AnswerKind.EDIT,
-    Verb.REJECT: AnswerKind.REJECT,
-    Verb.RESPOND: AnswerKind.RESPOND,
-}
-_ENDINGS = tuple(kind for kind in AnswerKind if kind not in _DECISIONS.values())
+_ENDINGS = tuple(kind.value for kind in AnswerKind if kind.value not in {*Verb})
+"""Kinds of answers without a decision of people."""
+
 _FINDINGS: Final[tuple[str, ...]] = get_args(FindingWord)
 
 
@@ -231,14 +227,9 @@ def drop_findings(verdict: Verdict) -> None:
 
 def expected_answer(verdict: Verdict) -> Expected[Answer]:
     """Return the requirements on answers to this interrupt."""
-    kinds = (*(_DECISIONS[verb] for verb in verdict.allow), *_ENDINGS)
-    return Expected(
-        Answer,
-        verdict.item_id,
-        verdict.action_hash,
-        tuple(kind.value for kind in kinds),
-        verdict.args_schema,
-    )
+    kinds = (*(verb.value for verb in verdict.allow), *_ENDINGS)
+    about = (verdict.item_id, verdict.action_hash)
+    return Expected(Answer, *about, kinds, verdict.args_schema)
 
 
 def _expected_finding(verdict: Verdict) -> Expected[ReconcileAnswer]:

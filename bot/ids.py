@@ -21,7 +21,6 @@ from pydantic import JsonValue
 
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.trust.seals import keyed_hash
 
 
 class Action(StrEnum):
@@ -319,7 +318,7 @@ def _mac(
 
 def _mac_of(parts: list[JsonValue], key: bytes) -> bytes:
     document = digest.canonical(parts)
-    return keyed_hash(key)(document)[:MAC_BYTES]
+    return hmac.digest(key, document, "sha256")[:MAC_BYTES]
 
 
 def _counted(text: str) -> int:

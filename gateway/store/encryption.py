@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -33,15 +34,12 @@ from typing import Final
 from keyturn.gateway.errors import ForgedRecord, NotVerified
 from keyturn.gateway.store.connection import Connection
 from keyturn.gateway.trust.encryption import (
-    Place,
-    WrappingKeys,
+    KEY_BYTES,
+    EncryptionKeys,
     decrypt,
-    decrypt_here,
     encrypt,
-    encrypt_here,
-    text_keys,
-    wrapped_by,
-    wrapping_keys,
+    encrypted_by,
+    encryption_keys,
 )
 from keyturn.gateway.trust.seals import Purpose, SealKeys, seal_keys
 
@@ -74,8 +72,8 @@ class RecordEncryption:
         self._conn = conn
 
     @property
-    def _keys(self) -> WrappingKeys:
-        return wrapping_keys(self._conn.secrets)
+    def _keys(self) -> EncryptionKeys:
+        return encryption_keys(self._conn.secrets, Purpose.DATA_KEYS)
 
     def stored(
         self, approval_id: str, document: bytes, wrapped: bytes = b""
@@ -90,14 +88,12 @@ class RecordEncryption:
             document: from `codec.document`.
             wrapped: the record's wrapped data key; empty if there is none.
         """
-        if wrapped:
-            key = self._keys.unwrap(wrapped, "", approval_id)
-            if wrapped_by(wrapped) != self._keys.current:
-                wrapped = self._keys.wrap(key, "", approval_id)
-        elif self._conn.encrypts:
-            key, wrapped = self._keys.new_data_key("", approval_id)
-        else:
+        if not (wrapped or self._conn.encrypts):
             return document, b""
+        keys, place = self._keys, _key_place(approval_id)
+        key = keys.decrypt(wrapped, place) if wrapped else os.urandom(KEY_BYTES)
+        if encrypted_by(wrapped) != keys.current:
+            wrapped = keys.encrypt(key, place)
         return MARK + encrypt(key, document, _place(approval_id)), wrapped
 
     def opened(
@@ -111,21 +107,30 @@ class RecordEncryption:
         if not document.startswith(MARK):
             return document
         try:
-            key = self._keys.unwrap(head.get(DATA_KEY, b""), "", approval_id)
+            wrapped = head.get(DATA_KEY, b"")
+            key = self._keys.decrypt(wrapped, _key_place(approval_id))
             return decrypt(key, document[len(MARK) :], _place(approval_id))
         except NotVerified as error:
             raise ForgedRecord(approval_id, _MISPLACED) from error
 
 
-def _place(approval_id: str) -> Place:
-    return Place("", approval_id, "document")
+def _place(approval_id: str) -> tuple[str, str]:
+    return approval_id, "document"
+
+
+def _key_place(approval_id: str) -> tuple[str, str]:
+    return approval_id, "data key"
+
+
+def _text_keys(conn: Connection) -> EncryptionKeys:
+    return encryption_keys(conn.secrets, Purpose.TEXTS)
 
 
 def encrypted(conn: Connection, place: Sequence[str], body: bytes) -> bytes:
     """Return a text in stored form; unchanged if the store does not encrypt."""
     if not (conn.encrypts and body):
         return body
-    return MARK + encrypt_here(text_keys(conn.secrets), body, place)
+    return MARK + _text_keys(conn).encrypt(body, place)
 
 
 def decrypted(conn: Connection, place: Sequence[str], stored: bytes) -> bytes:
@@ -137,7 +142,7 @@ def decrypted(conn: Connection, place: Sequence[str], stored: bytes) -> bytes:
     if not stored.startswith(MARK):
         return stored
     try:
-        return decrypt_here(text_keys(conn.secrets), stored[len(MARK) :], place)
+        return _text_keys(conn).decrypt(stored[len(MARK) :], place)
     except NotVerified as error:
         raise ValueError("not encrypted for this place") from error
 
@@ -149,7 +154,7 @@ def encrypted_text(conn: Connection, place: Sequence[str], body: str) -> str:
 
 def encrypt_text(conn: Connection, place: Sequence[str], body: str) -> str:
     """Encrypt JSON and return it as a string."""
-    raw = encrypt_here(text_keys(conn.secrets), packed(body), place)
+    raw = _text_keys(conn).encrypt(packed(body), place)
     return _TEXT_MARK + base64.b64encode(raw).decode()
 
 
@@ -163,7 +168,7 @@ def decrypted_text(conn: Connection, place: Sequence[str], stored: bytes) -> byt
         return stored
     try:
         raw = base64.b64decode(stored[len(MARK) :], validate=True)
-        return unpacked(decrypt_here(text_keys(conn.secrets), raw, place))
+        return unpacked(_text_keys(conn).decrypt(raw, place))
     except (NotVerified, binascii.Error) as error:
         raise ValueError("not encrypted for this place") from error
 

@@ -41,7 +41,7 @@ class SealKeys:
     def __init__(self, secrets: Sequence[bytes], purpose: Purpose) -> None:
         if not secrets:
             raise ValueError("there is no secret to derive a key from")
-        self._keys = [KeyedHash(derived_key(secret, purpose)) for secret in secrets]
+        self._keys = [derived_key(secret, purpose) for secret in secrets]
         self.id = key_id_of(secrets[0], purpose)
 
     def make(self, label: str, place: Sequence[str | bytes], content: bytes) -> bytes:
@@ -91,8 +91,8 @@ def _message(label: str, place: Sequence[str | bytes], content: bytes) -> bytes:
     return message + content
 
 
-def _mac(key: KeyedHash, message: bytes) -> bytes:
-    return key(message)[:SEAL_BYTES]
+def _mac(key: bytes, message: bytes) -> bytes:
+    return hmac.digest(key, message, "sha256")[:SEAL_BYTES]
 
 
 class Purpose(StrEnum):
@@ -120,32 +120,3 @@ def key_id_of(secret: bytes, purpose: Purpose) -> str:
     info = f"{purpose}/id".encode()
     hkdf = HKDF(algorithm=SHA256(), length=4, salt=None, info=info)
     return hkdf.derive(secret).hex()
-
-
-class KeyedHash:
-    """HMAC-SHA256 with one key (RFC 2104); equal to ``hmac.digest(key, …, "sha256")``.
-
-    `hmac.digest` hashes the key anew for each message, which takes longer than to hash
-    a short message. Here the standard library's hash is copied after it has taken the
-    key.
-
-    Args:
-        key: secret; at least as long as the hash, by RFC 2104 section 3.
-    """
-
-    __slots__ = ("_begun",)
-
-    def __init__(self, key: bytes) -> None:
-        self._begun = hmac.new(key, digestmod="sha256")
-
-    def __call__(self, message: bytes) -> bytes:
-        """Return the 32-byte MAC of a message. Compare it in constant time."""
-        found = self._begun.copy()
-        found.update(message)
-        return found.digest()
-
-
-@lru_cache(maxsize=64)
-def keyed_hash(key: bytes) -> KeyedHash:
-    """Return the prepared hash for a key."""
-    return KeyedHash(key)

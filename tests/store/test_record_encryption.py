@@ -18,7 +18,8 @@ from keyturn.gateway.store.codec import SEAL
 from keyturn.gateway.store.connection import fields
 from keyturn.gateway.store.encryption import DATA_KEY, MARK
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.encryption import wrapped_by, wrapping_keys
+from keyturn.gateway.trust.encryption import encrypted_by, encryption_keys
+from keyturn.gateway.trust.seals import Purpose, derived_key
 from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
 from tests.store_secrets import SECRETS
 from tests.streams import announced, audit_entries
@@ -142,13 +143,13 @@ async def test_each_approval_has_a_key_of_its_own(harness: ServiceHarness) -> No
     assert keys[0] != keys[1]
     # The id of the wrapping key, a nonce, the key, and its tag.
     assert {len(one) for one in keys} == {4 + 12 + 32 + 16}
-    wrapping = wrapping_keys(SECRETS)
+    wrapping = encryption_keys(SECRETS, Purpose.DATA_KEYS)
     bare = {
-        wrapping.unwrap(one, "", click.approval)
+        wrapping.decrypt(one, (click.approval, "data key"))
         for one, click in zip(keys, (first, second), strict=True)
     }
     assert len(bare) == 2
-    assert wrapping.key(wrapping.current) not in bare
+    assert derived_key(SECRETS[0], Purpose.DATA_KEYS) not in bare
 
 
 async def test_nothing_is_encrypted_unless_it_is_asked_for(store: Store) -> None:
@@ -200,7 +201,7 @@ async def test_after_the_secret_was_replaced_it_is_read_and_wrapped_anew(
     await there.reviews.decide(click, Approve(reason=f"fine {WORD}"), ANA)
 
     after = await field(harness, click.approval, DATA_KEY)
-    assert wrapped_by(after) != wrapped_by(before)
+    assert encrypted_by(after) != encrypted_by(before)
     assert isinstance(await there.agents.claim(claim), Claimed)
     await there.store.close()
 

@@ -68,7 +68,7 @@ from keyturn.gateway.errors import (
 )
 from keyturn.gateway.gates.reachable import middleware_behind
 from keyturn.gateway.protocol import run_context, strict_json
-from keyturn.gateway.protocol.business_state import BusinessState
+from keyturn.gateway.protocol.digest import BusinessState
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import EditRecord, FailureKind, Reading, RunRef
 from keyturn.gateway.protocol.schema_validation import checkable

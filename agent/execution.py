@@ -46,7 +46,7 @@ from keyturn.gateway.errors import (
 )
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol import digest, wire
-from keyturn.gateway.protocol.business_state import is_same_but_state, state_in
+from keyturn.gateway.protocol.digest import is_same_but_state, state_in
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import (
     EditOutcome,

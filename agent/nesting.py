@@ -10,14 +10,14 @@ tool has a separate conversation, which begins at the namespace of that tool's t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 from langgraph._internal._constants import CONFIG_KEY_CHECKPOINTER
 from langgraph.config import get_config
 
-from keyturn.agent import nesting
 from keyturn.gateway.errors import GraphError
 from keyturn.gateway.protocol import run_context
 from keyturn.gateway.protocol.records import EditRecord, RunRef, is_inside
@@ -121,29 +121,12 @@ _inside: ContextVar[list[EditRecord] | None] = ContextVar(
 )
 
 
-class collect_edits:  # noqa: N801 - used as a function, in `with`
+@contextmanager
+def collect_edits(run_ref: RunRef) -> Generator[list[EditRecord]]:
     """Collect the edits of this run that agents inside the running tool report."""
-
-    __slots__ = ("_blocks", "_found")
-
-    def __init__(self, run_ref: RunRef) -> None:
-        self._found: list[EditRecord] = []
-        self._blocks = (
-            Inside(_inside, self._found),
-            run_context.in_run(run_ref),
-            nesting.own_conversation(),
-        )
-
-    def __enter__(self) -> list[EditRecord]:
-        """Start collecting; return the list."""
-        for block in self._blocks:
-            block.__enter__()
-        return self._found
-
-    def __exit__(self, *_: object) -> None:
-        """Stop collecting."""
-        for block in reversed(self._blocks):
-            block.__exit__()
+    found: list[EditRecord] = []
+    with Inside(_inside, found), run_context.in_run(run_ref), own_conversation():
+        yield found
 
 
 def is_nested() -> bool:

@@ -17,7 +17,7 @@ from keyturn.agent.bridge import PORT_TIMEOUT_S, Shell
 from keyturn.gateway.errors import BadJson, StateUnknown, StoreUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol import digest, strict_json
-from keyturn.gateway.protocol.business_state import MAX_BYTES, BusinessState
+from keyturn.gateway.protocol.digest import MAX_STATE_BYTES, BusinessState
 from keyturn.gateway.protocol.strict_json import JsonObject
 
 Recheck = Callable[..., Any]
@@ -78,6 +78,6 @@ def _validated(value: object) -> BusinessState:
     found = strict_json.accept(value)
     # The state becomes part of the action that is hashed, stored and shown on the card.
     size = len(digest.canonical(found))
-    if size > MAX_BYTES:
-        raise BadJson(f"the state is {size} bytes, {MAX_BYTES} are allowed")
+    if size > MAX_STATE_BYTES:
+        raise BadJson(f"the state is {size} bytes, {MAX_STATE_BYTES} are allowed")
     return BusinessState(value=found)

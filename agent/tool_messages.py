@@ -92,7 +92,7 @@ def decision_message(call: ToolCall, answer: Answer, *, item_id: str) -> ToolMes
     is_error = answer.type is not AnswerKind.RESPOND
     message = message_for(call, ended_text(answer), item_id=item_id, is_error=is_error)
     data = answer.model_dump(mode="json", include={"type", "message", "by"})
-    if answer.asks_people:
+    if answer.is_question:
         data |= {"status": question_status(answer)}
     if answer.type is AnswerKind.RESPOND and answer.answers is not None:
         data |= {"answers": [*answer.answers]}
@@ -122,7 +122,7 @@ def denial_text(reason: str) -> str:
 
 def ended_text(answer: Answer) -> str:
     """Return the message about a call that ended without running."""
-    if answer.asks_people:
+    if answer.is_question:
         return _question_text(answer)
     who = _name(answer.by)
     ran = "did not run"

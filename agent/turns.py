@@ -24,7 +24,7 @@ from keyturn.agent.messages import add_edits
 from keyturn.agent.prepared_calls import NO_CALLS, CanonicalArgs, PreparedCall
 from keyturn.gateway.errors import BadJson
 from keyturn.gateway.protocol import digest, run_context, strict_json, wire
-from keyturn.gateway.protocol.business_state import BusinessState
+from keyturn.gateway.protocol.digest import BusinessState
 from keyturn.gateway.protocol.questions import NOT_OUTERMOST
 from keyturn.gateway.protocol.records import Record, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject

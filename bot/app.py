@@ -42,7 +42,7 @@ from keyturn.bot.listeners.standing import check_givers
 from keyturn.bot.prometheus import MetricsEndpoint
 from keyturn.bot.reviewers import Reviewers, UserCache
 from keyturn.bot.web import Slack, SlackRefused
-from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
+from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
 from keyturn.gateway.client.outgoing import outgoing
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.config import SlackMode

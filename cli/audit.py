@@ -18,7 +18,6 @@ from keyturn.cli.global_options import examples
 from keyturn.cli.policy_inputs import parse_time
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.approvals.audit_leaf import SEAL, Hidden
-from keyturn.gateway.approvals.audit_story import Part, Story
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.public_keys import parse_public_key
 from keyturn.gateway.protocol.strict_json import JsonObject
@@ -31,7 +30,13 @@ from keyturn.gateway.service.audit_reading import (
 )
 from keyturn.gateway.store.audit_verifying import Verified
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.audit_bundle import BundleLog, BundleReport, verify_bundle
+from keyturn.gateway.trust.audit_bundle import (
+    BundleLog,
+    BundleReport,
+    Part,
+    Story,
+    verify_bundle,
+)
 
 _SHOWN_EVERY = 10_000
 

@@ -27,8 +27,8 @@ from keyturn.cli.keys import check_keys
 from keyturn.cli.reviewer_checks import Check, State, check_people, unknown_names
 from keyturn.cli.store_access import nothing_is_here, open_configured
 from keyturn.gateway import failures
+from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.approvals.requirement import Notify
-from keyturn.gateway.approvals.security import SecurityKind
 from keyturn.gateway.client.outgoing import outgoing
 from keyturn.gateway.config import AgentSettings, Settings, SlackMode
 from keyturn.gateway.errors import AuditUnreadable, KeyturnError, SettingsError

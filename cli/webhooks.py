@@ -16,11 +16,10 @@ from keyturn.cli.global_options import examples
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.protocol.webhooks import TEST, News
 from keyturn.gateway.service_settings import WebhookTarget
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.webhooks import ReceiverState, receiver_state
-from keyturn.gateway.trust.webhook_signatures import shown, webhook_secret
+from keyturn.gateway.trust.webhook_signatures import TEST, News, shown, webhook_secret
 from keyturn.gateway.webhooks import Answer, Delivery, Poster, send
 
 ABOUT = """List and test webhooks, and show their secrets.

@@ -42,20 +42,31 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from typing_extensions import override
 
-from keyturn.gateway.approvals.events import Event, EventName, state_after
-from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
+from keyturn.gateway.approvals.events import (
+    Event,
+    EventName,
+    SecurityEvent,
+    SecurityKind,
+    state_after,
+)
 from keyturn.gateway.client.outgoing import pause_s, reason, trusted
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import KeyturnError, StoreUnavailable, ThreadUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.protocol.webhooks import DECIDED, News, body_of
 from keyturn.gateway.service_settings import WebhookSettings, WebhookTarget
 from keyturn.gateway.store.fences import Lease
 from keyturn.gateway.store.readers import drop_idle_readers
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.webhooks import note_attempt
-from keyturn.gateway.trust.webhook_signatures import Message, headers, webhook_secrets
+from keyturn.gateway.trust.webhook_signatures import (
+    DECIDED,
+    Message,
+    News,
+    body_of,
+    headers,
+    webhook_secrets,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -98,9 +98,8 @@ from keyturn.bot.text import (
     template,
     untrusted,
 )
-from keyturn.gateway.approvals.collected import is_collected
 from keyturn.gateway.approvals.lifecycle import UNEXECUTED, ApprovalState
-from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.record import Approval, Item, is_collected
 from keyturn.gateway.approvals.timing import is_over
 from keyturn.gateway.protocol.records import Effect, ItemState, Person, Verb, gravest
 from keyturn.sandbox.blockkit import JSON, limits

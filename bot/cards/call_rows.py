@@ -73,14 +73,13 @@ from keyturn.bot.text import (
     template,
     untrusted,
 )
-from keyturn.gateway.approvals.collected import is_collected
 from keyturn.gateway.approvals.editing import reading_text
 from keyturn.gateway.approvals.evidence import original_text
 from keyturn.gateway.approvals.invisible_characters import has_hidden
 from keyturn.gateway.approvals.lifecycle import ApprovalState
 from keyturn.gateway.approvals.precedents import Past
 from keyturn.gateway.approvals.quorum import asks_more, tally
-from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.record import Approval, Item, is_collected
 from keyturn.gateway.approvals.repeating import doubled
 from keyturn.gateway.protocol.records import (
     Finding,

@@ -24,8 +24,7 @@ from keyturn.bot.text import (
     untrusted,
     user,
 )
-from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.approvals.security import SecurityKind
+from keyturn.gateway.approvals.events import Event, EventName, SecurityKind
 
 SECURITY_EVENTS = frozenset({EventName.SECURITY_DETECTED})
 """Events that are posted in the channel, not in the thread of one card."""

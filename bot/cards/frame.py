@@ -15,9 +15,8 @@ from keyturn.bot.blocks import TEXT_BUDGET, Block, button, option, select
 from keyturn.bot.cards.listing import call_title
 from keyturn.bot.ids import Action, seal
 from keyturn.bot.text import Plain, fit, label, untrusted
-from keyturn.gateway.approvals.collected import is_collected
 from keyturn.gateway.approvals.gestures import MAX_ITEMS
-from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.record import Approval, Item, is_collected
 from keyturn.gateway.approvals.timing import is_late, is_over
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.sandbox.blockkit import limits

@@ -25,7 +25,6 @@ from keyturn.bot.cards.states import (
     what_ran,
 )
 from keyturn.bot.text import Template, excerpt, joined, label, template
-from keyturn.gateway.approvals.collected import is_collected
 from keyturn.gateway.approvals.events import (
     BATCH_MEMBER,
     ENDS_DIFFER,
@@ -34,7 +33,7 @@ from keyturn.gateway.approvals.events import (
     EventName,
 )
 from keyturn.gateway.approvals.gestures import indexes_in
-from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.record import Approval, Item, is_collected
 from keyturn.gateway.protocol.records import Finding, Person
 
 _ERRORS = 10

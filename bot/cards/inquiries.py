@@ -22,9 +22,9 @@ from keyturn.bot.text import (
     user,
 )
 from keyturn.gateway.approvals.events import Event
-from keyturn.gateway.approvals.inquiring import MAX_QUESTION, has_requester
 from keyturn.gateway.approvals.lifecycle import ApprovalState
 from keyturn.gateway.approvals.record import Approval, Inquiry
+from keyturn.gateway.approvals.waiting_changes import MAX_QUESTION, has_requester
 
 MOST_TEXT = 800
 """Characters that all of it takes on a card, at most."""

@@ -35,7 +35,7 @@ from keyturn.gateway.approvals.invisible_characters import has_hidden, mark
 from keyturn.gateway.approvals.policy_decision import Preview, PreviewKind
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.policy.formats import formatted
-from keyturn.gateway.protocol.business_state import state_in
+from keyturn.gateway.protocol.digest import state_in
 from keyturn.gateway.protocol.strict_json import JsonObject
 
 UNIT = "x-unit"

@@ -18,7 +18,7 @@ from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.refs import join_list, place, when
 from keyturn.bot.cards.states import named_role
 from keyturn.bot.text import Template, joined, template, user, usergroup
-from keyturn.gateway.approvals import permission, quorum
+from keyturn.gateway.approvals import quorum
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.requirement import Asking, Notify, Role, Vote
 from keyturn.gateway.protocol.records import ItemState, Person, Tier
@@ -310,7 +310,7 @@ def _not_permitted(approval: Approval, item: Item) -> set[str]:
     if item.is_question:
         return set()
     is_doubt = item.state is ItemState.IN_DOUBT
-    barred = item.principals if is_doubt else permission.editors(item, item.requirement)
+    barred = item.principals if is_doubt else quorum.editors(item, item.requirement)
     return _users((*approval.principals, *barred))
 
 

@@ -18,12 +18,15 @@ from keyturn.bot.text import (
     template,
     untrusted,
 )
-from keyturn.gateway.approvals.collected import is_collected
 from keyturn.gateway.approvals.decisions import Stale
 from keyturn.gateway.approvals.lifecycle import ApprovalState
-from keyturn.gateway.approvals.permission import is_dead_end
-from keyturn.gateway.approvals.quorum import Tally, tally
-from keyturn.gateway.approvals.record import Approval, DecisionRecord, Item
+from keyturn.gateway.approvals.quorum import Tally, is_dead_end, tally
+from keyturn.gateway.approvals.record import (
+    Approval,
+    DecisionRecord,
+    Item,
+    is_collected,
+)
 from keyturn.gateway.approvals.requirement import Requirement, Vote
 from keyturn.gateway.approvals.timing import end_of, ends, is_late
 from keyturn.gateway.protocol.records import ItemState, Person, Tier, Verb

@@ -26,9 +26,8 @@ from keyturn.bot.delivery.card_updater import CardUpdater
 from keyturn.bot.delivery.outbox_queue import OutboxQueue, QueueEntry
 from keyturn.bot.text import template
 from keyturn.bot.web import SlackRefused
-from keyturn.gateway.approvals.collected import collected, is_collected
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.record import Approval, collected, is_collected
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.policy.rules import BatchRule
 from keyturn.gateway.protocol import digest

@@ -57,10 +57,10 @@ from keyturn.bot.limits import POST, UPDATE
 from keyturn.bot.text import Template, template
 from keyturn.bot.web import NEVER_UPDATED, SlackRefused
 from keyturn.gateway.approvals.events import TROUBLED_RUN, Event, EventName
-from keyturn.gateway.approvals.inquiring import REPLY_TS, answered_by
 from keyturn.gateway.approvals.lifecycle import ApprovalState
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.timing import is_over
+from keyturn.gateway.approvals.waiting_changes import REPLY_TS, answered_by
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.cards import CardPlace
 

@@ -34,9 +34,9 @@ from keyturn.bot.modals import call_form
 from keyturn.bot.payload import Clicked, Submitted
 from keyturn.bot.text import label, template
 from keyturn.gateway.approvals.changes import Change
-from keyturn.gateway.approvals.deadline_changes import refusal
 from keyturn.gateway.approvals.decisions import AccountKind, Forbidden, Reviewer
 from keyturn.gateway.approvals.record import Inquiry
+from keyturn.gateway.approvals.waiting_changes import refusal
 from keyturn.gateway.errors import NotConfirmed
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.store.atomic_write import Loaded

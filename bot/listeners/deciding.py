@@ -46,6 +46,12 @@ from keyturn.bot.modals.details import page_count
 from keyturn.bot.modals.form import InvalidInputs, State, errors_by_block
 from keyturn.bot.payload import Clicked, Submitted
 from keyturn.bot.text import Plain, label
+from keyturn.gateway.approvals.decision_context import (
+    edit_asks_more,
+    first_of,
+    raised_item,
+    shown_item,
+)
 from keyturn.gateway.approvals.decisions import (
     Approve,
     Decision,
@@ -56,13 +62,7 @@ from keyturn.gateway.approvals.decisions import (
     Respond,
 )
 from keyturn.gateway.approvals.events import EventName, approval_event
-from keyturn.gateway.approvals.permission import denial_reason
-from keyturn.gateway.approvals.raising import (
-    edit_asks_more,
-    first_of,
-    raised_item,
-    shown_item,
-)
+from keyturn.gateway.approvals.quorum import denial_reason
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.protocol.edits import edit_errors
 from keyturn.gateway.protocol.records import Verb

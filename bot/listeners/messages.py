@@ -44,7 +44,6 @@ from keyturn.bot.payload import BadPayload, Clicked, Json, Mention, without_bot
 from keyturn.bot.text import label, template
 from keyturn.bot.web import SlackError
 from keyturn.gateway.approvals.changes import Change
-from keyturn.gateway.approvals.collected import is_collected
 from keyturn.gateway.approvals.decisions import (
     AccountKind,
     Click,
@@ -53,8 +52,8 @@ from keyturn.gateway.approvals.decisions import (
     Respond,
     Reviewer,
 )
-from keyturn.gateway.approvals.inquiring import takes_reply
-from keyturn.gateway.approvals.record import Inquiry, Origin
+from keyturn.gateway.approvals.record import Inquiry, Origin, is_collected
+from keyturn.gateway.approvals.waiting_changes import takes_reply
 from keyturn.gateway.errors import CorruptRecord, StoreUnavailable, TooManySpeakers
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.protocol import questions

@@ -30,8 +30,7 @@ from keyturn.bot.text import code, fit, slash_command, template
 from keyturn.bot.web import newest_id
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
 from keyturn.gateway.approvals.events import Event
-from keyturn.gateway.approvals.permission import denial_reason
-from keyturn.gateway.approvals.quorum import is_among, unresolved_roles
+from keyturn.gateway.approvals.quorum import denial_reason, is_among, unresolved_roles
 from keyturn.gateway.approvals.record import SHORT_CHARS, Approval, Item, short_id
 from keyturn.gateway.protocol.records import Person, Verb
 from keyturn.gateway.service.queue import MAX_OF_PERSON, MAX_QUEUE, PastDecisions

@@ -32,7 +32,6 @@ from keyturn.bot.payload import Clicked, Submitted
 from keyturn.bot.text import Template, joined, label, template
 from keyturn.bot.web import RateLimited, SlackError, SlackRefused, text_at
 from keyturn.gateway.approvals import quorum, timing
-from keyturn.gateway.approvals.collected import is_collected
 from keyturn.gateway.approvals.deciding import REASON_POINTER
 from keyturn.gateway.approvals.decisions import (
     Click,
@@ -48,8 +47,8 @@ from keyturn.gateway.approvals.decisions import (
     explain_state,
 )
 from keyturn.gateway.approvals.lifecycle import ApprovalState
-from keyturn.gateway.approvals.permission import denial_reason
-from keyturn.gateway.approvals.record import Approval, Item, approval_of
+from keyturn.gateway.approvals.quorum import denial_reason
+from keyturn.gateway.approvals.record import Approval, Item, approval_of, is_collected
 from keyturn.gateway.approvals.timing import is_late
 from keyturn.gateway.protocol.records import ItemState, Verb
 from keyturn.gateway.store.atomic_write import Loaded

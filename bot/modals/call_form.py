@@ -38,9 +38,8 @@ from keyturn.bot.text import (
 )
 from keyturn.gateway.approvals.deciding import MAX_TEXT
 from keyturn.gateway.approvals.decisions import Reconcile
-from keyturn.gateway.approvals.inquiring import MAX_QUESTION
-from keyturn.gateway.approvals.reconciling import MAX_NOTE
 from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.approvals.waiting_changes import MAX_QUESTION
 from keyturn.gateway.protocol.records import Finding, Person, Tier, Verb
 
 _TITLE = 300
@@ -275,7 +274,7 @@ def reconcile_form(frame: Frame, index: int) -> Block:
         text_field(
             Input.NOTE,
             "What did you find?",
-            max_length=MAX_NOTE,
+            max_length=MAX_TEXT,
             hint="The agent reads this; the card and the audit log show it.",
             optional=True,
         ),

@@ -17,10 +17,8 @@ from keyturn.gateway.protocol.http_api import (
     LEASE_HEADER,
     OPERATIONS,
     RENEWED,
-    Finish,
-    Heartbeat,
+    ClaimedCall,
     Operation,
-    Release,
     Scope,
     SettleQuestion,
     read_lease,
@@ -226,7 +224,7 @@ async def _is_known(key: ApiKey, tenant: Tenant, question: Record) -> bool:
     The gateway's record decides, because a request may name another tool.
     """
     match question:
-        case ClaimRequest() | Heartbeat() | Finish() | Release():
+        case ClaimRequest() | ClaimedCall():
             owner = await tenant.port.owner_of(question.item_id)
             if owner is None:
                 return False

@@ -30,7 +30,7 @@ from keyturn.gateway.api.rate_limits import FailedKeys, RateLimits
 from keyturn.gateway.api.reading_routes import Readiness
 from keyturn.gateway.api.refusals import Refusal, refused, unreadable
 from keyturn.gateway.approvals.decisions import Reviewer
-from keyturn.gateway.approvals.security import SecurityKind
+from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.errors import CorruptRecord, KeyturnError, StoreUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.guarded_server import GuardedServer, Limits

@@ -19,7 +19,7 @@ from keyturn.gateway.api.person_tokens import PersonTokens
 from keyturn.gateway.api.rate_limits import RateLimits
 from keyturn.gateway.api.reading_routes import readiness
 from keyturn.gateway.api.server import Api
-from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
+from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.guarded_server import Limits

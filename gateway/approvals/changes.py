@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from keyturn.gateway.approvals import quorum
 from keyturn.gateway.approvals.decisions import (
     Decided,
     Outcome,
     Repeated,
+    Reviewer,
     TooSoon,
     Voted,
 )
@@ -18,8 +21,11 @@ from keyturn.gateway.approvals.events import (
     approval_event,
     named_after,
 )
+from keyturn.gateway.approvals.lifecycle import Transition
 from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.requirement import Revocation, Role
 from keyturn.gateway.approvals.timing import with_next_end
+from keyturn.gateway.protocol.records import Person
 
 
 @dataclass(frozen=True)
@@ -29,9 +35,9 @@ class Change:
     Attributes:
         approval: the next record, one revision on.
         events: to announce.
-        voted: set while more people are needed.
-        repeated: set while people first have to see a call that the item repeats.
-        too_soon: set if the approval came too soon and has to be repeated.
+        waits_on: why the call waits on after this decision; None: it does not. More
+            people are needed, people first have to see a call that the item repeats,
+            or the approval came too soon.
         before_ms: latest moment for the write, exclusive, by the store's clock; 0:
             none.
         resumes: the agent is resumed.
@@ -42,18 +48,11 @@ class Change:
 
     approval: Approval
     events: tuple[Event, ...] = ()
-    voted: Voted | None = None
-    repeated: Repeated | None = None
-    too_soon: TooSoon | None = None
+    waits_on: Voted | Repeated | TooSoon | None = None
     before_ms: int = 0
     resumes: bool = False
     fires: str = ""
     timers: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def waits_on(self) -> Voted | Repeated | TooSoon | None:
-        """Return why the call waits on after this decision; None: it does not."""
-        return self.voted or self.repeated or self.too_soon
 
     def outcome(self, index: int) -> Outcome:
         """Return the outcome of a decision on an item, once this change is written."""
@@ -64,6 +63,12 @@ def following(approval: Approval, *items: Item, **changes: object) -> Approval:
     """Return the next record, with these items and the next revision."""
     after = approval.replacing(*items, rev=approval.rev + 1, **changes)
     return with_next_end(after)
+
+
+def reached(approval: Approval, *items: Item) -> Change:
+    """Return a change to items that have reached these states."""
+    events = (approval_event(approval, named_after(one.state), one) for one in items)
+    return Change(following(approval, *items), tuple(events))
 
 
 def by_gateway(
@@ -80,3 +85,38 @@ def by_gateway(
     if policy_digest:
         event = event.with_(policy_digest=policy_digest)
     return Change(after, (event,))
+
+
+def ended(
+    approval: Approval,
+    item: Item,
+    transition: Transition,
+    reason: str,
+    now_ms: int,
+    *,
+    policy_digest: str = "",
+    by: Person | None = None,
+) -> Change:
+    """Return a change that ends a call for good, for a reason of Keyturn."""
+    why = reason_of_end(item, reason, now_ms).with_(is_final=True, by=by)
+    after = item.moved(transition, now_ms, revoked=why)
+    return by_gateway(approval, after, policy_digest)
+
+
+def reason_of_end(item: Item, reason: str, now_ms: int) -> Revocation:
+    """Return the reason for the gateway's change to a call."""
+    # Not counted as one more: the call does not go back to people.
+    times = item.revoked.times if item.revoked else 0
+    return Revocation(
+        reason=reason, at_ms=now_ms, times=times, is_restored=item.is_restored
+    )
+
+
+def by_person(event: Event, person: Reviewer, roles: Iterable[Role] = ()) -> Event:
+    """Return an event of a person, with their gesture and their roles among these."""
+    held = quorum.roles_of(person, roles)
+    return event.with_(
+        actor=f"{person.team}/{person.user}",
+        roles=tuple(dict.fromkeys(held)),
+        data={**event.data, "gesture": person.gesture.value},
+    )

@@ -2,7 +2,8 @@
 
 The store commits the change only if nothing moved in between (same ``rev``), so the
 rules here see exactly the state that they change. An approval is a vote: the item is
-authorized when the quorum is reached.
+authorized when the quorum is reached. An execution in doubt is reconciled by findings
+of the same people.
 """
 
 from __future__ import annotations
@@ -11,13 +12,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from keyturn.gateway.approvals import editing, permission, quorum, timing
+from keyturn.gateway.approvals import editing, quorum, timing
 from keyturn.gateway.approvals.changes import Change, following
 from keyturn.gateway.approvals.decision_context import (
     DecisionContext,
+    edit_asks_more,
     event_of,
+    first_of,
+    keeping_floor,
     listed,
+    raised_item,
     reopened,
+    shown_item,
 )
 from keyturn.gateway.approvals.decisions import (
     Approve,
@@ -32,6 +38,7 @@ from keyturn.gateway.approvals.decisions import (
     Reject,
     Respond,
     Reviewer,
+    Stale,
     TooSoon,
     Voted,
     explain_state,
@@ -40,21 +47,13 @@ from keyturn.gateway.approvals.editing import reading_of
 from keyturn.gateway.approvals.events import AFTER_MS, Event, EventName, named_after
 from keyturn.gateway.approvals.lifecycle import Transition
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
-from keyturn.gateway.approvals.raising import (
-    edit_asks_more,
-    first_of,
-    keeping_floor,
-    raised_item,
-    shown_item,
-)
-from keyturn.gateway.approvals.reconciling import reconcile
 from keyturn.gateway.approvals.record import Approval, DecisionRecord, Item
 from keyturn.gateway.approvals.repeating import show_first, unseen
-from keyturn.gateway.approvals.requirement import Vote
+from keyturn.gateway.approvals.requirement import Requirement, Vote
 from keyturn.gateway.approvals.signed_decisions import DecisionKey
 from keyturn.gateway.errors import BadJson
 from keyturn.gateway.protocol import edits, questions
-from keyturn.gateway.protocol.records import ItemState, Person, Tier, Verb
+from keyturn.gateway.protocol.records import Finding, ItemState, Person, Tier, Verb
 
 MAX_TEXT = 3000
 """Longest reason or response: the limit of one Slack text input."""
@@ -85,6 +84,16 @@ _UNREAD = (
     "Not approvable: the tool would not run with exactly these arguments. Edit or "
     "reject."
 )
+
+_WENT_ON = (
+    "Nobody was asked about this call, so its agent did not wait and went on. It can "
+    "make the call again."
+)
+_MOVES = {
+    Finding.EXECUTED: Transition.EXECUTE,
+    Finding.RERUN: Transition.RETRY,
+    Finding.SKIP: Transition.FAIL,
+}
 
 SECOND_CLICK_MS = 2_000
 """Two clicks nearer to each other count as one: a double click, or a resent one."""
@@ -150,9 +159,8 @@ def decide(  # noqa: PLR0913 - all inputs of a decision, by name
     if reviewer.stands_in_for:
         context = replace(context, reviewer=_actor(context))
     if isinstance(decision, Reconcile):
-        # Its item is in doubt, not open: `reconcile` checks the state, the version and
-        # the person itself.
-        return reconcile(context, decision)
+        # Its item is in doubt, not open.
+        return _reconcile(context, decision)
     # The docstring promises this order: a late reviewer gets "too late", not "you may
     # not decide".
     return (
@@ -172,7 +180,7 @@ def _actor(context: DecisionContext) -> Reviewer:
         return reviewer.with_(stands_in_for=())
     # Use the current requirement too: an editor must not approve the call through a
     # stand-in.
-    barred = permission.editors(item, context.requirement)
+    barred = quorum.editors(item, context.requirement)
     if item.state is ItemState.IN_DOUBT:
         barred = item.principals
         item = item.with_(votes=tuple(one.vote for one in item.observations_now))
@@ -208,14 +216,16 @@ def not_as_seen(approval: Approval, click: Click, now_ms: int) -> Refusal | None
         return refusal
     item = approval.items[click.index]
     is_open = item.is_pending and not timing.is_late(approval, item, now_ms)
-    is_changed = (
-        click.version != approval.version or click.action_hash != item.action_hash
-    )
-    if is_open and not is_changed:
+    if is_open and not _is_changed(approval, click):
         return None
     return explain_state(
         approval, click.index, seen_version=click.version, now_ms=now_ms
     )
+
+
+def _is_changed(approval: Approval, click: Click) -> bool:
+    seen = (click.version, click.action_hash)
+    return seen != (approval.version, approval.items[click.index].action_hash)
 
 
 def _no_such_item(approval: Approval, click: Click) -> Refusal | None:
@@ -229,7 +239,7 @@ def _not_permitted(
     context: DecisionContext, decision: Approve | Edit | Reject | Respond
 ) -> Refusal | None:
     item, policy_now, verb = context.item, context.policy_now, Verb(decision.kind)
-    reason = permission.denial_reason(
+    reason = quorum.denial_reason(
         context.approval,
         item,
         context.reviewer,
@@ -259,7 +269,7 @@ def _may_change(context: DecisionContext, verb: Verb) -> bool:
     needed = quorum.stricter(item.requirement, context.waiting_now.requirement)
     # Check all the people they stand in for: `context.reviewer` is narrowed to the
     # roles that the changed call needs.
-    why = permission.denial_reason(
+    why = quorum.denial_reason(
         context.approval, item, context.resolved, verb, requirement=needed
     )
     return why is None
@@ -382,13 +392,8 @@ def _unchanged(context: DecisionContext, reason: str) -> Change | Refusal:
 def _reopened(context: DecisionContext, item: Item) -> Change:
     approval = reopened(context, item, context.approval.version + 1)
     event = event_of(context, item, EventName.ITEM_EDITED, approval.version)
-    voted = Voted(
-        approval=approval,
-        index=item.index,
-        have=0,
-        need=quorum.tally(item.requirement, (), item.action_hash).need,
-    )
-    return pending_change(context, approval, (event,), voted)
+    count = quorum.tally(item.requirement, (), item.action_hash)
+    return pending_change(context, approval, (event,), _voted(approval, item, count))
 
 
 def _close(
@@ -472,7 +477,7 @@ def _noted(context: DecisionContext, item: Item, after_ms: int) -> Change:
     return Change(
         approval,
         (event.with_(data=event.data | {AFTER_MS: str(after_ms)}),),
-        too_soon=TooSoon(approval=approval, index=item.index, after_ms=after_ms),
+        waits_on=TooSoon(approval=approval, index=item.index, after_ms=after_ms),
         before_ms=timing.end_of(context.approval, context.item),
     )
 
@@ -525,35 +530,23 @@ def vote(
     why_not = _UNREAD if reading_of(item) else _outlived(context)
     if why_not:
         return Forbidden(reason=why_not)
-    roles = item.requirement.roles
-    # Check every delegator of this person, also those whose roles do not count:
-    # one of them may have a role that Slack could not confirm.
-    if unresolved := quorum.unresolved_roles(context.resolved, roles):
-        return Forbidden(
-            reason=quorum.unresolved_reason(unresolved, [context.resolved])
-        )
     is_edited = item.action != context.item.action
     # Buttons carry the version: a new one invalidates every click on the old card.
     version = context.approval.version + (1 if is_edited else 0)
-    vote = context.vote(item, roles, text if verb is Verb.APPROVE else "", verb=verb)
-    barred = permission.editors(context.item, item.requirement)
-    # A second vote of a person replaces their first; it never adds one.
-    others = votes_of_others(item, vote.by)
-    # Drop votes of people who edited the call later, or whom the policy now bars as
-    # editors.
-    before = tuple(one for one in others if not quorum.is_among(one.by, barred))
-    earlier = before
-    count = quorum.tally(item.requirement, (*earlier, vote), item.action_hash)
-    # Check earlier voters again only if this vote would be the last: each check needs
-    # calls to Slack, which are rate-limited.
-    if count.is_met and before:
-        doubtful = quorum.doubtful_roles(before, context.voters, roles)
-        # An unknown role is not a lost one: keep the vote and record nothing. The
-        # person clicks again.
-        if doubtful:
-            return Forbidden(reason=quorum.unresolved_reason(doubtful, context.voters))
-        earlier = quorum.asked_again(before, context.voters, roles)
-        count = quorum.tally(item.requirement, (*earlier, vote), item.action_hash)
+    reason, roles = text if verb is Verb.APPROVE else "", item.requirement.roles
+    vote = context.vote(item, roles, reason, verb=verb)
+    barred = quorum.editors(context.item, item.requirement)
+    # A second vote of a person replaces their first; it never adds one. Drop votes of
+    # people who edited the call later, or whom the policy now bars as editors.
+    before = [
+        one
+        for one in votes_of_others(item, vote.by)
+        if not quorum.is_among(one.by, barred)
+    ]
+    counted = _counted(context, item.requirement, before, vote)
+    if isinstance(counted, Forbidden):
+        return counted
+    earlier, count = counted
     lost = [
         one.by
         for one in before
@@ -579,12 +572,41 @@ def vote(
     last = event_of(context, item, name, version, reason=text)
     if lost:
         last = last.with_(data=last.data | {"no_longer": listed(lost)})
-    voted = None
-    if not count.is_met:
-        voted = Voted(
-            approval=approval, index=item.index, have=count.have, need=count.need
-        )
+    voted = None if count.is_met else _voted(approval, item, count)
     return pending_change(context, approval, (*events, last), voted)
+
+
+def _counted(
+    context: DecisionContext,
+    requirement: Requirement,
+    before: Sequence[Vote],
+    mine: Vote,
+) -> tuple[tuple[Vote, ...], quorum.Tally] | Forbidden:
+    """Count a vote with earlier ones; return the earlier votes that still count.
+
+    Earlier voters are checked again only if this vote would be the last: each check
+    needs calls to Slack, which are rate-limited.
+    """
+    roles = requirement.roles
+    # Check every delegator of this person, also those whose roles do not count:
+    # one of them may have a role that Slack could not confirm.
+    if unresolved := quorum.unresolved_roles(context.resolved, roles):
+        return Forbidden(
+            reason=quorum.unresolved_reason(unresolved, [context.resolved])
+        )
+    count = quorum.tally(requirement, (*before, mine), mine.action_hash)
+    if not count.is_met:
+        return tuple(before), count
+    # An unknown role is not a lost one: keep the vote and record nothing. The person
+    # clicks again.
+    if doubtful := quorum.doubtful_roles(before, context.voters, roles):
+        return Forbidden(reason=quorum.unresolved_reason(doubtful, context.voters))
+    still = quorum.asked_again(before, context.voters, roles)
+    return still, quorum.tally(requirement, (*still, mine), mine.action_hash)
+
+
+def _voted(approval: Approval, item: Item, count: quorum.Tally) -> Voted:
+    return Voted(approval=approval, index=item.index, have=count.have, need=count.need)
 
 
 def _outlived(context: DecisionContext) -> str:
@@ -616,3 +638,85 @@ def pending_change(
         before_ms=timing.end_of(context.approval, context.item),
         resumes=voted is None,
     )
+
+
+def _reconcile(context: DecisionContext, decision: Reconcile) -> Change | Refusal:
+    """Record a person's finding about an execution in doubt.
+
+    It needs the same people as the call itself, and they have to agree. Each finding is
+    kept with its note, and the doubt ends when enough people found the same.
+    """
+    approval, item, finding = context.approval, context.item, decision.finding
+    is_again = finding is Finding.RERUN
+    # The current policy counts only for a rerun: a policy that cannot be met any more
+    # must not keep a doubt open for ever.
+    requirement = context.requirement if is_again else item.requirement
+    if refusal := _not_reconcilable(context, decision, requirement):
+        return refusal
+    mine = context.observation(decision, requirement.roles)
+    # A second finding of a person replaces their first.
+    others = [one for one in item.observations_now if not one.by.is_same(mine.by)]
+    same = [one.vote for one in others if one.finding is finding]
+    counted = _counted(context, requirement, same, mine.vote)
+    if isinstance(counted, Forbidden):
+        return counted
+    _, count = counted
+    item = item.with_(observations=(*others, mine))
+    name, version = EventName.ITEM_OBSERVED, approval.version
+    if count.is_met:
+        # Findings about this attempt do not apply to the next one.
+        name, version = EventName.ITEM_RECONCILED, version + is_again
+        # Any later report by this attempt's owner is late.
+        change = {"finding": finding, "reconciled_fence": item.fence}
+        item = item.moved(_MOVES[finding], context.now_ms, **change)
+    if count.is_met and is_again:
+        # The result of the last attempt is not a result of the next one.
+        item = item.with_(result=None, lapses_at_ms=context.lapses_at_ms)
+    after = following(approval, item, version=version)
+    event = event_of(context, item, name, version, reason=finding.value)
+    noted = {"note": mine.note} if mine.note else {}
+    return Change(
+        after,
+        (event.with_(data=event.data | noted),),
+        waits_on=None if count.is_met else _voted(after, item, count),
+        resumes=count.is_met,
+    )
+
+
+def _not_reconcilable(
+    context: DecisionContext, decision: Reconcile, requirement: Requirement
+) -> Refusal | None:
+    approval, item, click = context.approval, context.item, context.click
+    # No deadline is checked: a doubt does not expire.
+    if item.state is not ItemState.IN_DOUBT:
+        return Stale.of(item)
+    if _is_changed(approval, click):
+        return Changed(seen_version=click.version, version=approval.version)
+    # Slack's form limits it as well, but a program may call this.
+    if problem := _too_long(decision.note, "/note"):
+        return Invalid(errors=problem)
+    reason = quorum.ineligible_reason(
+        context.reviewer, requirement, approval.principals, item.principals
+    )
+    if reason is None and decision.finding is Finding.RERUN:
+        reason = _no_rerun(context)
+    if reason is None and any(
+        one.finding is decision.finding and one.by.is_same(context.reviewer.person)
+        for one in item.observations_now
+    ):
+        reason = "Your answer is already counted. More people are needed."
+    return Forbidden(reason=reason) if reason else None
+
+
+def _no_rerun(context: DecisionContext) -> str | None:
+    """Return why this call may not run again; None if it may."""
+    item, policy_now = context.item, context.policy_now
+    # Its agent went on without the call, so the result of a second run would be lost.
+    if item.is_auto_approved:
+        return _WENT_ON
+    if policy_now and policy_now.stopped:
+        return policy_now.stopped
+    verb = item.decision.verb if item.decision else Verb.APPROVE
+    if policy_now and (policy_now.tier is Tier.DENY or verb not in policy_now.allow):
+        return "The policy no longer allows this call."
+    return None

@@ -1,4 +1,8 @@
-"""Context of a decision (record, click, person, time), and the event to announce it."""
+"""Context of a decision: record, click, person, time, and the policy of this moment.
+
+A waiting call needs its own requirement and that of the current policy, and a call that
+now needs more is raised.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from keyturn.gateway.approvals import quorum, timing
-from keyturn.gateway.approvals.changes import following
-from keyturn.gateway.approvals.decisions import Click, Reviewer
+from keyturn.gateway.approvals.changes import by_person, following
+from keyturn.gateway.approvals.decisions import Click, Reconcile, Reviewer
 from keyturn.gateway.approvals.events import (
     EDITED,
     WAITED_MS,
@@ -18,16 +22,21 @@ from keyturn.gateway.approvals.events import (
 )
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.record import Approval, DecisionRecord, Item
-from keyturn.gateway.approvals.requirement import Requirement, Role, Signature, Vote
+from keyturn.gateway.approvals.requirement import (
+    Floor,
+    Observation,
+    Requirement,
+    Role,
+    Signature,
+    Vote,
+)
 from keyturn.gateway.approvals.signed_decisions import (
     DecisionKey,
-    Word,
+    Given,
+    given_hash,
     signed,
-    word_of_edit,
-    word_of_end,
-    word_of_vote,
 )
-from keyturn.gateway.protocol.records import Finding, ItemState, Person, Verb
+from keyturn.gateway.protocol.records import ItemState, Person, Verb, join
 
 
 @dataclass(frozen=True)
@@ -92,16 +101,25 @@ class DecisionContext:
         roles: Sequence[Role],
         reason: str = "",
         *,
-        verb: Verb | None = Verb.APPROVE,
-        finding: Finding | None = None,
-        note: str = "",
+        verb: Verb = Verb.APPROVE,
     ) -> Vote:
-        """Return this person's vote for the current action, with their roles.
+        """Return this person's signed vote for the current action, with their roles."""
+        vote = self._vote(item, roles, reason)
+        return vote.with_(signed=self._signed(item, vote, verb, vote.roles))
 
-        With a finding, the vote is about the latest attempt and has no verb; its
-        signature covers the note.
-        """
-        vote = Vote(
+    def observation(self, decision: Reconcile, roles: Sequence[Role]) -> Observation:
+        """Return this person's signed finding about the latest attempt."""
+        one = Observation(
+            finding=decision.finding,
+            vote=self._vote(self.item, roles),
+            note=decision.note.strip(),
+            fence=self.item.fence,
+        )
+        signature = self._signed(self.item, one, None, one.vote.roles)
+        return one.with_(vote=one.vote.with_(signed=signature))
+
+    def _vote(self, item: Item, roles: Sequence[Role], reason: str = "") -> Vote:
+        return Vote(
             by=self.reviewer.person,
             roles=quorum.roles_of(self.reviewer, roles),
             action_hash=item.action_hash,
@@ -111,13 +129,6 @@ class DecisionContext:
             membership_at_ms=self.now_ms - quorum.age_ms(self.reviewer),
             reason=reason,
         )
-        if self.key is None:
-            return vote
-        fence = item.fence if finding else 0
-        word = word_of_vote(
-            self.approval, item, vote, finding=finding, note=note, fence=fence
-        )
-        return vote.with_(signed=self._signed(word, verb, vote.roles))
 
     def decision_record(
         self, verb: Verb, text: str, answers: tuple[str, ...] = ()
@@ -134,38 +145,37 @@ class DecisionContext:
             on_behalf_of=self.on_behalf_of,
             answers=answers,
         )
-        if self.key is None or verb in {Verb.APPROVE, Verb.EDIT}:
+        if verb in {Verb.APPROVE, Verb.EDIT}:
             return record
-        word = word_of_end(self.approval, self.item, record, self.item.action_hash)
         roles = quorum.roles_of(self.reviewer, self.requirement.roles)
-        return record.with_(signed=self._signed(word, verb, roles))
+        return record.with_(signed=self._signed(self.item, record, verb, roles))
 
     def edit_signature(self, item: Item) -> Signature | None:
         """Return the signature of this person's edit."""
-        word = word_of_edit(self.approval, item)
-        if self.key is None or word is None:
+        if item.edit is None:
             return None
         roles = quorum.roles_of(self.reviewer, item.requirement.roles)
-        return self._signed(word, Verb.EDIT, roles)
+        return self._signed(item, item.edit, Verb.EDIT, roles)
 
     def _signed(
-        self, word: Word, verb: Verb | None, roles: tuple[str, ...]
+        self, item: Item, given: Given, verb: Verb | None, roles: tuple[str, ...]
     ) -> Signature | None:
         if self.key is None:
             return None
         click, asked = self.click, self.policy_now or self.approval
+        is_as_seen = click.action_hash == given_hash(item, given)
         unsigned = Signature(
             key="",
             sig="",
             verb=verb,
             version=click.version,
-            seen="" if click.action_hash == word.action_hash else click.action_hash,
+            seen="" if is_as_seen else click.action_hash,
             roles=roles,
             request=click.request_digest,
             display=click.display_digest,
             policy=asked.policy_digest,
         )
-        return signed(word, unsigned, self.key)
+        return signed(self.approval, item, given, unsigned, self.key)
 
     def needs_reason(self, *verbs: Verb) -> bool:
         """Return True if one of these decisions needs a reason, then or now."""
@@ -197,22 +207,19 @@ def event_of(
 
     ``reason`` defaults to the text of the item's decision.
     """
-    actor: Person = context.reviewer.person
     policy_now, behalf = context.policy_now, listed(context.on_behalf_of)
     if reason is None:
         reason = item.decision.text if item.decision else ""
     event = approval_event(context.approval, name, item, reason=reason)
-    return event.with_(
+    told = by_person(event, context.reviewer, item.requirement.roles)
+    return told.with_(
         version=version,
         # The policy evaluated for this decision may differ from the one that opened the
         # card.
         policy_digest=(policy_now or context.approval).policy_digest,
-        actor=f"{actor.team}/{actor.user}",
-        roles=quorum.roles_of(context.reviewer, item.requirement.roles),
         request_digest=context.click.request_digest,
         data={
-            **event.data,
-            "gesture": context.reviewer.gesture.value,
+            **told.data,
             **({"on_behalf_of": behalf} if behalf else {}),
             **_measured(context, item),
         },
@@ -233,3 +240,77 @@ def _measured(context: DecisionContext, item: Item) -> dict[str, str]:
 def listed(people: Iterable[Person]) -> str:
     """Return people in the format of events."""
     return " ".join(f"{person.team}/{person.user}" for person in people)
+
+
+def raised_item(item: Item, policy_now: PolicyDecision | None) -> Item:
+    """Return an item that needs both its own and the current policy's requirement."""
+    if policy_now is None:
+        return item
+    tier = join(item.tier, policy_now.tier)
+    # dict.fromkeys and not a set: a card shows each reason once, in a fixed order.
+    reasons = tuple(dict.fromkeys((*item.reasons, *policy_now.reasons)))
+    requirement = quorum.stricter(item.requirement, policy_now.requirement)
+    # Use the effect of the current policy, like later calls.
+    effect = policy_now.effect or item.effect
+    is_same = tier is item.tier and requirement is item.requirement
+    if is_same and (reasons, effect) == (item.reasons, item.effect):
+        return item
+    return item.with_(
+        tier=tier, reasons=reasons, requirement=requirement, effect=effect
+    )
+
+
+def edit_asks_more(item: Item, raised: Item, policy_now: PolicyDecision | None) -> bool:
+    """Return True if an edit makes its call need more than it needed before.
+
+    The editor then leaves the decision to others. Arguments of a lower tier add that
+    tier's people to those that the call needs anyway. That is not a raise: a person who
+    makes a call smaller may vote on it.
+    """
+    if raised.tier is not item.tier:
+        return True
+    is_lower = policy_now is not None and policy_now.tier is not raised.tier
+    # `stricter` keeps the people of the higher tier and adds those of the lower one.
+    return not is_lower and quorum.asks_more(raised.requirement, item.requirement)
+
+
+def first_of(item: Item, policy_now: PolicyDecision | None) -> Item:
+    """Return a waiting item before the raise by this policy, to evaluate it anew.
+
+    The cause of the raise may be over, such as another call in the same window.
+    """
+    first = item.floor
+    # After a decision the raise stays: people decided about the raised call.
+    if first is None or policy_now is None or not item.is_pending:
+        return item
+    if first.policy_digest != policy_now.policy_digest:
+        return item.with_(floor=None)  # another policy lowers nothing
+    return item.with_(
+        tier=first.tier,
+        reasons=first.reasons,
+        requirement=first.requirement,
+        floor=None,
+    )
+
+
+def shown_item(item: Item, policy_now: PolicyDecision | None) -> Item:
+    """Return a waiting item as it is evaluated now."""
+    first = first_of(item, policy_now)
+    shown = keeping_floor(first, raised_item(first, policy_now), policy_now)
+    if policy_now is None:
+        return shown
+    return shown.with_(past=policy_now.past, is_frozen=bool(policy_now.stopped))
+
+
+def keeping_floor(first: Item, raised: Item, policy_now: PolicyDecision | None) -> Item:
+    """Return the raised item; if it needs more now, keep the old need as floor."""
+    is_same = (raised.tier, raised.requirement) == (first.tier, first.requirement)
+    if policy_now is None or is_same:
+        return raised
+    floor = Floor(
+        tier=first.tier,
+        reasons=first.reasons,
+        requirement=first.requirement,
+        policy_digest=policy_now.policy_digest,
+    )
+    return raised.with_(floor=floor)

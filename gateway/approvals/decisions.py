@@ -7,7 +7,6 @@ one of the outcomes here, and the person gets it as one calm sentence.
 from __future__ import annotations
 
 from enum import StrEnum
-from functools import lru_cache
 
 from keyturn.gateway.approvals.precedents import Precedent
 from keyturn.gateway.approvals.record import Approval, DecisionRecord, Item
@@ -73,13 +72,7 @@ class Reviewer(Record):
     @property
     def person(self) -> Person:
         """Return the identity without the resolved fields."""
-        return _person(self.team, self.user, self.name)
-
-
-# A decision asks eight times for its person.
-@lru_cache(maxsize=1024)
-def _person(team: str, user: str, name: str) -> Person:
-    return Person(team=team, user=user, name=name)
+        return Person(team=self.team, user=self.user, name=self.name)
 
 
 class _Named(Record):

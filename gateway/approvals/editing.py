@@ -9,7 +9,7 @@ import jsonpatch
 from keyturn.gateway.approvals.evidence import original_text
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.protocol.business_state import (
+from keyturn.gateway.protocol.digest import (
     is_same_but_state,
     state_in,
     with_state,

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Literal
 
 from keyturn.gateway.approvals import standing
-from keyturn.gateway.approvals.changes import Change, by_gateway, following
-from keyturn.gateway.approvals.events import UNUSED, Event, approval_event, named_after
-from keyturn.gateway.approvals.executing import as_in_doubt
-from keyturn.gateway.approvals.lifecycle import Transition, advance
+from keyturn.gateway.approvals.changes import (
+    Change,
+    by_gateway,
+    ended,
+    reached,
+    reason_of_end,
+)
+from keyturn.gateway.approvals.events import UNUSED, Event, EventName
+from keyturn.gateway.approvals.lifecycle import ENDS, Transition, advance
 from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.approvals.requirement import Revocation
 from keyturn.gateway.approvals.timing import is_late
 from keyturn.gateway.protocol.records import ItemState
 
@@ -27,8 +32,6 @@ RESTORED = (
     "since then, and whether it ran, is not known. Check before you decide."
 )
 
-_ENDS = {ItemState.PENDING: Transition.WITHDRAW, ItemState.AUTHORIZED: Transition.LAPSE}
-
 
 def end_with_thread(approval: Approval, item: Item, now_ms: int) -> Change | None:
     """End a call whose thread is gone; None when it is under way or has ended.
@@ -36,12 +39,11 @@ def end_with_thread(approval: Approval, item: Item, now_ms: int) -> Change | Non
     A started call is left to the process that runs it, or else to people; an overdue
     call is left to the sweeper.
     """
-    transition = _ENDS.get(item.state)
+    transition = ENDS.get(item.state)
     # The sweep ends it as expired, and the card shows that.
     if transition is None or is_late(approval, item, now_ms):
         return None
-    why = reason_of_end(item, THREAD_LOST, now_ms).with_(is_final=True)
-    return by_gateway(approval, item.moved(transition, now_ms, revoked=why))
+    return ended(approval, item, transition, THREAD_LOST, now_ms)
 
 
 def doubt_restored(approval: Approval, item: Item, now_ms: int) -> Change | None:
@@ -67,25 +69,11 @@ def doubt_restored(approval: Approval, item: Item, now_ms: int) -> Change | None
     return by_gateway(approval, waiting, version=approval.version + 1)
 
 
-def reason_of_end(item: Item, reason: str, now_ms: int) -> Revocation:
-    """Return the note about the gateway's own change to a call."""
-    # Not counted as one more: the policy revoked nothing here.
-    times = item.revoked.times if item.revoked else 0
-    return Revocation(
-        reason=reason, at_ms=now_ms, times=times, is_restored=item.is_restored
-    )
-
-
 NO_LONGER_ASKED = "It was authorized, and its agent no longer asks for it."
 """Reason for the withdrawal of an authorized call."""
 
 MOVED_ON = "A newer message came."
 """Reason for the early lapse of an authorized call."""
-
-_WITHDRAWN = {
-    ItemState.PENDING: Transition.WITHDRAW,
-    ItemState.AUTHORIZED: Transition.LAPSE,
-}
 
 
 def end_overdue(approval: Approval, now_ms: int) -> Change | None:
@@ -96,20 +84,12 @@ def end_overdue(approval: Approval, now_ms: int) -> Change | None:
     that resumes the thread: it runs the call again.
     """
     late = [
-        (item, transition)
+        # A silent owner does not renew its claim any more.
+        item.moved(transition, now_ms, claimed_until_ms=0)
         for item in approval.items
         if (transition := _due(item, approval, now_ms))
     ]
-    if not late:
-        return None
-    ended = [
-        as_in_doubt(item, now_ms)
-        if transition is Transition.DOUBT
-        else item.moved(transition, now_ms)
-        for item, transition in late
-    ]
-    events = (approval_event(approval, named_after(one.state), one) for one in ended)
-    return Change(following(approval, *ended), tuple(events), resumes=True)
+    return replace(reached(approval, *late), resumes=True) if late else None
 
 
 def end_waiting(
@@ -129,14 +109,11 @@ def end_waiting(
         ends: selects the waiting items to end.
     """
     # Executing items are not included: a started call is never cancelled.
-    open_states = {ItemState.PENDING, ItemState.AUTHORIZED}
-    waiting = [it for it in approval.items if it.state in open_states and ends(it)]
+    waiting = [item for item in approval.items if item.may_run and ends(item)]
     if not waiting:
         return None
-    ended = [_ended(item, transition, now_ms) for item in waiting]
-    return Change(
-        following(approval, *ended), tuple(_end_event(approval, one) for one in ended)
-    )
+    change = reached(approval, *(_ended(item, transition, now_ms) for item in waiting))
+    return replace(change, events=tuple(map(_with_reason, change.events, waiting)))
 
 
 def _ended(
@@ -156,9 +133,8 @@ def _ended(
     return item.moved(transition, now_ms, decision=None, revoked=why)
 
 
-def _end_event(approval: Approval, ended: Item) -> Event:
-    event = approval_event(approval, named_after(ended.state), ended)
-    if ended.revoked is None or ended.revoked.reason != NO_LONGER_ASKED:
+def _with_reason(event: Event, before: Item) -> Event:
+    if before.is_pending or event.name is not EventName.ITEM_WITHDRAWN:
         return event
     return event.with_(reason=NO_LONGER_ASKED, data={**event.data, UNUSED: "true"})
 
@@ -166,9 +142,9 @@ def _end_event(approval: Approval, ended: Item) -> Event:
 def quarantined_states(states: Mapping[int, ItemState]) -> dict[int, ItemState]:
     """Return the next states of a corrupt record: its calls can no longer run."""
     return {
-        index: advance(state, _WITHDRAWN[state])
+        index: advance(state, ENDS[state])
         for index, state in states.items()
-        if state in _WITHDRAWN
+        if state in ENDS
     }
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from keyturn.gateway.approvals import timing
-from keyturn.gateway.approvals.changes import Change, following
+from keyturn.gateway.approvals.changes import Change, following, reached
 from keyturn.gateway.approvals.events import (
     Event,
     EventName,
@@ -68,15 +68,9 @@ def claim(
     return Change(following(approval, started), (event,), before_ms=until_ms)
 
 
-def as_in_doubt(item: Item, now_ms: int) -> Item:
-    """Return an execution in doubt: its owner stopped renewing the claim."""
-    return item.moved(Transition.DOUBT, now_ms, claimed_until_ms=0)
-
-
 def put_in_doubt(approval: Approval, item: Item, *, now_ms: int) -> Change:
     """Put an execution in doubt: its owner is silent, and it must not be repeated."""
-    event = approval_event(approval, EventName.ITEM_IN_DOUBT, item)
-    return Change(following(approval, as_in_doubt(item, now_ms)), (event,))
+    return reached(approval, item.moved(Transition.DOUBT, now_ms, claimed_until_ms=0))
 
 
 def shorten_claim(

@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 from keyturn.gateway.approvals import quorum, timing
 from keyturn.gateway.approvals.changes import Change
-from keyturn.gateway.approvals.collected import is_collected
 from keyturn.gateway.approvals.deciding import (
     ALREADY_APPROVED,
     NEEDS_OWN_DECISION,
     decide,
     not_as_seen,
 )
+from keyturn.gateway.approvals.decision_context import first_of, raised_item
 from keyturn.gateway.approvals.decisions import (
     Approve,
     Changed,
@@ -37,6 +37,7 @@ from keyturn.gateway.approvals.decisions import (
     Outcome,
     Refusal,
     Reject,
+    Repeated,
     Reviewer,
     Stale,
     Unknown,
@@ -49,8 +50,7 @@ from keyturn.gateway.approvals.events import (
     EventName,
 )
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
-from keyturn.gateway.approvals.raising import first_of, raised_item
-from keyturn.gateway.approvals.record import Approval, Item, approval_of
+from keyturn.gateway.approvals.record import Approval, Item, approval_of, is_collected
 from keyturn.gateway.approvals.signed_decisions import DecisionKey
 from keyturn.gateway.protocol.records import ItemState, Tier
 
@@ -251,7 +251,7 @@ class _Done:
             # end, keep the version that the reviewer saw.
             self.after[approval.id] = result.approval.with_(version=approval.version)
             # The call waits on in a new version, whose card shows the repeated call.
-            if result.repeated is not None:
+            if isinstance(result.waits_on, Repeated):
                 self.left_out.add(place)
         elif result == ALREADY_APPROVED:
             self.already.add(place)
@@ -298,7 +298,8 @@ def _merged(
 ) -> Change:
     """Merge changes of calls of one approval into one change."""
     # The old card shows neither an edit nor the call that a call repeats.
-    is_changed = after.digest != before.digest or any(one.repeated for one in parts)
+    repeats = any(isinstance(one.waits_on, Repeated) for one in parts)
+    is_changed = after.digest != before.digest or repeats
     after = after.with_(rev=before.rev + 1, version=before.version + int(is_changed))
     events = (event for one in parts for event in one.events)
     return Change(
@@ -401,33 +402,31 @@ def _whole(
     behalf = _each(
         person for one in of_calls for person in one.data.get(_BEHALF, "").split()
     )
-    whole = Event(
-        name=EventName.CALLS_DECIDED,
-        tenant=first.tenant,
+    is_own = batch is not None
+    # A shared card shows calls of several approvals, so the entry names none.
+    elsewhere = {"approval": "", "thread": "", "nested_in": None, "channel": ""}
+    return first.with_(
+        name=EventName.APPROVAL_DECIDED if is_own else EventName.CALLS_DECIDED,
+        item="",
+        tier="",
         agent=_shared(one.agent for one in of_calls),
         tool=_shared(one.tool for one in of_calls),
         # The digest that the reviewer saw.
         action_hash=card.action_hash,
         policy_digest=_shared(one.policy_digest for one in of_calls),
-        actor=first.actor,
         roles=_each(role for one in of_calls for role in one.roles),
         reason=" · ".join(_each(one.reason for one in of_calls)),
-        request_digest=first.request_digest,
         data={
             "gesture": first.data["gesture"],
             **({_BEHALF: " ".join(behalf)} if behalf else {}),
-            **({} if batch else {COLLECTION: card.approval}),
+            **({} if is_own else {COLLECTION: card.approval}),
             # The digest after edits; an edited call leaves a collected card.
             "digest": batch.approval.digest if batch else card.action_hash,
             **{name: index_ranges(part) for name, part in parts.items() if part},
             **({NEEDS_ONE: "yes"} if outcome.needs_one else {}),
         },
+        **({} if is_own else {**elsewhere, "version": 0}),
     )
-    if batch is None:
-        return whole
-    of_card = {"name": EventName.APPROVAL_DECIDED, "item": "", "tier": ""}
-    same = ("tool", "action_hash", "roles", "reason", "data")
-    return first.with_(**of_card, **{name: getattr(whole, name) for name in same})
 
 
 def _each(words: Iterable[str]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from keyturn.gateway.approvals import quorum
-from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.changes import Change, by_person
 from keyturn.gateway.approvals.decisions import Reviewer
 from keyturn.gateway.approvals.events import CHECK_ANSWER, EventName, approval_event
 from keyturn.gateway.approvals.record import Approval, Item
@@ -134,13 +134,8 @@ def answered(
     check = item.spot_check.with_(answer=answer, by=by, at_ms=now_ms)
     after = approval.replacing(item.with_(spot_check=check), rev=approval.rev + 1)
     event = approval_event(approval, EventName.ITEM_CHECKED, item)
-    said = {"gesture": reviewer.gesture.value, CHECK_ANSWER: answer}
-    event = event.with_(
-        actor=f"{by.team}/{by.user}",
-        roles=quorum.roles_of(reviewer, check.of),
-        data=event.data | said,
-    )
-    return Change(after, (event,))
+    event = event.with_(data={**event.data, CHECK_ANSWER: answer})
+    return Change(after, (by_person(event, reviewer, check.of),))
 
 
 def _not_asked(reviewer: Reviewer, of: Sequence[Role]) -> str | None:

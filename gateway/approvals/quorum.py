@@ -1,4 +1,9 @@
-"""Decide who may vote and whether a quorum is met; combine two requirements.
+"""Decide who may vote or reject and whether a quorum is met; combine requirements.
+
+An approval needs a reviewer named by the policy who did not ask for the call. A
+rejection needs less: a requester may withdraw the call, and an editor who may not
+approve the changed call can still reject it. A question is answered by its requesters,
+or else by the reviewers.
 
 A vote records the roles of its person. If Slack has not confirmed a role, no vote is
 recorded: it would count for too little, and the same person could not vote again.
@@ -10,8 +15,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
+from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.requirement import Notify, Requirement, Role, Vote
-from keyturn.gateway.protocol.records import Person
+from keyturn.gateway.protocol.records import Person, Verb
 
 _ACCOUNT_REASONS = {
     AccountKind.GUEST: "Guests cannot decide approvals.",
@@ -23,6 +29,13 @@ _ACCOUNT_REASONS = {
 _ASKED = "You asked for this, so someone else has to decide it."
 
 _EDITED = "You edited this, so someone else has to approve it."
+
+NOBODY = (
+    "The policy changed in the meantime, and too few people may approve under both "
+    "the old and the current policy."
+)
+_WITHDRAW = "You can reject it if you no longer want it."
+_STILL_REJECT = "You can still reject it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +61,6 @@ def roles_of(reviewer: Reviewer, roles: Iterable[Role]) -> tuple[str, ...]:
 
     Roles of the people they stand in for count; see `standing_in`.
     """
-    # The usual case, on a hot path: a decision calls this three times.
-    if not reviewer.stands_in_for:
-        return tuple([role.name for role in roles if holds(reviewer, role)])
     actors = (reviewer, *reviewer.stands_in_for)
     return tuple(
         role.name for role in roles if any(holds(actor, role) for actor in actors)
@@ -396,10 +406,6 @@ def unresolved_roles(reviewer: Reviewer, roles: Iterable[Role]) -> tuple[str, ..
     A role is unresolved if Slack did not confirm or deny it for this person, or a
     delegator of theirs, and none of them is known to have it.
     """
-    # A member without delegators or unknown groups has no unresolved role.
-    is_alone = reviewer.account is AccountKind.MEMBER and not reviewer.stands_in_for
-    if is_alone and not reviewer.unknown_groups:
-        return ()
     actors = (reviewer, *reviewer.stands_in_for)
     # Delegations to an unknown person do not count.
     known = () if reviewer.account is AccountKind.UNKNOWN else actors
@@ -442,3 +448,94 @@ def _may_hold(actor: Reviewer, role: Role) -> bool:
         return actor.user in role.users or bool(role.usergroups)
     is_open = not actor.unknown_groups.isdisjoint(role.usergroups)
     return actor.account is AccountKind.MEMBER and (holds(actor, role) or is_open)
+
+
+def denial_reason(
+    approval: Approval,
+    item: Item,
+    reviewer: Reviewer,
+    verb: Verb,
+    *,
+    requirement: Requirement | None = None,
+    then_and_now: Sequence[Requirement] = (),
+) -> str | None:
+    """Return why a person may not decide this, as a sentence for them; None: they may.
+
+    Args:
+        approval: the card.
+        item: the call on it.
+        reviewer: the person, resolved now.
+        verb: of the intended decision.
+        requirement: to check; None for the one pinned in the item.
+        then_and_now: the requirements of the old and of the current policy. A reviewer
+            of either may reject.
+    """
+    requirement = requirement or item.requirement
+    if item.is_question:
+        return _why_not_answer(approval, reviewer, requirement)
+    then_and_now = tuple(then_and_now) or (requirement,)
+    asked = is_among(reviewer.person, approval.principals)
+    if verb is Verb.REJECT:
+        own = no_member(reviewer)
+        return own if asked else _why_not_reject(reviewer, then_and_now)
+    barred = editors(item, requirement)
+    why = ineligible_reason(reviewer, requirement, approval.principals, barred)
+    if why is None or no_member(reviewer):
+        return why
+    # Only if the two policies together leave nobody: a policy that alone names too few
+    # people gets its own message.
+    was_possible = not any(is_dead_end(approval, item, one) for one in then_and_now)
+    is_for_nobody = was_possible and is_dead_end(approval, item, requirement)
+    if is_for_nobody:
+        why = NOBODY
+    if Verb.REJECT not in item.allow:
+        return why
+    if asked:
+        return f"{why} {_WITHDRAW}"
+    is_editor = is_among(reviewer.person, barred)
+    has_cause = is_editor or is_for_nobody
+    may_reject = has_cause and _why_not_reject(reviewer, then_and_now) is None
+    return f"{why} {_STILL_REJECT}" if may_reject else why
+
+
+def is_dead_end(approval: Approval, item: Item, requirement: Requirement) -> bool:
+    """Return True if too few eligible people are left to approve or answer a call."""
+    if item.is_question:
+        return not (approval.principals or is_possible(requirement))
+    barred = (*approval.principals, *editors(item, requirement))
+    return not is_possible(requirement, barred)
+
+
+def editors(item: Item, requirement: Requirement) -> tuple[Person, ...]:
+    """Return the people who may not approve a call because they changed it.
+
+    Editors of earlier changes are included.
+    """
+    if requirement.editor_may_vote or item.edit is None:
+        return item.principals
+    return (*item.principals, item.edit.by)
+
+
+def _why_not_answer(
+    approval: Approval, reviewer: Reviewer, requirement: Requirement
+) -> str | None:
+    if is_among(reviewer.person, approval.principals):
+        return no_member(reviewer)
+    why = ineligible_reason(reviewer, requirement, ())
+    if why is None or no_member(reviewer):
+        return why
+    if not is_possible(requirement):
+        return "Only the requester can answer."
+    return f"{why} The requester can answer too."
+
+
+def _why_not_reject(
+    reviewer: Reviewer, then_and_now: Sequence[Requirement]
+) -> str | None:
+    """Return why a person may not reject, by the last (current) requirement."""
+    why = None
+    for requirement in then_and_now:
+        why = ineligible_reason(reviewer, requirement, ())
+        if why is None:
+            return None
+    return why

@@ -9,8 +9,6 @@ shows the earlier call. The next click on that card counts.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from keyturn.gateway.approvals import timing
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decision_context import (
@@ -46,12 +44,6 @@ def _hash_of(tool: str, args: str) -> str:
     return found.removeprefix("sha256:")[:32]
 
 
-@lru_cache(maxsize=128)
-def _args_hash_of(tool: str, action: str) -> str:
-    # Cached: each change of a call that may run needs it twice.
-    return _hash_of(tool, digest.canonical_args(action))
-
-
 def precedent_of(approval: Approval, item: Item) -> Precedent | None:
     """Return an item as a precedent for later calls with its effect, or None.
 
@@ -59,24 +51,22 @@ def precedent_of(approval: Approval, item: Item) -> Precedent | None:
     """
     if item.state not in KINDS or not item.effect:
         return None
+    word, by, reason = item.decision, tuple(vote.by for vote in item.votes_now), ""
     if item.is_pending:
-        args = _args_hash_of(item.tool, item.action)
-        return Precedent(
-            call=item.id, state=item.state, agent=approval.agent, args_hash=args
-        )
-    word = item.decision
-    is_rejected = KINDS[item.state] is PrecedentKind.REJECTED
-    # The policy did not clear it: people did, by the standing approval.
-    given_by = item.cover.given_by if item.cover else ()
+        by = ()
+    elif KINDS[item.state] is PrecedentKind.REJECTED and word:
+        by, reason = (word.by,), word.text[:MOST_REASON]
+    elif item.cover:
+        # The policy did not clear it: people did, by the standing approval.
+        by = (*item.cover.given_by, *by)
     return Precedent(
         call=item.id,
         state=item.state,
         agent=approval.agent,
-        by=(word.by,)
-        if is_rejected and word
-        else (*given_by, *(vote.by for vote in item.votes_now)),
-        reason=word.text[:MOST_REASON] if is_rejected and word else "",
-        args_hash=_args_hash_of(item.tool, item.action),
+        by=by,
+        reason=reason,
+        # Cut from the document: parsing large arguments would block the event loop.
+        args_hash=_hash_of(item.tool, digest.canonical_args(item.action)),
     )
 
 
@@ -136,6 +126,6 @@ def show_first(context: DecisionContext, item: Item, precedent: Precedent) -> Ch
     return Change(
         approval,
         (*events, event),
-        repeated=Repeated(approval=approval, index=item.index, precedent=precedent),
+        waits_on=Repeated(approval=approval, index=item.index, precedent=precedent),
         before_ms=timing.end_of(context.approval, context.item),
     )

@@ -127,17 +127,12 @@ class Requirement(Record):
     @property
     def parts(self) -> tuple[Requirement, ...]:
         """Return every requirement that has to be met, flattened."""
-        if not self.also and self.editor_may_vote:
-            return (self,)
         own = self.with_(also=(), editor_may_vote=True)
         return (own, *(part for other in self.also for part in other.parts))
 
     @property
     def roles(self) -> tuple[Role, ...]:
         """Return every role that may vote, each name once."""
-        # The usual case, on a hot path: a decision reads this twenty times.
-        if not self.also and len(self.of) == 1:
-            return self.of
         named = {role.name: role for part in self.parts for role in part.of}
         return tuple(named.values())
 

@@ -8,18 +8,18 @@ approval.
 
 from __future__ import annotations
 
-from keyturn.gateway.approvals import permission, quorum
-from keyturn.gateway.approvals.changes import Change, by_gateway
+from keyturn.gateway.approvals import quorum
+from keyturn.gateway.approvals.changes import Change, by_gateway, ended
+from keyturn.gateway.approvals.decision_context import raised_item
 from keyturn.gateway.approvals.editing import edited_document
 from keyturn.gateway.approvals.lifecycle import Transition
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
-from keyturn.gateway.approvals.raising import raised_item
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.requirement import Requirement, Revocation, Role, Vote
 from keyturn.gateway.approvals.standing import was_taken_back
 from keyturn.gateway.approvals.timing import LONGEST, with_end
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.protocol.business_state import BusinessState, with_state
+from keyturn.gateway.protocol.digest import BusinessState, with_state
 from keyturn.gateway.protocol.records import Person, Reading, Tier, Verb
 
 FORBIDDEN = "The policy changed after this call was approved and no longer allows it."
@@ -209,9 +209,8 @@ def _is_too_old(item: Item, policy_now: PolicyDecision, now_ms: int) -> bool:
 def _ended(
     approval: Approval, item: Item, policy_now: PolicyDecision, reason: str, now_ms: int
 ) -> Change:
-    why = _revocation(item, reason, now_ms).with_(is_final=True)
-    ended = item.moved(Transition.LAPSE, now_ms, revoked=why)
-    return by_gateway(approval, ended, policy_now.policy_digest)
+    by, lapse = policy_now.policy_digest, Transition.LAPSE
+    return ended(approval, item, lapse, reason, now_ms, policy_digest=by)
 
 
 def _asked_anew(
@@ -227,7 +226,8 @@ def _asked_anew(
 
     The version invalidates every click on an older card.
     """
-    why = _revocation(item, reason, now_ms)
+    times = item.revoked.times if item.revoked else 0
+    why = Revocation(reason=reason, at_ms=now_ms, times=times + 1)
     if reading is not None:
         why = why.with_(reading=reading, unused_fence=_unused_fence(item))
     waiting = raised_item(item, policy_now).moved(
@@ -246,11 +246,6 @@ def _asked_anew(
         policy_now.policy_digest,
         version=approval.version + 1,
     )
-
-
-def _revocation(item: Item, reason: str, now_ms: int) -> Revocation:
-    times = item.revoked.times if item.revoked else 0
-    return Revocation(reason=reason, at_ms=now_ms, times=times + 1)
 
 
 def _unused_fence(item: Item) -> int:
@@ -277,7 +272,7 @@ def _still_counting(item: Item, requirement: Requirement) -> tuple[Vote, ...]:
         for vote in item.votes
         if vote.action_hash == item.action_hash
         # The current policy may bar editors from voting where the old one did not.
-        and not quorum.is_among(vote.by, permission.editors(item, requirement))
+        and not quorum.is_among(vote.by, quorum.editors(item, requirement))
     ]
     return tuple(vote for vote in kept if vote.roles)
 

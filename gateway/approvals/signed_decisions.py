@@ -11,20 +11,18 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Protocol
 
 from pydantic import JsonValue
 
-from keyturn.gateway.approvals import permission, quorum
+from keyturn.gateway.approvals import quorum
 from keyturn.gateway.approvals.record import Approval, DecisionRecord, Item
 from keyturn.gateway.approvals.requirement import Observation, Signature, Vote
 from keyturn.gateway.errors import NotVerified
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.protocol.business_state import stateless_hash
+from keyturn.gateway.protocol.digest import stateless_hash
 from keyturn.gateway.protocol.public_keys import PublicKey
-from keyturn.gateway.protocol.records import Finding, ItemState, Person, Verb
+from keyturn.gateway.protocol.records import EditRecord, Finding, ItemState, Verb
 
 TAG = b"keyturn/v1/decision\x00"
 
@@ -49,125 +47,88 @@ class DecisionKey(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
-    """One person's decision on one call, in the signed form.
+Given = Vote | Observation | DecisionRecord | EditRecord
+"""A decision of a person, as a record has it; an approval is signed by its votes."""
 
-    ``action_hash`` is of the decided call; for an edit, of the edited call.
+
+def given_hash(item: Item, given: Given) -> str:
+    """Return the hash of the decided call; for an edit, of the edited call."""
+    match given:
+        case Vote():
+            return given.action_hash
+        case Observation():
+            return given.vote.action_hash
+        case DecisionRecord():
+            return item.action_hash
+        case EditRecord():
+            # Without the business state: it is read anew before the call runs.
+            return stateless_hash(item.action)
+
+
+def signed(
+    approval: Approval, item: Item, given: Given, unsigned: Signature, key: DecisionKey
+) -> Signature:
+    """Return the signature of a decision.
+
+    ``unsigned`` has all fields except the key's.
     """
-
-    tenant: str
-    approval: str
-    item: str
-    action_hash: str
-    by: Person
-    on_behalf_of: tuple[Person, ...]
-    at_ms: int
-    text: str = ""
-    answers: tuple[str, ...] = ()
-    finding: Finding | None = None
-    fence: int = 0
-
-    def message(self, signature: Signature) -> bytes:
-        """Return the bytes to sign, with the fields of the signature's record."""
-        verb = signature.verb
-        document: dict[str, JsonValue] = {
-            "v": 1,
-            "tenant": self.tenant,
-            "approval": self.approval,
-            "item": self.item,
-            "version": signature.version,
-            "seen": signature.seen or self.action_hash,
-            "action_hash": self.action_hash,
-            "display": signature.display,
-            "verb": verb.value if verb else "",
-            "by": [self.by.team, self.by.user],
-            "roles": [*signature.roles],
-            "on_behalf_of": [[one.team, one.user] for one in self.on_behalf_of],
-            "text": self.text,
-            "answers": [*self.answers],
-            "at_ms": self.at_ms,
-            "request": signature.request,
-            "policy": signature.policy,
-            "finding": self.finding.value if self.finding else "",
-            "fence": self.fence,
-        }
-        return TAG + digest.canonical(document)
-
-
-def signed(word: Word, unsigned: Signature, key: DecisionKey) -> Signature:
-    """Return the signature of a word; ``unsigned`` has all fields except the key's."""
-    sig = base64.b64encode(key.sign(word.message(unsigned))).decode()
+    sig = base64.b64encode(key.sign(_message(approval, item, given, unsigned))).decode()
     return unsigned.with_(key=key.public.id.hex(), sig=sig)
 
 
-def word_of_vote(
-    approval: Approval,
-    item: Item,
-    vote: Vote,
-    *,
-    finding: Finding | None = None,
-    note: str = "",
-    fence: int = 0,
-) -> Word:
-    """Return the word of a vote; with a finding, of an observation with its note."""
-    return Word(
-        tenant=approval.tenant,
-        approval=approval.id,
-        item=item.id,
-        action_hash=vote.action_hash,
-        by=vote.by,
-        on_behalf_of=vote.on_behalf_of,
-        at_ms=vote.at_ms,
-        text=vote.reason if finding is None else note,
-        finding=finding,
-        fence=fence,
-    )
-
-
-def word_of_end(
-    approval: Approval, item: Item, decision: DecisionRecord, action_hash: str
-) -> Word:
-    """Return the word of a decision that ended the wait: a rejection, an answer."""
-    return Word(
-        tenant=approval.tenant,
-        approval=approval.id,
-        item=item.id,
-        action_hash=action_hash,
-        by=decision.by,
-        on_behalf_of=decision.on_behalf_of,
-        at_ms=decision.at_ms,
-        text=decision.text,
-        answers=decision.answers,
-    )
-
-
-def word_of_edit(approval: Approval, item: Item) -> Word | None:
-    """Return the word of the edit of a call; None without an edit."""
-    edit = item.edit
-    if edit is None:
-        return None
-    return Word(
-        tenant=approval.tenant,
-        approval=approval.id,
-        item=item.id,
-        # Without the business state: it is read anew before the call runs.
-        action_hash=stateless_hash(item.action),
-        by=edit.by,
-        on_behalf_of=(),
-        at_ms=edit.at_ms,
-        text=edit.reason,
-    )
+def _message(
+    approval: Approval, item: Item, given: Given, signature: Signature
+) -> bytes:
+    """Return the bytes to sign: a person's decision on one call."""
+    action_hash, verb = given_hash(item, given), signature.verb
+    vote = given.vote if isinstance(given, Observation) else given
+    behalf = () if isinstance(vote, EditRecord) else vote.on_behalf_of
+    match given:
+        case Observation():
+            text = given.note
+        case DecisionRecord():
+            text = given.text
+        case _:
+            text = given.reason
+    document: dict[str, JsonValue] = {
+        "v": 1,
+        "tenant": approval.tenant,
+        "approval": approval.id,
+        "item": item.id,
+        "version": signature.version,
+        "seen": signature.seen or action_hash,
+        "action_hash": action_hash,
+        "display": signature.display,
+        "verb": verb.value if verb else "",
+        "by": [given.by.team, given.by.user],
+        "roles": [*signature.roles],
+        "on_behalf_of": [[one.team, one.user] for one in behalf],
+        "text": text,
+        "answers": [*given.answers] if isinstance(given, DecisionRecord) else [],
+        "at_ms": vote.at_ms,
+        "request": signature.request,
+        "policy": signature.policy,
+        "finding": given.finding.value if isinstance(given, Observation) else "",
+        "fence": given.fence if isinstance(given, Observation) else 0,
+    }
+    return TAG + digest.canonical(document)
 
 
 def check(
-    word: Word, signature: Signature | None, keys: Sequence[PublicKey]
+    approval: Approval, item: Item, given: Given, keys: Sequence[PublicKey]
 ) -> Signature:
-    """Check that the bot signed a word; return its signature.
+    """Check that the bot signed a decision; return its signature.
 
     Raises:
         NotVerified: ``unsigned``, ``key_unknown`` or ``signature_wrong``.
     """
+    match given:
+        case EditRecord():
+            signature = item.edit_signed
+        case Observation():
+            signature = given.vote.signed
+        case _:
+            signature = given.signed
     if signature is None:
         raise NotVerified("unsigned", "the bot has not signed it")
     known = [key for key in keys if key.id.hex() == signature.key]
@@ -177,18 +138,10 @@ def check(
         raw = base64.b64decode(signature.sig, validate=True)
     except (binascii.Error, ValueError):
         raw = b""
-    message = word.message(signature)
-    if not any(_has_signed(key, message, raw) for key in known):
+    message = _message(approval, item, given, signature)
+    if not any(key.has_signed(message, raw) for key in known):
         raise NotVerified("signature_wrong", "it is not what the bot signed")
     return signature
-
-
-@lru_cache(maxsize=256)
-def _has_signed(key: PublicKey, message: bytes, signature: bytes) -> bool:
-    # Cached: each word is verified once before the agent gets it and once before the
-    # call runs, at a tenth of a millisecond each. The result depends only on these
-    # bytes.
-    return key.has_signed(message, signature)
 
 
 def check_end(approval: Approval, item: Item, keys: Sequence[PublicKey]) -> None:
@@ -203,8 +156,7 @@ def check_end(approval: Approval, item: Item, keys: Sequence[PublicKey]) -> None
         return
     if decision is None:
         raise NotVerified("unsigned", "nobody has decided it")
-    word = word_of_end(approval, item, decision, item.action_hash)
-    signature = check(word, decision.signed, keys)
+    signature = check(approval, item, decision, keys)
     if not signature.verb is decision.verb is verb:
         raise NotVerified("verb_wrong", "people said something else")
 
@@ -215,9 +167,8 @@ def check_edit(approval: Approval, item: Item, keys: Sequence[PublicKey]) -> Non
     Raises:
         NotVerified: as `check`.
     """
-    word = word_of_edit(approval, item)
-    if word is not None:
-        check(word, item.edit_signed, keys)
+    if item.edit is not None:
+        check(approval, item, item.edit, keys)
 
 
 def check_finding(approval: Approval, item: Item, keys: Sequence[PublicKey]) -> None:
@@ -246,9 +197,9 @@ def check_authorization(
     """
     votes = item.votes_now
     for vote in votes:
-        check(word_of_vote(approval, item, vote), vote.signed, keys)
+        check(approval, item, vote, keys)
     check_edit(approval, item, keys)
-    barred = (*approval.principals, *permission.editors(item, item.requirement))
+    barred = (*approval.principals, *quorum.editors(item, item.requirement))
     counted: list[Vote] = []
     for vote in votes:
         signature = vote.signed
@@ -308,15 +259,7 @@ def _found_votes(
     ]
     votes: list[Vote] = []
     for one in found:
-        word = word_of_observation(approval, item, one)
-        signature = check(word, one.vote.signed, keys)
+        signature = check(approval, item, one, keys)
         roles = _proven_roles(item, one.vote, signature)
         votes.append(one.vote.with_(roles=roles))
     return tuple(votes)
-
-
-def word_of_observation(approval: Approval, item: Item, one: Observation) -> Word:
-    """Return the word of a finding about an execution in doubt."""
-    return word_of_vote(
-        approval, item, one.vote, finding=one.finding, note=one.note, fence=one.fence
-    )

@@ -8,16 +8,15 @@ freezes, or that one of the givers asked for: such a call is handled like any ot
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from keyturn.gateway.approvals import quorum
-from keyturn.gateway.approvals.changes import Change, by_gateway
+from keyturn.gateway.approvals.changes import Change, by_person, ended
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
 from keyturn.gateway.approvals.events import Event, EventName, approval_event
-from keyturn.gateway.approvals.lifecycle import Transition
+from keyturn.gateway.approvals.lifecycle import ENDS
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.approvals.requirement import Revocation
 from keyturn.gateway.approvals.similar import Bounds, Cover, Use, micro_text
 from keyturn.gateway.protocol.records import ItemState, Person, Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
@@ -35,8 +34,6 @@ FROZEN = "Its agent, its tool or everything was frozen."
 REJECTED = "A similar call was rejected."
 REVOKED = "It was revoked."
 RESTORED = "The store was restored from an older copy, so its uses are not known."
-
-_ENDS = {ItemState.PENDING: Transition.WITHDRAW, ItemState.AUTHORIZED: Transition.LAPSE}
 
 
 @dataclass(frozen=True)
@@ -238,18 +235,14 @@ def end(
         by: the person who ended it; None for the gateway itself.
     """
     item = standing.items[0]
-    transition = _ENDS.get(item.state)
+    transition = ENDS.get(item.state)
     if transition is None:
         return None
     person = by.person if by else None
-    why = Revocation(reason=reason, at_ms=now_ms, is_final=True, by=person)
-    change = by_gateway(standing, item.moved(transition, now_ms, revoked=why))
-    if by is None or person is None:
+    change = ended(standing, item, transition, reason, now_ms, by=person)
+    if by is None:
         return change
-    event = change.events[0].with_(
-        actor=f"{person.team}/{person.user}", data={"gesture": by.gesture.value}
-    )
-    return Change(change.approval, (event,))
+    return replace(change, events=tuple(by_person(one, by) for one in change.events))
 
 
 def was_taken_back(standing: Approval | None) -> bool:

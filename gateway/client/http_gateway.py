@@ -231,7 +231,7 @@ class HttpGateway:
 
     async def heartbeat(self, item_id: str, fence: int) -> bool:
         """Keep a claim; see `Gateway.heartbeat`."""
-        question = http_api.Heartbeat(item_id=item_id, fence=fence)
+        question = http_api.ClaimedCall(item_id=item_id, fence=fence)
         return await self.connection.ask(http_api.HEARTBEAT, question)
 
     async def finish(self, item_id: str, fence: int, result: Result) -> bool:

@@ -25,8 +25,8 @@ from keyturn.gateway.approvals.events import (
     WAITED_MS,
     Event,
     EventName,
+    SecurityKind,
 )
-from keyturn.gateway.approvals.security import SecurityKind
 from keyturn.gateway.metrics.counts import DECIDED, Counts, Outcome
 from keyturn.gateway.protocol.records import RunRef, Tier
 

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from pydantic import JsonValue
 
-from keyturn.gateway.protocol.business_state import BusinessState
+from keyturn.gateway.protocol.digest import BusinessState
 from keyturn.gateway.protocol.records import (
     Effect,
     ItemState,

@@ -19,6 +19,7 @@ from typing import Any, cast
 from pydantic import JsonValue
 
 from keyturn.gateway.errors import BadJson
+from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.protocol.strict_json import (
     MAX_BYTES,
     JsonObject,
@@ -130,12 +131,6 @@ def tagged_hash(tag: str, document: bytes) -> str:
     # No tag contains NUL, so tag and document cannot be split at another place.
     digest = hashlib.sha256(tag.encode("ascii") + b"\x00" + document)
     return _PREFIX + digest.hexdigest()
-
-
-def short(digest: str) -> str:
-    """Return the form for a card: the first 8 and the last 4 hex digits."""
-    body = digest.removeprefix(_PREFIX)
-    return f"{body[:8]}…{body[-4:]}"
 
 
 def action_document(
@@ -253,3 +248,77 @@ def turn_key(*, tenant: str, agent: str, thread: str, ns: str, message_id: str) 
 def claim_key(ctx: dict[str, str], digest: str) -> str:
     """Return the key of one execution; the tool gets it as its idempotency key."""
     return tagged_hash(CLAIM_TAG, canonical([dict[str, JsonValue](ctx), digest]))
+
+
+# Business state: the state that must not change between the request and the run.
+#
+# The author of a tool names it: the version of an order, a balance, an ETag. The action
+# document contains it as the member `STATE_MEMBER`, so the action hash covers it: a
+# vote is for one action in one state.
+
+STATE_MEMBER = "state"
+MAX_STATE_BYTES = 4096
+"""Longest state as canonical JSON; a card has to show it."""
+
+
+class BusinessState(Record):
+    """The state that a `recheck` returned; null is a valid state."""
+
+    value: JsonValue = None
+
+    def is_same(self, other: BusinessState) -> bool:
+        """Return whether both are the same JSON."""
+        # Canonical bytes, because True == 1 in Python and is not in JSON.
+        return canonical(self.value) == canonical(other.value)
+
+
+def state_in(document: str) -> BusinessState | None:
+    """Return the state in an action document; None if it has none."""
+    if not _may_have_state(document):
+        return None
+    action = parse_object(document)
+    # By the key, not the value: null is a valid state.
+    return BusinessState(value=action[STATE_MEMBER]) if STATE_MEMBER in action else None
+
+
+def with_state(document: str, state: BusinessState) -> str:
+    """Return an action document with another state.
+
+    Raises:
+        BadJson: when it is not strict JSON or the document becomes too large.
+    """
+    action = {**parse_object(document), STATE_MEMBER: state.value}
+    return bounded(action)
+
+
+def is_same_but_state(one: str, other: str) -> bool:
+    """Return whether two documents are equal, apart from the value of the state."""
+    if one == other:
+        return True
+    first, second = parse_object(one), parse_object(other)
+    # A document with a state and one without are different actions.
+    if STATE_MEMBER not in first or STATE_MEMBER not in second:
+        return False
+    return canonical({**first, STATE_MEMBER: None}) == canonical(
+        {**second, STATE_MEMBER: None}
+    )
+
+
+def stateless_hash(document: str) -> str:
+    """Return the hash of a document without its state.
+
+    The idempotency key is derived from it: the same effect has one key in every state.
+    """
+    if not _may_have_state(document):
+        return action_hash(document)
+    action = parse_object(document)
+    if STATE_MEMBER not in action:
+        return action_hash(document)
+    rest = {name: value for name, value in action.items() if name != STATE_MEMBER}
+    return action_hash(canonical(rest).decode("utf-8"))
+
+
+def _may_have_state(document: str) -> bool:
+    """Return whether a document may contain a state; most do not and are not parsed."""
+    # A JSON name may also be written with escapes.
+    return f'"{STATE_MEMBER}"' in document or "\\u" in document

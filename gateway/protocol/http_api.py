@@ -74,28 +74,26 @@ class PendingCall(Record):
     expires_at: datetime
 
 
-class RunFacts(Record):
-    """Requester and Slack place of a run; the requester cannot approve its calls.
-
-    ``channel`` and ``thread_ts`` are both set, or both empty.
-    """
-
-    run: RunRef
-    requester: Person | None = None
-    channel: str = ""
-    thread_ts: str = ""
-
-
 class RunQuestion(Record):
     """A question about one run: an agent and its thread."""
 
     run: RunRef
 
 
-class Withdrawal(Record):
+class RunFacts(RunQuestion):
+    """Requester and Slack place of a run; the requester cannot approve its calls.
+
+    ``channel`` and ``thread_ts`` are both set, or both empty.
+    """
+
+    requester: Person | None = None
+    channel: str = ""
+    thread_ts: str = ""
+
+
+class Withdrawal(RunQuestion):
     """Withdraw waiting calls of a run; all of them without ``item_ids``."""
 
-    run: RunRef
     item_ids: tuple[str, ...] | None = Field(default=None, max_length=MOST_QUESTIONS)
 
 
@@ -107,13 +105,12 @@ class OpenQuestion(Record):
     action_hash: str
 
 
-class AnswersQuestion(Record):
+class AnswersQuestion(RunQuestion):
     """Ask for the answers to a thread's open questions.
 
     ``wait_s`` is how long to wait for the first one; 0 does not wait.
     """
 
-    run: RunRef
     questions: tuple[OpenQuestion, ...] = Field(max_length=MOST_QUESTIONS)
     wait_s: float = Field(default=0.0, ge=0, le=LONGEST_WAIT_S, allow_inf_nan=False)
 
@@ -282,33 +279,28 @@ class Scope(StrEnum):
     EXECUTE = "execute"
 
 
-class Heartbeat(Record):
-    """Keep a claim."""
+class ClaimedCall(Record):
+    """A claimed call, with the fencing token of its claim."""
 
     item_id: str
     fence: int
 
 
-class Finish(Record):
+class Finish(ClaimedCall):
     """Record the result of an execution."""
 
-    item_id: str
-    fence: int
     result: Result
 
 
-class Release(Record):
+class Release(ClaimedCall):
     """Give a claim back."""
 
-    item_id: str
-    fence: int
     has_begun: bool = True
 
 
-class History(Record):
+class History(RunQuestion):
     """Ask for the edits of a run, or of a conversation in it."""
 
-    run: RunRef
     within: str = ""
 
 
@@ -377,7 +369,7 @@ SUBMIT = _operation("submit", Scope.SUBMIT, Turn, tuple[Verdict, ...])
 CLAIM = _operation(
     "claim", Scope.EXECUTE, ClaimRequest, cast("type[ClaimReply]", ClaimReply)
 )
-HEARTBEAT = _operation("heartbeat", Scope.EXECUTE, Heartbeat, bool)
+HEARTBEAT = _operation("heartbeat", Scope.EXECUTE, ClaimedCall, bool)
 FINISH = _operation("finish", Scope.EXECUTE, Finish, bool)
 RELEASE = _operation("release", Scope.EXECUTE, Release, NoneType)
 REPORT_PROGRESS = _operation("report_progress", Scope.EXECUTE, CallProgress, CallBegun)

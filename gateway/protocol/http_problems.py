@@ -119,7 +119,7 @@ BOT_KEY_UNKNOWN = ProblemKind(
 )
 STOPPING = ProblemKind("stopping", "The gateway is stopping", 503, can_pass=True)
 
-KINDS_OF_ERRORS: Mapping[type, ProblemKind] = {
+KINDS_OF_ERRORS: Mapping[type[KeyturnError], ProblemKind] = {
     LeaseLost: LEASE_LOST,
     RefReused: REF_REUSED,
     TooManySpeakers: TOO_MANY_SPEAKERS,
@@ -149,8 +149,9 @@ def kind_of(error: KeyturnError) -> ProblemKind:
 
     The nearest listed class of the error decides; without one it is an outage.
     """
-    listed = (KINDS_OF_ERRORS.get(each) for each in type(error).__mro__)
-    return next((kind for kind in listed if kind is not None), UNAVAILABLE)
+    listed = (one for one in type(error).__mro__ if issubclass(one, KeyturnError))
+    found = map(KINDS_OF_ERRORS.get, listed)
+    return next((kind for kind in found if kind is not None), UNAVAILABLE)
 
 
 def problem(kind: ProblemKind, detail: str, approval: str = "") -> Problem:
@@ -164,19 +165,13 @@ def problem(kind: ProblemKind, detail: str, approval: str = "") -> Problem:
     )
 
 
-_OF_THE_KEY = (UNAUTHENTICATED, FORBIDDEN)
+_GENERAL = (MALFORMED, REFUSED, UNAVAILABLE)
+"""Kinds of several errors: a client raises the error of their effect."""
+
 _RAISED: Mapping[ProblemKind, type[KeyturnError]] = {
-    **dict.fromkeys(_OF_THE_KEY, KeyRefused),
-    CORRUPT_RECORD: CorruptRecord,
-    ILLEGAL_TRANSITION: IllegalTransition,
-    REF_REUSED: RefReused,
-    TOO_MANY_SPEAKERS: TooManySpeakers,
-    LEASE_LOST: LeaseLost,
-    NOT_CONFIRMED: NotConfirmed,
-    UNANSWERED: Unanswered,
-    BOT_KEY_UNKNOWN: BotKeyUnknown,
+    **{kind: error for error, kind in KINDS_OF_ERRORS.items() if kind not in _GENERAL},
+    **dict.fromkeys((UNAUTHENTICATED, FORBIDDEN), KeyRefused),
 }
-"""Errors that a client raises for kinds with a specific meaning."""
 
 KINDS = {
     one.type: one for one in tuple(globals().values()) if isinstance(one, ProblemKind)

@@ -22,8 +22,13 @@ from typing import Literal, Protocol
 from pydantic import Field, ValidationError
 
 from keyturn.gateway.errors import BadJson, NotVerified
-from keyturn.gateway.protocol.business_state import BusinessState, with_state
-from keyturn.gateway.protocol.digest import action_document, action_hash, canonical
+from keyturn.gateway.protocol.digest import (
+    BusinessState,
+    action_document,
+    action_hash,
+    canonical,
+    with_state,
+)
 from keyturn.gateway.protocol.public_keys import PublicKey
 from keyturn.gateway.protocol.records import Effect, Record, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject, parse_object

@@ -8,8 +8,8 @@ inside one `one_write`; a new request needs a new one, even with the same conten
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Generator
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, Token
 from typing import Generic, TypeVar
 
@@ -70,30 +70,19 @@ _write: ContextVar[dict[str, str] | None] = ContextVar(
 )
 
 
-class in_run:  # noqa: N801 - used as a function, in `with`
+@contextmanager
+def in_run(run_ref: RunRef | None) -> Generator[None]:
     """Set the run of the agents inside this block; None changes nothing.
 
     Their previous run becomes the enclosing run.
     """
-
-    __slots__ = ("_outer", "_run_ref", "_token")
-
-    def __init__(self, run_ref: RunRef | None) -> None:
-        self._run_ref = run_ref
-
-    def __enter__(self) -> None:
-        """Begin."""
-        run_ref, before = self._run_ref, _run.get()
-        # Entering the same run twice, as a subgraph does, must not make it its own
-        # enclosing run.
-        is_other = run_ref is not None and before is not None and before != run_ref
-        self._outer = _enclosing.set(before if is_other else _enclosing.get())
-        self._token = _run.set(run_ref or before)
-
-    def __exit__(self, *_: object) -> None:
-        """End it."""
-        _run.reset(self._token)
-        _enclosing.reset(self._outer)
+    before = _run.get()
+    # Entering the same run twice, as a subgraph does, must not make it its own
+    # enclosing run.
+    is_other = run_ref is not None and before is not None and before != run_ref
+    outer = before if is_other else _enclosing.get()
+    with Inside(_enclosing, outer), Inside(_run, run_ref or before):
+        yield
 
 
 def current_run() -> RunRef | None:

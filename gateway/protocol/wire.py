@@ -13,7 +13,7 @@ from pydantic import Field
 
 from keyturn.gateway.errors import NotAllowed
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.protocol.business_state import BusinessState
+from keyturn.gateway.protocol.digest import BusinessState
 from keyturn.gateway.protocol.records import (
     EditOutcome,
     EditRecord,
@@ -247,12 +247,6 @@ class Answer(Record):
     has_started: bool = False
     answers: tuple[str, ...] | None = None
     is_question: bool = False
-
-    @property
-    def asks_people(self) -> bool:
-        """Return whether it ends a call that asks people."""
-        # In older versions each such answer had `answers`, but no `is_question`.
-        return self.is_question or self.answers is not None
 
     @property
     def why_approved(self) -> str:

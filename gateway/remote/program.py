@@ -68,7 +68,6 @@ from keyturn.gateway.protocol.http_api import (
 )
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import Record, RunRef
-from keyturn.gateway.protocol.webhooks import DECIDED, MOST_BYTES, WebhookBody
 from keyturn.gateway.resume import program
 from keyturn.gateway.resume.advancer import Threads
 from keyturn.gateway.resume.diagnosis import ThreadHalted, diagnose
@@ -100,6 +99,9 @@ from keyturn.gateway.setting_forms import RetrySettings
 from keyturn.gateway.store.fences import Lease
 from keyturn.gateway.store.leases import held
 from keyturn.gateway.trust.webhook_signatures import (
+    DECIDED,
+    MOST_BYTES,
+    WebhookBody,
     parse_webhook_secret,
     verify_webhook,
 )

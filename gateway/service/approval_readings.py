@@ -31,7 +31,7 @@ from keyturn.gateway.protocol.approval_views import (
     VoteView,
     WindowView,
 )
-from keyturn.gateway.protocol.business_state import state_in
+from keyturn.gateway.protocol.digest import state_in
 from keyturn.gateway.protocol.records import EditRecord, Effect, ItemState
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.service.call_evaluation import as_of_now

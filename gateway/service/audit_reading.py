@@ -40,11 +40,11 @@ from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.audit_bundle import BundleWriter, entry_line, header_line
 from keyturn.gateway.trust.checkpoints import (
     Checkpoint,
+    MerkleTree,
     proof_text,
     verified_checkpoint,
 )
 from keyturn.gateway.trust.key_folder import Role
-from keyturn.gateway.trust.merkle_tree import MerkleTree
 
 OTHER = "other"
 """The label of every tool that the policy does not list."""

@@ -24,8 +24,13 @@ from datetime import timedelta
 from pathlib import Path
 
 from keyturn.gateway.approvals.audit_leaf import SealState
-from keyturn.gateway.approvals.events import BY_GATEWAY, Event, EventName
-from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
+from keyturn.gateway.approvals.events import (
+    BY_GATEWAY,
+    Event,
+    EventName,
+    SecurityEvent,
+    SecurityKind,
+)
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.errors import (
     AuditUnreadable,
@@ -50,9 +55,13 @@ from keyturn.gateway.store.fences import Lease, holding
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.readers import EntryId, entry_id
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
+from keyturn.gateway.trust.checkpoints import (
+    Checkpoint,
+    TreeHead,
+    leaf_hash,
+    verified_checkpoint,
+)
 from keyturn.gateway.trust.key_folder import KeyFolder, Keyring, Role
-from keyturn.gateway.trust.merkle_tree import TreeHead, leaf_hash
 
 logger = logging.getLogger(__name__)
 

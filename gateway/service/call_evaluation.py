@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, cast
 
+from keyturn.gateway.approvals.decision_context import shown_item
 from keyturn.gateway.approvals.decisions import Decision, Edit
-from keyturn.gateway.approvals.permission import is_dead_end
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.precedents import (
     KINDS,
@@ -23,7 +23,7 @@ from keyturn.gateway.approvals.precedents import (
     PrecedentKind,
     WindowTotal,
 )
-from keyturn.gateway.approvals.raising import shown_item
+from keyturn.gateway.approvals.quorum import is_dead_end
 from keyturn.gateway.approvals.record import Approval, Context, Item
 from keyturn.gateway.approvals.repeating import args_hash
 from keyturn.gateway.errors import BadJson

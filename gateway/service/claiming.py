@@ -40,7 +40,7 @@ from keyturn.gateway.errors import (
 )
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.protocol.business_state import state_in, stateless_hash
+from keyturn.gateway.protocol.digest import state_in, stateless_hash
 from keyturn.gateway.protocol.http_api import OpenQuestion
 from keyturn.gateway.protocol.records import (
     EditOutcome,

@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
-from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
+from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
 from keyturn.gateway.clock import offset_sentence
 from keyturn.gateway.errors import SettingsError, StoreUnavailable
 from keyturn.gateway.failures import log_failure

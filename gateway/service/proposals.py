@@ -41,7 +41,7 @@ from keyturn.gateway.errors import BadJson
 from keyturn.gateway.policy.evaluate import Evaluation
 from keyturn.gateway.policy.fields import is_channel
 from keyturn.gateway.policy.rules import Policy, Protection
-from keyturn.gateway.protocol import business_state, digest
+from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.questions import NOT_OUTERMOST, problem_of
 from keyturn.gateway.protocol.records import Person, Tier
 from keyturn.gateway.protocol.strict_json import MAX_BYTES, JsonObject, accept_object
@@ -347,7 +347,7 @@ def _document(one: EvaluatedCall, source: Source) -> str:
         is_bound = one.evaluation.tier is not Tier.NOTIFY
         if call.state is None or not is_bound:
             return document
-        return business_state.with_state(document, call.state)
+        return digest.with_state(document, call.state)
     except BadJson:
         return ""
 

@@ -16,18 +16,16 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
+from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.requirement import Vote
-from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
 from keyturn.gateway.approvals.signed_decisions import (
-    Word,
+    Given,
     check,
     check_authorization,
     check_edit,
     check_end,
     check_finding,
-    word_of_observation,
-    word_of_vote,
 )
 from keyturn.gateway.approvals.standing import has_covered
 from keyturn.gateway.approvals.timing import AUTHORIZATION_LIFETIME, TimerKind
@@ -35,7 +33,7 @@ from keyturn.gateway.errors import BotKeyUnknown, NotVerified
 from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.protocol.business_state import state_in, stateless_hash
+from keyturn.gateway.protocol.digest import state_in, stateless_hash
 from keyturn.gateway.protocol.public_keys import PublicKey
 from keyturn.gateway.protocol.receipts import (
     LIFETIME_S,
@@ -363,14 +361,12 @@ def proven_words(store: Store, approval: Approval, item: Item) -> Item:
     keys = keyring.verifying(Role.BOT)
     votes = tuple(
         one
-        if not one.reason or _is_signed(word_of_vote(approval, item, one), one, keys)
+        if not one.reason or _is_signed(approval, item, one, keys)
         else one.with_(reason="")
         for one in item.votes
     )
     observations = tuple(
-        one
-        for one in item.observations
-        if _is_signed(word_of_observation(approval, item, one), one.vote, keys)
+        one for one in item.observations if _is_signed(approval, item, one, keys)
     )
     if votes == item.votes and observations == item.observations:
         return item
@@ -378,9 +374,11 @@ def proven_words(store: Store, approval: Approval, item: Item) -> Item:
     return item.with_(votes=votes, observations=observations)
 
 
-def _is_signed(word: Word, vote: Vote, keys: Sequence[PublicKey]) -> bool:
+def _is_signed(
+    approval: Approval, item: Item, given: Given, keys: Sequence[PublicKey]
+) -> bool:
     try:
-        check(word, vote.signed, keys)
+        check(approval, item, given, keys)
     except NotVerified:
         return False
     return True

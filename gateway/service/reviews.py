@@ -6,9 +6,8 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import cast
 
-from keyturn.gateway.approvals import deadline_changes, inquiring
+from keyturn.gateway.approvals import waiting_changes
 from keyturn.gateway.approvals.changes import Change
-from keyturn.gateway.approvals.collected import collected, is_collected
 from keyturn.gateway.approvals.decisions import (
     Click,
     Decision,
@@ -20,7 +19,14 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.approvals.gestures import Gesture, Partition
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
-from keyturn.gateway.approvals.record import Approval, Inquiry, Item, Origin
+from keyturn.gateway.approvals.record import (
+    Approval,
+    Inquiry,
+    Item,
+    Origin,
+    collected,
+    is_collected,
+)
 from keyturn.gateway.approvals.requirement import Role
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.policy.effective_rules import EffectiveRules
@@ -178,7 +184,7 @@ class ReviewService(PolicyService):
             approval, now_ms = loaded.approval, loaded.now_ms
             if approval.tenant != self._tenant:
                 return None
-            change = inquiring.add_report(approval, reporter, text, now_ms)
+            change = waiting_changes.add_report(approval, reporter, text, now_ms)
             return Write(change) if change else None
 
         return await self.store.approvals.change(approval_id, compute) is not None
@@ -233,7 +239,7 @@ class ReviewService(PolicyService):
         return await self._store.threads.was_asked(self._keys, message_key)
 
     async def extend(self, approval_id: str, reviewer: Reviewer) -> Change | Refusal:
-        """Extend the deadline; see `deadline_changes.extend`.
+        """Extend the deadline; see `waiting_changes.extend`.
 
         Raises:
             StoreUnavailable: when it is not known to be written; also raised by
@@ -241,18 +247,16 @@ class ReviewService(PolicyService):
         """
         return await self._change_own(
             approval_id,
-            lambda approval, now_ms: deadline_changes.extend(
-                approval, reviewer, now_ms
-            ),
+            lambda approval, now_ms: waiting_changes.extend(approval, reviewer, now_ms),
         )
 
     async def acknowledge(
         self, approval_id: str, reviewer: Reviewer
     ) -> Change | Refusal:
-        """Record that a reviewer handles it; see `deadline_changes.acknowledge`."""
+        """Record that a reviewer handles it; see `waiting_changes.acknowledge`."""
         return await self._change_own(
             approval_id,
-            lambda approval, now_ms: deadline_changes.acknowledge(
+            lambda approval, now_ms: waiting_changes.acknowledge(
                 approval, reviewer, now_ms
             ),
         )
@@ -260,10 +264,10 @@ class ReviewService(PolicyService):
     async def ask_requester(
         self, approval_id: str, call: int | None, reviewer: Reviewer, text: str
     ) -> Change | Inquiry | Refusal:
-        """Add a question to the requester; see `inquiring.ask`."""
+        """Add a question to the requester; see `waiting_changes.ask`."""
         return await self._change_own(
             approval_id,
-            lambda approval, now_ms: inquiring.ask(
+            lambda approval, now_ms: waiting_changes.ask(
                 approval, call, reviewer, text, now_ms
             ),
         )
@@ -271,10 +275,10 @@ class ReviewService(PolicyService):
     async def reply(
         self, approval_id: str, person: Person, text: str, ts: str
     ) -> Change | Inquiry | Refusal:
-        """Add a reply of the requester; see `inquiring.reply`."""
+        """Add a reply of the requester; see `waiting_changes.reply`."""
         return await self._change_own(
             approval_id,
-            lambda approval, now_ms: inquiring.reply(
+            lambda approval, now_ms: waiting_changes.reply(
                 approval, person, text, ts, now_ms
             ),
         )

@@ -12,10 +12,9 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from keyturn.gateway.approvals.decisions import Forbidden, Reviewer
-from keyturn.gateway.approvals.permission import denial_reason
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.precedents import PrecedentKind
-from keyturn.gateway.approvals.quorum import is_among, stricter
+from keyturn.gateway.approvals.quorum import denial_reason, is_among, stricter
 from keyturn.gateway.approvals.record import Approval, Context, Item, item_id
 from keyturn.gateway.approvals.similar import (
     ALLOW_SIMILAR,

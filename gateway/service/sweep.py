@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
-from keyturn.gateway.approvals import deadline_changes, ending
+from keyturn.gateway.approvals import ending, waiting_changes
 from keyturn.gateway.approvals.changes import Change, following
-from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
+from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.service.tenant_service import TenantService
@@ -108,7 +108,7 @@ class Sweeper(TenantService):
             # repeats the check in the step that writes.
             if not await self._store.timers.is_due(self._keys, timer):
                 return None
-            change = deadline_changes.fire(loaded.approval, timer.kind, loaded.now_ms)
+            change = waiting_changes.fire(loaded.approval, timer.kind, loaded.now_ms)
             if change is None:
                 await self._store.timers.drop(self._keys, timer)
             return Write(change) if change else None

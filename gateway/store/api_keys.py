@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
+from keyturn.gateway.approvals.events import (
+    Event,
+    EventName,
+    SecurityEvent,
+    SecurityKind,
+)
 from keyturn.gateway.errors import NotAllowed, NotVerified
 from keyturn.gateway.store.conditional_write import write_if
 from keyturn.gateway.store.connection import Argument, fields, milliseconds, number

@@ -46,8 +46,12 @@ from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.secret_file import make_private, sync_folder
 from keyturn.gateway.store.audit_seals import nonce_of
 from keyturn.gateway.store.readers import EntryId, entry_id
-from keyturn.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
-from keyturn.gateway.trust.merkle_tree import TreeHead, leaf_hash
+from keyturn.gateway.trust.checkpoints import (
+    Checkpoint,
+    TreeHead,
+    leaf_hash,
+    verified_checkpoint,
+)
 
 _RECORD = struct.Struct(">QQB32s")
 RECORD_BYTES = _RECORD.size

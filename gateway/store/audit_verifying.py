@@ -23,8 +23,7 @@ from keyturn.gateway.store.audit_files import (
     segments,
 )
 from keyturn.gateway.store.readers import EntryId
-from keyturn.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
-from keyturn.gateway.trust.merkle_tree import TreeHead
+from keyturn.gateway.trust.checkpoints import Checkpoint, TreeHead, verified_checkpoint
 
 _EVERY = 5000
 

@@ -34,7 +34,7 @@ from pydantic import JsonValue
 from keyturn.gateway.approvals.record import Approval, Item, item_id
 from keyturn.gateway.errors import BadJson, CorruptRecord, ForgedRecord
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.protocol.business_state import is_same_but_state
+from keyturn.gateway.protocol.digest import is_same_but_state
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject, parse_object
 from keyturn.gateway.protocol.wire import TurnRef

@@ -9,9 +9,13 @@ from typing import cast
 from pydantic_core import to_json
 
 from keyturn.gateway.approvals import ending, timing
-from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.events import (
+    Event,
+    EventName,
+    SecurityEvent,
+    SecurityKind,
+)
 from keyturn.gateway.approvals.executing import NEVER_AGAIN, Attempt
-from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
 from keyturn.gateway.errors import ForgedRecord, StoreUnavailable
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.wire import TurnRef

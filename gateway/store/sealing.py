@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from enum import StrEnum
 
-from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
+from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
 from keyturn.gateway.errors import SettingsError, StoreUnavailable
 from keyturn.gateway.store.connection import Connection, text
 from keyturn.gateway.store.encryption import decrypted, encrypted

@@ -15,8 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from keyturn.gateway.approvals.events import Event
-from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind, summary
+from keyturn.gateway.approvals.events import Event, SecurityEvent, SecurityKind, summary
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.store.conditional_write import write_if
 from keyturn.gateway.store.connection import Connection

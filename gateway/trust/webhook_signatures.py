@@ -1,4 +1,8 @@
-"""Sign and verify webhooks according to Standard Webhooks 1.0.0.
+"""Write, sign and verify webhooks according to Standard Webhooks 1.0.0.
+
+A webhook is the news that a thread of the receiving program has a decision. It contains
+only ids: no tool, no arguments, no decision. The receiver asks the gateway, with its
+API key, so a forged, stored or intercepted message reveals nothing and starts nothing.
 
 A signature (``v1``, HMAC-SHA256) covers the id of the message, its time and its body. A
 header may contain several, one for each secret, so that a secret can be replaced
@@ -10,11 +14,17 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from pydantic import AwareDatetime
 
 from keyturn.gateway.errors import NotVerified
+from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.trust.seals import Purpose, derived_key
 
 TOLERANCE_S = 5 * 60
@@ -133,3 +143,40 @@ def webhook_secrets(
 def shown(secret: bytes) -> str:
     """Return a secret in its text form: ``whsec_`` and base64."""
     return _PREFIX + base64.b64encode(secret).decode()
+
+
+DECIDED: Literal["approval.decided"] = "approval.decided"
+"""A call of the thread was approved, refused, answered, or ended in another way."""
+
+TEST: Literal["webhook.test"] = "webhook.test"
+"""A test message by an operator."""
+
+MOST_BYTES = 16 * 1024
+"""Upper bound of the size of messages."""
+
+
+class News(Record, extra="ignore"):
+    """The agent, the thread and the approval of a decision."""
+
+    agent: str = ""
+    thread: str = ""
+    approval: str = ""
+
+
+class WebhookBody(Record, extra="ignore"):
+    """The body of a message; ``timestamp`` is when it happened."""
+
+    type: str
+    timestamp: AwareDatetime
+    data: News
+
+
+def body_of(kind: str, news: News, at_ms: int) -> bytes:
+    """Return the body of a message, the same bytes each time."""
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    value = {
+        "type": kind,
+        "timestamp": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "data": news.model_dump(),
+    }
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()

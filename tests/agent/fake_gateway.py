@@ -24,7 +24,7 @@ from keyturn.gateway.approvals.requirement import (
 from keyturn.gateway.errors import NotAllowed, StoreUnavailable
 from keyturn.gateway.policy.evaluate import Evaluation
 from keyturn.gateway.protocol import digest, wire
-from keyturn.gateway.protocol.business_state import state_in, stateless_hash, with_state
+from keyturn.gateway.protocol.digest import state_in, stateless_hash, with_state
 from keyturn.gateway.protocol.edits import edit_hash
 from keyturn.gateway.protocol.records import (
     EditRecord,

@@ -26,7 +26,7 @@ from keyturn.agent import (
 from keyturn.agent.grants import recheck_of
 from keyturn.agent.scripted_model import calling
 from keyturn.gateway.errors import StateUnknown
-from keyturn.gateway.protocol.business_state import BusinessState, state_in
+from keyturn.gateway.protocol.digest import BusinessState, state_in
 from keyturn.gateway.protocol.records import ItemState, Tier
 from tests.agent.agent_runner import STRICT, Runner, build, pay, results
 from tests.agent.fake_gateway import FakeGateway

@@ -8,8 +8,7 @@ from datetime import timedelta
 import pytest
 
 from keyturn.gateway.api.api_keys import ApiKeys
-from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.approvals.security import SecurityKind
+from keyturn.gateway.approvals.events import EventName, SecurityKind
 from keyturn.gateway.protocol.http_api import Scope
 from keyturn.gateway.store.api_keys import KEPT, ApiKeyStore, FoundKey
 from keyturn.gateway.store.connection import fields

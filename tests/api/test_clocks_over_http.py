@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from keyturn.gateway.approvals.decisions import Approve
-from keyturn.gateway.approvals.security import SecurityKind
+from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.client import http_gateway, outgoing
 from keyturn.gateway.client.http_connection import GatewayClock, HttpConnection
 from keyturn.gateway.client.http_gateway import HttpGateway

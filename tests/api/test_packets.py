@@ -10,7 +10,7 @@ import pytest
 from keyturn.gateway.approvals.decisions import Approve, Edit
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.approval_views import CallView
-from keyturn.gateway.protocol.business_state import BusinessState
+from keyturn.gateway.protocol.digest import BusinessState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import CallHint, ProposedCall, Turn, TurnRef
 from tests.api.api_stack import ApiStack

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from keyturn.gateway.api.api_keys import ApiKeys
-from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.approvals.security import SecurityKind
+from keyturn.gateway.approvals.events import Event, EventName, SecurityKind
 from keyturn.gateway.store.api_keys import ApiKeyStore
 from keyturn.gateway.store.audit_index import AuditIndex
 from keyturn.gateway.store.audit_seals import parts_of, sealed_text

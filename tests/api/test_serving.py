@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from keyturn.gateway.api.serving import serving_api
 from keyturn.gateway.approvals.decisions import Approve
-from keyturn.gateway.approvals.security import SecurityKind
+from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.client import outgoing
 from keyturn.gateway.client.http_gateway import HttpGateway
 from keyturn.gateway.config import Settings

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import itertools
 
-from keyturn.gateway.approvals.collected import collected, is_collected
 from keyturn.gateway.approvals.deciding import not_as_seen
 from keyturn.gateway.approvals.decisions import Changed
-from keyturn.gateway.approvals.record import Approval, Origin, item_id
+from keyturn.gateway.approvals.record import (
+    Approval,
+    Origin,
+    collected,
+    is_collected,
+    item_id,
+)
 from keyturn.gateway.protocol.records import ItemState, Result
 from tests.approvals.builders import (
     ANA,

@@ -21,6 +21,7 @@ from keyturn.gateway.approvals.decisions import (
     Respond,
     Reviewer,
     Stale,
+    Voted,
 )
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
@@ -89,7 +90,7 @@ def test_one_reviewer_authorizes_an_approve_tier_call() -> None:
     change = changed(say(an_approval(), Approve(), reviewer(ANA)))
 
     assert change.approval.items[0].state is ItemState.AUTHORIZED
-    assert change.voted is None
+    assert change.waits_on is None
     assert change.approval.items[0].decision
     assert change.approval.items[0].decision.by == ANA
     assert [event.name for event in change.events] == [EventName.ITEM_AUTHORIZED]
@@ -316,8 +317,8 @@ def test_two_people_are_needed_and_one_of_them_senior() -> None:
     junior = changed(say(first.approval, Approve(), reviewer(BEN)))
     senior = changed(say(first.approval, Approve(), reviewer(CHLOE)))
 
-    assert first.voted
-    assert (first.voted.have, first.voted.need) == (1, 2)
+    assert isinstance(first.waits_on, Voted)
+    assert (first.waits_on.have, first.waits_on.need) == (1, 2)
     assert isinstance(again, Forbidden)
     assert junior.approval.items[0].state is ItemState.PENDING
     assert senior.approval.items[0].state is ItemState.AUTHORIZED
@@ -355,8 +356,8 @@ def test_an_edit_that_raises_the_tier_makes_its_editor_a_principal() -> None:
 
     assert edited.approval.items[0].state is ItemState.PENDING
     assert edited.approval.items[0].tier is Tier.ESCALATE
-    assert edited.voted
-    assert edited.voted.have == 0
+    assert isinstance(edited.waits_on, Voted)
+    assert edited.waits_on.have == 0
     assert isinstance(own, Forbidden)
 
 
@@ -417,7 +418,7 @@ def test_a_looser_policy_never_lowers_what_was_frozen() -> None:
     change = changed(say(approval, Approve(), reviewer(ANA), policy_now=loose))
 
     assert change.approval.items[0].tier is Tier.ESCALATE
-    assert change.voted
+    assert isinstance(change.waits_on, Voted)
 
 
 def test_a_reason_longer_than_slack_can_hold_is_refused() -> None:

@@ -17,7 +17,9 @@ from keyturn.gateway.approvals.decisions import (
     Unknown,
 )
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.approvals.inquiring import (
+from keyturn.gateway.approvals.lifecycle import ApprovalState
+from keyturn.gateway.approvals.record import Approval, Inquiry
+from keyturn.gateway.approvals.waiting_changes import (
     MAX_QUESTION,
     MAX_REPLY,
     MOST_QUESTIONS,
@@ -28,8 +30,6 @@ from keyturn.gateway.approvals.inquiring import (
     takes_reply,
     unanswered,
 )
-from keyturn.gateway.approvals.lifecycle import ApprovalState
-from keyturn.gateway.approvals.record import Approval, Inquiry
 from keyturn.gateway.protocol.records import ItemState
 from tests.approvals.builders import (
     ANA,

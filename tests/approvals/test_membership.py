@@ -14,6 +14,7 @@ from keyturn.gateway.approvals.decisions import (
     Forbidden,
     Reject,
     Reviewer,
+    Voted,
 )
 from keyturn.gateway.approvals.quorum import unresolved_roles
 from keyturn.gateway.approvals.record import Approval
@@ -136,7 +137,7 @@ def test_the_last_vote_waits_until_slack_knows_the_earlier_ones(
         "Please click again in 7 seconds."
     )
     assert isinstance(decided, Change)
-    assert decided.voted is None
+    assert decided.waits_on is None
 
 
 @pytest.mark.parametrize(
@@ -149,8 +150,8 @@ def test_who_lost_the_role_since_counts_no_more_and_is_named(again: Reviewer) ->
     second = say(first.approval, Approve(), person(CHLOE, "S0SENIOR"), again)
 
     assert isinstance(second, Change)
-    assert second.voted is not None
-    assert (second.voted.have, second.voted.need) == (1, 2)
+    assert isinstance(second.waits_on, Voted)
+    assert (second.waits_on.have, second.waits_on.need) == (1, 2)
     assert second.events[-1].data["no_longer"] == "T0/U0BEN"
 
 
@@ -159,7 +160,7 @@ def test_a_second_click_adds_a_role_that_was_given_since_and_counts_once() -> No
     assert isinstance(first, Change)
     second = say(first.approval, Approve(), person(BEN, "S0SUPPORT"), person(ANA))
     assert isinstance(second, Change)
-    assert second.voted
+    assert isinstance(second.waits_on, Voted)
 
     same = say(second.approval, Approve(), person(ANA), person(BEN, "S0SUPPORT"))
     more = say(
@@ -169,7 +170,7 @@ def test_a_second_click_adds_a_role_that_was_given_since_and_counts_once() -> No
     assert isinstance(same, Forbidden)
     assert "You already approved" in same.reason
     assert isinstance(more, Change)
-    assert more.voted is None
+    assert more.waits_on is None
     assert [vote.by.user for vote in more.approval.items[0].votes] == [
         BEN.user,
         ANA.user,

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyturn.gateway.approvals.changes import Change
-from keyturn.gateway.approvals.deadline_changes import acknowledge, extend
 from keyturn.gateway.approvals.deciding import decide
 from keyturn.gateway.approvals.decisions import (
     Approve,
@@ -26,6 +25,7 @@ from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.requirement import Requirement
 from keyturn.gateway.approvals.revoking import revoke
 from keyturn.gateway.approvals.timing import LONGEST, end_of, ends, is_extendable
+from keyturn.gateway.approvals.waiting_changes import acknowledge, extend
 from keyturn.gateway.protocol.records import ItemState, Tier, Verb
 from keyturn.gateway.store import codec
 from tests.approvals.builders import (

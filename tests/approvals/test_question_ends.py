@@ -6,7 +6,7 @@ import pytest
 
 from keyturn.gateway.approvals.deciding import decide
 from keyturn.gateway.approvals.decisions import Invalid, Respond
-from keyturn.gateway.approvals.permission import is_dead_end
+from keyturn.gateway.approvals.quorum import is_dead_end
 from keyturn.gateway.approvals.record import DecisionRecord, Item
 from keyturn.gateway.approvals.requirement import Requirement, Role
 from keyturn.gateway.approvals.resume_value import answer_for

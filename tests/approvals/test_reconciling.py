@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keyturn.gateway.approvals.changes import Change
-from keyturn.gateway.approvals.deciding import decide
+from keyturn.gateway.approvals.deciding import MAX_TEXT, decide
 from keyturn.gateway.approvals.decisions import (
     AccountKind,
     Changed,
@@ -16,9 +16,9 @@ from keyturn.gateway.approvals.decisions import (
     Reconcile,
     Reviewer,
     Stale,
+    Voted,
 )
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
-from keyturn.gateway.approvals.reconciling import MAX_NOTE
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Requirement
 from keyturn.gateway.protocol.records import Finding, ItemState, Result, Tier, Verb
@@ -96,9 +96,9 @@ def test_a_click_on_another_version_or_another_call_settles_nothing() -> None:
 
 
 def test_a_note_longer_than_slack_takes_is_refused() -> None:
-    noted(say(doubtful(), reviewer(ANA), note="x" * MAX_NOTE))
+    noted(say(doubtful(), reviewer(ANA), note="x" * MAX_TEXT))
 
-    assert say(doubtful(), reviewer(ANA), note="x" * (MAX_NOTE + 1)) == Invalid(
+    assert say(doubtful(), reviewer(ANA), note="x" * (MAX_TEXT + 1)) == Invalid(
         errors={"/note": "This is 3001 characters, 3000 are allowed."}
     )
 
@@ -140,9 +140,9 @@ def test_who_lost_the_role_since_counts_no_more(again: Reviewer) -> None:
     second = noted(say(first, reviewer(CHLOE), again))
     third = noted(say(first, reviewer(CHLOE), in_support(reviewer(ANA))))
 
-    assert second.voted is not None
+    assert isinstance(second.waits_on, Voted)
     assert second.approval.items[0].state is ItemState.IN_DOUBT
-    assert (third.voted, third.approval.items[0].state) == (None, ItemState.EXECUTED)
+    assert (third.waits_on, third.approval.items[0].state) == (None, ItemState.EXECUTED)
 
 
 @pytest.mark.parametrize(

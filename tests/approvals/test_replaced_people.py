@@ -14,9 +14,8 @@ from keyturn.gateway.approvals.decisions import (
     Reject,
     Reviewer,
 )
-from keyturn.gateway.approvals.permission import NOBODY
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
-from keyturn.gateway.approvals.quorum import is_possible
+from keyturn.gateway.approvals.quorum import NOBODY, is_possible
 from keyturn.gateway.approvals.requirement import Requirement, Role
 from keyturn.gateway.protocol.records import ItemState, Person, Tier
 from tests.approvals.builders import (

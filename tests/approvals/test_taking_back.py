@@ -157,8 +157,8 @@ def test_who_changed_a_call_may_still_reject_it_and_not_approve_it(
     again = say(edit.approval, Approve(), reviewer(ANA), policy_now)
     no = changed(say(edit.approval, Reject(reason="no"), reviewer(ANA), policy_now))
 
-    assert isinstance(edit.voted, Voted)
-    assert edit.voted.have == 0
+    assert isinstance(edit.waits_on, Voted)
+    assert edit.waits_on.have == 0
     assert "You edited this" in forbidden(again)
     assert "You can still reject it." in forbidden(again)
     assert no.approval.items[0].state is ItemState.REJECTED

@@ -9,7 +9,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from keyturn.gateway.approvals.changes import Change
-from keyturn.gateway.approvals.deadline_changes import acknowledge, extend, fire
 from keyturn.gateway.approvals.decisions import AccountKind, Refusal, Reviewer
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Approval, Waiting
@@ -21,6 +20,7 @@ from keyturn.gateway.approvals.timing import (
     is_pressing,
     timers,
 )
+from keyturn.gateway.approvals.waiting_changes import acknowledge, extend, fire
 from keyturn.gateway.protocol.records import ItemState
 from tests.bot.samples import KIM, LATER, NOW, TEAM, a_refund, an_approval, in_state
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from keyturn.bot.ids import Action, seal
-from keyturn.gateway.approvals.collected import collected
-from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.record import Approval, collected
 from tests.bot.bot_stack import CHANNEL, TEAM, Stack
 from tests.bot.tampering import click_with, copied
 from tests.bot.test_collected_cards import batched, posted, states, three

@@ -228,7 +228,7 @@ async def test_after_an_event_that_nobody_can_read_all_cards_are_looked_for(
 async def test_what_is_never_said_takes_no_room(outbox: Outbox) -> None:
     queue, reading = feed_of(outbox)
     await reading.start()
-    for tenant, name in (("default", EventName.CALL_EXECUTED), ("other", HISTORY)):
+    for tenant, name in (("default", EventName.CALL_RETURNED), ("other", HISTORY)):
         await outbox.put(Event(name=name, tenant=tenant, agent="a", thread="t"))
 
     await reading.read_new()

@@ -8,8 +8,7 @@ from typing import cast
 
 import pytest
 
-from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.approvals.security import SecurityKind
+from keyturn.gateway.approvals.events import Event, EventName, SecurityKind
 from keyturn.gateway.store.audit_seals import parts_of, sealed_text
 from keyturn.gateway.store.connection import Reply, entries, number
 from tests.bot.bot_stack import CHANNEL, Stack

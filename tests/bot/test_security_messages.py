@@ -9,7 +9,7 @@ import pytest
 from keyturn.bot.blocks import ensure_valid_message
 from keyturn.bot.cards.channel_messages import security_message
 from keyturn.bot.delivery.event_messages import is_silent
-from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind, summary
+from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind, summary
 
 HOSTILE = "<!channel> *x* <https://evil.example|ok>\u202e"
 

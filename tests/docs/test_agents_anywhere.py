@@ -30,10 +30,12 @@ from keyturn.gateway.config import Settings
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.protocol.webhooks import DECIDED, News, body_of
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.webhook_signatures import (
+    DECIDED,
     Message,
+    News,
+    body_of,
     headers,
     shown,
     webhook_secret,

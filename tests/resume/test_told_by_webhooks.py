@@ -13,11 +13,13 @@ import pytest
 from aiohttp import web
 
 from keyturn.gateway.errors import NotVerified
-from keyturn.gateway.protocol.webhooks import DECIDED, News, body_of
 from keyturn.gateway.remote.program import RemoteThreadRuns
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.webhook_signatures import (
+    DECIDED,
     Message,
+    News,
+    body_of,
     headers,
     shown,
     webhook_secret,

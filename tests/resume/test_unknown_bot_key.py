@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from keyturn.gateway.approvals.security import SecurityKind
+from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.trust.key_folder import Keyring
 from tests.conftest import eventually

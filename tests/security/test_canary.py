@@ -13,8 +13,12 @@ import pytest
 
 from keyturn.bot.prometheus import Waiting, exposition
 from keyturn.gateway.approvals.decisions import Approve, Edit, Reject, Respond
-from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
+from keyturn.gateway.approvals.events import (
+    Event,
+    EventName,
+    SecurityEvent,
+    SecurityKind,
+)
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.protocol.records import ItemState, Result
 from keyturn.gateway.protocol.strict_json import JsonObject

@@ -15,16 +15,17 @@ from typing import cast
 import pytest
 
 from keyturn.gateway.approvals.audit_leaf import SealState
-from keyturn.gateway.approvals.security import SecurityKind
+from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.errors import NotConfirmed
 from keyturn.gateway.service import audit_writing
 from keyturn.gateway.service.audit_reading import verify_log_of
 from keyturn.gateway.store.audit_files import Row, read_segment, segments
 from keyturn.gateway.store.connection import entries, fields, number
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.merkle_tree import leaf_hash, root_of
+from keyturn.gateway.trust.checkpoints import leaf_hash
 from tests.forked import Forked
 from tests.service.audit_harness import AuditHarness
+from tests.trust.proofs import root_of
 
 DAY_MS = 86_400_000
 

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from keyturn.gateway.approvals.audit_story import Part, Step
 from keyturn.gateway.approvals.decisions import (
     Approve,
     Decision,
@@ -22,6 +21,7 @@ from keyturn.gateway.protocol.records import Finding, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.store.api_keys import ApiKeyStore
 from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.trust.audit_bundle import Part, Step
 from tests.api.test_api_key_store import SEALS, made
 from tests.service.decided_calls import claimed, decided
 from tests.service.harness import ANA, BEN, EVE, POLICY, ServiceHarness

@@ -16,7 +16,7 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.revoking import FORBIDDEN, STATE_CHANGED
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.protocol.business_state import BusinessState, state_in
+from keyturn.gateway.protocol.digest import BusinessState, state_in
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import (
     CheckState,

@@ -14,12 +14,10 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.approvals.record import Approval, Item, approval_of
 from keyturn.gateway.approvals.signed_decisions import (
-    check_authorization,
     check_end,
 )
 from keyturn.gateway.errors import BotKeyUnknown, NotVerified, SettingsError
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.public_keys import PublicKey
 from keyturn.gateway.protocol.receipts import (
     Grant,
     Ledger,
@@ -251,27 +249,6 @@ async def test_each_decision_is_signed_and_says_what_was_seen(
         said = item.decision.with_(text="yes")
         with pytest.raises(NotVerified, match="signature_wrong"):
             check_end(approval, item.with_(decision=said), keys)
-
-
-async def test_what_people_said_is_verified_once(
-    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    verified, has_signed = list[bytes](), PublicKey.has_signed
-
-    def noted(key: PublicKey, message: bytes, signature: bytes) -> bool:
-        verified.append(message)
-        return has_signed(key, message, signature)
-
-    monkeypatch.setattr(PublicKey, "has_signed", noted)
-    claim = await decided(harness)
-    approval = await harness.approval(claim.item_id)
-    assert harness.store.keyring
-    keys = harness.store.keyring.verifying(Role.BOT)
-    check_authorization(approval, approval.items[0], keys)
-
-    await claimed(harness, claim)
-
-    assert len(verified) == 1
 
 
 async def test_no_receipt_is_issued_by_a_process_without_the_key(

@@ -13,8 +13,8 @@ from keyturn.gateway.approvals.decisions import (
     Reject,
     Respond,
 )
+from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.approvals.record import Approval, Item, approval_of
-from keyturn.gateway.approvals.security import SecurityKind
 from keyturn.gateway.errors import BotKeyUnknown
 from keyturn.gateway.protocol.edits import edit_hash
 from keyturn.gateway.protocol.http_api import OpenQuestion

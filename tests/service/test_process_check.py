@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keyturn.gateway.approvals.security import SecurityKind
+from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.clock import ReferenceClock
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.resume.checkpoints import open_checkpoints

@@ -11,7 +11,7 @@ from keyturn.gateway.approvals.events import STANDING, Event, EventName
 from keyturn.gateway.approvals.similar import STANDING_AGENT
 from keyturn.gateway.approvals.standing import left_of
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.business_state import BusinessState
+from keyturn.gateway.protocol.digest import BusinessState
 from keyturn.gateway.protocol.records import ItemState, Person, Result, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (

@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from keyturn.gateway.approvals.changes import Change
-from keyturn.gateway.approvals.deadline_changes import acknowledge
 from keyturn.gateway.approvals.decisions import Reject
+from keyturn.gateway.approvals.waiting_changes import acknowledge
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.store.atomic_write import Loaded, Write

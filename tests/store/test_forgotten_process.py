@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from keyturn.gateway.approvals.audit_leaf import SealState
-from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.approvals.security import SecurityKind
+from keyturn.gateway.approvals.events import Event, EventName, SecurityKind
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.store.api_keys import ApiKeyStore
 from keyturn.gateway.store.audit_seals import parts_of, sealed_text

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from keyturn.gateway.approvals.decisions import Approve, Click, Decided, Gesture
-from keyturn.gateway.approvals.security import SecurityKind
+from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.errors import ForgedRecord, SettingsError, StoreUnavailable
 from keyturn.gateway.service.reviews import ReviewService
 from keyturn.gateway.store.open_store import open_store

@@ -6,8 +6,12 @@ import logging
 
 import pytest
 
-from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.approvals.security import SecurityEvent, SecurityKind
+from keyturn.gateway.approvals.events import (
+    Event,
+    EventName,
+    SecurityEvent,
+    SecurityKind,
+)
 from keyturn.gateway.metrics.fold import Metrics
 from keyturn.gateway.service.audit_reading import security_events
 from keyturn.gateway.store.keys import Keys

@@ -23,11 +23,10 @@ from keyturn.cli import jobs
 from keyturn.cli.command_context import CommandContext
 from keyturn.cli.main import add
 from keyturn.gateway import store as store_package
-from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.approvals.events import Event, SecurityEvent
 from keyturn.gateway.approvals.precedents import Precedent
 from keyturn.gateway.approvals.quality_checks import SeededCard
 from keyturn.gateway.approvals.record import Approval
-from keyturn.gateway.approvals.security import SecurityEvent
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.policy.load import load_policy

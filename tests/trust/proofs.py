@@ -6,8 +6,13 @@ import base64
 from collections.abc import Sequence
 
 from keyturn.gateway.protocol.public_keys import PublicKey
-from keyturn.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
-from keyturn.gateway.trust.merkle_tree import is_included, leaf_hash
+from keyturn.gateway.trust.checkpoints import (
+    Checkpoint,
+    MerkleTree,
+    is_included,
+    leaf_hash,
+    verified_checkpoint,
+)
 
 
 def proven(
@@ -23,3 +28,11 @@ def proven(
     leaf = leaf_hash(entry)
     assert is_included(leaf, found, checkpoint.size, proof, checkpoint.root)
     return found, checkpoint
+
+
+def root_of(leaves: Sequence[bytes]) -> bytes:
+    """Return the root over leaf hashes."""
+    tree = MerkleTree()
+    for leaf in leaves:
+        tree.append(leaf)
+    return tree.root()

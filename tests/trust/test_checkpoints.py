@@ -7,13 +7,14 @@ import pytest
 from keyturn.gateway.errors import NotVerified
 from keyturn.gateway.trust.checkpoints import (
     Checkpoint,
+    MerkleTree,
+    leaf_hash,
     proof_text,
     signed_note,
     verified_checkpoint,
     verified_note,
 )
 from keyturn.gateway.trust.key_folder import SigningKey
-from keyturn.gateway.trust.merkle_tree import MerkleTree, leaf_hash
 from tests.trust.proofs import proven
 
 ORIGIN = "keyturn/audit/default"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyturn.gateway.trust.merkle_tree import (
+from keyturn.gateway.trust.checkpoints import (
     EMPTY_ROOT,
     MerkleTree,
     is_included,

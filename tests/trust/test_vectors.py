@@ -16,20 +16,20 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from keyturn.gateway.errors import NotVerified
 from keyturn.gateway.protocol.public_keys import PublicKey, parse_public_key
 from keyturn.gateway.protocol.receipts import pae, parse_envelope, verified
-from keyturn.gateway.trust.checkpoints import verified_note
-from keyturn.gateway.trust.key_folder import SigningKey
-from keyturn.gateway.trust.merkle_tree import (
+from keyturn.gateway.trust.checkpoints import (
     EMPTY_ROOT,
     is_included,
     leaf_hash,
-    root_of,
+    verified_note,
 )
+from keyturn.gateway.trust.key_folder import SigningKey
 from keyturn.gateway.trust.webhook_signatures import (
     Message,
     headers,
     parse_webhook_secret,
     verify_webhook,
 )
+from tests.trust.proofs import root_of
 from tests.trust.published import published
 
 SIZES_OF_NONCES = 27

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from keyturn.gateway.errors import NotVerified, SettingsError
-from keyturn.gateway.protocol.webhooks import DECIDED, MOST_BYTES, News, body_of
 from keyturn.gateway.remote import program
 from keyturn.gateway.remote.program import WebhookVerifier
 from keyturn.gateway.trust.webhook_signatures import (
+    DECIDED,
+    MOST_BYTES,
     Message,
+    News,
+    body_of,
     headers,
     shown,
     webhook_secret,

@@ -16,8 +16,7 @@ from aiohttp import web
 
 from keyturn.gateway import webhooks as sending
 from keyturn.gateway.approvals.decisions import Approve, Click, Reject
-from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.approvals.security import SecurityKind
+from keyturn.gateway.approvals.events import Event, EventName, SecurityKind
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import NotVerified
 from keyturn.gateway.protocol.strict_json import JsonObject

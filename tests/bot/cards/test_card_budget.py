@@ -17,7 +17,6 @@ from keyturn.bot.cards.frame import TABLE_FROM, rows_of, shares, text_budget
 from keyturn.bot.cards.listing import boxes_of
 from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.gestures import MAX_ITEMS
-from keyturn.gateway.approvals.inquiring import MAX_QUESTION, MAX_REPLY
 from keyturn.gateway.approvals.precedents import Past, Precedent, WindowTotal
 from keyturn.gateway.approvals.record import (
     Acknowledgement,
@@ -34,9 +33,10 @@ from keyturn.gateway.approvals.requirement import (
     Role,
     SpotCheck,
 )
+from keyturn.gateway.approvals.waiting_changes import MAX_QUESTION, MAX_REPLY
 from keyturn.gateway.policy.evaluate import Evaluation
 from keyturn.gateway.policy.fields import MAX_LINK
-from keyturn.gateway.protocol.business_state import BusinessState, with_state
+from keyturn.gateway.protocol.digest import BusinessState, with_state
 from keyturn.gateway.protocol.questions import Answered
 from keyturn.gateway.protocol.records import (
     Effect,

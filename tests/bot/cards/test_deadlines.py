@@ -20,11 +20,11 @@ from keyturn.bot.cards.reminders import (
     waits_again,
 )
 from keyturn.gateway.approvals.changes import Change
-from keyturn.gateway.approvals.deadline_changes import extend
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Revocation
 from keyturn.gateway.approvals.timing import with_end
+from keyturn.gateway.approvals.waiting_changes import extend
 from tests.bot.readable import readable
 from tests.bot.samples import KEY, LATER, NOW, TEAM, an_approval, an_item, frame
 

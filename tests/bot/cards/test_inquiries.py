@@ -22,8 +22,8 @@ from keyturn.bot.cards.refs import who
 from keyturn.bot.modals import call_form as modal
 from keyturn.bot.modals import details
 from keyturn.gateway.approvals.events import EventName, approval_event
-from keyturn.gateway.approvals.inquiring import MAX_QUESTION, MAX_REPLY
 from keyturn.gateway.approvals.record import Approval, Inquiry
+from keyturn.gateway.approvals.waiting_changes import MAX_QUESTION, MAX_REPLY
 from keyturn.gateway.protocol.records import ItemState, Person
 from keyturn.sandbox.blockkit import validate_message, validate_modal
 from tests.bot.markup_audit import assert_tame, objects

@@ -17,7 +17,7 @@ from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.evidence import HIDDEN
 from keyturn.gateway.approvals.record import Approval, Item, TriageResult
 from keyturn.gateway.approvals.requirement import Revocation
-from keyturn.gateway.protocol.business_state import BusinessState, with_state
+from keyturn.gateway.protocol.digest import BusinessState, with_state
 from keyturn.gateway.protocol.records import ItemState, Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.proposals import MAX_BATCH

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from keyturn.bot.ids import Action, Input, View
+from keyturn.gateway.approvals.deciding import MAX_TEXT
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.approvals.reconciling import MAX_NOTE
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Finding, ItemState
 from keyturn.gateway.protocol.wire import Verdict
@@ -102,7 +102,7 @@ async def test_slack_itself_takes_no_note_that_is_too_long(stack: Stack) -> None
         ]
 
         assert isinstance(note, dict)
-        assert note["max_length"] == MAX_NOTE
+        assert note["max_length"] == MAX_TEXT
 
 
 async def test_a_form_that_was_overtaken_changes_nothing_and_says_so(

@@ -18,7 +18,7 @@ from keyturn.gateway.clock import now_s
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import GraphError, SettingsError
 from keyturn.gateway.policy.rules import Policy
-from keyturn.gateway.resume.checkpoints import identity_of
+from keyturn.gateway.resume.checkpoints import identified
 from keyturn.gateway.resume.graphs import (
     attached,
     check_name,
@@ -105,16 +105,9 @@ async def gateway_process(
         tenant: owner of the agents.
         serves: agents of which every thread is advanced.
     """
-    identity = await identity_of(saver, place)
-    return ProcessInfo(
-        role="gateway",
-        where=process_name(),
-        tenant=tenant,
-        serves=tuple(serves),
-        checkpoints=identity.id,
-        file=identity.file,
-        shown=identity.shown,
-    )
+    where, names = process_name(), tuple(serves)
+    process = ProcessInfo(role="gateway", where=where, tenant=tenant, serves=names)
+    return await identified(process, saver, place)
 
 
 @asynccontextmanager

@@ -16,7 +16,6 @@ from contextlib import (
     closing,
     suppress,
 )
-from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -31,6 +30,7 @@ from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.resume.graphs import strict_serializer
 from keyturn.gateway.secret_file import make_private
 from keyturn.gateway.setting_forms import check_place, is_postgres
+from keyturn.gateway.store.processes import ProcessInfo
 
 # Open SQLite checkpointers, one for each file, shared inside the process.
 #
@@ -53,21 +53,6 @@ _SELECT = "SELECT id FROM keyturn_identity WHERE one = 1"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
-@dataclass(frozen=True)
-class Identity:
-    """Identity of an open checkpoint database.
-
-    Attributes:
-        id: the id in the database.
-        file: machine, device and inode of its file; "" for Postgres.
-        shown: the place in readable form, without a password.
-    """
-
-    id: str
-    file: str
-    shown: str
-
-
 def identity_statements() -> tuple[str, ...]:
     """Return statements that give a database an id, unless it has one."""
     table = "keyturn_identity (one INTEGER PRIMARY KEY, id TEXT)"
@@ -78,23 +63,30 @@ def identity_statements() -> tuple[str, ...]:
     )
 
 
-async def identity_of(saver: BaseCheckpointSaver[Any], place: str) -> Identity:
-    """Return the identity of an open checkpointer.
+async def identified(
+    process: ProcessInfo, saver: BaseCheckpointSaver[Any], place: str
+) -> ProcessInfo:
+    """Add the identity of an open checkpoint database to a process.
+
+    This is the id in the database, and machine, device and inode of its file ("" for
+    Postgres). For people, the place is shown without a password.
 
     Args:
+        process: the process that uses the database.
         saver: from `keyturn.gateway.resume.checkpoints.open_checkpoints`.
         place: the path or URL that it was opened with.
     """
     if isinstance(saver, AsyncSqliteSaver):
         rows = list(await saver.conn.execute_fetchall(_SELECT))
         file = await asyncio.to_thread(_file, place)
-        return Identity(str(rows[0][0]), file, f"{place!r} on {socket.gethostname()!r}")
+        shown = f"{place!r} on {socket.gethostname()!r}"
+        return process.with_(checkpoints=str(rows[0][0]), file=file, shown=shown)
     pool: Any = saver
     async with pool.conn.connection() as connection:
         row = await (await connection.execute(_SELECT)).fetchone()
     parts = urlsplit(place)
     shown = f"Postgres {parts.path.lstrip('/')!r} at {parts.hostname or 'a socket'!r}"
-    return Identity(str(row["id"]), "", shown)
+    return process.with_(checkpoints=str(row["id"]), shown=shown)
 
 
 def _file(place: str) -> str:

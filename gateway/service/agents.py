@@ -338,16 +338,12 @@ class AgentService(ClaimService, Submitter):
             approval_id, index = approval_of(item_id)
         except ValueError:
             return None
-        try:
-            loaded = await self._store.approvals.load(approval_id)
-        except CorruptRecord as error:
-            log_failure(logger, error, "record.corrupt")
-            return None
-        # An agent may send any id, even one of another tenant's call.
-        if loaded is None or loaded.approval.tenant != self._tenant:
-            return None
-        items = loaded.approval.items
-        return (loaded.approval, items[index]) if index < len(items) else None
+        for loaded in await self._store.approvals.load_each([approval_id]):
+            approval = loaded.approval
+            # An agent may send any id, even one of another tenant's call.
+            if approval.tenant == self._tenant and index < len(approval.items):
+                return approval, approval.items[index]
+        return None
 
     async def _of_message(self, ref: TurnRef) -> list[Approval]:
         """Return the approvals of a message: this agent's, else another's of the run.

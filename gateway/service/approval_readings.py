@@ -16,8 +16,7 @@ from keyturn.gateway.approvals.precedents import Precedent
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.similar import micro_text
 from keyturn.gateway.approvals.timing import end_of
-from keyturn.gateway.errors import BadJson, CorruptRecord
-from keyturn.gateway.failures import log_failure
+from keyturn.gateway.errors import BadJson
 from keyturn.gateway.protocol.approval_views import (
     ApprovalPage,
     ApprovalView,
@@ -58,17 +57,11 @@ class ApprovalReadings(PolicyService):
         Raises:
             StoreUnavailable: when the store does not answer.
         """
-        if self._store.keys_of_approval(approval_id) is None:
-            return None
-        try:
-            loaded = await self._store.approvals.load(approval_id)
-        except CorruptRecord as error:
-            log_failure(logger, error, "record.corrupt")
-            return None
-        if loaded is None or not self._may_read(loaded.approval, may_be):
-            return None
-        now = await as_of_now(self._store, self.policy_now, loaded.approval)
-        return await aside(partial(view_of, now, may_be), _documents(now))
+        for loaded in await self._store.approvals.load_each([approval_id]):
+            if self._may_read(loaded.approval, may_be):
+                now = await as_of_now(self._store, self.policy_now, loaded.approval)
+                return await aside(partial(view_of, now, may_be), _documents(now))
+        return None
 
     async def page(
         self,

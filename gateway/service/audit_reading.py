@@ -317,17 +317,8 @@ class _Done:
         return line
 
 
-class AuditBundler:
-    """Reads a tenant's log with its proofs.
-
-    Args:
-        store: a store with the keys and the folder of the tree.
-        tenant: the tenant of the entries.
-    """
-
-    def __init__(self, store: Store, *, tenant: str) -> None:
-        self._store = store
-        self._tenant = tenant
+class AuditBundler(TenantService):
+    """Reads a tenant's log with its proofs, from a store with keys and the tree."""
 
     async def prove(self, approval: str) -> list[Proven]:
         """Return the entries of an approval with their proofs, oldest first.
@@ -380,7 +371,7 @@ class AuditBundler:
             SettingsError: when there is no key to sign the bundle with.
         """
         key = required(self._store)[0].signing(Role.AUDIT)
-        log = await self._open(self._store.keys_of_tenant(self._tenant))
+        log = await self._open(self._keys)
         chosen = frozenset(approvals)
         if sample and not chosen:
             chosen = await self._sample(log, since_ms, until_ms, sample)

@@ -28,7 +28,6 @@ from keyturn.gateway.approvals.record import (
     is_collected,
 )
 from keyturn.gateway.approvals.requirement import Role
-from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.evaluate import asks_for_precedents
 from keyturn.gateway.policy.hours import utc
@@ -392,17 +391,11 @@ class ReviewService(PolicyService):
         keys = self._store.keys_of_approval(card)
         if keys is None:
             return [], 0
-        found: list[Loaded] = []
         members, left = await self._store.collected_cards.members(keys, card)
-        for approval_id in members:
-            try:
-                loaded = await self._store.approvals.load(approval_id)
-            except CorruptRecord:
-                loaded = None
-            # A corrupt or expired member cannot be shown or decided, and must not block
-            # the others.
-            if loaded is not None and loaded.approval.tenant == self._tenant:
-                found.append(loaded)
+        # A corrupt or expired member cannot be shown or decided, and must not block the
+        # others.
+        loaded = await self._store.approvals.load_each(members)
+        found = [one for one in loaded if one.approval.tenant == self._tenant]
         return found, left + len(members) - len(found)
 
     # The people to notify now, by on-call rotations and quiet hours of the policy.

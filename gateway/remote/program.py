@@ -280,7 +280,8 @@ class RemoteThreads(Threads):
             # program's.
             raise GraphError(str(error)) from error
         # The gateway's answers may not fit the agent's own schema.
-        return Answers.to(pending, {one.question: one for one in answered})
+        found = {one.question: (one.answer, one.times) for one in answered}
+        return Answers.to(pending, found)
 
     @override
     async def ends(self, run: RunRef) -> None:

@@ -531,7 +531,8 @@ class Recovery(RecoveryService):
         except GraphError as error:
             log_failure(logger, error, "recovery.unread thread=%s", thread)
             return None
-        if not Answers.to(pending, found).ready:
+        given = {asked: (one.answer, one.times) for asked, one in found.items()}
+        if not Answers.to(pending, given).ready:
             return None
         is_lost = any(one.is_lost for one in found.values())
         problem = RECORD_LOST if is_lost else DECIDED

@@ -212,20 +212,6 @@ _NO_SCHEMA = (
 """Exceptions of a validator for a value that is not a schema."""
 
 
-class AnswerFound(Protocol):
-    """Reviewers' answer; ``times`` counts the earlier revocations."""
-
-    @property
-    def answer(self) -> JsonObject:
-        """Return the value to resume the agent's run with."""
-        ...
-
-    @property
-    def times(self) -> int:
-        """Return the number of times that the call's authorization was revoked."""
-        ...
-
-
 @dataclass
 class Answers:
     """Answers that can be sent now, by interrupt id.
@@ -244,28 +230,26 @@ class Answers:
     def to(
         cls,
         pending: Iterable[PendingInterrupt],
-        found: Mapping[OpenQuestion, AnswerFound],
+        found: Mapping[OpenQuestion, tuple[JsonObject, int]],
     ) -> Answers:
-        """Return the available answers to a thread's open questions."""
+        """Return the available answers to a thread's open questions.
+
+        ``found`` has each answer, and how often the call's authorization was revoked.
+        """
         answers = cls()
         for one in pending:
             question = question_of(one)
-            if question is not None and question in found:
-                answers.offer(one, question, found[question])
+            if question is None or question not in found:
+                continue
+            answer, times = found[question]
+            if not fits(answer, one.schema):
+                answers.unfit.append(question.item_id)
+                continue
+            # After a revocation an equal answer is new, not refused.
+            about = [question.kind, question.item_id, times]
+            answers.ready[one.id] = answer
+            answers.fingerprint[one.id] = json.dumps([*about, answer], sort_keys=True)
         return answers
-
-    def offer(
-        self, pending: PendingInterrupt, question: OpenQuestion, found: AnswerFound
-    ) -> None:
-        """Add an answer, unless the agent's schema would refuse it."""
-        if not fits(found.answer, pending.schema):
-            self.unfit.append(question.item_id)
-            return
-        # After a revocation an equal answer is new, not refused.
-        about = [question.kind, question.item_id, found.times]
-        body = json.dumps([*about, found.answer], sort_keys=True)
-        self.ready[pending.id] = found.answer
-        self.fingerprint[pending.id] = body
 
     def without(self, sent: set[str]) -> Answers:
         """Return the answers that were not sent yet."""

@@ -275,4 +275,5 @@ async def answers_for(
         GraphError: the agent's own name differs from the name in the settings.
     """
     found = await find_answers(store, run, questions_of(pending))
-    return Answers.to(pending, found)
+    given = {asked: (one.answer, one.times) for asked, one in found.items()}
+    return Answers.to(pending, given)

@@ -246,7 +246,7 @@ class ReviewService(PolicyService):
         """
         return await self._change_own(
             approval_id,
-            lambda approval, now_ms: waiting_changes.extend(approval, reviewer, now_ms),
+            lambda one, now_ms: waiting_changes.extend(one, reviewer, now_ms),
         )
 
     async def acknowledge(
@@ -255,9 +255,7 @@ class ReviewService(PolicyService):
         """Record that a reviewer handles it; see `waiting_changes.acknowledge`."""
         return await self._change_own(
             approval_id,
-            lambda approval, now_ms: waiting_changes.acknowledge(
-                approval, reviewer, now_ms
-            ),
+            lambda one, now_ms: waiting_changes.acknowledge(one, reviewer, now_ms),
         )
 
     async def ask_requester(
@@ -266,9 +264,7 @@ class ReviewService(PolicyService):
         """Add a question to the requester; see `waiting_changes.ask`."""
         return await self._change_own(
             approval_id,
-            lambda approval, now_ms: waiting_changes.ask(
-                approval, call, reviewer, text, now_ms
-            ),
+            lambda one, now_ms: waiting_changes.ask(one, call, reviewer, text, now_ms),
         )
 
     async def reply(
@@ -277,9 +273,7 @@ class ReviewService(PolicyService):
         """Add a reply of the requester; see `waiting_changes.reply`."""
         return await self._change_own(
             approval_id,
-            lambda approval, now_ms: waiting_changes.reply(
-                approval, person, text, ts, now_ms
-            ),
+            lambda one, now_ms: waiting_changes.reply(one, person, text, ts, now_ms),
         )
 
     def usergroups(self, item: Item) -> frozenset[str]:

@@ -173,7 +173,7 @@ class Submitter(PolicyService):
         same = await _aside(turn, of_turn, policy, self._keys, turn)
         rows = zip(turn.calls, evaluations, same.effects, strict=True)
         evaluated = [EvaluatedCall(*row[:2], effect=row[2]) for row in rows]
-        source = self._source(same, turn_key, _NO_FACTS)
+        source = self._source(same, turn_key)
         proposal = await _aside(turn, propose, evaluated, source)
         usage = [CallUsage()] * len(evaluated)
         checked = _preconditions(same, usage, proposal)
@@ -264,12 +264,7 @@ class Submitter(PolicyService):
         if drawn:
             evaluated = await _aside(turn, evaluate_all, triaged, drawn)
         evaluated = await covered(self._store, same.keys, same, load, evaluated)
-        source = replace(
-            self._source(same, turn_key, load.thread),
-            spelled=spelled,
-            requests_10m=load.requests_10m,
-            now_ms=load.now_ms,
-        )
+        source = self._source(same, turn_key, load, spelled)
         proposal = await _aside(turn, propose, evaluated, source)
         run = turn.ref.run_ref
         proposal = await with_answers(self._store, same.keys, run, proposal)
@@ -306,7 +301,11 @@ class Submitter(PolicyService):
         return None if opened is None else (verdicts, opened)
 
     def _source(
-        self, same: TurnPrecedents, turn_key: str, facts: ThreadFacts
+        self,
+        same: TurnPrecedents,
+        turn_key: str,
+        load: AgentLoad | None = None,
+        spelled: Mapping[str, JsonObject] | None = None,
     ) -> Source:
         numbers = count()
         return Source(
@@ -315,8 +314,11 @@ class Submitter(PolicyService):
             new_approval_id=lambda: same.keys.approval_of_turn(turn_key, next(numbers)),
             # With 128 random bits, the hash on a card cannot confirm guessed arguments.
             salt=lambda: secrets.token_hex(16),
-            facts=facts,
+            facts=load.thread if load else _NO_FACTS,
             policy_digest=same.policy.digest,
+            spelled=spelled or {},
+            requests_10m=load.requests_10m if load else 0,
+            now_ms=load.now_ms if load else 0,
         )
 
     def _usage(

@@ -58,8 +58,7 @@ from keyturn.gateway.resume.store_threads import (
 from keyturn.gateway.resume.transient_retry import drain_tasks, wait_or_timeout
 from keyturn.gateway.service.agents import AgentService
 from keyturn.gateway.service.freezing import run_event
-from keyturn.gateway.store.jobs import Delivery, Job, JobKind, JobQueue, input_of
-from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.jobs import Delivery, Job, JobKind, input_of
 from keyturn.gateway.store.stalled import RunState
 from keyturn.gateway.store.store import Store
 
@@ -145,6 +144,8 @@ class Worker:
         self._running: set[asyncio.Task[None]] = set()
         self._unserved: set[tuple[str, str]] = set()
         self._consumer = consumer
+        self._keys = store.keys_of_tenant(tenant)
+        self._queue = store.queue(self._keys)
 
     async def run(self, stop: asyncio.Event, *, grace_s: float = GRACE_S) -> None:
         """Work until ``stop`` is set, then wait for running threads to stop.
@@ -153,12 +154,11 @@ class Worker:
         was running is then in doubt, never recorded as not begun.
         """
         try:
-            await self._read(self._store.keys_of_tenant(self._tenant), stop)
+            await self._read(stop)
         finally:
             await drain_tasks(self._running, grace_s)
 
-    async def _read(self, keys: Keys, stop: asyncio.Event) -> None:
-        queue = self._store.queue(keys)
+    async def _read(self, stop: asyncio.Event) -> None:
         is_prepared = has_retried = False
         pause = FIRST_PAUSE_S
         while not stop.is_set():
@@ -168,16 +168,15 @@ class Worker:
             task: asyncio.Task[None] | None = None
             try:
                 if not is_prepared:
-                    await queue.prepare()
+                    await self._queue.prepare()
                     is_prepared = True
                 if not has_retried:
-                    serves = self._runners.serves
-                    await self._retries.retry_now(keys, serves)
+                    await self._retries.retry_now(self._keys, self._runners.serves)
                     has_retried = True
-                delivery = await queue.take(self._consumer, block_ms=BLOCK_MS)
+                delivery = await self._queue.take(self._consumer, block_ms=BLOCK_MS)
                 pause = FIRST_PAUSE_S
                 if delivery is not None:
-                    task = asyncio.create_task(self._do(keys, queue, delivery))
+                    task = asyncio.create_task(self._do(delivery))
                     self._running.add(task)
                     task.add_done_callback(self._free)
                     # Give the job a chance to send its first request before the next
@@ -185,12 +184,12 @@ class Worker:
                     await asyncio.sleep(0)
             except StoreUnavailable as error:
                 logger.warning(
-                    "jobs.read_failed tenant=%s error=%s", keys.tenant, error
+                    "jobs.read_failed tenant=%s error=%s", self._tenant, error
                 )
                 # A lost connection may mean an empty store, without the consumer group.
                 is_prepared = False
             except any_failure() as error:  # the worker survives
-                log_failure(logger, error, "jobs.read_failed tenant=%s", keys.tenant)
+                log_failure(logger, error, "jobs.read_failed tenant=%s", self._tenant)
                 is_prepared = False
             finally:
                 if task is None:
@@ -203,10 +202,10 @@ class Worker:
         self._running.discard(task)
         self._slots.release()
 
-    async def _do(self, keys: Keys, queue: JobQueue, delivery: Delivery) -> None:
+    async def _do(self, delivery: Delivery) -> None:
         """Carry out one job: acknowledge it, put it back or park its run."""
         job = delivery.job
-        at = _at(keys, job)
+        at = ThreadRef(self._keys, job.agent, job.thread)
         runner = self._runners.of(job.agent, job.thread)
         # A job of another tenant was not written by this gateway.
         is_ours = job.tenant == self._tenant
@@ -216,12 +215,12 @@ class Worker:
                 await self._retries.record_resumed(at, delivery)
                 return
             if runner is None or not is_ours:
-                await self._leave(keys, delivery)
+                await self._leave(at, delivery)
                 return
             # Renew the delivery, or another process takes the job over during a long
             # run.
-            async with queue.holding(self._consumer, delivery):
-                await self._attempt(at, runner, queue, delivery)
+            async with self._queue.holding(self._consumer, delivery):
+                await self._attempt(at, runner, delivery)
         except StoreUnavailable as error:
             # The delivery stays pending; the next reader takes it over.
             logger.warning("job.unacknowledged job=%s error=%s", delivery.id, error)
@@ -239,9 +238,7 @@ class Worker:
         place = (at.keys, at.agent, at.thread)
         return not await self._store.threads.is_run_open(*place)
 
-    async def _attempt(
-        self, at: ThreadRef, runner: Runner, queue: JobQueue, delivery: Delivery
-    ) -> None:
+    async def _attempt(self, at: ThreadRef, runner: Runner, delivery: Delivery) -> None:
         """Try a job; put it back if its thread cannot run now."""
         try:
             with connected(self._gateway, at.run_ref):
@@ -251,15 +248,15 @@ class Worker:
             # The grace period is over: put the rest of the job back now instead of at
             # the end of the delivery's lease.
             fresh = await self._as_far_as_it_got(at, runner, delivery)
-            await queue.later(fresh, delay_ms=0)
+            await self._queue.later(fresh, delay_ms=0)
             raise
         except ThreadUnknown as error:
             logger.info("job.later job=%s reason=%s", delivery.id, error)
-            await self._leave(at.keys, delivery, why=str(error))
+            await self._leave(at, delivery, why=str(error))
         except ThreadUnavailable as error:
             logger.info("job.later job=%s reason=%s", delivery.id, error)
             fresh = await self._as_far_as_it_got(at, runner, delivery)
-            await queue.later(fresh, delay_ms=jittered(BUSY_MS))
+            await self._queue.later(fresh, delay_ms=jittered(BUSY_MS))
 
     async def _once(self, at: ThreadRef, runner: Runner, delivery: Delivery) -> None:
         """Try a job, and record its result under the thread's lease."""
@@ -331,24 +328,17 @@ class Worker:
         rest = delivery.job.with_(kind=JobKind.RESUME, input="", id="", seal="")
         return Delivery(delivery.id, rest)
 
-    async def _leave(self, keys: Keys, delivery: Delivery, why: str = "") -> None:
+    async def _leave(self, at: ThreadRef, delivery: Delivery, why: str = "") -> None:
         """Leave a job to a process that runs its thread; never acknowledge it here.
 
         A restarted program serves a thread once it runs it again. A gateway with other
         checkpoints may have threads that are missing here.
         """
-        job = delivery.job
-        place = (job.agent, job.thread)
+        place = (at.agent, at.thread)
         if place not in self._unserved and len(self._unserved) < MAX_UNSERVED:
             self._unserved.add(place)
-            logger.warning(
-                "thread.not_run_here agent=%s thread=%s", job.agent, job.thread
-            )
-        await self._retries.requeue_unserved(_at(keys, job), delivery, why)
-
-
-def _at(keys: Keys, job: Job) -> ThreadRef:
-    return ThreadRef(keys, job.agent, job.thread)
+            logger.warning("thread.not_run_here agent=%s thread=%s", *place)
+        await self._retries.requeue_unserved(at, delivery, why)
 
 
 def _key(delivery: Delivery) -> str:

@@ -344,13 +344,6 @@ async def stalled_event(
 class RunService(PolicyService):
     """The failed runs of a tenant."""
 
-    def __init__(
-        self, store: Store, policy: Callable[[], Policy], *, tenant: str = "default"
-    ) -> None:
-        super().__init__(store, policy, tenant=tenant)
-        self._agents = AgentService(store, policy, tenant=tenant)
-        self._freezes = ReviewerFreezes(store, policy, tenant=tenant)
-
     async def all(self) -> list[StalledRun]:
         """Return the waiting and parked runs, the longest failing first."""
         found = await self._store.stalled.all(self._keys)
@@ -380,7 +373,8 @@ class RunService(PolicyService):
         if is_among(reviewer.person, asked):
             return None
         scope = FreezeScope(kind=ScopeKind.AGENT, name=run.agent)
-        return self._freezes.forbidden(scope, reviewer)
+        freezes = ReviewerFreezes(self._store, self._policy, tenant=self._tenant)
+        return freezes.forbidden(scope, reviewer)
 
     async def retry(
         self, run: StalledRun, by: str, gesture: Gesture = Gesture.API
@@ -446,7 +440,8 @@ class RunService(PolicyService):
             )
             # Only if this call dropped it: otherwise the record may be a new one.
             if is_dropped:
-                await self._agents.supersede_run(run_ref)
+                agents = AgentService(self._store, self._policy, tenant=self._tenant)
+                await agents.supersede_run(run_ref)
                 await self._store.threads.end_run(*place)
         return is_dropped
 

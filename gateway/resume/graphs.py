@@ -117,7 +117,7 @@ def attached(graph: Graph, saver: BaseCheckpointSaver[Any]) -> Graph:
     everything else remains plain data.
     """
     strict = saver.with_allowlist(allowed_types(graph))
-    # A copy: the program may continue to use the graph that `local_runner` got.
+    # A copy: the program may continue to use the graph that `kept_graph` got.
     return graph.copy(update={"checkpointer": strict})
 
 

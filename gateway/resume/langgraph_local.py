@@ -202,41 +202,31 @@ class LangGraphLocal:
             chunks.put_nowait(chunk)
 
 
-async def local_runner(
+async def kept_graph(
     graph: object,
     ref: str,
     saver: BaseCheckpointSaver[Any] | None,
-    *,
-    agent: str,
-    config: RunnableConfig | None = None,
-    context: object = None,
-    ungated: Collection[str] = (),
-) -> LangGraphLocal:
-    """Return a runner for a program's graph.
-
-    The graph keeps its own checkpointer if it has one; otherwise it gets ``saver``.
+    ungated: Collection[str],
+) -> Graph:
+    """Return a program's compiled graph with a checkpointer: its own, else ``saver``.
 
     Raises:
         GraphError: it is not a usable graph, or there is no checkpointer for it; the
             text names ``ref``.
     """
     compiled = await as_graph(graph, ref, ungated)
+    own: object = getattr(compiled, "checkpointer", None)
+    if isinstance(own, InMemorySaver):
+        _warn_of_memory(has_another=saver is not None)
     # Test the type: LangGraph also accepts True and False as a checkpointer.
-    has_own = isinstance(getattr(compiled, "checkpointer", None), BaseCheckpointSaver)
-    if has_own:
-        kept = compiled
-        if isinstance(cast("Any", compiled).checkpointer, InMemorySaver):
-            _warn_of_memory(has_another=saver is not None)
-    elif saver is not None:
-        kept = attached(compiled, saver)
-    else:
+    if isinstance(own, BaseCheckpointSaver):
+        return compiled
+    if saver is None:
         raise GraphError(
             f"The {ref} keeps its threads nowhere: compile it with a checkpointer of "
             "its own, such as AsyncPostgresSaver."
         )
-    return LangGraphLocal(
-        kept, agent=agent, config=config, context=context, ungated=ungated
-    )
+    return attached(compiled, saver)
 
 
 @cache

@@ -51,7 +51,7 @@ from keyturn.gateway.resume.langgraph_local import (
     STREAM_END,
     LangGraphLocal,
     check_config,
-    local_runner,
+    kept_graph,
     pending_of,
 )
 from keyturn.gateway.resume.runner import (
@@ -370,14 +370,10 @@ class Program(Generic[R]):
         """
         self._open()
         self._serves(agent)
-        return await local_runner(
-            graph,
-            f"graph of {agent}",
-            self._saver,
-            agent=agent,
-            config=config,
-            context=context,
-            ungated=self._ungated.get(agent, ()),
+        ungated = self._ungated.get(agent, ())
+        kept = await kept_graph(graph, f"graph of {agent}", self._saver, ungated)
+        return LangGraphLocal(
+            kept, agent=agent, config=config, context=context, ungated=ungated
         )
 
     def connected(self) -> AbstractContextManager[None]:

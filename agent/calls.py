@@ -31,8 +31,8 @@ from keyturn.agent import (
     tool_messages,
     turns,
 )
-from keyturn.agent.argument_models import ArgumentModel, argument_model
 from keyturn.agent.bridge import Shell, ask_while_held
+from keyturn.agent.canonical import ArgumentModel, argument_model
 from keyturn.agent.execution import (
     Closed,
     CutOff,
@@ -582,7 +582,7 @@ def schema_of(tool: BaseTool | None) -> JsonObject | None:
             return checkable(strict_json.accept_object(given))
         described = strict_json.accept(tool.description)
         return {**_schema(argument_model(tool)), "description": described}
-    except (BadJson, PydanticInvalidForJsonSchema):
+    except (BadJson, PydanticInvalidForJsonSchema, canonical.SchemaFault):
         return None
 
 

@@ -26,8 +26,8 @@ from keyturn.agent import (
     tool_messages,
     turns,
 )
-from keyturn.agent.argument_models import argument_model
 from keyturn.agent.bridge import Awaiting, Blocking, Shell, drive
+from keyturn.agent.canonical import argument_model
 from keyturn.agent.execution import (
     Closed,
     CutOff,

@@ -20,7 +20,6 @@ from langchain_core.tools import (
 )
 from langgraph.prebuilt import InjectedState, ToolRuntime
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic import v1 as pydantic_v1
 from typing_extensions import TypedDict
 
 SPELLINGS: dict[str, dict[str, Any]] = {
@@ -89,13 +88,6 @@ class Named(BaseModel):
 
     model_config = ConfigDict(populate_by_name=True, extra="forbid")
     value: int | None = Field(default=None, alias="valueAlias")
-
-
-class Old(pydantic_v1.BaseModel):
-    """Arguments as pydantic 1 describes them."""
-
-    value: int
-    ratio: float = 0.5
 
 
 @dataclasses.dataclass
@@ -210,7 +202,6 @@ def shapes(noted: Noted) -> dict[str, BaseTool]:  # noqa: C901 - many functions 
     schemas: dict[str, Any] = {
         "aliased": Aliased,
         "named": Named,
-        "old": Old,
         "described": MCP,
     }
     for name, schema in schemas.items():

@@ -209,14 +209,17 @@ def test_decimals_keep_their_digits() -> None:
     class Exact(BaseModel):
         amount: Decimal
 
+    assert canonical_args(described(Exact), {"amount": "1.10"}) == {"amount": "1.10"}
+    assert canonical_args(described(Exact), {"amount": 1.1}) == {"amount": "1.1"}
+
+
+def test_a_model_of_pydantic_1_is_refused() -> None:
     class Old(pydantic_v1.BaseModel):
         amount: Decimal
 
-    assert canonical_args(described(Exact), {"amount": "1.10"}) == {"amount": "1.10"}
-    assert canonical_args(described(Exact), {"amount": 1.1}) == {"amount": "1.1"}
-    assert canonical_args(described(Old), {"amount": "1.10"}) == {"amount": 1.1}
-    with pytest.raises(ArgumentMismatch, match="does not write 'amount'"):
-        canonical_args(described(Old), {"amount": "0.10000000000000000000001"})
+    assert schema_of(described(Old)) is None
+    with pytest.raises(SchemaFault, match="no model of pydantic 2"):
+        canonical_args(described(Old), {"amount": "1.10"})
 
 
 def test_a_json_schema_checks_and_changes_nothing() -> None:

@@ -23,7 +23,6 @@ from langchain_core.tools import BaseTool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 from pydantic import ValidationError
-from pydantic import v1 as pydantic_v1
 
 from keyturn.agent import ApprovalMiddleware
 from keyturn.agent.scripted_model import ScriptedModel, calling
@@ -186,12 +185,9 @@ def _fits(tool: BaseTool, args: dict[str, Any]) -> bool:
     if tool.name == "text" and args.get("value") == str(2**60):
         return True
     try:
-        if isinstance(schema, type) and issubclass(schema, pydantic_v1.BaseModel):
-            schema.parse_obj(args)
-        else:
-            made: Any = schema
-            made.model_validate(args)
-    except (ValidationError, pydantic_v1.ValidationError):
+        made: Any = schema
+        made.model_validate(args)
+    except ValidationError:
         return False
     # Values that JSON readers cannot keep exactly are refused for every tool.
     return args.get("value") != str(2**60)

@@ -4,14 +4,15 @@ from keyturn.agent.drop_in import HumanInTheLoopMiddleware, gated_subagents
 from keyturn.agent.grants import Grant, current_receipt, grant, guarded, receipt_meta
 from keyturn.agent.messages import EditMessage, edit_messages, edited_view
 from keyturn.agent.middleware import ApprovalMiddleware
-from keyturn.agent.model_answers import is_cut_off
-from keyturn.agent.node_turns import Answers, aask_questions, ask_questions
-from keyturn.agent.question_tool import ask_user
+from keyturn.agent.prepared_calls import ask_user, is_cut_off
 from keyturn.agent.require_approval import (
+    Answers,
     Approved,
     NotApproved,
     Unsure,
+    aask_questions,
     arequire_approval,
+    ask_questions,
     require_approval,
 )
 from keyturn.gateway.protocol.port import Gateway, connected

@@ -23,11 +23,10 @@ from typing import Any, TypeVar
 
 from langgraph.errors import GraphBubbleUp, ParentCommand, is_invalid_resume
 
-from keyturn.agent import tool_messages
+from keyturn.agent import messages
 from keyturn.agent.bridge import Shell, ask_with_retries
 from keyturn.agent.execution import HANDED_OFF
-from keyturn.agent.grants import Grant
-from keyturn.agent.tool_escapes import contained
+from keyturn.agent.grants import Grant, contained
 from keyturn.gateway.errors import (
     KeyturnError,
     LeaseLost,
@@ -133,7 +132,7 @@ async def _run_begun(
             await call.release()
         else:
             # Reported, but not as over: a retry of the node may run the call again.
-            await call.end(tool_messages.failed_result(error), is_over=False)
+            await call.end(messages.failed_result(error), is_over=False)
         raise
     done = store(result)
     if done is None:

@@ -21,14 +21,11 @@ from keyturn.agent import (
     auto_approved,
     bridge,
     canonical,
+    grants,
     interrupts,
     messages,
-    model_answers,
-    nesting,
     prepared_calls,
-    rechecks,
     result_codec,
-    tool_messages,
     turns,
 )
 from keyturn.agent.bridge import Shell, ask_while_held
@@ -46,7 +43,6 @@ from keyturn.agent.execution import (
 )
 from keyturn.agent.grants import grant_scope, recheck_of, share_guarded
 from keyturn.agent.messages import ITEM_KEY
-from keyturn.agent.nesting import collect_edits, report_edits
 from keyturn.agent.prepared_calls import PreparedCall, Toolbox
 from keyturn.agent.result_codec import (
     ToolResult,
@@ -54,6 +50,7 @@ from keyturn.agent.result_codec import (
     explained,
     restore_result,
 )
+from keyturn.agent.turns import collect_edits, report_edits
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.errors import (
     FINAL_ERRORS,
@@ -215,7 +212,7 @@ class Caller:
             LeaseLost: another process runs the thread now.
         """
         draft = turns.TurnDraft(calls, hints, ready, history)
-        is_nested = nesting.is_inside_tool(ref)
+        is_nested = turns.is_inside_tool(ref)
         if is_nested:
             draft.refuse_questions()
         draft.add_states(await self._states(draft.proposed))
@@ -258,7 +255,7 @@ class Caller:
             if recheck is None or call.problem:
                 continue
             try:
-                state = await rechecks.read(self.shell, recheck, call.tool, call.args)
+                state = await grants.read(self.shell, recheck, call.tool, call.args)
             except StateUnknown:
                 # The draft refuses only this call; the others continue.
                 state = None
@@ -334,7 +331,7 @@ class Caller:
             # The recorded arguments: a generated default would differ now and change
             # the calls.
             kept = turns.submitted_canonical(state)
-            ready = model_answers.prepare_answer(message, calls, self.tools, kept)
+            ready = prepared_calls.prepare_answer(message, calls, self.tools, kept)
             says = str(message.text)
             note = await self.submit(
                 ref, calls, says, hints, ready=ready, is_repeated=True
@@ -369,7 +366,7 @@ class Caller:
         if not isinstance(end, auto_approved.RanEarlier):
             result = end
         elif end.result is None:
-            return _refused_result(request, tool_messages.CUT_OFF)
+            return _refused_result(request, messages.CUT_OFF)
         else:
             history = request.state["messages"]
             result, inside = restore_result(request.tool_call, end.result, history)
@@ -381,12 +378,12 @@ class Caller:
         item_id = verdict.item_id
         if not interrupts.is_alone(request):
             return _refused_result(
-                request, tool_messages.NOT_ALONE, item_id, is_counted=True
+                request, messages.NOT_ALONE, item_id, is_counted=True
             )
         args = strict_json.accept_object(request.tool_call["args"])
         answer = interrupts.request_decision(verdict, args)
         if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
-            message = tool_messages.decision_message(
+            message = messages.decision_message(
                 request.tool_call, answer, item_id=item_id
             )
             return to_model(request, message)
@@ -411,17 +408,15 @@ class Caller:
         work = Work(
             partial(invoke, request, run),
             result_codec.serialize,
-            partial(tool_messages.message_for, request.tool_call),
+            partial(messages.message_for, request.tool_call),
         )
         end = await execute(held, gateway, self.shell, work)
         call, item_id = request.tool_call, held.verdict.item_id
         if isinstance(end, Closed):
-            message = tool_messages.decision_message(call, end.answer, item_id=item_id)
+            message = messages.decision_message(call, end.answer, item_id=item_id)
             return to_model(request, message)
         if isinstance(end, CutOff):
-            message = tool_messages.message_for(
-                call, tool_messages.CUT_OFF, item_id=item_id
-            )
+            message = messages.message_for(call, messages.CUT_OFF, item_id=item_id)
             # Marked: people may reconcile it, and a late report may contradict them.
             return to_model(request, messages.mark_reconciled(message))
         if isinstance(end, NotRun):
@@ -437,7 +432,7 @@ class Caller:
         """Return the model's tool message of a call that was started."""
         if isinstance(end, Reconciled):
             call, item_id = request.tool_call, held.verdict.item_id
-            message = tool_messages.finding_message(call, end.finding, item_id=item_id)
+            message = messages.finding_message(call, end.finding, item_id=item_id)
             if end.edit is None:
                 return to_model(request, message)
             # If the call took effect, it did so with the edited arguments.
@@ -500,8 +495,8 @@ async def invoke_or_refuse(
     try:
         return await invoke(request, run, args)
     except NotAllowed as error:
-        failed = tool_messages.failed_result(error)
-        message = tool_messages.message_for(request.tool_call, failed.summary)
+        failed = messages.failed_result(error)
+        message = messages.message_for(request.tool_call, failed.summary)
         return explained(message, failed.failure)
 
 
@@ -523,7 +518,7 @@ def late_tool_problem(
     try:
         prepared_calls.runnable(request.tool_call["name"], request.tool, args)
     except NotStarted as error:
-        return tool_messages.failure_text(FailureKind.NOT_STARTED, str(error))
+        return messages.failure_text(FailureKind.NOT_STARTED, str(error))
     return ""
 
 
@@ -611,7 +606,7 @@ def with_reconciliation_note(
     """
     if reconciled is None:
         return result
-    note = tool_messages.reconciliation_note(reconciled)
+    note = messages.reconciliation_note(reconciled)
     return _with_note(request, result, note, messages.mark_reconciled)
 
 
@@ -636,7 +631,7 @@ def _with_note(
 def denied(request: ToolCallRequest, verdict: Verdict) -> ToolResult:
     """Return the tool message of a call that its verdict denies."""
     reason = verdict.reason if verdict.kind is VerdictKind.DENY else ""
-    text = tool_messages.denial_text(reason or turns.NO_VERDICT)
+    text = messages.denial_text(reason or turns.NO_VERDICT)
     return _refused_result(request, text, is_counted=text in turns.UNCLEARED)
 
 
@@ -650,7 +645,7 @@ def _refused_result(
     request: ToolCallRequest, text: str, item_id: str = "", *, is_counted: bool = False
 ) -> ToolResult:
     """Return the message of a call that did not run; the breaker may count it."""
-    message = tool_messages.message_for(request.tool_call, text, item_id=item_id)
+    message = messages.message_for(request.tool_call, text, item_id=item_id)
     if is_counted:
         message = turns.mark_uncleared(message)
     return to_model(request, message)

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Literal, cast, get_args
 
-from keyturn.agent.interrupt_on import DESCRIPTION_PREFIX, InterruptOn
+from keyturn.agent.hints import DESCRIPTION_PREFIX, InterruptOn
 from keyturn.agent.middleware import ApprovalMiddleware
 from keyturn.gateway.arguments import is_a, require
 from keyturn.gateway.client.http_gateway import given_gateway

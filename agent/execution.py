@@ -24,13 +24,11 @@ from typing import Any, Generic, TypeVar, assert_never, cast
 
 from langgraph.errors import GraphBubbleUp, ParentCommand, is_invalid_resume
 
-from keyturn.agent import bridge, rechecks, tool_messages
+from keyturn.agent import bridge, grants, messages
 from keyturn.agent.bridge import Shell, ask_while_held, ask_with_retries
-from keyturn.agent.grants import Grant, grant_scope
+from keyturn.agent.grants import Grant, Recheck, contained, grant_scope
 from keyturn.agent.interrupts import drop_findings, request_reconciliation
-from keyturn.agent.nesting import collect_edits
-from keyturn.agent.rechecks import Recheck
-from keyturn.agent.tool_escapes import contained
+from keyturn.agent.turns import collect_edits
 from keyturn.gateway import background
 from keyturn.gateway.background import begun
 from keyturn.gateway.clock import now_s
@@ -141,7 +139,7 @@ async def execute(
                 drop_findings(held.verdict)
                 return _stored_end(reply)
             case Refused():
-                return NotRun(tool_messages.denial_text(reply.reason))
+                return NotRun(messages.denial_text(reply.reason))
             case Reopened():
                 ended = _decide_again(held, reply)
                 if ended is not None:
@@ -157,7 +155,7 @@ async def execute(
 def _decide_again(held: HeldCall, reply: Reopened) -> Closed | NotRun | None:
     """Wait for people to decide again; None when the call may be claimed again."""
     if held.ask_again is None:
-        return NotRun(tool_messages.denial_text(reply.reason))
+        return NotRun(messages.denial_text(reply.reason))
     answer = held.ask_again()
     is_again = answer.type in {AnswerKind.APPROVE, AnswerKind.EDIT}
     return None if is_again else Closed(answer)
@@ -189,7 +187,7 @@ async def _claim_when_free(
         if isinstance(reply, CheckState):
             state = await read_state(held, reply, shell)
             if state is None:
-                return Refused(reason=tool_messages.MISMATCH)
+                return Refused(reason=messages.MISMATCH)
             request = request.with_(state=state)
         elif not isinstance(reply, Busy):
             return reply
@@ -273,11 +271,11 @@ async def _run_once(
         logger.warning("execution.mismatch item=%s", held.verdict.item_id)
         # Released now: nothing ran, and a claim that expires becomes a doubt.
         await _release(held, claimed, gateway, shell)
-        return NotRun(tool_messages.MISMATCH)
+        return NotRun(messages.MISMATCH)
     # Submitted before the tool had a recheck, so there is no state to compare.
     if held.recheck is not None and state_in(claimed.action) is None:
         await _release(held, claimed, gateway, shell)
-        return NotRun(rechecks.STATE_MISSING)
+        return NotRun(grants.STATE_MISSING)
     misread = misreading(held, claimed, args, sent)
     if misread is not None:
         await _release(held, claimed, gateway, shell)
@@ -313,7 +311,7 @@ async def _run_once(
             # Every error of a tool is recorded under the claim, including panics of
             # libraries: the effect may have happened. A raised error would be replayed
             # forever.
-            failed = tool_messages.failed_result(error)
+            failed = messages.failed_result(error)
             result = work.failure(failed.summary)
     stored = work.store(result, inside)
     if failed is not None:
@@ -592,7 +590,7 @@ async def read_state(
             "for one business state. The call did not run; give the tool its recheck "
             "again."
         )
-    state = await rechecks.read(shell, held.recheck, held.verdict.tool, args)
+    state = await grants.read(shell, held.recheck, held.verdict.tool, args)
     return StateNow(action_hash=asked.action_hash, state=state)
 
 

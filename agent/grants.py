@@ -24,12 +24,18 @@ not checked either; `guarded` tools refuse to run there.
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import inspect
 import logging
+import signal
 import threading
+import traceback
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import TracebackType
 from typing import Any, cast
 from uuid import UUID
 
@@ -38,15 +44,24 @@ from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as make_tool
 from langchain_core.tracers.context import register_configure_hook
 
+from keyturn.agent.bridge import PORT_TIMEOUT_S, Shell
 from keyturn.agent.canonical import caller_args
-from keyturn.agent.rechecks import Recheck
-from keyturn.agent.tool_escapes import contained_method
 from keyturn.gateway.arguments import require
-from keyturn.gateway.errors import BadJson, NotAllowed, NotStarted, UngatedTool
+from keyturn.gateway.errors import (
+    BadJson,
+    NotAllowed,
+    NotStarted,
+    StateUnknown,
+    StoreUnavailable,
+    UngatedTool,
+)
+from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.gates.gate import GuardedTool
-from keyturn.gateway.protocol import strict_json, wire
+from keyturn.gateway.protocol import digest, strict_json, wire
+from keyturn.gateway.protocol.digest import MAX_STATE_BYTES, BusinessState
 from keyturn.gateway.protocol.receipts import META_KEY
 from keyturn.gateway.protocol.run_context import Inside, excepted
+from keyturn.gateway.protocol.strict_json import JsonObject
 
 logger = logging.getLogger(__name__)
 
@@ -364,3 +379,163 @@ def checked_starts(agent: str) -> Inside[StartCheck | None]:
 def _check_of(agent: str, names: frozenset[str]) -> StartCheck:
     # Shared: the handler has no state for each start.
     return StartCheck(agent, names)
+
+
+# Convert a tool's non-exception errors into an exception.
+#
+# A library that calls ``sys.exit``, or a cancelled task inside the tool, raises an
+# error that is not an `Exception`. asyncio and LangGraph would treat it as the end of
+# the process or of the run. It is a failure of the tool.
+
+
+class ToolEscape(RuntimeError):
+    """A tool called exit or cancelled itself; the text names the error."""
+
+
+class contained:  # noqa: N801 - used as a function, in `with`
+    """Raise `ToolEscape` if a tool inside calls exit or cancels itself.
+
+    An outer cancellation of the task and a signal that ends the process pass unchanged.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        """Convert the error if the tool caused it."""
+        is_own = isinstance(error, asyncio.CancelledError) and not _is_cancelled()
+        is_exit = isinstance(error, SystemExit) and not _is_of_a_signal(error)
+        if is_own or is_exit:
+            said = f": {error}" if str(error) else ""
+            raise ToolEscape(f"{type(error).__name__}{said}") from error
+
+
+def contained_method(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of a tool whose escapes are exceptions.
+
+    The check is inside the tool, since LangChain runs the tool in a task. If a task
+    raises `SystemExit`, asyncio stops the loop before any caller can catch it.
+    """
+    if inspect.iscoroutinefunction(method):
+
+        @functools.wraps(method)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - any tool
+            with contained():
+                return await method(*args, **kwargs)
+
+        return _annotated_as(method, awaited)
+
+    @functools.wraps(method)
+    def called(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - any tool
+        with contained():
+            return method(*args, **kwargs)
+
+    return _annotated_as(method, called)
+
+
+def _annotated_as(
+    method: Callable[..., Any], wrapper: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Give a wrapper the annotations that LangChain uses to inject arguments."""
+    # Since Python 3.14, `functools.wraps` copies the function that computes them.
+    # Assigned annotations have no such function, and reading lazy ones would evaluate
+    # them.
+    if getattr(method, "__annotate__", None) is None:
+        wrapper.__annotations__ = getattr(method, "__annotations__", {})
+    return wrapper
+
+
+def _is_cancelled() -> bool:
+    """Return True if the running task is cancelled, not only a task inside it."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # in a thread without an event loop
+        return False
+    return task is not None and bool(task.cancelling())
+
+
+def _is_of_a_signal(error: SystemExit) -> bool:
+    """Return True if a signal handler raised the error while the tool was running.
+
+    A process that receives a signal to end has to end.
+    """
+    handlers = map(signal.getsignal, signal.valid_signals())
+    codes = {getattr(one, "__code__", None) for one in handlers} - {None}
+    raised_in = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code in codes for frame, _ in raised_in)
+
+
+# Recheck functions: read the business state that an approval depends on.
+#
+# A `recheck` takes the arguments of the call as keywords and returns JSON. It is called
+# when the call is submitted, and again right before the call would run. If it fails,
+# the call does not run: the current state may differ from the approved one.
+
+Recheck = Callable[..., Any]
+"""A synchronous or asynchronous function: arguments as keywords in, JSON out."""
+
+STATE_UNREADABLE = (
+    "The state that this call depends on could not be read, so no approval was "
+    "requested and it did not run. Tell the user; it can be tried again later."
+)
+STATE_MISSING = (
+    "This call was submitted without the state that its tool depends on, so it did "
+    "not run. If it is still wanted, make it again as a new call."
+)
+
+logger = logging.getLogger(__name__)
+
+
+async def read(
+    shell: Shell, recheck: Recheck, tool: str, args: JsonObject
+) -> BusinessState:
+    """Return the state for these arguments.
+
+    A synchronous function runs in a thread. If it hangs, it blocks neither the event
+    loop nor the conversation's thread for longer than `PORT_TIMEOUT_S`.
+
+    Raises:
+        StateUnknown: when it raises, takes longer, or does not return small JSON.
+    """
+
+    async def called() -> BusinessState:
+        try:
+            return _validated(await _value(recheck, args))
+        except any_failure() as error:
+            # The application's function may raise anything: the state is unknown.
+            log_failure(logger, error, "recheck.failed tool=%s", tool)
+            raise StateUnknown(
+                f"The state that {tool!r} depends on could not be read "
+                f"({type(error).__name__}), so the call did not run."
+            ) from error
+
+    try:
+        return await shell.ask(called)
+    except StoreUnavailable as error:
+        raise StateUnknown(
+            f"The state that {tool!r} depends on could not be read within "
+            f"{PORT_TIMEOUT_S:.0f} s, so the call did not run."
+        ) from error
+
+
+async def _value(recheck: Recheck, args: JsonObject) -> object:
+    if inspect.iscoroutinefunction(recheck):
+        return await recheck(**args)
+    returned = await asyncio.to_thread(recheck, **args)
+    return await returned if inspect.isawaitable(returned) else returned
+
+
+def _validated(value: object) -> BusinessState:
+    found = strict_json.accept(value)
+    # The state becomes part of the action that is hashed, stored and shown on the card.
+    size = len(digest.canonical(found))
+    if size > MAX_STATE_BYTES:
+        raise BadJson(f"the state is {size} bytes, {MAX_STATE_BYTES} are allowed")
+    return BusinessState(value=found)

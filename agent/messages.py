@@ -16,20 +16,35 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from langchain_core.messages import (
     AIMessage,
     AnyMessage,
     BaseMessage,
     HumanMessage,
+    ToolCall,
     ToolMessage,
 )
 from pydantic import ValidationError
 
+from keyturn.gateway.errors import NotAllowed, NotStarted
 from keyturn.gateway.protocol import digest, edits
-from keyturn.gateway.protocol.records import EditOutcome, EditRecord
-from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.records import (
+    EditOutcome,
+    EditRecord,
+    FailureKind,
+    ItemState,
+    Person,
+    Result,
+)
+from keyturn.gateway.protocol.strict_json import JsonObject, printable
+from keyturn.gateway.protocol.wire import (
+    Answer,
+    AnswerKind,
+    LateReport,
+    ReconcileAnswer,
+)
 
 EDIT_KEY = "keyturn_edit"
 """The key of a message's edit record."""
@@ -517,3 +532,230 @@ def _has_id(value: object) -> bool:
     if not isinstance(value, dict):
         return False
     return any(cast("dict[str, Any]", value).get(name) for name in _IDS)
+
+
+# Build the tool messages for held calls that did not run as the model proposed.
+#
+# Every text states whether the call ran: a model that has to guess repeats the call.
+# Text from people is quoted as JSON, so that it cannot end the sentence.
+
+NOT_AGAIN = "Do not make the same call again."
+UNKNOWN_EFFECT = (
+    "Whether it took effect is unknown. Do not repeat it; tell the user that it has "
+    "to be checked."
+)
+RESULT_LOST = (
+    "This call ran and took effect, but its output was lost. Do not repeat it; tell "
+    "the user that it is done."
+)
+UNKNOWN_RESULT = f"This call was started and did not end well. {UNKNOWN_EFFECT}"
+CUT_OFF = (
+    "This call was cut off while it ran, so whether it took effect is unknown. If it "
+    "only reads, make it again; otherwise do not repeat it, and tell the user that it "
+    "has to be checked."
+)
+CONFIRMED = (
+    "This call was cut off while it ran. A person checked and confirmed that it took "
+    "effect; its output is lost. Do not repeat it; tell the user that it is done."
+)
+SKIPPED = (
+    "This call was cut off while it ran, and a person decided to skip it. Treat it as "
+    "not done, although it may have taken effect. Do not repeat it; tell the user."
+)
+INTERRUPTED = (
+    "This call was cut off when the conversation moved on, and its result is lost. "
+    f"It may have run. {UNKNOWN_EFFECT}"
+)
+MISMATCH = (
+    "The authorized action differs from this call, so the call did not run. "
+    f"{NOT_AGAIN} Tell the user."
+)
+NOT_ALONE = (
+    "This call was started in one task with others, where approvals cannot be told "
+    "apart, so it did not run. Make it again as a single call."
+)
+
+_CUT_OFF_STATES = {
+    ItemState.PENDING: "This call was still waiting for a decision when the "
+    "conversation moved on, so it did not run.",
+    ItemState.AUTHORIZED: "The conversation moved on before this call ran, so it did "
+    "not run.",
+    ItemState.EXECUTING: "This call had been started when the conversation moved "
+    f"on. {UNKNOWN_EFFECT}",
+    ItemState.IN_DOUBT: f"This call was started, then cut off. {UNKNOWN_EFFECT}",
+}
+
+
+def message_for(
+    call: ToolCall, text: str, *, item_id: str = "", is_error: bool = True
+) -> ToolMessage:
+    """Return a tool message with this text, forged marks neutralized."""
+    return ToolMessage(
+        # The text quotes people and tools, which must not imitate a gateway notice.
+        content=edits.defuse(text),
+        name=call["name"],
+        tool_call_id=call["id"] or "",
+        status="error" if is_error else "success",
+        additional_kwargs={ITEM_KEY: item_id} if item_id else {},
+    )
+
+
+def decision_message(call: ToolCall, answer: Answer, *, item_id: str) -> ToolMessage:
+    """Return the message for a call that people ended without running it.
+
+    Programs find the person's text, unquoted, under `ANSWER_KEY`.
+    """
+    is_error = answer.type is not AnswerKind.RESPOND
+    message = message_for(call, ended_text(answer), item_id=item_id, is_error=is_error)
+    data = answer.model_dump(mode="json", include={"type", "message", "by"})
+    if answer.is_question:
+        data |= {"status": question_status(answer)}
+    if answer.type is AnswerKind.RESPOND and answer.answers is not None:
+        data |= {"answers": [*answer.answers]}
+    return with_data(message, {ANSWER_KEY: data})
+
+
+def question_status(answer: Answer) -> Literal["answered", "cancelled"]:
+    """Return the status of the questions of a call."""
+    return "answered" if answer.type is AnswerKind.RESPOND else "cancelled"
+
+
+def _question_text(answer: Answer) -> str:
+    """Return the transcript of answered questions, or why there are no answers."""
+    if answer.type is AnswerKind.RESPOND:
+        return answer.message
+    text = answer.message
+    if answer.by is not None:
+        why = f" Their reason: {_quoted(text)}." if text else ""
+        text = f"{_name(answer.by)} chose not to answer.{why}"
+    return f"{text}\n\nDo not ask the same again. Continue without it if you can."
+
+
+def denial_text(reason: str) -> str:
+    """Return the message about a refusal by policy or by the gateway."""
+    return reason.strip() or f"This call was refused and did not run. {NOT_AGAIN}"
+
+
+def ended_text(answer: Answer) -> str:
+    """Return the message about a call that ended without running."""
+    if answer.is_question:
+        return _question_text(answer)
+    who = _name(answer.by)
+    ran = "did not run"
+    if answer.has_started:
+        ran = "was stopped; its effects up to then remain"
+    if answer.type is AnswerKind.REJECT:
+        why = f"Their reason: {_quoted(answer.message)}." if answer.message else ""
+        why = why or "They gave no reason."
+        return (
+            f"{who} rejected this call, so it {ran}. {why} {NOT_AGAIN} Tell "
+            "the user, and continue only in a way that respects this decision."
+        )
+    if answer.type is AnswerKind.RESPOND:
+        return (
+            f"This call {ran}. {who} answered it instead: "
+            f"{_quoted(answer.message)}. Take this as the answer. {NOT_AGAIN}"
+        )
+    reason = answer.message or "This call did not run."
+    return f"{reason} {NOT_AGAIN} Tell the user, who may ask for it again."
+
+
+def lost_result_text(result: Result) -> str:
+    """Return the message about a result that cannot be returned.
+
+    A reconciled call has a result without any text; every other result has a summary.
+    """
+    if not result.summary:
+        return CONFIRMED if result.ok else SKIPPED
+    return RESULT_LOST if result.ok else UNKNOWN_RESULT
+
+
+def reconciled_text(answer: ReconcileAnswer) -> str:
+    """Return the message with a reviewer's finding about a call in doubt."""
+    if answer.by is None and answer.message:
+        return f"This call was cut off or failed. {answer.message} {UNKNOWN_EFFECT}"
+    note = f" Their note: {_quoted(answer.message)}." if answer.message else ""
+    who = _name(answer.by)
+    if answer.type == "executed":
+        return (
+            f"This call was cut off or failed. {who} checked and confirmed that it "
+            f"took effect; its output is lost.{note} Do not repeat it."
+        )
+    return (
+        f"This call was cut off or failed, and {who} decided to skip it.{note} "
+        "Treat it as not done, although it may have taken effect. Do not repeat it; "
+        "tell the user."
+    )
+
+
+def finding_message(
+    call: ToolCall, answer: ReconcileAnswer, *, item_id: str
+) -> ToolMessage:
+    """Return the message for a call that people reconciled."""
+    is_error = answer.type != "executed"
+    text = reconciled_text(answer)
+    return mark_reconciled(message_for(call, text, item_id=item_id, is_error=is_error))
+
+
+def reconciliation_note(answer: ReconcileAnswer) -> str:
+    """Return the reviewer's note on a reconciled call; "" without one."""
+    if not answer.message:
+        return ""
+    did = {
+        "executed": "had confirmed that this call took effect",
+        "rerun": "had this call run again, after it was cut off or failed",
+        "skip": "left this call as it is, after it was cut off or failed",
+    }
+    note = _quoted(answer.message)
+    return f"{_name(answer.by)} {did[answer.type]}. Their note: {note}."
+
+
+def late_report_text(report: LateReport) -> str:
+    """Return the message about a report that arrived after the reconciliation."""
+    outcome = "it ran and took effect" if report.ok else "it failed"
+    about = "an earlier attempt at this call" if report.is_apart else "this call"
+    means = "So it took effect twice" if report.is_apart else "This report counts now"
+    summary = report.summary[:500]
+    quoted = f" Its report: {_quoted(summary)}." if summary else ""
+    return (
+        f"A late report about {about}: after people had reconciled it, its worker "
+        f"reported that {outcome}.{quoted} {means}, even if the result below differs. "
+        "Do not repeat the call; tell the user."
+    )
+
+
+def failed_result(error: BaseException) -> Result:
+    """Return the result of a tool that raised, with a text for people.
+
+    A tool may have had an effect before another tool inside it was refused, so only
+    `NotStarted` proves that nothing ran.
+    """
+    if isinstance(error, NotStarted):
+        kind, text = FailureKind.NOT_STARTED, str(error)
+    else:
+        is_refused = isinstance(error, NotAllowed)
+        kind = FailureKind.REFUSED if is_refused else FailureKind.RAISED
+        text = f"{type(error).__name__}: {error}"
+    return Result(ok=False, summary=printable(text[:500]), failure=kind)
+
+
+def failure_text(kind: FailureKind, said: str) -> str:
+    """Return the message about a failure: its reason, then the advice to the model."""
+    if kind is FailureKind.NOT_STARTED:
+        return f"{said} {NOT_AGAIN} Tell the user."
+    return f"The tool failed: {_quoted(said)}. {UNKNOWN_EFFECT}"
+
+
+def cut_off_text(state: ItemState) -> str:
+    """Return the message about a held call whose turn new input interrupted."""
+    return _CUT_OFF_STATES.get(state, RESULT_LOST)
+
+
+def _name(by: Person | None) -> str:
+    if by is None:
+        return "A reviewer"
+    return f"A reviewer ({_quoted(by.name or by.user)})"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(printable(text), ensure_ascii=False)

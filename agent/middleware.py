@@ -46,27 +46,22 @@ from keyturn.agent import (
     calls,
     execution,
     grants,
-    history_checks,
+    hints,
+    history,
     messages,
-    model_answers,
-    nesting,
-    overrides,
     prepared_calls,
-    question_tool,
-    repair,
     turns,
 )
 from keyturn.agent.bridge import AWAITING, BLOCKING, Shell, drive
 from keyturn.agent.calls import Caller, Handler, VerdictCache
 from keyturn.agent.grants import share_guarded
-from keyturn.agent.interrupt_on import (
+from keyturn.agent.hints import (
     DESCRIPTION_PREFIX,
     HintContext,
     InterruptConfig,
     InterruptOn,
 )
-from keyturn.agent.prepared_calls import PreparedCall, Toolbox
-from keyturn.agent.question_tool import GUIDANCE
+from keyturn.agent.prepared_calls import GUIDANCE, PreparedCall, Toolbox
 from keyturn.agent.result_codec import ToolResult
 from keyturn.agent.turns import KeyturnState
 from keyturn.gateway.client.http_gateway import (
@@ -228,7 +223,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
 
     def _tool_scope(self, request: ToolCallRequest) -> tuple[Inside[Any], Inside[Any]]:
         """Pass overrides and the check of tool starts to all code inside a tool."""
-        inherited = overrides.inherit(request.state.get(overrides.STATE))
+        inherited = hints.inherit(request.state.get(hints.STATE))
         return inherited, grants.checked_starts(self.agent)
 
     def _caller(self, shell: Shell, state: object = None) -> Caller:
@@ -238,7 +233,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
             known = self._callers[shell] = Caller(
                 self.agent, self.gateway, shell, self._cache, self._tools, schemas
             )
-        given = overrides.schemas(cast("Mapping[str, Any]", state or {}))
+        given = hints.schemas(cast("Mapping[str, Any]", state or {}))
         return replace(known, schemas={**known.schemas, **given}) if given else known
 
     async def _before_agent(
@@ -247,21 +242,21 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         check()
         # This mark lets an outer call that is cut off be entered again.
         await auto_approved.note_nested_agent()
-        changes = overrides.update(cast("Mapping[str, Any]", state), runtime.context)
+        changes = hints.update(cast("Mapping[str, Any]", state), runtime.context)
         caller = self._caller(shell)
-        missed = await history_checks.missed_edits(caller, state)
+        missed = await history.missed_edits(caller, state)
         edits = {"keyturn_edits": messages.dump_records(missed)} if missed else {}
-        repaired = await repair.repair_history(caller, state)
-        return repair.merge_update(repaired, {**changes, **edits})
+        repaired = await history.repair_history(caller, state)
+        return history.merge_update(repaired, {**changes, **edits})
 
     async def _call(
         self, shell: Shell, request: ToolCallRequest, run: Handler
     ) -> ToolResult:
         caller = self._caller(shell, request.state)
-        if nesting.is_nested():
+        if turns.has_enclosing_tool():
             # Before the call: if the gateway cannot be reached, no finished call is
             # lost.
-            await history_checks.report_edits(caller, request)
+            await history.report_edits(caller, request)
         with execution.passing():
             return await caller.call(request, run)
 
@@ -280,19 +275,19 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         self, shell: Shell, request: ModelRequest[Any], answer: ModelResponse[Any]
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
         """Return the model's answer with the verdicts on its calls, for the state."""
-        answer = model_answers.with_ids(answer)
-        answer = model_answers.with_unreadable_calls(answer, self._tools)
+        answer = prepared_calls.with_ids(answer)
+        answer = prepared_calls.with_unreadable_calls(answer, self._tools)
         # An answer with a structured response calls a tool that is already answered.
         found = turns.pending_calls(cast("list[AnyMessage]", answer.result))
         if found is None:
             return answer
         message, calls = found
-        message_id, state = str(message.id), model_answers.after(request.state, answer)
+        message_id, state = str(message.id), prepared_calls.after(request.state, answer)
         ref = turns.turn_ref(self.agent, message_id)
         if ref is None:
             note = turns.TurnDraft(calls).deny_all(message_id, turns.NO_THREAD)
         else:
-            ready = model_answers.prepare_answer(message, calls, self._tools)
+            ready = prepared_calls.prepare_answer(message, calls, self._tools)
             if len(ready) < len(calls) or any(one.refusal for one in ready.values()):
                 # Submitted unchanged, so that the model reads what is wrong with it.
                 answer = storable(answer)
@@ -318,41 +313,43 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         ready: Mapping[str, PreparedCall],
         context: HintContext,
     ) -> dict[str, CallHint]:
-        rows = cast("Mapping[str, Any]", context.state).get(overrides.STATE)
-        hints: dict[str, CallHint] = {}
+        rows = cast("Mapping[str, Any]", context.state).get(hints.STATE)
+        found: dict[str, CallHint] = {}
         if not (self._interrupts or rows):
-            return hints
+            return found
         # Canonical arguments: `when` and descriptions get the values that would run.
         for call in prepared_calls.with_args(calls, ready):
             gated = self._interrupts.hint(call, context) if self._interrupts else None
-            hint = overrides.merge_hints(gated, overrides.hint(call["name"], rows))
+            hint = hints.merge_hints(gated, hints.hint(call["name"], rows))
             if hint is not None:
-                hints[call["id"] or ""] = hint
-        return hints
+                found[call["id"] or ""] = hint
+        return found
 
     async def _model_request(
         self, shell: Shell, request: ModelRequest[Any]
     ) -> ModelRequest[Any]:
         self._tools.learn(request.tools)
         caller = self._caller(shell)
-        await repair.end_dropped_calls(caller, cast("Mapping[str, Any]", request.state))
-        found = await history_checks.confirm_edits(caller, request.state)
-        nesting.report_edits(found.made)
-        late = await history_checks.fetch_reports(caller, request.messages)
+        await history.end_dropped_calls(
+            caller, cast("Mapping[str, Any]", request.state)
+        )
+        found = await history.confirm_edits(caller, request.state)
+        turns.report_edits(found.made)
+        late = await history.fetch_reports(caller, request.messages)
         # Edits first: restating neutralizes all marks, including that of a late report.
         stated = messages.restate_edits(request.messages, found.made, found.unknown)
         tools = request.tools
-        if question_tool.can_ask(tools) and turns.is_nested(self.agent):
+        if prepared_calls.can_ask(tools) and turns.is_nested(self.agent):
             # The gateway refuses questions from nested agents, so the tool is not
             # offered.
-            tools = question_tool.without_ask_user(tools)
+            tools = prepared_calls.without_ask_user(tools)
         system = request.system_message
         note = await self._agent_note(shell) if self.system_note else None
         if note is not None:
-            can_ask = question_tool.can_ask(tools)
+            can_ask = prepared_calls.can_ask(tools)
             system = with_note(system, note, can_ask=can_ask)
         return request.override(
-            messages=history_checks.with_reports(stated, late),
+            messages=history.with_reports(stated, late),
             tools=tools,
             system_message=system,
         )
@@ -598,7 +595,7 @@ def check() -> None:
     # LangGraph stores the first part of the namespace there before it removes the task
     # ids. For an agent inside a tool, the gate around the tool provides the rest.
     path = str(config.get("metadata", {}).get("checkpoint_ns", ""))
-    if (task := nesting.enclosing_task()).startswith(f"{path}|"):
+    if (task := turns.enclosing_task()).startswith(f"{path}|"):
         path = task
     if not own or ":" in own or not path:
         return

@@ -11,22 +11,17 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Mapping
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from langchain_core.tools import BaseTool, StructuredTool
+from langgraph.config import get_config
 
-from keyturn.agent import (
-    auto_approved,
-    canonical,
-    interrupts,
-    node_turns,
-    rechecks,
-    tool_messages,
-    turns,
-)
-from keyturn.agent.bridge import Awaiting, Blocking, Shell, drive
+from keyturn.agent import auto_approved, canonical, grants, interrupts, messages, turns
+from keyturn.agent.bridge import Awaiting, Blocking, Shell, ask_while_held, drive
 from keyturn.agent.canonical import argument_model
 from keyturn.agent.execution import (
     Closed,
@@ -38,22 +33,31 @@ from keyturn.agent.execution import (
     Work,
     execute,
 )
-from keyturn.agent.grants import grant_scope
-from keyturn.agent.rechecks import Recheck
+from keyturn.agent.grants import Recheck, grant_scope
 from keyturn.gateway.arguments import is_a, require
 from keyturn.gateway.client.http_gateway import (
     agent_name,
     current_gateway,
     given_gateway,
 )
-from keyturn.gateway.errors import BadStep, KeyturnError, StateUnknown
+from keyturn.gateway.errors import (
+    FINAL_ERRORS,
+    BadStep,
+    KeyRefused,
+    KeyturnError,
+    NotAllowed,
+    StateUnknown,
+    ThreadUnavailable,
+)
 from keyturn.gateway.protocol import digest, run_context, strict_json
 from keyturn.gateway.protocol.parameters import signature_of
 from keyturn.gateway.protocol.port import Gateway
+from keyturn.gateway.protocol.questions import ASK_USER, QuestionSet
 from keyturn.gateway.protocol.records import (
     MAX_PROBLEM,
     EditRecord,
     FailureKind,
+    Person,
     Reading,
     Result,
 )
@@ -375,10 +379,10 @@ async def arequire_approval(  # noqa: PLR0913 - what `require_approval` takes
 
 
 async def _require(step: _Step, work: _Work[R], shell: Shell) -> Outcome[R]:
-    ref = node_turns.turn_ref(step.agent, step.tool, step.given_key)
+    ref = turn_ref(step.agent, step.tool, step.given_key)
     verdict = await _submit(step, ref, shell)
     if verdict.kind is VerdictKind.DENY:
-        return NotApproved("deny", tool_messages.denial_text(verdict.reason))
+        return NotApproved("deny", messages.denial_text(verdict.reason))
     if verdict.runs_unclaimed:
         return await _run_auto_approved(step, ref, verdict, work, shell)
     call = HeldCall(ref, verdict, step.args)
@@ -387,7 +391,7 @@ async def _require(step: _Step, work: _Work[R], shell: Shell) -> Outcome[R]:
     answer = interrupts.request_decision(verdict, step.args)
     if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
         said = answer.message if answer.by else ""
-        return NotApproved(str(answer.type), tool_messages.ended_text(answer), said)
+        return NotApproved(str(answer.type), messages.ended_text(answer), said)
 
     def reading(args: JsonObject) -> Reading | None:
         return step_reading(step.run, args, step.tool)
@@ -421,7 +425,7 @@ async def _run_auto_approved(
         )
     if not isinstance(end, auto_approved.RanEarlier):
         return Approved(end, step.args)
-    return _from_result(end.result) if end.result else Unsure(tool_messages.CUT_OFF)
+    return _from_result(end.result) if end.result else Unsure(messages.CUT_OFF)
 
 
 async def _execute_step(
@@ -437,13 +441,13 @@ async def _execute_step(
     if isinstance(end, Ran):
         return _with_edit(_explained(end.result, end.failure), end.edit, why)
     if isinstance(end, Closed):
-        return NotApproved(str(end.answer.type), tool_messages.ended_text(end.answer))
+        return NotApproved(str(end.answer.type), messages.ended_text(end.answer))
     if isinstance(end, NotRun):
         return NotApproved("deny", end.reason)
     if isinstance(end, CutOff):
-        return Unsure(tool_messages.CUT_OFF)
+        return Unsure(messages.CUT_OFF)
     if isinstance(end, Reconciled):
-        return Unsure(tool_messages.reconciled_text(end.finding))
+        return Unsure(messages.reconciled_text(end.finding))
     return _with_note(
         _with_edit(_from_result(end.result), end.edit, why), end.reconciled
     )
@@ -458,13 +462,13 @@ async def _submit(step: _Step, ref: TurnRef, shell: Shell) -> Verdict:
     )
     if step.recheck is not None:
         try:
-            state = await rechecks.read(shell, step.recheck, step.tool, step.args)
+            state = await grants.read(shell, step.recheck, step.tool, step.args)
         except StateUnknown:
-            return turns.denial(step.tool, step.key, rechecks.STATE_UNREADABLE)
+            return turns.denial(step.tool, step.key, grants.STATE_UNREADABLE)
         call = call.with_(state=state)
     schemas = {} if step.schema is None else {step.tool: step.schema}
     turn = Turn(ref=ref, calls=(call,), says=step.says, schemas=schemas)
-    return await node_turns.submit(turn, step.gateway, shell)
+    return await submit(turn, step.gateway, shell)
 
 
 def _to_result(
@@ -490,7 +494,7 @@ def _to_result(
 
 def _from_result(result: Result) -> Approved[Any] | NotApproved | Unsure:
     if not result.payload:
-        return Unsure(tool_messages.lost_result_text(result))
+        return Unsure(messages.lost_result_text(result))
     try:
         row = strict_json.parse_object(result.payload)
         if not result.ok and "unsure" in row:
@@ -499,7 +503,7 @@ def _from_result(result: Result) -> Approved[Any] | NotApproved | Unsure:
             return NotApproved("misfit", str(row["not_run"]))
         return Approved(row["result"], cast("JsonObject", row["args"]))
     except (KeyturnError, KeyError):
-        return Unsure(tool_messages.lost_result_text(result))
+        return Unsure(messages.lost_result_text(result))
 
 
 def _with_edit(
@@ -514,12 +518,207 @@ def _explained(outcome: Outcome[R], failure: FailureKind | None) -> Outcome[R]:
     """Return an outcome with advice if ``run`` returned nothing."""
     if failure is None or not isinstance(outcome, Unsure):
         return outcome
-    return Unsure(tool_messages.failure_text(failure, outcome.message))
+    return Unsure(messages.failure_text(failure, outcome.message))
 
 
 def _with_note(outcome: Outcome[R], reconciled: ReconcileAnswer | None) -> Outcome[R]:
     """Return an `Unsure` outcome with the note of the people who reconciled it."""
-    note = tool_messages.reconciliation_note(reconciled) if reconciled else ""
+    note = messages.reconciliation_note(reconciled) if reconciled else ""
     if not note or not isinstance(outcome, Unsure):
         return outcome
     return Unsure(f"{note} {outcome.message}")
+
+
+# Ask people questions from a plain LangGraph node, without an agent.
+#
+# The node pauses until the questions are answered.
+#
+# The call of a node is submitted as a turn, which is identified by its position.
+
+Asked = Sequence[str | Mapping[str, Any]]
+"""Questions in the form of the tool `ask_user`; a plain text asks for free text."""
+
+# Count how often a node's body has reached a step, to number repeated steps.
+#
+# LangGraph runs a body again from its start after each pause, and counts its interrupts
+# the same way. Each new run, and each retry by the node's retry policy, starts at 1, so
+# a step has the same number whenever the body reaches it.
+_SCRATCHPAD = "__pregel_scratchpad"
+_RUNTIME = "__pregel_runtime"
+"""Keys of LangGraph's data about a running task and its current attempt (private)."""
+
+_lock = threading.Lock()
+_counts: WeakKeyDictionary[object, tuple[int, int]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """The answers to a set of questions.
+
+    Attributes:
+        status: ``answered``; ``cancelled`` when a person declined or the time ran out;
+            ``error`` when the questions could not be asked.
+        answers: one text per question, in order; choices of one question are joined by
+            ", ". Empty without answers.
+        text: questions and answers as "Q: …" and "A: …", or the reason without answers.
+        by: the person who answered or declined.
+    """
+
+    status: Literal["answered", "cancelled", "error"]
+    answers: tuple[str, ...]
+    text: str
+    by: Person | None = None
+
+
+def ask_questions(
+    questions: Asked,
+    *,
+    agent: str = "agent",
+    key: str = "",
+    says: str = "",
+    gateway: Gateway | str | None = None,
+    api_key: str | None = None,
+) -> Answers:
+    """Ask people and wait for their answers; for synchronous graphs.
+
+    Args:
+        questions: at least one; they are answered together.
+        agent: the asker's name in policy and card.
+        key: names this step within its node; see `require_approval`.
+        says: the asker's reason, shown as unverified.
+        gateway: the gateway, or its URL. Defaults to the one `connected`, then to that
+            of the environment.
+        api_key: the key for a remote gateway. Defaults to that of the environment.
+
+    Raises:
+        ValueError: when these are not questions.
+        SettingsError: when the agent has no usable name.
+        NotAllowed: when no gateway is connected, or the graph has no persistent thread.
+        ThreadUnavailable: when the gateway does not answer: run the thread again later.
+    """
+    turn = _turn(questions, agent, key, says)
+    found = given_gateway(gateway, api_key) or current_gateway()
+    return drive(_ask(turn, found, Blocking()))
+
+
+async def aask_questions(
+    questions: Asked,
+    *,
+    agent: str = "agent",
+    key: str = "",
+    says: str = "",
+    gateway: Gateway | str | None = None,
+    api_key: str | None = None,
+) -> Answers:
+    """Ask people and wait for their answers; see `ask_questions`."""
+    turn = _turn(questions, agent, key, says)
+    found = given_gateway(gateway, api_key) or current_gateway()
+    return await _ask(turn, found, Awaiting())
+
+
+def _turn(questions: Asked, agent: str, key: str, says: str) -> Turn:
+    # A text is a sequence of texts: each letter would become a question.
+    if not is_a(questions, Sequence) or is_a(questions, (str, bytes)):
+        raise ValueError(
+            f"questions={questions!r} is not a list of questions; write "
+            "['Which one?'], also for a single one."
+        )
+    rows = [
+        {"question": one} if isinstance(one, str) else dict(one) for one in questions
+    ]
+    args = QuestionSet.model_validate({"questions": rows}).model_dump(mode="json")
+    call = ProposedCall(
+        tool=ASK_USER, args=args, tool_call_id=key or ASK_USER, is_question=True
+    )
+    ref = turn_ref(agent_name(agent), ASK_USER, key)
+    return Turn(ref=ref, calls=(call,), says=says)
+
+
+async def _ask(turn: Turn, gateway: Gateway, shell: Shell) -> Answers:
+    verdict = await submit(turn, gateway, shell)
+    if verdict.kind is not VerdictKind.HOLD:
+        return Answers("error", (), messages.denial_text(verdict.reason))
+    answer = interrupts.request_decision(verdict, turn.calls[0].args)
+    return Answers(
+        messages.question_status(answer),
+        (answer.type is AnswerKind.RESPOND and answer.answers) or (),
+        messages.ended_text(answer),
+        answer.by,
+    )
+
+
+def next_number() -> int:
+    """Return how often this attempt of the running task asked, including now."""
+    configurable: dict[str, Any] = get_config().get("configurable", {})
+    scratchpad: Any = configurable.get(_SCRATCHPAD)
+    # LangGraph creates this closure for each run of the body. The scratchpad itself has
+    # slots and does not support weak references.
+    body = getattr(scratchpad, "get_null_resume", None)
+    if body is None:
+        return 1
+    attempt = _attempt(configurable)
+    with _lock:
+        last, count = _counts.get(body, (attempt, 0))
+        count = count + 1 if last == attempt else 1
+        _counts[body] = (attempt, count)
+    return count
+
+
+def _attempt(configurable: dict[str, Any]) -> int:
+    info: Any = getattr(configurable.get(_RUNTIME), "execution_info", None)
+    return int(getattr(info, "node_attempt", 1))
+
+
+def turn_ref(agent: str, tool: str, key: str) -> TurnRef:
+    """Identify the turn by its position: node, step number, place among siblings.
+
+    A node that runs again after a pause or a crash has the same position, and so finds
+    its item again. It has a separate namespace, so that it does not supersede other
+    turns.
+
+    Raises:
+        NotAllowed: when the graph has no persistent thread.
+    """
+    here = turns.turn_ref(agent, "?")
+    if here is None:
+        raise NotAllowed(
+            f"The step {tool!r} cannot wait for people without a thread; run the graph "
+            "with a checkpointer and a thread_id."
+        )
+    metadata = get_config().get("metadata", {})
+    node = [metadata.get("langgraph_node"), *metadata.get("langgraph_path", ())]
+    name = "|".join([here.ns, *(str(part) for part in node)])
+    # The first step without a key has no suffix, for compatibility with single-step
+    # nodes.
+    step_id = key or str(next_number())
+    name += "" if step_id == "1" else f"#{step_id}"
+    number = metadata.get("langgraph_step")
+    return here.with_(ns=name, message_id=f"{name}@{number}/{key or tool}")
+
+
+async def submit(turn: Turn, gateway: Gateway, shell: Shell) -> Verdict:
+    """Return the verdict on the one call of a turn.
+
+    Raises:
+        ThreadUnavailable: when the gateway does not answer.
+        KeyRefused: when it refuses the API key of this process.
+    """
+    call = turn.calls[0]
+    turn = turn.with_(enclosing_run=run_context.enclosing_run(turn.ref.run_ref))
+    try:
+        found = await ask_while_held(shell, lambda: gateway.submit(turn))
+    except KeyRefused:
+        raise
+    except FINAL_ERRORS as error:
+        return turns.denial(call.tool, call.tool_call_id, str(error))
+    except KeyturnError as error:
+        # Not a denial, as in the middleware: no model reads it here, and the program
+        # can run the thread again.
+        raise ThreadUnavailable(
+            f"The gateway did not answer about {call.tool!r}, so nothing ran; run the "
+            "thread again when it is back."
+        ) from error
+    about = (call.tool, call.tool_call_id, call.args)
+    if len(found) == 1 and turns.is_about(found[0], *about):
+        return found[0]
+    return turns.denial(call.tool, call.tool_call_id, turns.NO_VERDICT)

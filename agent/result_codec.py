@@ -21,7 +21,7 @@ from langchain_core.messages import (
 from langgraph.types import Command, Send
 from pydantic import JsonValue, ValidationError
 
-from keyturn.agent import messages, result_codec, tool_messages, turns
+from keyturn.agent import messages, result_codec, turns
 from keyturn.gateway.protocol import edits
 from keyturn.gateway.protocol.records import EditRecord, FailureKind, Result
 
@@ -278,7 +278,7 @@ def explained(result: ToolResult, failure: FailureKind | None) -> ToolResult:
         return result
 
     def explain(message: ToolMessage) -> ToolMessage:
-        text = tool_messages.failure_text(failure, str(message.text))
+        text = messages.failure_text(failure, str(message.text))
         update = {"content": edits.defuse(text)}
         changed = message.model_copy(update=update)
         is_error = failure is FailureKind.RAISED
@@ -297,6 +297,6 @@ def restore_result(
     if found is not None:
         cleaned = clean_result(found[0], history)
         return explained(cleaned, result.failure), found[1]
-    text = result.summary if result.failure else tool_messages.lost_result_text(result)
-    message = tool_messages.message_for(call, text, is_error=not result.ok)
+    text = result.summary if result.failure else messages.lost_result_text(result)
+    message = messages.message_for(call, text, is_error=not result.ok)
     return explained(message, result.failure), []

@@ -299,7 +299,7 @@ def check_gates(graph: object, ref: str, ungated: Collection[str]) -> None:
 def check_name(graph: object, agent: str) -> None:
     """Check that a graph's outermost agent has the same name as in the settings.
 
-    With another name, `keyturn.agent.nesting` refuses each of its runs.
+    With another name, `keyturn.agent.turns` refuses each of its runs.
 
     Args:
         graph: the compiled graph.

@@ -12,7 +12,7 @@ from langgraph.prebuilt import InjectedState
 
 from keyturn.agent import Grant, grant, guarded
 from keyturn.agent.grants import grant_scope, is_granted_start
-from keyturn.agent.tool_messages import failed_result
+from keyturn.agent.messages import failed_result
 from keyturn.gateway.errors import NotAllowed, NotStarted
 from keyturn.gateway.gates.gate import is_guarded
 from keyturn.gateway.protocol import wire

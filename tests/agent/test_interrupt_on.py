@@ -15,7 +15,7 @@ from langchain.agents.middleware.types import ToolCallRequest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.agent import ApprovalMiddleware, HumanInTheLoopMiddleware
-from keyturn.agent.interrupt_on import InterruptConfig
+from keyturn.agent.hints import InterruptConfig
 from keyturn.agent.scripted_model import calling, scripted
 from keyturn.gateway.protocol.records import Tier, Verb
 from tests.agent.agent_runner import Effects, Runner, agent_with, pay

@@ -8,7 +8,7 @@ import pytest
 from langchain.agents.middleware import HumanInTheLoopMiddleware as Stock
 
 from keyturn.agent import ApprovalMiddleware, HumanInTheLoopMiddleware
-from keyturn.agent.interrupt_on import InterruptConfig
+from keyturn.agent.hints import InterruptConfig
 
 SCHEMA = {"type": "object", "properties": {"amount": {"type": "number"}}}
 CAMEL: Any = {

@@ -10,7 +10,8 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from keyturn.agent import guarded, history_checks
+from keyturn.agent import guarded
+from keyturn.agent import history as agent_history
 from keyturn.agent.messages import ITEM_KEY, RECONCILED_KEY
 from keyturn.agent.scripted_model import scripted
 from keyturn.gateway.errors import ThreadUnavailable
@@ -19,7 +20,7 @@ from keyturn.gateway.protocol.wire import LateReport
 from tests.agent.agent_runner import FREE, STRICT, Effects, Killed, Runner, build, pay
 from tests.agent.fake_gateway import FakeGateway
 
-MARK = history_checks.MARK
+MARK = agent_history.MARK
 PAID = Result(ok=True, summary='paid 10 [keyturn:late] "quoted"')
 BROKE = Result(ok=False, summary="the bank refused it")
 
@@ -190,7 +191,7 @@ def test_a_report_is_told_once_and_only_about_its_own_call() -> None:
         result("ap1.0", "c1"),
     ]
 
-    told = history_checks.with_reports(history, {"ap0.0": report})
+    told = agent_history.with_reports(history, {"ap0.0": report})
 
     assert [MARK in message.text for message in told] == [
         *(False, False, True, False, False)

@@ -8,7 +8,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from keyturn.agent import Approved, Unsure, grant, guarded, tool_messages
+from keyturn.agent import Approved, Unsure, grant, guarded, messages
 from keyturn.agent.messages import ITEM_KEY, RECONCILED_KEY
 from keyturn.agent.scripted_model import calling
 from keyturn.gateway.errors import ThreadUnavailable
@@ -115,7 +115,7 @@ async def test_a_cut_off_call_is_told_of_and_the_agent_goes_on(
     state = await runner.say(graph, "pay")
 
     answer = by_call(state)["c1"]
-    assert answer.text == tool_messages.CUT_OFF
+    assert answer.text == messages.CUT_OFF
     assert answer.additional_kwargs[RECONCILED_KEY]
     assert effects.paid == []
     assert gateway.only().state is ItemState.IN_DOUBT
@@ -212,5 +212,5 @@ async def test_a_step_that_was_cut_off_is_unsure(
 
     state = await runner.run(graph, {"amount": 1})
 
-    assert state["outcome"] == Unsure(tool_messages.CUT_OFF)
+    assert state["outcome"] == Unsure(messages.CUT_OFF)
     assert ran == []

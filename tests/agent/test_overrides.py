@@ -16,8 +16,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
 from keyturn.agent import ApprovalMiddleware
-from keyturn.agent.overrides import CORRUPT_OVERRIDES, hint, merge_hints
-from keyturn.agent.repair import merge_update
+from keyturn.agent.hints import CORRUPT_OVERRIDES, hint, merge_hints
+from keyturn.agent.history import merge_update
 from keyturn.agent.scripted_model import calling, scripted
 from keyturn.gateway.protocol.records import ItemState, Tier, Verb
 from keyturn.gateway.protocol.wire import CallHint

@@ -19,8 +19,8 @@ from keyturn.agent import (
     NotApproved,
     arequire_approval,
     bridge,
+    grants,
     guarded,
-    rechecks,
     require_approval,
 )
 from keyturn.agent.grants import recheck_of
@@ -169,7 +169,7 @@ async def test_a_recheck_that_fails_at_the_request_asks_nobody(
     state = await runner.say(graph, "pay ada")
 
     assert gateway.items == {}
-    assert results(state)[0].text == rechecks.STATE_UNREADABLE
+    assert results(state)[0].text == grants.STATE_UNREADABLE
 
 
 async def test_a_recheck_that_hangs_counts_as_failed(
@@ -208,7 +208,7 @@ async def test_a_call_from_before_its_tool_had_a_recheck_does_not_run(
     state = await runner.resume(newer, gateway)
 
     assert bank.paid == []
-    assert results(state)[0].text == rechecks.STATE_MISSING
+    assert results(state)[0].text == grants.STATE_MISSING
 
 
 async def test_a_call_with_a_state_does_not_run_where_its_tool_has_no_recheck(
@@ -295,7 +295,7 @@ async def test_a_step_whose_state_is_unknown_asks_nobody(
 
     end = await runner.run(step(runner, memory, bank, gateway), {"outcome": None})
 
-    assert end["outcome"] == NotApproved("deny", rechecks.STATE_UNREADABLE)
+    assert end["outcome"] == NotApproved("deny", grants.STATE_UNREADABLE)
     assert gateway.items == {}
 
 

@@ -12,7 +12,7 @@ from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
 from keyturn.agent import NotApproved, Unsure, arequire_approval, guarded
-from keyturn.agent.tool_messages import NOT_AGAIN, UNKNOWN_EFFECT
+from keyturn.agent.messages import NOT_AGAIN, UNKNOWN_EFFECT
 from keyturn.gateway.errors import NotAllowed
 from keyturn.gateway.protocol.records import FailureKind, Tier
 from tests.agent.agent_runner import STRICT, Runner, build, by_call, pay

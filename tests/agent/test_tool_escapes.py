@@ -12,8 +12,8 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.agent import guarded
+from keyturn.agent.grants import ToolEscape, contained
 from keyturn.agent.scripted_model import calling
-from keyturn.agent.tool_escapes import ToolEscape, contained
 from keyturn.gateway.protocol.records import ItemState, Tier
 from tests.agent.agent_runner import Runner, build, by_call
 from tests.agent.fake_gateway import FakeGateway

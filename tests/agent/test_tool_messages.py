@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from langchain_core.messages import ToolCall
 
-from keyturn.agent.tool_messages import decision_message, ended_text, message_for
+from keyturn.agent.messages import decision_message, ended_text, message_for
 from keyturn.gateway.protocol import edits
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.wire import Answer, AnswerKind

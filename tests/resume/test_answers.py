@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from keyturn.agent import tool_messages
+from keyturn.agent import messages
 from keyturn.gateway.approvals.decisions import Approve, Edit
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.lifecycle import UNEXECUTED
@@ -105,7 +105,7 @@ async def test_a_doubt_that_nobody_knows_ends_without_a_word_of_people(
     [answer] = answers.ready.values()
     found = ReconcileAnswer.model_validate(answer)
     assert (found.type, found.by) == ("skip", None)
-    told = tool_messages.reconciled_text(found)
+    told = messages.reconciled_text(found)
     assert "has no record of this call" in told
     assert "Whether it took effect is unknown" in told
     assert "reviewer" not in told

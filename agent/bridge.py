@@ -18,6 +18,7 @@ from keyturn.gateway.background import begun, spawn, waited_for
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.errors import (
     FINAL_ERRORS,
+    KeyRefused,
     KeyturnError,
     LeaseLost,
     StoreUnavailable,
@@ -34,6 +35,10 @@ FIRST_PAUSE_S = 0.1
 """
 
 LONGEST_PAUSE_S = 2.0
+FIRST_LATE_PAUSE_S, LONGEST_LATE_PAUSE_S = 0.5, 5.0
+ASK_LATE_FOR_S = 3600.0
+"""How long a background task asks; people can resolve its subject at any time."""
+
 HAND_BACK_S = 2.0
 """How long before the end of its lease a thread fails with an error that names the
 problem, instead of being cut off.
@@ -143,6 +148,28 @@ async def ask_while_held(
         KeyturnError: the last error, when there was no answer.
     """
     return await _asked(shell, question, while_held=True)
+
+
+async def ask_until_answered(
+    question: Callable[[], Coroutine[Any, Any, T]],
+    is_wanted: Callable[[], bool] = lambda: True,
+) -> T | None:
+    """Ask the gateway in the background; None when it refuses, or after an hour.
+
+    It pauses before each attempt, and stops when the answer is no longer wanted.
+    """
+    pause, ends = FIRST_LATE_PAUSE_S, now_s() + ASK_LATE_FOR_S
+    while now_s() < ends:
+        await asyncio.sleep(pause)
+        if not is_wanted():
+            break
+        try:
+            return await _in_time(question)
+        except KeyturnError as error:
+            if isinstance(error, FINAL_ERRORS) and not isinstance(error, KeyRefused):
+                break
+        pause = min(pause * 2, LONGEST_LATE_PAUSE_S)
+    return None
 
 
 async def _asked(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -88,11 +87,6 @@ from keyturn.gateway.protocol.wire import (
 # A background task therefore ends the turn as soon as the gateway answers. If the
 # process dies first, the card stays.
 
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 5.0
-END_FOR_S = 3600.0
-"""How long the task tries to end a turn."""
-
 
 class UnansweredTurns:
     """Turns of one agent whose submission got no answer, by run and lane."""
@@ -113,20 +107,11 @@ class UnansweredTurns:
         shell.begin(self._ended(ref, gateway))
 
     async def _ended(self, ref: TurnRef, gateway: Gateway) -> None:
-        pause, ends = FIRST_PAUSE_S, now_s() + END_FOR_S
-        while now_s() < ends:
-            # Pause first: the unanswered submission may still arrive.
-            await asyncio.sleep(pause)
-            if ref not in self._ending.get(_place(ref), ()):
-                return
-            try:
-                async with asyncio.timeout(bridge.PORT_TIMEOUT_S):
-                    await gateway.supersede(ref)
-                break
-            except FINAL_ERRORS:
-                break
-            except (KeyturnError, OSError):
-                pause = min(pause * 2, LONGEST_PAUSE_S)
+        # With a pause first: the unanswered submission may still arrive.
+        await bridge.ask_until_answered(
+            lambda: gateway.supersede(ref),
+            lambda: ref in self._ending.get(_place(ref), ()),
+        )
         waiting = self._ending.get(_place(ref), set())
         waiting.discard(ref)
         if not waiting:
@@ -684,14 +669,11 @@ def warn_about_later(handler: Callable[..., Any]) -> None:
 
     It could clear the notice of an edit before the model reads it.
     """
-    if middleware_behind([handler], ContextEditingMiddleware) is not None:
-        warnings.warn(
-            "ContextEditingMiddleware is listed after ApprovalMiddleware and can "
-            "clear the notices of edits that the model needs. List "
-            "ApprovalMiddleware last.",
-            UserWarning,
-            stacklevel=2,
-        )
+    _warn_about(
+        handler,
+        ContextEditingMiddleware,
+        "can clear the notices of edits that the model needs",
+    )
 
 
 def warn_about_retries(handler: Callable[..., Any]) -> None:
@@ -700,11 +682,19 @@ def warn_about_retries(handler: Callable[..., Any]) -> None:
     A grant allows one run: a second try is refused, and the model reads the refusal
     instead of the tool's error.
     """
-    if middleware_behind([handler], ToolRetryMiddleware) is not None:
+    _warn_about(
+        handler,
+        ToolRetryMiddleware,
+        "cannot retry there, because each call is cleared for one run, and hides the "
+        "tool's error",
+    )
+
+
+def _warn_about(handler: Callable[..., Any], kind: type[Any], problem: str) -> None:
+    if middleware_behind([handler], kind) is not None:
         warnings.warn(
-            "ToolRetryMiddleware is listed after ApprovalMiddleware. There it cannot "
-            "retry, because each call is cleared for one run, and it hides the tool's "
-            "error. List ApprovalMiddleware last.",
+            f"{kind.__name__} is listed after ApprovalMiddleware and {problem}. List "
+            "ApprovalMiddleware last.",
             UserWarning,
-            stacklevel=2,
+            stacklevel=3,
         )

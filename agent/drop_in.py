@@ -51,7 +51,6 @@ class HumanInTheLoopMiddleware(ApprovalMiddleware):
         gateway: see `ApprovalMiddleware`.
         api_key: likewise.
         system_note: whether the system prompt lists the tools that need approval.
-        options: ``interruptOn`` and ``descriptionPrefix``, JavaScript's spelling.
 
     Raises:
         ValueError: when a config has no ``allowed_decisions`` or an unknown one, or
@@ -60,7 +59,7 @@ class HumanInTheLoopMiddleware(ApprovalMiddleware):
 
     def __init__(
         self,
-        interrupt_on: InterruptOn | None = None,
+        interrupt_on: InterruptOn,
         *,
         description_prefix: str = DESCRIPTION_PREFIX,
         edit_notice: str | None = _UNSET,
@@ -69,17 +68,7 @@ class HumanInTheLoopMiddleware(ApprovalMiddleware):
         gateway: Gateway | str | None = None,
         api_key: str | None = None,
         system_note: bool = True,
-        **options: Any,  # noqa: ANN401 - read by name below
     ) -> None:
-        if interrupt_on is None:
-            interrupt_on = options.pop("interruptOn", None)
-        description_prefix = options.pop("descriptionPrefix", description_prefix)
-        if interrupt_on is None or options:
-            given = ", ".join(map(repr, options)) or "no `interrupt_on`"
-            raise TypeError(
-                f"HumanInTheLoopMiddleware got {given}. Give `interrupt_on`, or "
-                "`interruptOn` with `descriptionPrefix` as LangChain for JavaScript."
-            )
         if interrupt_mode not in (modes := get_args(InterruptMode)):
             allowed = " or ".join(repr(mode) for mode in modes)
             raise ValueError(

@@ -377,31 +377,17 @@ async def _release(
 # A report counts once, no matter how late: it carries the fence of its claim. If the
 # process dies first, the doubt remains.
 
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 2.0
-REPORT_FOR_S = 3600.0
-"""How long the report is retried; people can reconcile the call at any time."""
-
 
 async def report(item_id: str, fence: int, result: Result, gateway: Gateway) -> None:
     """Report the result of an execution until the gateway has answered."""
-    pause, ends = FIRST_PAUSE_S, now_s() + REPORT_FOR_S
-    while now_s() < ends:
-        await asyncio.sleep(pause)
-        try:
-            async with asyncio.timeout(bridge.PORT_TIMEOUT_S):
-                is_current = await gateway.finish(item_id, fence, result)
-        except (KeyturnError, OSError) as error:
-            if isinstance(error, FINAL_ERRORS) and not isinstance(error, KeyRefused):
-                break
-            pause = min(pause * 2, LONGEST_PAUSE_S)
-            continue
-        if is_current:
-            logger.info("execution.recorded item=%s", item_id)
-        else:
-            logger.warning("execution.finished_late item=%s", item_id)
-        return
-    logger.warning("execution.never_recorded item=%s", item_id)
+    is_current = await bridge.ask_until_answered(
+        lambda: gateway.finish(item_id, fence, result)
+    )
+    if is_current:
+        logger.info("execution.recorded item=%s", item_id)
+    else:
+        how = "never_recorded" if is_current is None else "finished_late"
+        logger.warning("execution.%s item=%s", how, item_id)
 
 
 async def is_claimed(

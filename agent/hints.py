@@ -9,9 +9,6 @@ because a thread that a decision resumes runs without the caller's context. An o
 can raise a tier and narrow the decisions; like every hint, it relaxes only rules that
 the policy marks as overridable. ``{"task": "nightly refunds"}`` names the task of the
 run: if the policy has ``batch: {by: task, …}``, calls of one task share a card.
-
-LangChain's options for a run, ``{"interruptOn": {...}}`` in the context, are read as
-overrides that hold tools and never relax a rule.
 """
 
 from __future__ import annotations
@@ -90,7 +87,7 @@ def read_overrides(context: object) -> list[Any]:
     inherits the outer agent's overrides.
 
     Raises:
-        ValueError: when LangChain's ``interrupt_on`` in it is invalid.
+        ValueError: when it has LangChain's ``interrupt_on``, which configures agents.
     """
     rows = list(_outer.get())
     for given in (context, get_config().get("configurable", {})):
@@ -101,32 +98,22 @@ def read_overrides(context: object) -> list[Any]:
 
 
 def _rows_in(given: object) -> Iterator[Any]:
-    found = {name: _member(given, name) for name in (KEY, *OPTIONS)}
-    own = found.pop(KEY)
+    for name in ("interrupt_on", "interruptOn"):
+        # Not ignored: the caller of this run wants its calls to be held.
+        if _member(given, name) is not None:
+            raise ValueError(
+                f"A run takes no `{name}`; write its overrides under {KEY!r}, such as "
+                "{'tools': {'pay': {'hold': True}}}."
+            )
+    own = _member(given, KEY)
     if own is not None:
         yield _plain(own)
-    options = {name: value for name, value in found.items() if value is not None}
-    if not options.keys().isdisjoint(OPTION):
-        tools = InterruptConfig(cast("InterruptOn", options)).tools
-        held = {name: _held(config) for name, config in tools.items()}
-        yield Overrides(tools=held).model_dump(mode="json")
 
 
 def _member(given: object, name: str) -> object:
     if isinstance(given, Mapping):
         return cast("Mapping[str, object]", given).get(name)
     return getattr(given, name, None)
-
-
-def _held(config: ToolConfig) -> ToolOverride:
-    # State cannot store functions: without its `when` a tool is held for every call.
-    text = config.description
-    return ToolOverride(
-        hold=True,
-        allow=config.allow,
-        description=text if isinstance(text, str) else "",
-        args_schema=config.args_schema,
-    )
 
 
 def update(state: Mapping[str, Any], context: object) -> dict[str, Any]:
@@ -219,8 +206,6 @@ def _plain(value: object) -> Any:  # noqa: ANN401 - any JSON of a caller
 # LangChain evaluates ``when`` again on every resume; if the result changes, a rejected
 # call runs. Here it is evaluated once, when a turn is submitted. Only a plain ``False``
 # removes the hold, and only if the gateway's policy agrees.
-#
-# LangChain for JavaScript uses the same names in camel case; both are accepted.
 
 logger = logging.getLogger(__name__)
 
@@ -231,15 +216,7 @@ InterruptOn = Mapping[str, bool | InterruptOnConfig]
 When = Callable[[ToolCallRequest], object]
 Describe = Callable[[ToolCall, AgentState[Any], Runtime[Any]], object]
 
-OPTION = ("interrupt_on", "interruptOn")
-"""LangChain's option, in both spellings."""
-_PREFIX = ("description_prefix", "descriptionPrefix")
-OPTIONS = (*OPTION, *_PREFIX)
 _RUN_HINT = CallHint(hold=False)
-_CAMEL_CASE_KEYS = {
-    "allowedDecisions": "allowed_decisions",
-    "argsSchema": "args_schema",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,33 +245,38 @@ class InterruptConfig:
     """The tools that ``interrupt_on`` gates; all others may run.
 
     Args:
-        interrupt_on: LangChain's mapping of tool names, or its options as one document:
-            ``{"interruptOn": {...}, "descriptionPrefix": "..."}``.
+        interrupt_on: LangChain's mapping of tool names.
         description_prefix: the text reviewers see for a tool without a description.
 
     Raises:
         ValueError: when a config has no ``allowed_decisions`` or an unknown one,
-            because no reviewer could then decide; when it has the same key in snake
-            case and camel case; or when it has another type.
+            because no reviewer could then decide, or when it has another type.
 
     Attributes:
-        configs: the config of each gated tool, as LangChain for Python spells it.
+        configs: the config of each gated tool.
     """
 
     def __init__(
         self, interrupt_on: InterruptOn, description_prefix: str = DESCRIPTION_PREFIX
     ) -> None:
-        tools, given_prefix = _unwrapped(interrupt_on)
-        prefix = given_prefix or description_prefix
-        if prefix == DESCRIPTION_PREFIX:
-            prefix = ""
+        if not is_a(interrupt_on, Mapping):
+            raise ValueError(
+                f"`interrupt_on` must be a mapping of names of tools, such as "
+                f"{{'send_email': True}}, got {interrupt_on!r}."
+            )
+        is_default = description_prefix == DESCRIPTION_PREFIX
+        prefix = "" if is_default else description_prefix
         self._tools: dict[str, ToolConfig] = {}
         self.configs: dict[str, InterruptOnConfig] = {}
-        for tool, config in tools.items():
+        for tool, config in interrupt_on.items():
             _check_name(tool)
             if config is False:
                 continue
-            given = _ALL_DECISIONS if config is True else _in_snake_case(tool, config)
+            given = _ALL_DECISIONS
+            if config is not True:
+                # Anything but a mapping has no decisions and is refused.
+                found: object = config if is_a(config, Mapping) else {}
+                given = cast("Mapping[str, Any]", found)
             self._tools[tool] = _tool_config(tool, given, prefix)
             self.configs[tool] = cast("InterruptOnConfig", dict(given))
 
@@ -302,11 +284,6 @@ class InterruptConfig:
     def names(self) -> tuple[str, ...]:
         """Return the tools that may need approval, sorted."""
         return tuple(sorted(self._tools))
-
-    @property
-    def tools(self) -> Mapping[str, ToolConfig]:
-        """Return the parsed config of each gated tool."""
-        return self._tools
 
     @property
     def schemas(self) -> dict[str, JsonObject]:
@@ -331,65 +308,12 @@ class InterruptConfig:
         )
 
 
-def _unwrapped(interrupt_on: InterruptOn) -> tuple[InterruptOn, str]:
-    """Return the tools of LangChain's options in one document, and their prefix.
-
-    Any other mapping maps tool names. A tool may have the name of an option.
-    """
-    if not is_a(interrupt_on, Mapping):
-        raise ValueError(
-            f"`interrupt_on` must be a mapping of names of tools, such as "
-            f"{{'send_email': True}}, got {interrupt_on!r}."
-        )
-    given = cast("Mapping[str, object]", interrupt_on)
-    tools = [given[name] for name in OPTION if name in given]
-    prefixes = [given[name] for name in _PREFIX if name in given]
-    is_document = bool(tools) and set(given) <= {*OPTION, *_PREFIX}
-    if not is_document or any(_is_config(one) for one in tools):
-        return interrupt_on, ""
-    if len(tools) > 1 or len(prefixes) > 1:
-        raise ValueError(
-            "These options are given in two spellings: "
-            f"{', '.join(sorted(given))}. Keep one of each."
-        )
-    if not isinstance(tools[0], Mapping) or not all(is_a(p, str) for p in prefixes):
-        raise ValueError(
-            "`interruptOn` must be a mapping of names of tools and `descriptionPrefix` "
-            f"a text, got {interrupt_on!r}."
-        )
-    return cast("InterruptOn", tools[0]), "".join(map(str, prefixes))
-
-
-def _is_config(value: object) -> bool:
-    """Return True if a value configures one tool, rather than several by name."""
-    if not isinstance(value, Mapping):
-        return isinstance(value, bool)
-    names = cast("Mapping[str, object]", value)
-    return not {"allowed_decisions", "allowedDecisions"}.isdisjoint(names)
-
-
 def _check_name(tool: object) -> None:
     # A tool object instead of its name would gate nothing.
     if not isinstance(tool, str):
         raise ValueError(  # noqa: TRY004 - likewise
             f"`interrupt_on` names tools by text, got {tool!r}; write its name."
         )
-
-
-def _in_snake_case(tool: str, config: object) -> Mapping[str, Any]:
-    if not isinstance(config, Mapping):
-        return {}
-    given = dict(cast("Mapping[str, Any]", config))
-    for camel, snake in _CAMEL_CASE_KEYS.items():
-        if camel not in given:
-            continue
-        if snake in given:
-            raise ValueError(
-                f"Invalid `interrupt_on` config for tool '{tool}': it has both "
-                f"`{camel}` and `{snake}`; keep one of them."
-            )
-        given[snake] = given.pop(camel)
-    return given
 
 
 def _tool_config(tool: str, given: Mapping[str, Any], prefix: str) -> ToolConfig:

@@ -14,7 +14,8 @@ import json
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, TypeVar, cast
+from functools import cached_property
+from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack, cast
 from weakref import WeakKeyDictionary
 
 from langchain_core.tools import BaseTool, StructuredTool
@@ -256,51 +257,98 @@ _Work = Callable[[JsonObject], Awaitable[R]]
 """Calls the caller's function with authorized arguments."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class AskerOptions(TypedDict, total=False):
+    """Options of a node that asks people.
+
+    Attributes:
+        agent: the asker's name in policy and card; ``agent`` if unset.
+        key: names this step within its node. Without a key, a step is identified by its
+            position in the node's order of requests, which must not change between runs
+            of the node. Give keys to steps that threads request in any order.
+        says: the asker's reason, shown as unverified.
+        gateway: the gateway, or its URL. Defaults to the one `connected`, then to that
+            of the environment.
+        api_key: the key for a remote gateway. Defaults to that of the environment.
+    """
+
+    agent: str
+    key: str
+    says: str
+    gateway: Gateway | str | None
+    api_key: str | None
+
+
+class StepOptions(AskerOptions, total=False):
+    """Options of a step that needs approval.
+
+    Attributes:
+        task: the task of this step; steps of one task may share a card, if the policy
+            has ``batch: {by: task, …}``.
+        schema: JSON Schema of the arguments, for the edit form and its checks.
+        recheck: reads the state that must not change until the step runs; see
+            `guarded`.
+    """
+
+    task: str
+    schema: JsonObject | None
+    recheck: Recheck | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asker:
+    """The options of `AskerOptions`, checked."""
+
+    agent: str = "agent"
+    key: str = ""
+    says: str = ""
+    gateway: Gateway | str | None = None
+    api_key: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check values that pydantic would refuse late or with an unclear message."""
+        agent_name(self.agent)
+        for name, text in {"key": self.key, "says": self.says}.items():
+            require(is_a(text, str), name, text, "give a text")
+
+    @cached_property
+    def port(self) -> Gateway:
+        """Return the gateway."""
+        return given_gateway(self.gateway, self.api_key) or current_gateway()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Step(_Asker):
     """The caller's request, with defaults filled in."""
 
     run: Callable[..., Any]
     tool: str
     args: JsonObject
-    agent: str
-    given_key: str
-    says: str
-    task: str
-    schema: JsonObject | None
-    gateway: Gateway
-    recheck: Recheck | None
+    task: str = ""
+    schema: JsonObject | None = None
+    recheck: Recheck | None = None
 
     def __post_init__(self) -> None:
-        """Check values that pydantic would refuse late or with an unclear message."""
+        """Check the rest like `_Asker`."""
+        super().__post_init__()
         require(is_a(self.tool, str) and self.tool, "tool", self.tool, "give a name")
-        texts = {"key": self.given_key, "says": self.says, "task": self.task}
-        for name, text in texts.items():
-            require(is_a(text, str), name, text, "give a text")
+        require(is_a(self.task, str), "task", self.task, "give a text")
         is_schema = self.schema is None or is_a(self.schema, Mapping)
         require(is_schema, "schema", self.schema, "give a JSON Schema as a mapping")
         is_recheck = self.recheck is None or callable(self.recheck)
         require(is_recheck, "recheck", self.recheck, "give a function")
 
     @property
-    def key(self) -> str:
+    def call_id(self) -> str:
         """Return the name of the call."""
-        return self.given_key or self.tool
+        return self.key or self.tool
 
 
-def require_approval(  # noqa: PLR0913 - what a node may say of a step, by name
+def require_approval(
     tool: str,
     args: dict[str, Any],
     *,
     run: Callable[..., R],
-    agent: str = "agent",
-    key: str = "",
-    says: str = "",
-    task: str = "",
-    schema: JsonObject | None = None,
-    gateway: Gateway | str | None = None,
-    api_key: str | None = None,
-    recheck: Recheck | None = None,
+    **options: Unpack[StepOptions],
 ) -> Outcome[R]:
     """Submit one step of a node, wait, and run it once; for synchronous graphs.
 
@@ -311,19 +359,7 @@ def require_approval(  # noqa: PLR0913 - what a node may say of a step, by name
             has annotations, they are applied to the arguments before submission. The
             return value is stored for recovery after a crash, so it should be plain
             JSON. `grant` and `guarded` tools work in it.
-        agent: the asker's name in policy and card.
-        key: names this step within its node. Without a key, a step is identified by its
-            position in the node's order of requests, which must not change between runs
-            of the node. Give keys to steps that threads request in any order.
-        says: the asker's reason, shown as unverified.
-        task: the task of this step; steps of one task may share a card, if the policy
-            has ``batch: {by: task, …}``.
-        schema: JSON Schema of the arguments, for the edit form and its checks.
-        gateway: the gateway, or its URL. Defaults to the one `connected`, then to that
-            of the environment.
-        api_key: the key for a remote gateway. Defaults to that of the environment.
-        recheck: reads the state that must not change until the step runs; see
-            `guarded`.
+        options: see `StepOptions`.
 
     Raises:
         BadJson: when the arguments are not strict JSON.
@@ -335,51 +371,40 @@ def require_approval(  # noqa: PLR0913 - what a node may say of a step, by name
         StateUnknown: when ``recheck`` fails before the approved step runs; likewise.
     """
     check_synchronous(run, tool)
-    check(run, args, tool)
 
     async def work(given: JsonObject) -> R:
         return run(**values(run, given, tool))
 
-    plain = canonical_step(run, args, tool)
-    found = given_gateway(gateway, api_key) or current_gateway()
-    step = _Step(
-        run, tool, plain, agent_name(agent), key, says, task, schema, found, recheck
-    )
-    return drive(_require(step, work, Blocking()))
+    return drive(_require(_step(tool, args, run, options), work, Blocking()))
 
 
-async def arequire_approval(  # noqa: PLR0913 - what `require_approval` takes
+async def arequire_approval(
     tool: str,
     args: dict[str, Any],
     *,
     run: Callable[..., Awaitable[R]],
-    agent: str = "agent",
-    key: str = "",
-    says: str = "",
-    task: str = "",
-    schema: JsonObject | None = None,
-    gateway: Gateway | str | None = None,
-    api_key: str | None = None,
-    recheck: Recheck | None = None,
+    **options: Unpack[StepOptions],
 ) -> Outcome[R]:
     """Submit one step of a node, wait, and run it once; see `require_approval`."""
-    check(run, args, tool)
 
     async def work(given: JsonObject) -> R:
         # Synchronous functions are accepted too.
         returned = cast("Any", run(**values(run, given, tool)))
         return cast("R", await returned if inspect.isawaitable(returned) else returned)
 
+    return await _require(_step(tool, args, run, options), work, Awaiting())
+
+
+def _step(
+    tool: str, args: dict[str, Any], run: Callable[..., Any], options: StepOptions
+) -> _Step:
+    check(run, args, tool)
     plain = canonical_step(run, args, tool)
-    found = given_gateway(gateway, api_key) or current_gateway()
-    step = _Step(
-        run, tool, plain, agent_name(agent), key, says, task, schema, found, recheck
-    )
-    return await _require(step, work, Awaiting())
+    return _Step(tool=tool, args=plain, run=run, **options)
 
 
 async def _require(step: _Step, work: _Work[R], shell: Shell) -> Outcome[R]:
-    ref = turn_ref(step.agent, step.tool, step.given_key)
+    ref = turn_ref(step.agent, step.tool, step.key)
     verdict = await _submit(step, ref, shell)
     if verdict.kind is VerdictKind.DENY:
         return NotApproved("deny", messages.denial_text(verdict.reason))
@@ -419,7 +444,7 @@ async def _run_auto_approved(
             lambda value: _to_result(Approved(value, step.args), []),
             ref=ref,
             verdict=verdict,
-            gateway=lambda: step.gateway,
+            gateway=lambda: step.port,
             shell=shell,
             is_replayed=True,
         )
@@ -437,7 +462,7 @@ async def _execute_step(
             return NotApproved("misfit", f"This did not run: {problem}.")
         return Approved(await work(args), args)
 
-    end = await execute(held, step.gateway, shell, Work(run_step, _to_result, Unsure))
+    end = await execute(held, step.port, shell, Work(run_step, _to_result, Unsure))
     if isinstance(end, Ran):
         return _with_edit(_explained(end.result, end.failure), end.edit, why)
     if isinstance(end, Closed):
@@ -457,18 +482,18 @@ async def _submit(step: _Step, ref: TurnRef, shell: Shell) -> Verdict:
     call = ProposedCall(
         tool=step.tool,
         args=step.args,
-        tool_call_id=step.key,
+        tool_call_id=step.call_id,
         hint=CallHint(task=step.task) if step.task else None,
     )
     if step.recheck is not None:
         try:
             state = await grants.read(shell, step.recheck, step.tool, step.args)
         except StateUnknown:
-            return turns.denial(step.tool, step.key, grants.STATE_UNREADABLE)
+            return turns.denial(step.tool, step.call_id, grants.STATE_UNREADABLE)
         call = call.with_(state=state)
     schemas = {} if step.schema is None else {step.tool: step.schema}
     turn = Turn(ref=ref, calls=(call,), says=step.says, schemas=schemas)
-    return await submit(turn, step.gateway, shell)
+    return await submit(turn, step.port, shell)
 
 
 def _to_result(
@@ -570,25 +595,12 @@ class Answers:
     by: Person | None = None
 
 
-def ask_questions(
-    questions: Asked,
-    *,
-    agent: str = "agent",
-    key: str = "",
-    says: str = "",
-    gateway: Gateway | str | None = None,
-    api_key: str | None = None,
-) -> Answers:
+def ask_questions(questions: Asked, **options: Unpack[AskerOptions]) -> Answers:
     """Ask people and wait for their answers; for synchronous graphs.
 
     Args:
         questions: at least one; they are answered together.
-        agent: the asker's name in policy and card.
-        key: names this step within its node; see `require_approval`.
-        says: the asker's reason, shown as unverified.
-        gateway: the gateway, or its URL. Defaults to the one `connected`, then to that
-            of the environment.
-        api_key: the key for a remote gateway. Defaults to that of the environment.
+        options: see `AskerOptions`.
 
     Raises:
         ValueError: when these are not questions.
@@ -596,27 +608,15 @@ def ask_questions(
         NotAllowed: when no gateway is connected, or the graph has no persistent thread.
         ThreadUnavailable: when the gateway does not answer: run the thread again later.
     """
-    turn = _turn(questions, agent, key, says)
-    found = given_gateway(gateway, api_key) or current_gateway()
-    return drive(_ask(turn, found, Blocking()))
+    return drive(_ask(questions, _Asker(**options), Blocking()))
 
 
-async def aask_questions(
-    questions: Asked,
-    *,
-    agent: str = "agent",
-    key: str = "",
-    says: str = "",
-    gateway: Gateway | str | None = None,
-    api_key: str | None = None,
-) -> Answers:
+async def aask_questions(questions: Asked, **options: Unpack[AskerOptions]) -> Answers:
     """Ask people and wait for their answers; see `ask_questions`."""
-    turn = _turn(questions, agent, key, says)
-    found = given_gateway(gateway, api_key) or current_gateway()
-    return await _ask(turn, found, Awaiting())
+    return await _ask(questions, _Asker(**options), Awaiting())
 
 
-def _turn(questions: Asked, agent: str, key: str, says: str) -> Turn:
+def _turn(questions: Asked, asker: _Asker) -> Turn:
     # A text is a sequence of texts: each letter would become a question.
     if not is_a(questions, Sequence) or is_a(questions, (str, bytes)):
         raise ValueError(
@@ -628,14 +628,15 @@ def _turn(questions: Asked, agent: str, key: str, says: str) -> Turn:
     ]
     args = QuestionSet.model_validate({"questions": rows}).model_dump(mode="json")
     call = ProposedCall(
-        tool=ASK_USER, args=args, tool_call_id=key or ASK_USER, is_question=True
+        tool=ASK_USER, args=args, tool_call_id=asker.key or ASK_USER, is_question=True
     )
-    ref = turn_ref(agent_name(agent), ASK_USER, key)
-    return Turn(ref=ref, calls=(call,), says=says)
+    ref = turn_ref(asker.agent, ASK_USER, asker.key)
+    return Turn(ref=ref, calls=(call,), says=asker.says)
 
 
-async def _ask(turn: Turn, gateway: Gateway, shell: Shell) -> Answers:
-    verdict = await submit(turn, gateway, shell)
+async def _ask(questions: Asked, asker: _Asker, shell: Shell) -> Answers:
+    turn = _turn(questions, asker)
+    verdict = await submit(turn, asker.port, shell)
     if verdict.kind is not VerdictKind.HOLD:
         return Answers("error", (), messages.denial_text(verdict.reason))
     answer = interrupts.request_decision(verdict, turn.calls[0].args)

@@ -166,48 +166,16 @@ async def test_a_wish_can_come_in_the_agents_context(
     assert effects.paid == []
 
 
-PAY_IN_JS: Any = {
-    "interruptOn": {
-        "pay": {
-            "allowedDecisions": ["approve", "edit"],
-            "description": "A payment",
-            "argsSchema": {"type": "object", "properties": {"amount": {}}},
-        },
-        "look_up": False,
-    }
-}
-
-
-@dataclass
-class Options:
-    """LangChain's options as a separate context."""
-
-    interrupt_on: dict[str, Any]
-
-
-@pytest.mark.parametrize(
-    "context",
-    [
-        PAY_IN_JS,
-        {"interrupt_on": PAY_IN_JS["interruptOn"], "customer": "C-1"},
-        {**PAY_IN_JS, "descriptionPrefix": "Please look"},
-        Options(PAY_IN_JS["interruptOn"]),
-        {"keyturn": for_pay(hold=True, allow=["approve", "edit"], **DESCRIBED)},
-    ],
-    ids=["interruptOn", "interrupt_on", "document", "object", "override"],
-)
-async def test_options_of_a_run_hold_describe_and_give_a_schema_in_each_spelling(
-    effects: Effects, context: Any
+async def test_a_run_can_describe_a_call_and_give_its_schema(
+    effects: Effects,
 ) -> None:
     gateway = FakeGateway(default=Tier.AUTO)
     agent = agent_with(
-        ApprovalMiddleware(gateway=gateway),
-        effects,
-        pay(),
-        context_schema=type(context),
+        ApprovalMiddleware(gateway=gateway), effects, pay(), context_schema=dict
     )
+    wish = for_pay(hold=True, allow=["approve", "edit"], **DESCRIBED)
 
-    await agent.ainvoke({"messages": ASK}, CONFIG, context=context)
+    await agent.ainvoke({"messages": ASK}, CONFIG, context={"keyturn": wish})
 
     item = gateway.only()
     assert effects.paid == []
@@ -216,28 +184,15 @@ async def test_options_of_a_run_hold_describe_and_give_a_schema_in_each_spelling
     assert item.args_schema == DESCRIBED["args_schema"]
 
 
-@pytest.mark.parametrize("options", [{"pay": False}, {}, {"look_up": True}])
-async def test_options_of_a_run_loosen_nothing(
-    runner: Runner, effects: Effects, options: Any
-) -> None:
-    gateway = FakeGateway(overridable=frozenset({"pay"}))
-    agent = agent_with(ApprovalMiddleware(gateway=gateway), effects, pay())
-    config: Any = {"configurable": {"thread_id": "t", "interrupt_on": options}}
-
-    await runner.run(agent, {"messages": ASK}, config)
-
-    assert gateway.only().is_pending
-
-
-@pytest.mark.parametrize("options", ["pay", {"pay": {}}, {"pay": "always"}])
-async def test_options_of_a_run_that_cannot_be_read_are_refused_at_once(
-    runner: Runner, effects: Effects, options: Any
+@pytest.mark.parametrize("name", ["interrupt_on", "interruptOn"])
+async def test_langchains_option_in_a_run_is_refused_and_not_ignored(
+    runner: Runner, effects: Effects, name: str
 ) -> None:
     gateway = FakeGateway(default=Tier.AUTO)
     agent = agent_with(ApprovalMiddleware(gateway=gateway), effects, pay())
-    config: Any = {"configurable": {"thread_id": "t", "interruptOn": options}}
+    config: Any = {"configurable": {"thread_id": "t", name: {"pay": True}}}
 
-    with pytest.raises(ValueError, match="interrupt"):
+    with pytest.raises(ValueError, match=f"A run takes no `{name}`"):
         await runner.run(agent, {"messages": ASK}, config)
 
     assert effects.paid == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
-from keyturn.agent import calls, turns
+from keyturn.agent import bridge, turns
 from keyturn.agent.bridge import Awaiting
 from keyturn.agent.calls import UnansweredTurns
 from keyturn.agent.scripted_model import calling
@@ -24,8 +24,8 @@ REF = TurnRef(agent="support", thread="t", message_id="m1")
 
 @pytest.fixture(autouse=True)
 def short_pauses_between_tries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr(calls, "LONGEST_PAUSE_S", 0.002)
+    monkeypatch.setattr(bridge, "FIRST_LATE_PAUSE_S", 0.001)
+    monkeypatch.setattr(bridge, "LONGEST_LATE_PAUSE_S", 0.002)
 
 
 class Losing(FakeGateway):
@@ -159,7 +159,7 @@ async def test_of_two_turns_at_one_place_each_is_ended() -> None:
 async def test_it_is_not_tried_for_ever(
     fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calls, "END_FOR_S", 0.01)
+    monkeypatch.setattr(bridge, "ASK_LATE_FOR_S", 0.01)
     gateway, shell, unanswered = FakeGateway(FREE), Kept(), UnansweredTurns()
     gateway.down.add(fault)
     unanswered.end(REF, gateway, shell)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
-from keyturn.agent import execution
+from keyturn.agent import bridge, execution
 from keyturn.gateway.errors import (
     CorruptRecord,
     IllegalTransition,
@@ -27,8 +27,8 @@ RESULT = Result(ok=True, summary="")
 
 @pytest.fixture(autouse=True)
 def short_pauses_between_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execution, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(execution, "LONGEST_PAUSE_S", 0.02)
+    monkeypatch.setattr(bridge, "FIRST_LATE_PAUSE_S", 0.01)
+    monkeypatch.setattr(bridge, "LONGEST_LATE_PAUSE_S", 0.02)
 
 
 async def ran_while_away(
@@ -129,7 +129,7 @@ async def test_an_answer_and_the_end_of_the_time_end_it(
 
     monkeypatch.setattr(gateway, "finish", refuse)
     await execution.report(CALL, 1, RESULT, gateway)
-    monkeypatch.setattr(execution, "REPORT_FOR_S", 0.0)
+    monkeypatch.setattr(bridge, "ASK_LATE_FOR_S", 0.0)
     await execution.report(CALL, 1, RESULT, gateway)
 
     told = [one for one in caplog.messages if "execution.never_recorded" in one]

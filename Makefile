@@ -83,7 +83,7 @@ demo: $(VENV)/.run
 	@$(BIN)/keyturn demo $(if $(PORT),--port $(PORT))
 
 demo-apart: $(VENV)/.run
-	@$(BIN)/keyturn demo --script apart
+	@$(BIN)/python -m tests.apart.three_processes
 
 test: $(VENV)/.dev
 	$(call timed,$(BIN)/python -m pytest $(PARALLEL) $(TESTS))

@@ -38,7 +38,6 @@ from bench.payments_stub import Graph, PaymentsStub, agent, refund_once
 from bench.stats import Figure, ratio
 from keyturn import Keyturn as Product
 from keyturn.agent import ApprovalMiddleware, guarded
-from keyturn.cli.demo_apart import Apart, kept_port
 from keyturn.gateway.garbage_collection import spare_what_is_there
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.remote.program import RemoteKeyturn
@@ -47,6 +46,7 @@ from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.service.reviews import ReviewService
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import FOLDER, Keyring, Role
+from tests.apart.three_processes import Apart, kept_port
 
 TITLE = "Decision to tool start over HTTP"
 AGENT = "elsewhere"

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from keyturn.cli import console, demo_apart
+from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.demo_context import DemoContext
 from keyturn.cli.demo_scripts import (
@@ -83,7 +83,6 @@ EXAMPLES = examples(
     ("keyturn demo --script inquiry", "a reviewer asks the requester first"),
     ("keyturn demo --script direct", "the second person decides in a direct message"),
     ("keyturn demo --script similar", "one form allows more of the same calls"),
-    ("keyturn demo --script apart", "gateway, bot and agent in three processes"),
     ("keyturn demo --script outage", "the model is unreachable after the approval"),
     ("keyturn demo --script tamper", "an approval forged in the store is detected"),
 )
@@ -95,7 +94,7 @@ def demo(
         str | None,
         typer.Option(
             metavar="SCRIPT",
-            help=f"Play a script and end: {', '.join(SCRIPTS)}, apart.",
+            help=f"Play a script and end: {', '.join(SCRIPTS)}.",
         ),
     ] = None,
     port: Annotated[
@@ -132,8 +131,8 @@ def demo(
         )
         serve(shown)
         return
-    if script not in (names := (*SCRIPTS, demo_apart.NAME)):
-        known = ", ".join(names)
+    if script not in SCRIPTS:
+        known = ", ".join(SCRIPTS)
         raise SettingsError(f"There is no script {script!r}; choose one of {known}.")
     played = _play(command, config, script, mode, as_json=as_json)
     raise typer.Exit(asyncio.run(played))
@@ -232,10 +231,6 @@ async def _play(
             env["KEYTURN_POLICY"] = str(policy)
         say("script.started", script=name)
         try:
-            if name == demo_apart.NAME:
-                await demo_apart.play_apart(config, folder, env, mode, say)
-                say("script.ended", script=name, ok=True)
-                return 0
             async with open_demo_stack(
                 config, folder, mode=mode, env=env, is_kept=False
             ) as demo:

@@ -14,7 +14,6 @@ from pathlib import Path
 import yaml
 
 from keyturn.bot.ids import Action
-from keyturn.cli.demo_apart import ApartContext
 from keyturn.cli.demo_context import StoryFailed
 from keyturn.cli.demo_stack import CHANNEL, DemoStack, environment
 from keyturn.gateway.api.serving import api_key_seals
@@ -35,6 +34,7 @@ from tests.apart.agent_process import AGENT, TOOL
 from tests.apart.between import EFFECT, Act, Between, Fate
 from tests.apart.cli_process import ANSWER, LEASE
 from tests.apart.moved_clock import MovedClock, Spawned
+from tests.apart.three_processes import ApartContext
 from tests.conftest import eventually
 from tests.forked import Forked
 from tests.patience import WAIT_S

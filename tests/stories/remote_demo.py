@@ -20,7 +20,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from typing_extensions import override
 
 from keyturn.bot import limits
-from keyturn.cli.demo_apart import without_agents
 from keyturn.cli.demo_context import STEP_TIMEOUT_S, DemoContext
 from keyturn.cli.demo_stack import (
     CHANNEL,
@@ -40,6 +39,7 @@ from keyturn.gateway.store.api_keys import ApiKeyStore
 from keyturn.gateway.trust.api_keys import new_api_key
 from keyturn.sandbox.client import Person
 from keyturn.sandbox.samples import TEAM
+from tests.apart.three_processes import without_agents
 
 AGENT = "support"
 _CALLED = "@keyturn "

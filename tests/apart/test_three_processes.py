@@ -13,12 +13,18 @@ from typing import Any
 import pytest
 
 from keyturn.bot.ids import Action
-from keyturn.cli.demo_apart import READY_S, ApartContext, kept_port, open_scene
 from keyturn.cli.demo_stack import CHANNEL
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.sandbox.client import UserActionFailed
+from tests.apart.three_processes import (
+    READY_S,
+    ApartContext,
+    kept_port,
+    open_scene,
+    play_apart,
+)
 from tests.conftest import eventually
 from tests.forked import Forked
 from tests.levels import sample
@@ -45,11 +51,16 @@ def told(events: list[dict[str, Any]]) -> list[tuple[str, Any, Any]]:
     ]
 
 
-def test_three_processes_end_as_one_does() -> None:
-    apart = played("apart")
+async def test_three_processes_end_as_one_does(tmp_path: Path) -> None:
+    apart = list[dict[str, Any]]()
+
+    def say(event: str, **fields: object) -> None:
+        apart.append({"event": event, **fields})
+
+    env = {"PYTHONPATH": str(ROOT / "src")}
+    await play_apart(ROOT / "keyturn.yml", tmp_path, env, SlackMode.SOCKET, say)
 
     assert told(apart) == told(played("approve")) + told(played("edit"))
-    assert apart[-1]["ok"]
 
 
 async def kill(context: ApartContext, victim: str) -> None:

@@ -1,4 +1,4 @@
-"""Demo script with three processes: gateway, bot, and an agent with an API key.
+"""Two scripts of the demo with a gateway, a bot and an agent in three processes.
 
 The agent's process gets the gateway's URL, an API key and a separate folder. It has
 neither the address of the store nor any of Keyturn's secrets.
@@ -11,6 +11,7 @@ import json
 import os
 import socket
 import sys
+import tempfile
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -40,7 +41,6 @@ AGENT = "support"
 _OURS = ("KEYTURN_", "SLACK_")
 _LOOK_S = 0.1
 
-NAME = "apart"
 _TEXT = "refund order 78291"
 
 
@@ -298,7 +298,7 @@ class ApartContext(DemoContext):
     @override
     async def final_message(self) -> str:
         """Wait for the end of the agent's process, which prints its answer."""
-        assert self.agent is not None  # noqa: S101 - `ask` started it
+        assert self.agent is not None
         async with asyncio.timeout(READY_S):
             out, _ = await self.agent.communicate()
         if self.agent.returncode:
@@ -376,3 +376,20 @@ async def open_scene(
         policy = PolicyFile(settings.policy)
         reviews = ReviewService(store, policy, tenant=settings.tenant)
         yield Scene(sandbox, apart, reviews, folder, say)
+
+
+async def main() -> None:
+    """Play the scripts in a temporary folder, and print each step."""
+
+    def say(event: str, **fields: object) -> None:
+        rest = "  ".join(f"{name}={value}" for name, value in fields.items())
+        print(f"{event:<20} {rest}")  # noqa: T201 - what `make demo-apart` shows
+
+    with tempfile.TemporaryDirectory(prefix="keyturn-") as folder:
+        root = Path(__file__).parents[2]
+        config, mode = root / "keyturn.yml", SlackMode.SOCKET
+        await play_apart(config, Path(folder), {}, mode, say)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -7,7 +7,8 @@ import platform
 import re
 import secrets
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -120,24 +121,26 @@ OVERDUE = (
 )
 
 
-async def check_audit(settings: Settings) -> str:
+async def _audit(store: Store, setup: _Setup) -> str:
     """Return where the audit log is, and how much of it is signed.
 
     Raises:
         AuditUnreadable: when segments or the tree do not match their signatures, or new
             entries are not being signed.
     """
-    async with open_configured(settings, keyring=Keyring.of(settings)) as store:
-        keys = store.keys_of_tenant(settings.tenant)
-        if await is_overdue(store.conn, keys) and await _gateways(store, settings):
-            raise AuditUnreadable(OVERDUE)
-        log = store.audit(keys)
-        left = number(await store.conn.command("XLEN", keys.audit))
-        # Raises if entries have left the store for another folder.
-        await log.end()
-        signed = await asyncio.to_thread(_signed, store, settings.tenant)
+    keys = store.keys_of_tenant(setup.settings.tenant)
+    # Without a gateway, entries wait for its start.
+    running = (await store.processes.read(keys)).alive.values()
+    is_served = any(one.role == "gateway" for one, _ in running)
+    if is_served and await is_overdue(store.conn, keys):
+        raise AuditUnreadable(OVERDUE)
+    log = store.audit(keys)
+    left = number(await store.conn.command("XLEN", keys.audit))
+    # Raises if entries have left the store for another folder.
+    await log.end()
+    signed = await asyncio.to_thread(_signed, store, setup.settings.tenant)
     tree = f"{signed:,} entries are signed" if signed else "none is signed yet"
-    if settings.audit_folder is None:
+    if setup.settings.audit_folder is None:
         return (
             f"all {left:,} entries are in the store's memory; 'audit_folder' in "
             f"keyturn.yml moves them into files; {tree}"
@@ -151,12 +154,6 @@ def _signed(store: Store, tenant: str) -> int:
     name = files.name()
     # Another gateway may have the tree in another folder.
     return files.checked(name, public_keys(keyring))[0].size if name else 0
-
-
-async def _gateways(store: Store, settings: Settings) -> bool:
-    """Return True if a gateway runs: without one, entries wait for its start."""
-    found = await store.processes.read(store.keys_of_tenant(settings.tenant))
-    return any(one.role == "gateway" for one, _ in found.alive.values())
 
 
 # Parses the package's metadata, such as 'aiohttp<4,>=3.12; extra == "server"'. Other
@@ -241,19 +238,19 @@ async def _write_and_read(saver: BaseCheckpointSaver[Any]) -> None:
         raise SettingsError("the database does not return the written data.")
 
 
-async def check_webhooks(settings: Settings) -> str:
+async def _webhooks(store: Store, setup: _Setup) -> str:
     """Return the number of targets, none of which fails.
 
     Raises:
         SettingsError: names those that fail.
-        StoreUnavailable: when the store does not answer.
     """
-    failing: list[str] = []
-    async with open_configured(settings) as store:
-        for name in settings.webhooks.targets:
-            one = await receiver_state(store, settings.tenant, name)
-            if one.failing_ms is not None:
-                failing.append(f"{name} (last with {one.error!r})")
+    settings, failing = setup.settings, list[str]()
+    if not settings.webhooks.targets:
+        return ""
+    for name in settings.webhooks.targets:
+        one = await receiver_state(store, settings.tenant, name)
+        if one.failing_ms is not None:
+            failing.append(f"{name} (last with {one.error!r})")
     if failing:
         raise SettingsError(
             f"messages do not arrive: {'; '.join(failing)}. 'keyturn webhooks test "
@@ -265,20 +262,17 @@ async def check_webhooks(settings: Settings) -> str:
 _PERIOD_MS = 7 * 86_400_000
 
 
-async def check_security(settings: Settings) -> str:
+async def _security(store: Store, setup: _Setup) -> str:
     """Return a text if there were no announced security events.
 
     Raises:
         SettingsError: names the security events.
-        StoreUnavailable: when the store does not answer.
     """
-    found: Counter[str] = Counter()
-    async with open_configured(settings) as store:
-        keys = store.keys_of_tenant(settings.tenant)
-        since_ms = max(0, await store.conn.now_ms(keys.audit) - _PERIOD_MS)
-        events = security_events(store, settings.tenant, since_ms=since_ms)
-        async for event in events:
-            found[event.reason] += 1
+    tenant = setup.settings.tenant
+    now_ms = await store.conn.now_ms(store.keys_of_tenant(tenant).audit)
+    since_ms = max(0, now_ms - _PERIOD_MS)
+    events = security_events(store, tenant, since_ms=since_ms)
+    found = Counter([event.reason async for event in events])
     announced = {one.value for one in SecurityKind if one.is_announced} & found.keys()
     if announced:
         named = ", ".join(f"{kind} ({found[kind]})" for kind in sorted(announced))
@@ -304,6 +298,17 @@ _SLACK_ERROR_HELP = {
     "not_in_channel": "type /invite @Keyturn in the channel.",
     "token_revoked": "install the app again and copy the new token.",
 }
+
+
+@dataclass(frozen=True)
+class _Setup:
+    """The setup under check; ``policy`` is None if it cannot be loaded."""
+
+    command: CommandContext
+    settings: Settings
+    policy: Policy | None
+    post: bool
+    requester: str
 
 
 async def run_checks(
@@ -333,67 +338,51 @@ async def run_checks(
         yield Check("policy", State.BAD, str(error))
     else:
         yield Check("policy", State.GOOD, policy.digest)
-    async for check in _each("store", _kept_checks(command, settings, policy)):
-        yield check
-    async for check in _each("agents", _agent_checks(settings, policy)):
-        yield check
-    if settings.triage or (policy and policy.asks_triage):
-        yield await _run_check("triage", _triage(settings, policy))
-    channels = policy.channels if policy else ()
-    tried = channels if post else ()
-    slack = _slack_checks(settings, policy, tried, requester)
-    async for check in _each("Slack", slack):
-        yield check
-    if channels and not post:
-        text = f"not tried: {', '.join(channels)}; 'keyturn doctor --post' tries them."
-        yield Check("channels", State.SKIPPED, text)
+    setup = _Setup(command, settings, policy, post, requester)
+    for name, part in PARTS.items():
+        # A crash ends only its part.
+        try:
+            async for check in part(setup):
+                yield check
+        except any_failure() as error:
+            yield _crashed(name, error)
 
 
-async def _kept_checks(
-    command: CommandContext, settings: Settings, policy: Policy | None
-) -> AsyncGenerator[Check]:
+async def _stored(setup: _Setup) -> AsyncGenerator[Check]:
     """Check stored data; creates missing files like the first start does."""
-    if nothing_is_here(command, settings):
+    settings = setup.settings
+    if nothing_is_here(setup.command, settings):
         text = f"skipped: {str(settings.folder)!r} contains no files of Keyturn"
         yield Check("store", State.SKIPPED, text)
         return
     yield await _run_check("secret", _secret(settings))
     yield await _run_check("keys", _keys(settings))
     yield _encryption(settings)
-    async for check in _store_checks(settings, policy):
-        yield check
+    try:
+        keyring = Keyring.of(settings)
+        async with open_configured(settings, keyring=keyring) as store:
+            found = await _run_check("store", _store(store, settings))
+            yield found
+            # Checks that depend on a bad one would repeat the same cause.
+            is_good = found.state is State.GOOD
+            for name, check in STORE_CHECKS.items() if is_good else ():
+                one = await _run_check(name, check(store, setup))
+                if one.text:
+                    yield one
+    except KeyturnError as error:
+        yield Check("store", State.BAD, str(error))
     place = settings.checkpoint_place
     yield await _run_check("checkpoints", check_checkpoints(place))
 
 
-async def _store_checks(
-    settings: Settings, policy: Policy | None
-) -> AsyncGenerator[Check]:
-    store = await _run_check("store", _store(settings))
-    yield store
-    # Checks that depend on a bad one are skipped: they would repeat the same cause.
-    if store.state is not State.GOOD:
-        return
-    if policy:
-        yield await _run_check("waiting", _waiting(settings, policy))
-    yield await _run_check("processes", _processes(settings))
-    yield await _run_check("outbox", _outbox(settings))
-    yield await _run_check("audit", check_audit(settings))
-    yield await _run_check("security", check_security(settings))
-    if settings.webhooks.targets:
-        yield await _run_check("webhooks", check_webhooks(settings))
-
-
-async def _agent_checks(
-    settings: Settings, policy: Policy | None
-) -> AsyncGenerator[Check]:
+async def _agents(setup: _Setup) -> AsyncGenerator[Check]:
     graphs: dict[str, object] = {}
-    for name, agent in settings.agents.items():
-        work = _graph(settings, agent, policy, graphs, name)
+    for name, agent in setup.settings.agents.items():
+        work = _graph(setup.settings, agent, setup.policy, graphs, name)
         yield await _run_check(f"agent {name}", work)
     # If a graph cannot be loaded, its tools are unknown.
-    if policy and len(graphs) == len(settings.agents):
-        unknown = unknown_names(policy, graphs)
+    if setup.policy and len(graphs) == len(setup.settings.agents):
+        unknown = unknown_names(setup.policy, graphs)
         if unknown:
             yield Check("policy", State.SKIPPED, unknown)
 
@@ -401,21 +390,10 @@ async def _agent_checks(
 async def _run_check(name: str, work: Awaitable[str]) -> Check:
     try:
         return Check(name, State.GOOD, await work)
-    except SlackError as error:
-        return Check(name, State.BAD, _slack_error_text(error))
     except KeyturnError as error:
-        return Check(name, State.BAD, str(error))
+        return Check(name, State.BAD, _error_text(error))
     except any_failure() as error:
         return _crashed(name, error)
-
-
-async def _each(name: str, checks: AsyncGenerator[Check]) -> AsyncGenerator[Check]:
-    """Yield the checks of one part; a crash ends only this part."""
-    try:
-        async for check in checks:
-            yield check
-    except any_failure() as error:
-        yield _crashed(name, error)
 
 
 def _crashed(name: str, error: BaseException) -> Check:
@@ -459,21 +437,21 @@ async def _keys(settings: Settings) -> str:
     return check_keys(Keyring.of(settings))
 
 
-async def _store(settings: Settings) -> str:
+async def _store(store: Store, settings: Settings) -> str:
     url = settings.store_url
     # Only the host: a URL may contain a password.
     place = (urlsplit(url).hostname or urlsplit(url).path) if url else settings.data_dir
-    async with open_configured(settings) as store:
-        facts = await ensure_durable(store.conn)
-        await ensure_writable(store.conn, store.keys_of_tenant(settings.tenant))
-        disk = "its disk and a replica" if store.conn.confirmed_by else "its disk"
+    facts = await ensure_durable(store.conn)
+    await ensure_writable(store.conn, store.keys_of_tenant(settings.tenant))
+    disk = "its disk and a replica" if store.conn.confirmed_by else "its disk"
     return f"{facts.name} at {place}; acknowledged writes are on {disk}"
 
 
-async def _waiting(settings: Settings, policy: Policy) -> str:
+async def _waiting(store: Store, setup: _Setup) -> str:
     """Look for waiting calls that no reviewer can approve under this policy."""
-    async with open_configured(settings) as store:
-        found = await dead_ends(store, policy, tenant=settings.tenant)
+    if setup.policy is None:
+        return ""
+    found = await dead_ends(store, setup.policy, tenant=setup.settings.tenant)
     if not found:
         return "every waiting call can be approved"
     named = ", ".join(item.id for item in found[:_MAX_NAMED])
@@ -486,23 +464,32 @@ async def _waiting(settings: Settings, policy: Policy) -> str:
     )
 
 
-async def _processes(settings: Settings) -> str:
-    async with open_configured(settings) as store:
-        keys = store.keys_of_tenant(settings.tenant)
-        problems = await process_problems(store, keys)
-        running = (await store.processes.read(keys)).alive.values()
+async def _processes(store: Store, setup: _Setup) -> str:
+    keys = store.keys_of_tenant(setup.settings.tenant)
+    problems = await process_problems(store, keys)
     if problems:
         raise SettingsError(" ".join(problems))
+    running = (await store.processes.read(keys)).alive.values()
     listed = ", ".join(sorted(f"{one.role} {one.where}" for one, _ in running))
     return listed or "none is running on this store"
 
 
-async def _outbox(settings: Settings) -> str:
-    async with open_configured(settings) as store:
-        found = await backlog(store.conn, store.keys_of_tenant(settings.tenant))
+async def _outbox(store: Store, setup: _Setup) -> str:
+    found = await backlog(store.conn, store.keys_of_tenant(setup.settings.tenant))
     if found.problem:
         raise SettingsError(found.problem)
     return f"{found.events:,} events are kept for its readers"
+
+
+STORE_CHECKS: dict[str, Callable[[Store, _Setup], Awaitable[str]]] = {
+    "waiting": _waiting,
+    "processes": _processes,
+    "outbox": _outbox,
+    "audit": _audit,
+    "security": _security,
+    "webhooks": _webhooks,
+}
+"""The checks of an open store; an empty text means that one does not apply."""
 
 
 async def _graph(
@@ -525,19 +512,23 @@ async def _graph(
     return f"{agent.graph} is a graph of {len(graph.nodes)} nodes; {tools}"
 
 
-async def _triage(settings: Settings, policy: Policy | None) -> str:
+async def _triage(setup: _Setup) -> AsyncGenerator[Check]:
+    is_asked = setup.policy is not None and setup.policy.asks_triage
+    if is_asked or setup.settings.triage:
+        yield await _run_check("triage", _loaded(setup.settings, is_asked=is_asked))
+
+
+async def _loaded(settings: Settings, *, is_asked: bool) -> str:
     if await load_triage(settings) is None:
         raise SettingsError(
             "the policy uses triage but none is configured, so no opinion counts; set "
             "'triage' in the settings, or remove it from the policy."
         )
-    is_asked = policy is not None and policy.asks_triage
     return f"{settings.triage}{'' if is_asked else '; the policy never asks it'}"
 
 
-async def _slack_checks(
-    settings: Settings, policy: Policy | None, channels: Sequence[str], requester: str
-) -> AsyncGenerator[Check]:
+async def _slack(setup: _Setup) -> AsyncGenerator[Check]:
+    settings, policy = setup.settings, setup.policy
     problems = settings.slack_problems()
     for problem in problems:
         yield Check("Slack secrets", State.BAD, problem)
@@ -553,11 +544,8 @@ async def _slack_checks(
             # reason.
             who, granted = await slack.test()
             check_one_workspace(who)
-        except SlackError as error:
-            yield Check("Slack bot token", State.BAD, _slack_error_text(error))
-            return
-        except SettingsError as error:
-            yield Check("Slack bot token", State.BAD, str(error))
+        except (SlackError, SettingsError) as error:
+            yield Check("Slack bot token", State.BAD, _error_text(error))
             return
         text = f"{text_at(who, 'user')} in {text_at(who, 'team')}"
         yield Check("Slack bot token", State.GOOD, f"{text} ({text_at(who, 'url')})")
@@ -567,10 +555,10 @@ async def _slack_checks(
             work = _app_token(slack, app_token.get_secret_value())
             yield await _run_check("Slack app token", work)
         if policy is not None:
-            async for check in _people(slack, policy, who, requester):
+            async for check in _people(slack, policy, who, setup.requester):
                 yield check
-        for channel in channels:
-            yield await _run_check(f"channel {channel}", _channel(slack, channel))
+            for channel in policy.channels if setup.post else ():
+                yield await _run_check(f"channel {channel}", _channel(slack, channel))
 
 
 async def _people(
@@ -583,7 +571,7 @@ async def _people(
         ):
             yield one
     except SlackError as error:
-        yield Check("people", State.BAD, _slack_error_text(error))
+        yield Check("people", State.BAD, _error_text(error))
 
 
 def _scopes(granted: frozenset[str], policy: Policy | None) -> Check:
@@ -618,7 +606,26 @@ async def _channel(slack: Slack, channel: str) -> str:
     return "a test message was posted"
 
 
-def _slack_error_text(error: SlackError) -> str:
+async def _channels(setup: _Setup) -> AsyncGenerator[Check]:
+    channels = setup.policy.channels if setup.policy else ()
+    if channels and not setup.post:
+        text = f"not tried: {', '.join(channels)}; 'keyturn doctor --post' tries them."
+        yield Check("channels", State.SKIPPED, text)
+
+
+PARTS: dict[str, Callable[[_Setup], AsyncGenerator[Check]]] = {
+    "store": _stored,
+    "agents": _agents,
+    "triage": _triage,
+    "Slack": _slack,
+    "channels": _channels,
+}
+"""The parts of the setup, in the order of their checks."""
+
+
+def _error_text(error: KeyturnError) -> str:
+    if not isinstance(error, SlackError):
+        return str(error)
     if not isinstance(error, SlackRefused):
         return (
             f"{error} Check the network, a proxy, 'slack.api_url', and the clock of "

@@ -23,7 +23,7 @@ CHECKS = {
     "_secret": "secret",
     "_keys": "keys",
     "_encryption": "store",
-    "_store": "store",
+    "open_configured": "store",
     "check_checkpoints": "checkpoints",
     "_graph": "agent billing",
 }

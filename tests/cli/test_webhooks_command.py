@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from keyturn.cli.doctor import check_webhooks
+from keyturn.cli.command_context import CommandContext
+from keyturn.cli.doctor import run_checks
 from keyturn.cli.main import USAGE, run
-from keyturn.gateway.config import Settings
-from keyturn.gateway.errors import SettingsError
+from keyturn.cli.reviewer_checks import Check, State
 from keyturn.gateway.store.engine import EmbeddedEngine
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.webhooks import note_attempt
@@ -145,18 +145,29 @@ def test_another_name_is_a_mistake(tell: Tell, word: str) -> None:
     assert "There is no webhook 'other'" in err
 
 
+def examined(tmp_path: Path, engine_url: str) -> Check:
+    """Return what the doctor says of the webhooks."""
+    env = {"KEYTURN_REDIS_URL": engine_url, "KEYTURN_SECRET": SECRETS[0].hex()}
+
+    async def looked() -> Check:
+        command = CommandContext(env, tmp_path / "keyturn.yml")
+        found = [one async for one in run_checks(command, post=False)]
+        return next(one for one in found if one.name == "webhooks")
+
+    return asyncio.run(looked())
+
+
 def test_the_doctor_says_which_program_takes_no_messages(
     tell: Tell, engine_url: str, tmp_path: Path
 ) -> None:
     tell("list")
-    env = {"KEYTURN_REDIS_URL": engine_url, "KEYTURN_SECRET": SECRETS[0].hex()}
-    settings = Settings.load(tmp_path / "keyturn.yml", env)
-    before = asyncio.run(check_webhooks(settings))
+    before = examined(tmp_path, engine_url)
     failing(engine_url)
+    after = examined(tmp_path, engine_url)
 
-    assert before == "targets: 1; no message has failed"
-    with pytest.raises(SettingsError, match=r"app \(last with 'status 500'\)"):
-        asyncio.run(check_webhooks(settings))
+    assert before.text == "targets: 1; no message has failed"
+    assert after.state is State.BAD
+    assert "app (last with 'status 500')" in after.text
 
 
 def test_without_targets_there_is_nothing(

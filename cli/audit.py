@@ -25,7 +25,6 @@ from keyturn.gateway.service.audit_reading import (
     AuditBundler,
     Exporter,
     Proven,
-    forget_tree,
     verify_log_of,
 )
 from keyturn.gateway.store.audit_verifying import Verified
@@ -454,22 +453,6 @@ def prove(
         )
     if out is not None:
         console.good(f"{count} entries with their proofs are in {str(out)!r}.")
-
-
-@group.command(
-    epilog=examples(("keyturn audit restart", "after the files of a tree were lost"))
-)
-def restart(ctx: typer.Context) -> None:
-    """Allow gateways to begin a new tree when the old one is lost.
-
-    The proofs of the old tree are lost, except in saved bundles and checkpoints.
-    Entries that are still stored are leaves of the new tree. Without this command, a
-    gateway whose folder lacks the tree writes none, and no entry leaves the store.
-    """
-    if use_store(command_context(ctx), forget_tree, has_keyring=True):
-        console.good("Gateways that find no tree will begin a new one.")
-    else:
-        console.note("The store has no record of a tree; gateways begin one if needed.")
 
 
 def _print_entries(

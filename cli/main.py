@@ -68,7 +68,6 @@ COMMANDS = {
         "api-keys": "Make, list and revoke API keys for agents in other processes."
     },
     "webhooks": {"webhooks": "List and test webhooks, and show their secrets."},
-    "adopt": {"adopt": "Replace lost checkpoints by those of the settings."},
     "version": {"version": "Print the version of Keyturn and of Python."},
 }
 """Modules of `keyturn.cli`, in the order of the help page, and the commands of each

@@ -7,6 +7,7 @@ before they happen, and also makes those that a gateway must not make automatica
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -15,7 +16,13 @@ from pydantic import JsonValue
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.global_options import examples
-from keyturn.cli.store_access import may_be_there, open_to_end_calls, require_store
+from keyturn.cli.store_access import (
+    may_be_there,
+    open_configured,
+    open_to_end_calls,
+    require_store,
+    use_store,
+)
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.recovery import (
     Consistency,
@@ -25,13 +32,16 @@ from keyturn.gateway.resume.recovery import (
     repair_losses,
 )
 from keyturn.gateway.resume.runner import Runners
-from keyturn.gateway.running import load_runners
+from keyturn.gateway.running import gateway_process, load_runners
+from keyturn.gateway.service.audit_reading import forget_tree
+from keyturn.gateway.service.process_check import kept_by
 
 EXAMPLES = examples(
     ("keyturn repair --dry-run", "list the mismatches and how each would be repaired"),
     ("keyturn repair", "repair them; stop every gateway and bot first"),
     ("keyturn repair --restored", "both sides are an older copy from one moment"),
-    ("keyturn repair --dry-run --json", "the same for a machine"),
+    ("keyturn repair --new-checkpoints", "the earlier checkpoints are lost"),
+    ("keyturn repair --new-tree", "the files of the audit log's tree are lost"),
 )
 _CONSISTENCY = {
     Consistency.SAME: "The store and the checkpoints seem to be equally old.",
@@ -55,6 +65,25 @@ def repair(
             "the same moment, which cannot be detected.",
         ),
     ] = False,
+    new_checkpoints: Annotated[
+        bool,
+        typer.Option(
+            "--new-checkpoints",
+            help="Only accept the checkpoints of the settings in place of lost ones, "
+            "even if calls wait in threads that are stored elsewhere. Their threads "
+            "are lost: the calls end, and people are notified.",
+        ),
+    ] = False,
+    new_tree: Annotated[
+        bool,
+        typer.Option(
+            "--new-tree",
+            help="Only allow gateways to begin a new tree of the audit log. The proofs "
+            "of the old tree are lost, except in saved bundles and checkpoints. "
+            "Without this, a gateway whose folder lacks the tree writes none, and no "
+            "entry leaves the store.",
+        ),
+    ] = False,
     json: console.AsJson = False,
 ) -> None:
     """Repair records after data was lost or restored.
@@ -64,9 +93,14 @@ def repair(
     may have run, so people are asked whether it did. The repair never approves or runs
     a call.
     """
-    done = asyncio.run(
-        _repair(command_context(ctx), is_dry=dry_run, is_restored=restored)
-    )
+    command = command_context(ctx)
+    if new_checkpoints:
+        asyncio.run(_accept_checkpoints(command))
+        return
+    if new_tree:
+        _allow_tree(command)
+        return
+    done = asyncio.run(_repair(command, is_dry=dry_run, is_restored=restored))
     if json:
         console.as_json(_document(done, is_dry=dry_run))
         return
@@ -95,6 +129,34 @@ async def _repair(
             is_dry=is_dry,
             is_restored=is_restored,
         )
+
+
+async def _accept_checkpoints(command: CommandContext) -> None:
+    settings = command.settings()
+    require_store(settings)
+    place = settings.checkpoint_place
+    async with open_configured(settings) as store, open_checkpoints(place) as saver:
+        process = await gateway_process(
+            saver, place, tenant=settings.tenant, serves=settings.agents
+        )
+        keys = store.keys_of_tenant(settings.tenant)
+        # Read before the replacement, only for the output.
+        before = (await store.processes.read(keys)).kept
+        kept = tuple(kept_by(process))
+        await store.processes.keep(keys, kept)
+    for now in kept:
+        earlier = before.get((now.tenant, now.agent))
+        was = earlier.shown if earlier else "none yet"
+        console.good(
+            f"The threads of agent {now.agent!r} are in {now.shown} (was {was})."
+        )
+
+
+def _allow_tree(command: CommandContext) -> None:
+    if use_store(command, forget_tree, has_keyring=True):
+        console.good("Gateways that find no tree will begin a new one.")
+    else:
+        console.note("The store has no record of a tree; gateways begin one if needed.")
 
 
 def _print(done: RepairReport, *, is_dry: bool) -> None:
@@ -133,16 +195,10 @@ def _doubt_line(found: Found) -> str:
 
 def _mismatch_line(mismatch: Mismatch) -> str:
     # Names of agents and threads come from outside: they must not control a terminal.
-    agent, thread = (
-        console.printable(mismatch.agent),
-        console.printable(mismatch.thread),
-    )
+    agent, thread = map(console.printable, (mismatch.agent, mismatch.thread))
     end = "is ended" if mismatch.is_gone else "continues at the next start"
-    items = (
-        f" ({', '.join(map(console.printable, mismatch.items))})"
-        if mismatch.items
-        else ""
-    )
+    listed = ", ".join(map(console.printable, mismatch.items))
+    items = f" ({listed})" if listed else ""
     return f"agent {agent}, thread {thread}{items}: {mismatch.problem} It {end}."
 
 
@@ -168,14 +224,6 @@ def _document(done: RepairReport, *, is_dry: bool) -> JsonValue:
             }
             for found in done.doubted
         ],
-        "threads": [
-            {
-                "agent": mismatch.agent,
-                "thread": mismatch.thread,
-                "problem": mismatch.problem,
-                "items": list(mismatch.items),
-            }
-            for mismatch in done.report.mismatches
-        ],
+        "threads": [asdict(mismatch) for mismatch in done.report.mismatches],
         "unserved": done.report.unserved,
     }

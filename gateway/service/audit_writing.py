@@ -189,7 +189,7 @@ class AuditWriter:
                 f"The audit tree of {self._keys.tenant} was begun in another "
                 f"folder than {str(self._files.folder)!r}; bring its files back, let "
                 "all gateways share one 'audit_folder', or begin another tree by "
-                "'keyturn audit restart'."
+                "'keyturn repair --new-tree'."
             )
             # A process that signed here needs this tree or an explicit restart.
             has_tree = name is not None and self._files.notes()

@@ -352,7 +352,7 @@ def _lost_database(
                 f"{_wait(waiting[agent], repr(agent))}, and "
                 f"its threads are in {before.shown}, not in {mine.shown}; set "
                 "'checkpoints' to the former or restore it. If it is lost for good, "
-                "run: keyturn adopt"
+                "run: keyturn repair --new-checkpoints"
             )
     return ""
 

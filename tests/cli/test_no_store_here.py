@@ -45,7 +45,8 @@ def tell(
         ["api-keys", "list"],
         ["api-keys", "revoke", "3f9a0c77d1e2b845"],
         ["repair"],
-        ["adopt"],
+        ["repair", "--new-checkpoints"],
+        ["repair", "--new-tree"],
     ],
     ids=" ".join,
 )

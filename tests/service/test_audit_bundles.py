@@ -239,12 +239,14 @@ class Terminal:
             "KEYTURN_SECRET": house.store.conn.secrets[0].hex(),
         }
 
-    async def __call__(self, *words: str, offline: bool = False) -> tuple[int, str]:
+    async def __call__(
+        self, *words: str, offline: bool = False, command: str = "audit"
+    ) -> tuple[int, str]:
         self.settings.unlink(missing_ok=True)
         if not offline:
             self.settings.write_text("data_dir: .")
         env = {} if offline else self.env
-        code = await asyncio.to_thread(run, ["audit", *words], env)
+        code = await asyncio.to_thread(run, [command, *words], env)
         shown = self.capfd.readouterr()
         return code, shown.out + shown.err
 
@@ -350,7 +352,7 @@ async def test_another_tree_is_begun_when_somebody_says_so(
     await house.another().tick(is_last=True)
     before = house.files.name()
 
-    code, _ = await tell("restart")
+    code, _ = await tell("--new-tree", command="repair")
     await house.another().tick(is_last=True)
 
     assert (before, code) == (None, 0)

@@ -46,7 +46,7 @@ async def test_lost_checkpoints_are_refused_until_an_operator_accepts_new_ones(
         await asked(tk)
 
     file = settings("new.sqlite")
-    with pytest.raises(SettingsError, match=r"old\.sqlite.*keyturn adopt"):
+    with pytest.raises(SettingsError, match=r"old\.sqlite.* --new-checkpoints"):
         async with Keyturn(Settings.load(file, {})):
             pass
     capsys.readouterr()
@@ -55,7 +55,8 @@ async def test_lost_checkpoints_are_refused_until_an_operator_accepts_new_ones(
     assert "✖ processes: The gateway" in told
     assert "was refused: 1 call of agent 'shop' waits" in told
 
-    code = await asyncio.to_thread(run, ["--config", str(file), "adopt"], {})
+    words = ["--config", str(file), "repair", "--new-checkpoints"]
+    code = await asyncio.to_thread(run, words, {})
 
     assert code == 0
     assert "The threads of agent 'shop' are in" in capsys.readouterr().out

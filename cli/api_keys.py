@@ -13,7 +13,6 @@ from pydantic import JsonValue
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, caller, command_context
 from keyturn.cli.console import AsJson, By
-from keyturn.cli.global_options import examples
 from keyturn.cli.policy_inputs import ensure_spelled
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.api.serving import api_key_seals, api_key_store
@@ -41,14 +40,7 @@ _LONGEST = timedelta(days=400)
 _MOST_NAME = 80
 
 
-@group.command(
-    epilog=examples(
-        ("keyturn api-keys create billing-prod --agent billing", "for one agent"),
-        ("… --agent billing --agent support --expires 30d", "two agents, 30 days"),
-        ("… --tool look_up_order --scope submit --scope execute", "only that tool"),
-        ("… --agent billing --json", "the key for a machine"),
-    )
-)
+@group.command()
 def create(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="A name for people, such as its use.")],
@@ -79,6 +71,12 @@ def create(
 
     Give it to the agent's process as a secret (KEYTURN_API_KEY). To replace a key, make
     a new one, switch the process over, then revoke the old one.
+
+    Examples:
+      keyturn api-keys create billing-prod --agent billing   for one agent
+      … --agent billing --agent support --expires 30d        two agents, 30 days
+      … --tool look_up_order --scope submit --scope execute  only that tool
+      … --agent billing --json                               the key for a machine
     """
     lives = _life(expires)
     names = _checked(name, [*agent, *(tool or ())])
@@ -111,15 +109,14 @@ def create(
     typer.echo(new.text)
 
 
-@group.command(
-    "list",
-    epilog=examples(
-        ("keyturn api-keys list", "every key, with its rights and its end"),
-        ("keyturn api-keys list --json", "the same for a machine"),
-    ),
-)
+@group.command("list")
 def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
-    """List the keys, oldest first; the keys themselves cannot be printed."""
+    """List the keys, oldest first; the keys themselves cannot be printed.
+
+    Examples:
+      keyturn api-keys list         every key, with its rights and its end
+      keyturn api-keys list --json  the same for a machine
+    """
 
     async def read(
         keys: ApiKeyStore, settings: Settings
@@ -147,9 +144,7 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
         console.note("There is no API key; 'keyturn api-keys create' makes one.")
 
 
-@group.command(
-    epilog=examples(("keyturn api-keys revoke 3f9a0c77d1e2b845", "it ends at once"))
-)
+@group.command()
 def revoke(
     ctx: typer.Context,
     key: Annotated[
@@ -161,6 +156,9 @@ def revoke(
     """End a key: every gateway refuses it at once.
 
     The agent's earlier calls stay as they are: people can still decide them.
+
+    Examples:
+      keyturn api-keys revoke 3f9a0c77d1e2b845  it ends at once
     """
     # A user may also paste the whole key.
     given = key.removeprefix("tk_").partition("_")[0]

@@ -14,7 +14,6 @@ from pydantic import JsonValue
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.console import AsJson
-from keyturn.cli.global_options import examples
 from keyturn.cli.policy_inputs import parse_time
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.approvals.audit_leaf import SEAL, Hidden
@@ -264,18 +263,7 @@ Arguments = Annotated[
 ]
 
 
-@group.command(
-    epilog=examples(
-        ("keyturn audit export > audit.jsonl", "everything, one JSON object a line"),
-        ("… --since 2026-07-01T00:00Z", "from that time on"),
-        ("… bundle.jsonl", "with proofs, for 'keyturn audit verify bundle.jsonl'"),
-        ("… --sample 25 sample.jsonl", "of 25 randomly chosen approvals"),
-        (
-            "keyturn policy replay new.yml --audit audit.jsonl",
-            "evaluate it by a policy",
-        ),
-    )
-)
+@group.command()
 def export(
     ctx: typer.Context,
     file: Annotated[
@@ -302,6 +290,13 @@ def export(
     the calls that are still stored and have no redacted arguments. It shows who saw,
     decided and ran each call. Without --sample it has every entry of its time: an event
     that is missing was not recorded.
+
+    Examples:
+      keyturn audit export > audit.jsonl  everything, one JSON object a line
+      … --since 2026-07-01T00:00Z                        from that time on
+      … bundle.jsonl  with proofs, for 'keyturn audit verify bundle.jsonl'
+      … --sample 25 sample.jsonl                         of 25 randomly chosen approvals
+      keyturn policy replay new.yml --audit audit.jsonl  evaluate it by a policy
     """
     command = command_context(ctx)
     times = (_ms(since, "--since") or 0, _ms(until, "--until"))
@@ -342,17 +337,7 @@ def export(
     )
 
 
-@group.command(
-    epilog=examples(
-        ("keyturn audit verify", "the log of this store, tree, files and signatures"),
-        (
-            "… --checkpoint kept.txt",
-            "and that it continues a checkpoint saved earlier",
-        ),
-        ("… bundle.jsonl --key KEY", "a file of 'keyturn audit export', anywhere"),
-        ("… bundle.jsonl --key KEY --stories", "and the history of each approval"),
-    )
-)
+@group.command()
 def verify(
     ctx: typer.Context,
     file: Annotated[
@@ -377,6 +362,12 @@ def verify(
 
     Exits with 0 if everything verifies, otherwise with 1 and the first bad entry. A
     bundle needs neither a store nor settings.
+
+    Examples:
+      keyturn audit verify  the log of this store, tree, files and signatures
+      … --checkpoint kept.txt  and that it continues a checkpoint saved earlier
+      … bundle.jsonl --key KEY            a file of 'keyturn audit export', anywhere
+      … bundle.jsonl --key KEY --stories  and the history of each approval
     """
     if file is not None:
         if checkpoint:
@@ -405,15 +396,7 @@ def verify(
         raise typer.Exit(NOT_VERIFIED)
 
 
-@group.command(
-    epilog=examples(
-        (
-            "keyturn audit prove ap_default_…",
-            "each entry of the approval, with its proof",
-        ),
-        ("… --out proof.jsonl", "as a bundle, for 'keyturn audit verify proof.jsonl'"),
-    )
-)
+@group.command()
 def prove(
     ctx: typer.Context,
     approval: Annotated[str, typer.Argument(metavar="APPROVAL", help="Its whole id.")],
@@ -428,6 +411,10 @@ def prove(
     A proof is a text of the format C2SP tlog-proof. With the public audit key, any tool
     that reads this format can check it: it shows that the signed log has this entry at
     this index.
+
+    Examples:
+      keyturn audit prove ap_default_…  each entry of the approval, with its proof
+      … --out proof.jsonl  as a bundle, for 'keyturn audit verify proof.jsonl'
     """
     command = command_context(ctx)
     if out is None:

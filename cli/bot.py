@@ -9,7 +9,6 @@ import typer
 from keyturn.bot.app import SlackBot
 from keyturn.cli import console
 from keyturn.cli.command_context import (
-    START_EXAMPLES,
     CommandContext,
     InsecureDev,
     command_context,
@@ -23,11 +22,13 @@ from keyturn.gateway.policy_file import PolicyFile, followed
 from keyturn.gateway.service.reviews import ReviewService
 from keyturn.gateway.trust.key_folder import Keyring, Role
 
-EXAMPLES = START_EXAMPLES
-
 
 def bot(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:
-    """Run the Slack side: cards, clicks, modals."""
+    """Run the Slack side: cards, clicks, modals.
+
+    Examples:
+      keyturn bot  only the Slack side; two or more share the clicks
+    """
     command = command_context(ctx)
     configure_logs(command, command.settings(), insecure_dev=insecure_dev)
     asyncio.run(serve(command, insecure_dev=insecure_dev))

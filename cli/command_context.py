@@ -10,18 +10,11 @@ from urllib.parse import urlsplit
 import typer
 
 from keyturn.cli.console import read_text
-from keyturn.cli.global_options import GlobalOptions, examples
+from keyturn.cli.global_options import GlobalOptions
 from keyturn.gateway.config import DEFAULT_FILE, Settings
 from keyturn.gateway.logs import write_logs
 from keyturn.gateway.policy.load import LoadedPolicy, load_with_lines
 from keyturn.gateway.policy.rules import Policy
-
-START_EXAMPLES = examples(
-    ("keyturn run", "gateway, agents and bot in one process"),
-    ("keyturn run --sandbox", "the same with a local Slack and a web page"),
-    ("keyturn gateway", "only the agents' side; start as many as you like"),
-    ("keyturn bot", "only the Slack side; two or more share the clicks"),
-)
 
 InsecureDev = Annotated[
     bool,

@@ -37,7 +37,6 @@ from keyturn.cli.demo_stack import (
     DemoStack,
     open_demo_stack,
 )
-from keyturn.cli.global_options import examples
 from keyturn.cli.hanging_threads import serve
 from keyturn.cli.sandbox import only_user
 from keyturn.cli.stop_signals import until_stopped
@@ -69,23 +68,6 @@ SCRIPTS = SINGLE_CARDS | {
     script.__name__: script
     for script in (batch, digest, direct, queue, question, shared, similar, tamper)
 }
-
-EXAMPLES = examples(
-    ("keyturn demo", "a page with a card that waits for you"),
-    ("keyturn demo --digest", "the page, with the week's numbers in the channel"),
-    ("keyturn demo --script edit --json", "the same without a browser"),
-    ("keyturn demo --script escalate", "a refund that takes two people"),
-    ("keyturn demo --script batch", "56 refunds of one turn, decided as one"),
-    ("keyturn demo --script queue", "20 threads, reviewed in one modal"),
-    ("keyturn demo --script shared", "20 threads on one card, approved by one click"),
-    ("keyturn demo --script digest", "the numbers of a week, in a channel"),
-    ("keyturn demo --script question", "the agent asks before it acts"),
-    ("keyturn demo --script inquiry", "a reviewer asks the requester first"),
-    ("keyturn demo --script direct", "the second person decides in a direct message"),
-    ("keyturn demo --script similar", "one form allows more of the same calls"),
-    ("keyturn demo --script outage", "the model is unreachable after the approval"),
-    ("keyturn demo --script tamper", "an approval forged in the store is detected"),
-)
 
 
 def demo(
@@ -122,6 +104,22 @@ def demo(
     An embedded Valkey, a sandbox Slack with a web page, the bot, the gateway and a
     sample support agent start, and a link is printed. Waiting calls are still there
     when you start it again in the same folder.
+
+    Examples:
+      keyturn demo                       a page with a card that waits for you
+      keyturn demo --digest  the page, with the week's numbers in the channel
+      keyturn demo --script edit --json  the same without a browser
+      keyturn demo --script escalate     a refund that takes two people
+      keyturn demo --script batch        56 refunds of one turn, decided as one
+      keyturn demo --script queue        20 threads, reviewed in one modal
+      keyturn demo --script shared       20 threads on one card, approved by one click
+      keyturn demo --script digest       the numbers of a week, in a channel
+      keyturn demo --script question     the agent asks before it acts
+      keyturn demo --script inquiry      a reviewer asks the requester first
+      keyturn demo --script direct       the second person decides in a direct message
+      keyturn demo --script similar      one form allows more of the same calls
+      keyturn demo --script outage       the model is unreachable after the approval
+      keyturn demo --script tamper       an approval forged in the store is detected
     """
     command = command_context(ctx)
     config = _settings(command)

@@ -23,7 +23,6 @@ from keyturn.bot.manifest import DIRECT_MESSAGES, SCOPES
 from keyturn.bot.web import Slack, SlackBody, SlackError, SlackRefused, text_at
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
-from keyturn.cli.global_options import examples
 from keyturn.cli.keys import check_keys
 from keyturn.cli.reviewer_checks import Check, State, check_people, unknown_names
 from keyturn.cli.store_access import nothing_is_here, open_configured
@@ -52,12 +51,6 @@ from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.webhooks import receiver_state
 from keyturn.gateway.trust.key_folder import Keyring
 
-EXAMPLES = examples(
-    ("keyturn doctor", "check everything; nothing is posted"),
-    ("keyturn doctor --post", "also post a test message to each channel"),
-    ("keyturn doctor --requester U0DAN", "who could approve this person's requests?"),
-    ("keyturn --config prod.yml doctor --json", "for a machine; exit code 1 if bad"),
-)
 _USER = re.compile(r"[UW][A-Z0-9]{2,30}", re.ASCII)
 _PRINT = {State.GOOD: console.good, State.BAD: console.bad, State.SKIPPED: console.note}
 
@@ -77,7 +70,14 @@ def doctor(
     ] = "",
     json: console.AsJson = False,
 ) -> None:
-    """Check every part, and explain how to fix each problem."""
+    """Check every part, and explain how to fix each problem.
+
+    Examples:
+      keyturn doctor                           check everything; nothing is posted
+      keyturn doctor --post                    also post a test message to each channel
+      keyturn doctor --requester U0DAN         who could approve this person's requests?
+      keyturn --config prod.yml doctor --json  for a machine; exit code 1 if bad
+    """
     # A misspelt id would count as a person without requests, and hide that the
     # requester is one of the few possible approvers.
     if requester and not _USER.fullmatch(requester):

@@ -9,17 +9,10 @@ import typer
 from keyturn.cli import console
 from keyturn.cli.command_context import caller, command_context
 from keyturn.cli.console import AsJson, By
-from keyturn.cli.global_options import examples
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.errors import SettingsError, ThreadUnavailable
 from keyturn.gateway.service.erasing import Eraser, Erasure
 from keyturn.gateway.store.store import Store
-
-EXAMPLES = examples(
-    ("keyturn erase U0DAN", "list the requests of a person that would be erased"),
-    ("keyturn erase U0DAN --yes", "erase them"),
-    ("keyturn erase ap_default_0123… --yes", "erase one approval, by its whole id"),
-)
 
 
 def erase(
@@ -42,6 +35,11 @@ def erase(
 
     It takes the id of one approval, or of a Slack user, for all of that person's
     requests. docs/encryption.md lists the data that it cannot reach.
+
+    Examples:
+      keyturn erase U0DAN  list the requests of a person that would be erased
+      keyturn erase U0DAN --yes             erase them
+      keyturn erase ap_default_0123… --yes  erase one approval, by its whole id
     """
 
     async def ask(store: Store, tenant: str) -> Erasure:

@@ -11,7 +11,6 @@ import typer
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, caller, command_context
 from keyturn.cli.console import AsJson, By
-from keyturn.cli.global_options import examples
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.approvals.decisions import Gesture
 from keyturn.gateway.errors import KeyturnError, SettingsError
@@ -40,18 +39,6 @@ Kind = Annotated[
 Name = Annotated[
     str, typer.Argument(help="Name of the agent or the tool; none for everything.")
 ]
-EXAMPLES = examples(
-    (
-        'keyturn freeze tool process_refund --reason "…"',
-        "no refund starts, approved or not",
-    ),
-    ("keyturn freeze agent support", "no call of this agent starts"),
-    ("keyturn freeze everything", "no call of any agent starts"),
-    ("keyturn unfreeze tool process_refund", "refunds run again"),
-    ("keyturn unfreeze agent support", "also ends its pause after rejections"),
-    ("keyturn frozen", "every freeze, with its author and reason"),
-    ("keyturn frozen --json", "the same for a machine"),
-)
 
 
 def freeze(
@@ -68,7 +55,13 @@ def freeze(
         ),
     ] = False,
 ) -> None:
-    """Freeze an agent, a tool or everything, including approved calls."""
+    """Freeze an agent, a tool or everything, including approved calls.
+
+    Examples:
+      keyturn freeze tool process_refund --reason "…"  no refund starts, approved or not
+      keyturn freeze agent support                     no call of this agent starts
+      keyturn freeze everything                        no call of any agent starts
+    """
     scope = _scope(kind, name)
     meant = "" if unlisted else _unknown(command_context(ctx), scope, misspelled)
     if meant:
@@ -95,7 +88,12 @@ def unfreeze(
     reason: Annotated[str, typer.Option(help="Why, for the audit log.")] = "",
     by: By = "",
 ) -> None:
-    """End a freeze; for an agent this also ends its pause."""
+    """End a freeze; for an agent this also ends its pause.
+
+    Examples:
+      keyturn unfreeze tool process_refund  refunds run again
+      keyturn unfreeze agent support        also ends its pause after rejections
+    """
     scope = _scope(kind, name)
     is_lifted = _ask(
         ctx,
@@ -112,7 +110,12 @@ def unfreeze(
 
 
 def frozen(ctx: typer.Context, *, json: AsJson = False) -> None:
-    """List freezes and pauses, with author, time and reason."""
+    """List freezes and pauses, with author, time and reason.
+
+    Examples:
+      keyturn frozen         every freeze, with its author and reason
+      keyturn frozen --json  the same for a machine
+    """
     found = _ask(ctx, lambda service: service.frozen())
     if json:
         console.as_json([one.model_dump(mode="json") for one in found])

@@ -6,7 +6,6 @@ import typer
 
 from keyturn.cli import console
 from keyturn.cli.command_context import (
-    START_EXAMPLES,
     CommandContext,
     InsecureDev,
     command_context,
@@ -19,11 +18,13 @@ from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.garbage_collection import spare_what_is_there
 from keyturn.gateway.trust.key_folder import Keyring, Role
 
-EXAMPLES = START_EXAMPLES
-
 
 def gateway(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:
-    """Run the agents' side: workers, expiries and your agents."""
+    """Run the agents' side: workers, expiries and your agents.
+
+    Examples:
+      keyturn gateway  only the agents' side; start as many as you like
+    """
     serve(_gateway(command_context(ctx), insecure_dev=insecure_dev))
 
 

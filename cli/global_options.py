@@ -1,4 +1,4 @@
-"""Global options, the environment of a command, and examples for its help page.
+"""Global options and the environment of a command.
 
 Every help page loads this module, so its imports are cheap.
 """
@@ -17,10 +17,3 @@ class GlobalOptions:
     env: Mapping[str, str]
     config: Path | None = None
     debug: bool = False
-
-
-def examples(*lines: tuple[str, str]) -> str:
-    """Return the end of a help page: commands with their descriptions."""
-    width = max(len(words) for words, _ in lines)
-    rows = [f"  {words:<{width}}  {what}" for words, what in lines]
-    return "\n".join(["\b", "Examples:", *rows])

@@ -11,7 +11,6 @@ from pydantic import JsonValue
 from keyturn.cli import console
 from keyturn.cli.command_context import caller, command_context
 from keyturn.cli.console import AsJson, By
-from keyturn.cli.global_options import examples
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.approvals.decisions import Gesture
 from keyturn.gateway.errors import SettingsError
@@ -37,15 +36,14 @@ RunId = Annotated[
 ]
 
 
-@group.command(
-    "list",
-    epilog=examples(
-        ("keyturn jobs list", "waiting and parked runs, with time and reason"),
-        ("keyturn jobs list --json", "the same for a machine"),
-    ),
-)
+@group.command("list")
 def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
-    """List the runs that wait or are parked, longest first."""
+    """List the runs that wait or are parked, longest first.
+
+    Examples:
+      keyturn jobs list         waiting and parked runs, with time and reason
+      keyturn jobs list --json  the same for a machine
+    """
     found, letters = _ask(ctx, _everything)
     if json:
         rows: list[JsonValue] = [_row(run) for run in found]
@@ -60,11 +58,13 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
         console.good("No run waits, and none is parked.")
 
 
-@group.command(
-    epilog=examples(("keyturn jobs show run_default_5f2a", "all its stored details"))
-)
+@group.command()
 def show(ctx: typer.Context, run: RunId, *, json: AsJson = False) -> None:
-    """Show one run: its error, its times and its remaining jobs."""
+    """Show one run: its error, its times and its remaining jobs.
+
+    Examples:
+      keyturn jobs show run_default_5f2a  all its stored details
+    """
     found = _ask(ctx, lambda service: _one(service, run))
     if isinstance(found, DeadLetter):
         console.as_json(_letter(found))
@@ -75,12 +75,7 @@ def show(ctx: typer.Context, run: RunId, *, json: AsJson = False) -> None:
             typer.echo(f"{name + ':':<13} {console.printable(str(value))}")
 
 
-@group.command(
-    epilog=examples(
-        ("keyturn jobs retry run_default_5f2a", "once its cause is fixed"),
-        ("keyturn jobs retry --all", "every waiting or parked run"),
-    )
-)
+@group.command()
 def retry(
     ctx: typer.Context,
     run: Annotated[
@@ -93,6 +88,10 @@ def retry(
     """Retry a run now; the time for its retries starts over.
 
     A running gateway that serves its agent does this. Only approved calls run.
+
+    Examples:
+      keyturn jobs retry run_default_5f2a  once its cause is fixed
+      keyturn jobs retry --all             every waiting or parked run
     """
     # Exactly one of the two: a forgotten id must not select all runs.
     if bool(run) == everything:
@@ -104,13 +103,14 @@ def retry(
         console.note("There was no run to retry.")
 
 
-@group.command(
-    epilog=examples(("keyturn jobs drop run_default_5f2a", "this run is not continued"))
-)
+@group.command()
 def drop(ctx: typer.Context, run: RunId, *, by: By = "") -> None:
     """Drop a run; its calls end without running.
 
     It is not continued. A new message in its thread starts a new run.
+
+    Examples:
+      keyturn jobs drop run_default_5f2a  this run is not continued
     """
     name = _ask(ctx, lambda one: _drop(one, run, by or caller()))
     console.good(f"{name} was dropped: none of its calls will run.")

@@ -11,7 +11,6 @@ from pydantic import JsonValue
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.console import AsJson
-from keyturn.cli.global_options import examples
 from keyturn.cli.store_access import is_there, use_store
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.public_keys import PublicKey
@@ -48,40 +47,34 @@ _MARKS = {
 }
 
 
-@group.command(
-    epilog=examples(
-        ("keyturn keys create bot", "where the bot runs, before its first start"),
-        ("keyturn keys create gateway", "where the gateway runs"),
-    )
-)
+@group.command()
 def create(ctx: typer.Context, role: RoleName) -> None:
-    """Make the first key of a role, and print its public key."""
+    """Make the first key of a role, and print its public key.
+
+    Examples:
+      keyturn keys create bot      where the bot runs, before its first start
+      keyturn keys create gateway  where the gateway runs
+    """
     public = _folder(ctx, role).create(datetime.now(UTC))
     console.good(f"The {role} signs with {public.label}.")
     _hand_over(role, public)
 
 
-@group.command(
-    epilog=examples(
-        ("keyturn keys rotate gateway", "a new key signs; the old one still verifies")
-    )
-)
+@group.command()
 def rotate(ctx: typer.Context, role: RoleName) -> None:
     """Make a new key that signs from now on; older ones still verify.
 
     A running process uses it within a second.
+
+    Examples:
+      keyturn keys rotate gateway  a new key signs; the old one still verifies
     """
     public = _folder(ctx, role).rotate(datetime.now(UTC))
     console.good(f"The {role} signs with {public.label} from now on.")
     _hand_over(role, public)
 
 
-@group.command(
-    epilog=examples(
-        ("keyturn keys retire bot 1f0c2a9b", "its signatures no longer count"),
-        ("keyturn keys retire bot 1f0c2a9b --force", "even if calls depend on it"),
-    )
-)
+@group.command()
 def retire(
     ctx: typer.Context,
     role: RoleName,
@@ -99,6 +92,10 @@ def retire(
     Calls that were approved under it are then refused, unless they have run. The
     command therefore fails while such calls wait or are in doubt. The public key stays,
     to verify the audit log.
+
+    Examples:
+      keyturn keys retire bot 1f0c2a9b          its signatures no longer count
+      keyturn keys retire bot 1f0c2a9b --force  even if calls depend on it
     """
     command, folder = command_context(ctx), _folder(ctx, role)
     older = folder.older(key).public
@@ -127,15 +124,14 @@ def _refuse_while_needed(command: CommandContext, role: Role, key: PublicKey) ->
         )
 
 
-@group.command(
-    "list",
-    epilog=examples(
-        ("keyturn keys list", "every key, with its public key for verifiers"),
-        ("keyturn keys list --json", "the same for a machine"),
-    ),
-)
+@group.command("list")
 def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
-    """List the keys of this machine and of the settings."""
+    """List the keys of this machine and of the settings.
+
+    Examples:
+      keyturn keys list         every key, with its public key for verifiers
+      keyturn keys list --json  the same for a machine
+    """
     keyring = Keyring.of(command_context(ctx).settings())
     found = {role: KeyFolder(keyring.folder, role).listed() for role in Role}
     known = {role: keyring.known(role) for role in Role}

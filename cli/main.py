@@ -1,8 +1,8 @@
 """Entry point of the command ``keyturn``: errors are printed as one sentence.
 
 A new command is a file in `keyturn.cli` and one entry in `COMMANDS`. The file has a
-function for each name and their ``EXAMPLES``, or a ``group`` of commands. This module
-has only cheap imports: the help page needs no others.
+function for each name, or a ``group`` of commands; its docstring is the help. This
+module has only cheap imports: the help page needs no others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Annotated
 import typer
 
 from keyturn.cli import version
-from keyturn.cli.global_options import GlobalOptions, examples
+from keyturn.cli.global_options import GlobalOptions
 from keyturn.gateway.errors import KeyturnError, SettingsError
 
 USAGE = 2
@@ -30,13 +30,6 @@ USAGE = 2
 UNEXPECTED = 70
 """Exit code of an internal error (EX_SOFTWARE of sysexits.h)."""
 
-EXAMPLES = examples(
-    ("keyturn demo", "see it all on this machine"),
-    ("keyturn manifest --link", "make the Slack app"),
-    ("keyturn doctor", "find problems, and how to fix them"),
-    ("keyturn policy check", "is the policy usable?"),
-    ("keyturn run", "gateway, agents and bot"),
-)
 
 COMMANDS = {
     "demo": {
@@ -150,7 +143,7 @@ def _commands(words: Sequence[str]) -> typer.Typer:
         add_completion=False,
         no_args_is_help=True,
     )
-    app.callback(epilog=EXAMPLES)(_options)
+    app.callback(help=_help(_options))(_options)
     # Any word, not only the first, since options may precede the command. A false match
     # only loads one more module.
     for module, texts in COMMANDS.items():
@@ -187,13 +180,19 @@ def add(app: typer.Typer, name: str, module: ModuleType) -> None:
     if hasattr(module, "group"):
         [(command, text)] = COMMANDS[name].items()
         for one in module.group.registered_commands:
-            one.short_help = inspect.cleandoc(one.callback.__doc__).partition("\n")[0]
+            one.help = _help(one.callback)
+            one.short_help = one.help.partition("\n")[0]
         app.add_typer(module.group, name=command, short_help=text)
         return
     for command, text in COMMANDS[name].items():
-        app.command(command, epilog=module.EXAMPLES, short_help=text)(
-            getattr(module, command)
-        )
+        function = getattr(module, command)
+        app.command(command, help=_help(function), short_help=text)(function)
+
+
+def _help(function: Callable[..., object]) -> str:
+    """Return the docstring of a command; its examples keep their lines."""
+    text = inspect.cleandoc(function.__doc__ or "")
+    return text.replace("\n\nExamples:\n", "\n\n\b\nExamples:\n")
 
 
 def _run_unnamed() -> None:
@@ -237,7 +236,15 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Hold an AI agent's tool calls until a person agrees in Slack."""
+    """Hold an AI agent's tool calls until a person agrees in Slack.
+
+    Examples:
+      keyturn demo             see it all on this machine
+      keyturn manifest --link  make the Slack app
+      keyturn doctor           find problems, and how to fix them
+      keyturn policy check     is the policy usable?
+      keyturn run              gateway, agents and bot
+    """
     options = ctx.ensure_object(GlobalOptions)
     options.config, options.debug = config, debug
     if options.env.get("NO_COLOR"):  # https://no-color.org

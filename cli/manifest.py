@@ -12,18 +12,10 @@ from keyturn.bot import manifest as slack_app
 from keyturn.bot.ids import COMMAND
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
-from keyturn.cli.global_options import examples
 from keyturn.gateway.config import DEFAULT_FILE, SlackSettings
 from keyturn.gateway.documents import BadDocument, parse_yaml
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.strict_json import JsonObject
-
-EXAMPLES = examples(
-    ("keyturn manifest --link", "open Slack's page for a new app with it"),
-    ("keyturn manifest > manifest.yml", "Socket Mode: no public address needed"),
-    ("keyturn manifest --http https://bot.example.com", "Slack calls this address"),
-    ("keyturn manifest --check manifest.yml", "does this file suit the bot?"),
-)
 
 
 def manifest(
@@ -43,7 +35,14 @@ def manifest(
         bool, typer.Option("--check", help="Check instead of printing.")
     ] = False,
 ) -> None:
-    """Print the manifest of the Slack app, or check one."""
+    """Print the manifest of the Slack app, or check one.
+
+    Examples:
+      keyturn manifest --link  open Slack's page for a new app with it
+      keyturn manifest > manifest.yml  Socket Mode: no public address needed
+      keyturn manifest --http https://bot.example.com  Slack calls this address
+      keyturn manifest --check manifest.yml            does this file suit the bot?
+    """
     if file is not None and not check:
         raise SettingsError(f"Only --check reads {str(file)!r}; add --check.")
     command = _command(command_context(ctx))

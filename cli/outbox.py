@@ -9,7 +9,6 @@ import typer
 from keyturn.cli import console
 from keyturn.cli.command_context import command_context
 from keyturn.cli.console import AsJson
-from keyturn.cli.global_options import examples
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.store.readers import (
@@ -33,15 +32,14 @@ IN_USE_MS = 60_000
 group = typer.Typer(help=ABOUT, no_args_is_help=True, rich_markup_mode=None)
 
 
-@group.command(
-    "list",
-    epilog=examples(
-        ("keyturn outbox list", "readers, with their backlog and last read"),
-        ("keyturn outbox list --json", "the same for a machine"),
-    ),
-)
+@group.command("list")
 def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
-    """List the readers, with the number of unacknowledged events."""
+    """List the readers, with the number of unacknowledged events.
+
+    Examples:
+      keyturn outbox list         readers, with their backlog and last read
+      keyturn outbox list --json  the same for a machine
+    """
     outbox, readers = use_store(command_context(ctx), _everything)
     if json:
         console.as_json(
@@ -60,11 +58,7 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
         console.bad(outbox.problem)
 
 
-@group.command(
-    epilog=examples(
-        ("keyturn outbox drop slack:old-tenant", "stop keeping events for it")
-    )
-)
+@group.command()
 def drop(
     ctx: typer.Context,
     reader: Annotated[
@@ -76,6 +70,9 @@ def drop(
     No card is lost: a bot that comes back compares every approval with its card. Thread
     messages about events in between are not posted. A reader that a process used in the
     last minute is not dropped; stop it first.
+
+    Examples:
+      keyturn outbox drop slack:old-tenant  stop keeping events for it
     """
     use_store(command_context(ctx), lambda store, tenant: _drop(store, tenant, reader))
     console.good(f"{reader} is dropped; the next sweep trims the outbox.")

@@ -13,7 +13,6 @@ from pydantic import JsonValue, ValidationError
 from keyturn.cli import console
 from keyturn.cli.command_context import command_context
 from keyturn.cli.console import AsJson, printable
-from keyturn.cli.global_options import examples
 from keyturn.cli.policy_inputs import CallFile, facts_of, parse_time
 from keyturn.gateway.approvals.quorum import clauses, tally
 from keyturn.gateway.approvals.requirement import Notify, Requirement, Role
@@ -263,14 +262,14 @@ PolicyFile = Annotated[
 ]
 
 
-@group.command(
-    epilog=examples(
-        ("keyturn policy check", "the policy that keyturn.yml names"),
-        ("keyturn policy check policy.yml", "this one; every mistake has its line"),
-    )
-)
+@group.command()
 def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) -> None:
-    """Check a policy, and name the line of each mistake."""
+    """Check a policy, and name the line of each mistake.
+
+    Examples:
+      keyturn policy check             the policy that keyturn.yml names
+      keyturn policy check policy.yml  this one; every mistake has its line
+    """
     try:
         policy, document = command_context(ctx).loaded_policy(file)
     except BadPolicy as error:
@@ -312,14 +311,7 @@ def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) 
         console.note(line)
 
 
-@group.command(
-    epilog=examples(
-        ("keyturn policy explain --call call.json", "how this call is evaluated"),
-        ("… --at 2026-07-04T02:30Z", "at that time"),
-        ("… --windows refunds_24h=147", "with this total, the call included"),
-        ("… | keyturn policy explain --call -", "the same from a pipe"),
-    )
-)
+@group.command()
 def explain(
     ctx: typer.Context,
     call: Annotated[
@@ -348,7 +340,14 @@ def explain(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Explain how a policy evaluates one call: tier, people, fired rules."""
+    """Explain how a policy evaluates one call: tier, people, fired rules.
+
+    Examples:
+      keyturn policy explain --call call.json  how this call is evaluated
+      … --at 2026-07-04T02:30Z                 at that time
+      … --windows refunds_24h=147              with this total, the call included
+      … | keyturn policy explain --call -      the same from a pipe
+    """
     policy = command_context(ctx).policy(file)
     proposed = _call(call)
     for kind, name, known in (
@@ -379,13 +378,7 @@ def explain(
         typer.echo(f"{typer.style(f'{label:<9}', bold=True)} {text}")
 
 
-@group.command(
-    name="replay",
-    epilog=examples(
-        ("keyturn policy replay new.yml --audit export.jsonl", "what would change"),
-        ("… --json", "the same for a program"),
-    ),
-)
+@group.command(name="replay")
 def replay_command(
     ctx: typer.Context,
     audit: Annotated[
@@ -395,7 +388,12 @@ def replay_command(
     *,
     json: AsJson = False,
 ) -> None:
-    """Evaluate past calls with a policy, and list the changes."""
+    """Evaluate past calls with a policy, and list the changes.
+
+    Examples:
+      keyturn policy replay new.yml --audit export.jsonl  what would change
+      … --json                                            the same for a program
+    """
     # First, so that a mistake in the policy is reported before a long export is read.
     policy = command_context(ctx).policy(file)
     rows = read_rows(console.read_text(audit, "the audit export"), str(audit))
@@ -407,13 +405,7 @@ def replay_command(
         typer.echo(line)
 
 
-@group.command(
-    name="suggest",
-    epilog=examples(
-        ("keyturn policy suggest --audit export.jsonl", "calls to review less often"),
-        ("… --least 50", "only of 50 calls or more"),
-    ),
-)
+@group.command(name="suggest")
 def suggest_command(
     audit: Annotated[
         Path, typer.Option(help="Audit export, JSON lines; '-' reads it from a pipe.")
@@ -424,7 +416,12 @@ def suggest_command(
     ] = LEAST,
     json: AsJson = False,
 ) -> None:
-    """Name calls that people always approved unchanged."""
+    """Name calls that people always approved unchanged.
+
+    Examples:
+      keyturn policy suggest --audit export.jsonl  calls to review less often
+      … --least 50                                 only of 50 calls or more
+    """
     rows = read_rows(console.read_text(audit, "the audit export"), str(audit))
     found = suggest(rows, least=least)
     if json:

@@ -15,7 +15,6 @@ from pydantic import JsonValue
 
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
-from keyturn.cli.global_options import examples
 from keyturn.cli.store_access import (
     may_be_there,
     open_configured,
@@ -36,13 +35,6 @@ from keyturn.gateway.running import gateway_process, load_runners
 from keyturn.gateway.service.audit_reading import forget_tree
 from keyturn.gateway.service.process_check import kept_by
 
-EXAMPLES = examples(
-    ("keyturn repair --dry-run", "list the mismatches and how each would be repaired"),
-    ("keyturn repair", "repair them; stop every gateway and bot first"),
-    ("keyturn repair --restored", "both sides are an older copy from one moment"),
-    ("keyturn repair --new-checkpoints", "the earlier checkpoints are lost"),
-    ("keyturn repair --new-tree", "the files of the audit log's tree are lost"),
-)
 _CONSISTENCY = {
     Consistency.SAME: "The store and the checkpoints seem to be equally old.",
     Consistency.STORE_IS_OLDER: "The store is older than the checkpoints.",
@@ -92,6 +84,13 @@ def repair(
     missing in the checkpoints is ended. A call that an older store lists as approved
     may have run, so people are asked whether it did. The repair never approves or runs
     a call.
+
+    Examples:
+      keyturn repair --dry-run  list the mismatches and how each would be repaired
+      keyturn repair                    repair them; stop every gateway and bot first
+      keyturn repair --restored         both sides are an older copy from one moment
+      keyturn repair --new-checkpoints  the earlier checkpoints are lost
+      keyturn repair --new-tree         the files of the audit log's tree are lost
     """
     command = command_context(ctx)
     if new_checkpoints:

@@ -9,7 +9,6 @@ import typer
 
 from keyturn.cli import console
 from keyturn.cli.command_context import (
-    START_EXAMPLES,
     CommandContext,
     InsecureDev,
     command_context,
@@ -24,8 +23,6 @@ from keyturn.gateway.garbage_collection import spare_what_is_there
 from keyturn.gateway.logs import write_logs
 
 PAGE_PORT = 8765
-
-EXAMPLES = START_EXAMPLES
 
 
 def run(
@@ -52,6 +49,10 @@ def run(
     With --sandbox, a local Slack replaces the real one. It has all people and channels
     of the policy, and a link to its page is printed. Its data is stored separately, in
     'sandbox' under the data folder.
+
+    Examples:
+      keyturn run            gateway, agents and bot in one process
+      keyturn run --sandbox  the same with a local Slack and a web page
     """
     command = command_context(ctx)
     if in_sandbox:

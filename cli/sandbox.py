@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 
 from keyturn.cli import console
-from keyturn.cli.global_options import examples
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.store.folder_lock import FolderLock
 from keyturn.sandbox.serve import serve
@@ -54,11 +53,6 @@ def only_user(kept: Path) -> Generator[FolderLock]:
 
 PORT = 8766
 
-EXAMPLES = examples(
-    ("keyturn sandbox", "a Slack workspace with a web page, on this machine"),
-    ("keyturn sandbox --request-url http://127.0.0.1:3000/slack/events", "over HTTP"),
-)
-
 
 def sandbox(
     host: Annotated[str, typer.Option(help="Interface to listen on.")] = "127.0.0.1",
@@ -78,6 +72,10 @@ def sandbox(
 
     It prints the address of its page and the settings of a bot: paste the settings into
     another terminal, and start 'keyturn bot' or your own bot there.
+
+    Examples:
+      keyturn sandbox  a Slack workspace with a web page, on this machine
+      keyturn sandbox --request-url http://127.0.0.1:3000/slack/events  over HTTP
     """
     how = partial(serve, request_url=request_url, state_path=keep, announce=typer.echo)
     try:

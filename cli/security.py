@@ -8,18 +8,11 @@ import typer
 
 from keyturn.cli import console
 from keyturn.cli.command_context import command_context
-from keyturn.cli.global_options import examples
 from keyturn.cli.policy_inputs import parse_time
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.service.audit_reading import security_events
 from keyturn.gateway.store.store import Store
-
-EXAMPLES = examples(
-    ("keyturn security", "every event in the audit log"),
-    ("keyturn security --since 2026-07-01T00:00Z", "from that time on"),
-    ("keyturn security --json", "for a machine; exit code 1 if there is any"),
-)
 
 
 def security(
@@ -30,7 +23,13 @@ def security(
     ] = "",
     json: console.AsJson = False,
 ) -> None:
-    """List security events: forged, refused or stalled data."""
+    """List security events: forged, refused or stalled data.
+
+    Examples:
+      keyturn security                            every event in the audit log
+      keyturn security --since 2026-07-01T00:00Z  from that time on
+      keyturn security --json  for a machine; exit code 1 if there is any
+    """
     since_ms = int(parse_time(since, "--since").timestamp() * 1000) if since else 0
 
     async def listed(store: Store, tenant: str) -> list[Event]:

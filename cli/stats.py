@@ -16,7 +16,6 @@ import typer
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.console import AsJson, printable
-from keyturn.cli.global_options import examples
 from keyturn.cli.policy_inputs import ensure_spelled, parse_time
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.errors import SettingsError
@@ -83,14 +82,6 @@ _AGO = re.compile(r"(?P<count>[1-9][0-9]{0,3})(?P<unit>[hd])", re.ASCII)
 _LAST_MS = 253_402_000_000_000
 """Near the end of the year 9999."""
 
-EXAMPLES = examples(
-    ("keyturn stats", "the last 30 days, by tool and tier"),
-    ("keyturn stats --since 7d --by hour", "when do people answer slowly?"),
-    ("… --since 2026-07-01 --until 2026-08-01", "July"),
-    ("… --tool process_refund --zone Europe/London", "one tool, London's days"),
-    ("… --audit audit.jsonl --json", "of an export, for a machine"),
-)
-
 
 class Table(StrEnum):
     """The meaning of a table's rows."""
@@ -134,6 +125,13 @@ def stats(  # noqa: PLR0913 - the options of one command
     """Count calls by decision, and report their waiting times.
 
     Waiting times have an error of at most 3 %; all other numbers are exact.
+
+    Examples:
+      keyturn stats                                 the last 30 days, by tool and tier
+      keyturn stats --since 7d --by hour            when do people answer slowly?
+      … --since 2026-07-01 --until 2026-08-01       July
+      … --tool process_refund --zone Europe/London  one tool, London's days
+      … --audit audit.jsonl --json                  of an export, for a machine
     """
     # One moment for all options: '--since 7d --until 7d' is an empty period, not a
     # millisecond.

@@ -7,8 +7,6 @@ from importlib.metadata import version as version_of
 
 import typer
 
-EXAMPLES = None
-
 
 def version() -> None:
     """Print the version of Keyturn and of Python."""

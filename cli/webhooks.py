@@ -12,7 +12,6 @@ from pydantic import JsonValue
 from keyturn.cli import console
 from keyturn.cli.command_context import command_context
 from keyturn.cli.console import AsJson
-from keyturn.cli.global_options import examples
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
@@ -35,15 +34,14 @@ Name = Annotated[
 ]
 
 
-@group.command(
-    "list",
-    epilog=examples(
-        ("keyturn webhooks list", "every target, with its recent deliveries"),
-        ("keyturn webhooks list --json", "the same for a machine"),
-    ),
-)
+@group.command("list")
 def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
-    """List the targets, with the state of their recent deliveries."""
+    """List the targets, with the state of their recent deliveries.
+
+    Examples:
+      keyturn webhooks list         every target, with its recent deliveries
+      keyturn webhooks list --json  the same for a machine
+    """
     settings = command_context(ctx).settings()
 
     async def read(store: Store, tenant: str) -> dict[str, ReceiverState]:
@@ -68,12 +66,7 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
         console.note("There is no webhook; docs/webhooks.md shows how to add one.")
 
 
-@group.command(
-    epilog=examples(
-        ("keyturn webhooks secret billing-app", "give it to the program that receives"),
-        ("keyturn webhooks secret billing-app --number 2", "the next one"),
-    )
-)
+@group.command()
 def secret(
     ctx: typer.Context,
     name: Name,
@@ -87,6 +80,10 @@ def secret(
 
     The receiving program verifies messages with it. It is derived from the secret of
     this installation, and not stored. docs/webhooks.md describes how to replace it.
+
+    Examples:
+      keyturn webhooks secret billing-app  give it to the program that receives
+      keyturn webhooks secret billing-app --number 2  the next one
     """
     settings = command_context(ctx).settings()
     target = _target(settings, name)
@@ -96,13 +93,14 @@ def secret(
     typer.echo(shown(found))
 
 
-@group.command(
-    epilog=examples(("keyturn webhooks test billing-app", "send one message now"))
-)
+@group.command()
 def test(ctx: typer.Context, name: Name) -> None:
     """Send one test message, and report the response.
 
     Its type is webhook.test; the program has to answer with a status from 200 to 299.
+
+    Examples:
+      keyturn webhooks test billing-app  send one message now
     """
     settings = command_context(ctx).settings()
     target = _target(settings, name)

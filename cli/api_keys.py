@@ -1,4 +1,9 @@
-"""Make, list and revoke API keys of agents in other processes."""
+"""Make, list and revoke API keys for agents in other processes.
+
+With a key, a program can propose calls of its agents, wait for decisions, and run
+approved calls over the HTTP API ('api' in the settings). No key can approve calls: only
+people can, in Slack.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +30,7 @@ from keyturn.gateway.trust.api_keys import ApiKey, NewKey, new_api_key
 
 T = TypeVar("T")
 
-ABOUT = """Make, list and revoke API keys for agents in other processes.
-
-With a key, a program can propose calls of its agents, wait for decisions, and run
-approved calls over the HTTP API ('api' in the settings). No key can approve calls: only
-people can, in Slack.
-"""
-
-group = typer.Typer(help=ABOUT, no_args_is_help=True, rich_markup_mode=None)
+group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 _LIFE = re.compile(r"(?P<count>[1-9][0-9]{0,4})(?P<unit>[mhd])", re.ASCII)
 _UNITS = {"m": "minutes", "h": "hours", "d": "days"}

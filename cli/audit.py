@@ -1,4 +1,13 @@
-"""Read, prove, export and verify the audit log."""
+"""Read, prove, export and verify the audit log.
+
+Each entry is a leaf of a Merkle tree. The gateway signs the root of the tree every 100
+entries or 60 seconds, so later changes, removals and additions are detected.
+
+Three commands prove it:
+  verify         compares tree, signatures, files and store
+  export FILE    writes entries with their proofs, for an outside auditor
+  verify FILE    verifies such a file with only public keys
+"""
 
 from __future__ import annotations
 
@@ -238,17 +247,7 @@ def _bundle_log(log: BundleLog) -> JsonObject:
 
 T = TypeVar("T")
 
-ABOUT = """Read, prove, export and verify the audit log.
-
-\b
-Each entry is a leaf of a Merkle tree. The gateway signs the root of the tree every 100
-entries or 60 seconds, so later changes, removals and additions are detected.
-  verify         compares tree, signatures, files and store
-  export FILE    writes entries with their proofs, for an outside auditor
-  verify FILE    verifies such a file with only public keys
-"""
-
-group = typer.Typer(help=ABOUT, no_args_is_help=True, rich_markup_mode=None)
+group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 NOT_VERIFIED = 1
 """Exit code for a log or a bundle that does not match its signatures."""
@@ -293,10 +292,9 @@ def export(
 
     Examples:
       keyturn audit export > audit.jsonl  everything, one JSON object a line
-      … --since 2026-07-01T00:00Z                        from that time on
-      … bundle.jsonl  with proofs, for 'keyturn audit verify bundle.jsonl'
-      … --sample 25 sample.jsonl                         of 25 randomly chosen approvals
-      keyturn policy replay new.yml --audit audit.jsonl  evaluate it by a policy
+      … --since 2026-07-01T00:00Z         from that time on
+      … bundle.jsonl                      with proofs, for 'keyturn audit verify'
+      … --sample 25 sample.jsonl          of 25 randomly chosen approvals
     """
     command = command_context(ctx)
     times = (_ms(since, "--since") or 0, _ms(until, "--until"))
@@ -364,9 +362,9 @@ def verify(
     bundle needs neither a store nor settings.
 
     Examples:
-      keyturn audit verify  the log of this store, tree, files and signatures
-      … --checkpoint kept.txt  and that it continues a checkpoint saved earlier
-      … bundle.jsonl --key KEY            a file of 'keyturn audit export', anywhere
+      keyturn audit verify                this store's tree, files and signatures
+      … --checkpoint kept.txt             that it continues an earlier checkpoint
+      … bundle.jsonl --key KEY            a file of 'keyturn audit export'
       … bundle.jsonl --key KEY --stories  and the history of each approval
     """
     if file is not None:
@@ -413,8 +411,8 @@ def prove(
     this index.
 
     Examples:
-      keyturn audit prove ap_default_…  each entry of the approval, with its proof
-      … --out proof.jsonl  as a bundle, for 'keyturn audit verify proof.jsonl'
+      keyturn audit prove ap_default_…  each entry of it, with its proof
+      … --out proof.jsonl               as a bundle, for 'keyturn audit verify'
     """
     command = command_context(ctx)
     if out is None:

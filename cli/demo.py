@@ -107,7 +107,7 @@ def demo(
 
     Examples:
       keyturn demo                       a page with a card that waits for you
-      keyturn demo --digest  the page, with the week's numbers in the channel
+      keyturn demo --digest              the page, with the week's numbers in it
       keyturn demo --script edit --json  the same without a browser
       keyturn demo --script escalate     a refund that takes two people
       keyturn demo --script batch        56 refunds of one turn, decided as one

@@ -37,7 +37,7 @@ def erase(
     requests. docs/encryption.md lists the data that it cannot reach.
 
     Examples:
-      keyturn erase U0DAN  list the requests of a person that would be erased
+      keyturn erase U0DAN                   list a person's requests
       keyturn erase U0DAN --yes             erase them
       keyturn erase ap_default_0123… --yes  erase one approval, by its whole id
     """

@@ -1,4 +1,9 @@
-"""List, retry and drop failed agent runs."""
+"""List failed runs, retry them, or drop them.
+
+A failed run is either waiting, and is retried automatically, or parked: its error needs
+a change, or its time for retries is over. The requester and the reviewers of its calls
+can also retry it in Slack.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +26,7 @@ from keyturn.gateway.store.stalled import RunState, StalledRun
 
 T = TypeVar("T")
 
-ABOUT = """List failed runs, retry them, or drop them.
-
-A failed run is either waiting, and is retried automatically, or parked: its error needs
-a change, or its time for retries is over. The requester and the reviewers of its calls
-can also retry it in Slack.
-"""
-
-group = typer.Typer(help=ABOUT, no_args_is_help=True, rich_markup_mode=None)
+group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 RunId = Annotated[
     str,

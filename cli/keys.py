@@ -1,4 +1,19 @@
-"""Make, rotate, retire and list signing keys."""
+"""Make, rotate, retire and list the keys that Keyturn signs with.
+
+Three roles sign, each with separate keys (Ed25519, one file for each key):
+  bot      each decision, when Slack reports it with its author
+  gateway  a receipt for each authorized call, after verifying the decisions
+  audit    the state of the audit log, so that later changes are detected
+
+'keyturn run' makes all three at its first start; 'keyturn bot' and 'keyturn gateway'
+make their part. On one machine they find each other's public keys in the same folder.
+On several, copy each public key (a line of 'keyturn keys list') to its verifiers: the
+bot's into the gateway's keyturn.yml ('keys: {bot: [...]}'), and the gateway's to the
+programs that run the tools. A secret key never leaves its machine.
+
+To replace a key without a gap: rotate, copy the new public key to all verifiers, and
+retire the old one once the calls signed with it have run or expired.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +33,7 @@ from keyturn.gateway.service.proving import calls_under
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import Key, KeyFolder, Keyring, KeyState, Role
 
-ABOUT = """Make, rotate, retire and list the keys that Keyturn signs with.
-
-\b
-Three roles sign, each with separate keys (Ed25519, one file for each key):
-  bot      each decision, when Slack reports it with its author
-  gateway  a receipt for each authorized call, after verifying the decisions
-  audit    the state of the audit log, so that later changes are detected
-
-'keyturn run' makes all three at its first start; 'keyturn bot' and 'keyturn gateway'
-make their part. On one machine they find each other's public keys in the same folder.
-On several, copy each public key (a line of 'keyturn keys list') to its verifiers: the
-bot's into the gateway's keyturn.yml ('keys: {bot: [...]}'), and the gateway's to the
-programs that run the tools. A secret key never leaves its machine.
-
-To replace a key without a gap: rotate, copy the new public key to all verifiers, and
-retire the old one once the calls signed with it have run or expired.
-"""
-
-group = typer.Typer(help=ABOUT, no_args_is_help=True, rich_markup_mode=None)
+group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 RoleName = Annotated[Role, typer.Argument(metavar="ROLE", help="bot, gateway, audit.")]
 

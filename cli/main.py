@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
@@ -182,17 +183,18 @@ def add(app: typer.Typer, name: str, module: ModuleType) -> None:
         for one in module.group.registered_commands:
             one.help = _help(one.callback)
             one.short_help = one.help.partition("\n")[0]
-        app.add_typer(module.group, name=command, short_help=text)
+        about = _help(module)
+        app.add_typer(module.group, name=command, help=about, short_help=text)
         return
     for command, text in COMMANDS[name].items():
         function = getattr(module, command)
         app.command(command, help=_help(function), short_help=text)(function)
 
 
-def _help(function: Callable[..., object]) -> str:
-    """Return the docstring of a command; its examples keep their lines."""
-    text = inspect.cleandoc(function.__doc__ or "")
-    return text.replace("\n\nExamples:\n", "\n\n\b\nExamples:\n")
+def _help(source: object) -> str:
+    """Return a docstring as help; its examples and tables keep their lines."""
+    text = inspect.cleandoc(source.__doc__ or "")
+    return re.sub(r"^(?=.*:\n {2})", "\b\n", text, flags=re.MULTILINE)
 
 
 def _run_unnamed() -> None:

@@ -38,10 +38,10 @@ def manifest(
     """Print the manifest of the Slack app, or check one.
 
     Examples:
-      keyturn manifest --link  open Slack's page for a new app with it
-      keyturn manifest > manifest.yml  Socket Mode: no public address needed
-      keyturn manifest --http https://bot.example.com  Slack calls this address
-      keyturn manifest --check manifest.yml            does this file suit the bot?
+      keyturn manifest --link                    open Slack's page for it
+      keyturn manifest > manifest.yml            Socket Mode: needs no address
+      keyturn manifest --http https://x.example  Slack calls this address
+      keyturn manifest --check manifest.yml      does this file suit the bot?
     """
     if file is not None and not check:
         raise SettingsError(f"Only --check reads {str(file)!r}; add --check.")

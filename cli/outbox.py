@@ -1,4 +1,8 @@
-"""List the readers of the outbox, and drop one that is gone for good."""
+"""List readers of the outbox, and drop a reader that is gone.
+
+The outbox keeps an event until every reader (the bot, and each webhook target) has
+acknowledged it. It grows while a reader is offline.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +24,10 @@ from keyturn.gateway.store.readers import (
 )
 from keyturn.gateway.store.store import Store
 
-ABOUT = """List readers of the outbox, and drop a reader that is gone.
-
-The outbox keeps an event until every reader (the bot, and each webhook target) has
-acknowledged it. It grows while a reader is offline.
-"""
-
 IN_USE_MS = 60_000
 """A reader that a process used within this time is in use."""
 
-group = typer.Typer(help=ABOUT, no_args_is_help=True, rich_markup_mode=None)
+group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
 @group.command("list")

@@ -254,7 +254,7 @@ def _lacks(requirement: Requirement, tier: Tier) -> str:
     return ""
 
 
-group = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
+group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 PolicyFile = Annotated[
     Path | None,

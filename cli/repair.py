@@ -86,7 +86,7 @@ def repair(
     a call.
 
     Examples:
-      keyturn repair --dry-run  list the mismatches and how each would be repaired
+      keyturn repair --dry-run          list the mismatches and their repairs
       keyturn repair                    repair them; stop every gateway and bot first
       keyturn repair --restored         both sides are an older copy from one moment
       keyturn repair --new-checkpoints  the earlier checkpoints are lost

@@ -74,8 +74,8 @@ def sandbox(
     another terminal, and start 'keyturn bot' or your own bot there.
 
     Examples:
-      keyturn sandbox  a Slack workspace with a web page, on this machine
-      keyturn sandbox --request-url http://127.0.0.1:3000/slack/events  over HTTP
+      keyturn sandbox                                             a local Slack
+      keyturn sandbox --request-url http://127.0.0.1:3000/events  over HTTP
     """
     how = partial(serve, request_url=request_url, state_path=keep, announce=typer.echo)
     try:

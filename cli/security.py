@@ -28,7 +28,7 @@ def security(
     Examples:
       keyturn security                            every event in the audit log
       keyturn security --since 2026-07-01T00:00Z  from that time on
-      keyturn security --json  for a machine; exit code 1 if there is any
+      keyturn security --json                     exit code 1 if there is any
     """
     since_ms = int(parse_time(since, "--since").timestamp() * 1000) if since else 0
 

@@ -1,4 +1,8 @@
-"""List and test webhooks, and show their secrets."""
+"""List and test webhooks, and show their secrets.
+
+A webhook notifies a program that a thread of its agent has a decision. Targets are in
+the settings ('webhooks.targets'); no API key can add one. See docs/webhooks.md.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +25,7 @@ from keyturn.gateway.store.webhooks import ReceiverState, receiver_state
 from keyturn.gateway.trust.webhook_signatures import TEST, News, shown, webhook_secret
 from keyturn.gateway.webhooks import Answer, Delivery, Poster, send
 
-ABOUT = """List and test webhooks, and show their secrets.
-
-A webhook notifies a program that a thread of its agent has a decision. Targets are in
-the settings ('webhooks.targets'); no API key can add one. See docs/webhooks.md.
-"""
-
-group = typer.Typer(help=ABOUT, no_args_is_help=True, rich_markup_mode=None)
+group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of a target in the settings.")
@@ -82,7 +80,7 @@ def secret(
     this installation, and not stored. docs/webhooks.md describes how to replace it.
 
     Examples:
-      keyturn webhooks secret billing-app  give it to the program that receives
+      keyturn webhooks secret billing-app             for the program that receives
       keyturn webhooks secret billing-app --number 2  the next one
     """
     settings = command_context(ctx).settings()

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from keyturn.bot.blocks import Message
 from keyturn.bot.cards.channel_messages import RUN_TEXTS, agent_answer
@@ -113,6 +114,36 @@ class DemoContext:
             item=approval.items[n].id,
             by=by,
             action=action.value,
+        )
+
+    async def decide(
+        self,
+        ts: str,
+        approval: Approval,
+        action: Action,
+        state: ItemState,
+        values: Mapping[Any, object] | None = None,
+        n: int = 0,
+    ) -> tuple[Approval, str]:
+        """Decide one item as the reviewer, wait for its state and for the agent.
+
+        ``values`` are those of the form that the action opens. Returns the approval,
+        and the agent's answer once no item is pending.
+        """
+        await self.click(ts, action, approval, n)
+        if values is not None:
+            refused = await self.submit(values, approval, n)
+            expect(not refused, f"The form was refused: {refused}.")
+        after = await self.reached(approval, {n: state})
+        is_over = not any(item.is_pending for item in after.items)
+        return after, await self.final_message() if is_over else ""
+
+    async def message(
+        self, words: str, timeout_s: float = STEP_TIMEOUT_S
+    ) -> JsonObject:
+        """Wait until a message in the channel contains a text; return it."""
+        return await self.ana.message_with(
+            CHANNEL, lambda message: words in json.dumps(message["blocks"]), timeout_s
         )
 
     async def voted(

@@ -42,7 +42,6 @@ from keyturn.gateway.store.jobs import Job
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.audit_bundle import verify_bundle
-from keyturn.sandbox.elements import find
 from keyturn.sandbox.json_types import JsonObject, as_object, as_objects
 
 COUNT = len(QUEUED)
@@ -50,7 +49,6 @@ COUNT = len(QUEUED)
 
 async def queue(context: DemoContext) -> None:
     """20 customers want a refund, each in a separate thread: one modal decides."""
-    counted = Counter[str]()
     for request in QUEUED:
         await context.dan.say(CHANNEL, request)
     context.say("agent.asked", by=REQUESTER, threads=COUNT)
@@ -59,13 +57,10 @@ async def queue(context: DemoContext) -> None:
     context.say("home.shown", by=REVIEWER, waiting=COUNT)
 
     await context.ana.act_in_home(Action.REVIEW)
-    counted += Counter(clicks=1, interactions=1)
     await context.view(View.REVIEW)
     expect(not await context.ana.submit(), "The choice was refused.")
-    counted += Counter(clicks=1, interactions=1)
     await context.view(View.REVIEW_CONFIRM)
     expect(not await context.ana.submit(), "The decision was refused.")
-    counted += Counter(clicks=1, interactions=1)
     await context.view(View.NOTICE, f"*{COUNT} approved*")
     context.say("reviewer.decided", by=REVIEWER, approved=COUNT)
 
@@ -77,7 +72,8 @@ async def queue(context: DemoContext) -> None:
     context.say(
         "queue.counted",
         by=REVIEWER,
-        **counted,
+        clicks=3,
+        interactions=3,
         approved=COUNT,
         cards=COUNT,
         card_updates=calls["chat.update"],
@@ -111,7 +107,7 @@ async def similar(context: DemoContext) -> None:
     bounds = {"uses": f"{USES}", "each": "30"}
     expect(not await context.submit(bounds, approval, 0), "The bounds were refused.")
     await context.reached(approval, {0: ItemState.EXECUTED})
-    live = await _live_card(context, f"*{USES} of {USES} left.*")
+    live = await context.message(f"*{USES} of {USES} left.*")
     standing = await _standing(context)
     context.say("standing.given", approval=standing.id, by=REVIEWER, uses=USES)
 
@@ -121,17 +117,16 @@ async def similar(context: DemoContext) -> None:
         context.say("agent.asked", by=REQUESTER, order=order)
     await context.refunded(1 + len(SIMILAR))
     left = USES - len(SIMILAR)
-    await _live_card(context, f"*{left} of {USES} left.*")
+    await context.message(f"*{left} of {USES} left.*")
     standing = await _standing(context)
     expect(left_of(standing)[0] == left, "The uses were counted wrong.")
 
     await context.ana.click(CHANNEL, str(live["ts"]), Action.REVOKE)
-    await _live_card(context, "*Revoked* by")
+    await context.message("*Revoked* by")
     context.say("standing.revoked", approval=standing.id, by=REVIEWER)
     ts, last = await context.ask(f"@keyturn refund order {LAST}")
     expect(last.items[0].is_pending, "A refund ran after the revocation.")
-    await context.click(ts, Action.APPROVE, last, 0)
-    await context.reached(last, {0: ItemState.EXECUTED})
+    await context.decide(ts, last, Action.APPROVE, ItemState.EXECUTED)
     context.say(
         "similar.counted",
         by=REVIEWER,
@@ -151,12 +146,6 @@ def _cards(context: DemoContext) -> int:
     )
 
 
-async def _live_card(context: DemoContext, words: str) -> JsonObject:
-    return await context.ana.message_with(
-        CHANNEL, lambda message: words in str(message["blocks"]), STEP_TIMEOUT_S
-    )
-
-
 async def _standing(context: DemoContext) -> Approval:
     found = [
         one async for one in context.demo.stack.keyturn.reviews.standing.in_force()
@@ -173,7 +162,7 @@ async def shared(context: DemoContext) -> None:
     for request in QUEUED:
         await context.dan.say(CHANNEL, request)
     context.say("agent.asked", by=REQUESTER, threads=COUNT)
-    card = await _card(context, f"Approve all {COUNT}")
+    card = await context.message(f"Approve all {COUNT}", WAIT_S)
     context.say("card.posted", calls=COUNT)
 
     await context.ana.click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
@@ -194,14 +183,6 @@ async def shared(context: DemoContext) -> None:
     )
 
 
-async def _card(context: DemoContext, words: str) -> JsonObject:
-    def is_it(message: JsonObject) -> bool:
-        blocks = as_objects(message["blocks"])
-        return bool(find(blocks, Action.APPROVE_ALL)) and words in json.dumps(blocks)
-
-    return await context.ana.message_with(CHANNEL, is_it, WAIT_S)
-
-
 _REASON = "It has left already."
 _WEEK_MS = 7 * 86_400_000
 
@@ -209,14 +190,10 @@ _WEEK_MS = 7 * 86_400_000
 async def digest(context: DemoContext) -> None:
     """Ana approves one refund and rejects another; the channel gets the numbers."""
     ts, approved = await context.ask()
-    await context.click(ts, Action.APPROVE, approved, 0)
-    await context.reached(approved, {0: ItemState.EXECUTED})
-    await context.final_message()
+    await context.decide(ts, approved, Action.APPROVE, ItemState.EXECUTED)
     ts, rejected = await context.ask("@keyturn change the address of order 78304")
-    await context.click(ts, Action.REJECT, rejected, 0)
-    await context.submit({Input.REASON: _REASON}, rejected, 0)
-    await context.reached(rejected, {0: ItemState.REJECTED})
-    await context.final_message()
+    values = {Input.REASON: _REASON}
+    await context.decide(ts, rejected, Action.REJECT, ItemState.REJECTED, values)
 
     has_numbers = await announce_digest(context.demo, rejected.tenant)
     expect(has_numbers, "There are no numbers.")
@@ -255,20 +232,16 @@ LAMPS, EDITED, REJECTED = 56, 54, 55
 
 async def batch(context: DemoContext) -> None:
     """56 refunds of one turn: 54 are approved, 1 is edited, 1 is rejected."""
-    counted = Counter[str]()
     ts, approval = await context.ask("@keyturn refund every recalled lamp")
     expect(len(approval.items) == LAMPS, "The refunds are not on one card.")
 
     await context.ana.click(CHANNEL, ts, Action.CHOOSE)
-    counted["clicks"] += 1
     await context.view(View.CHOOSE)
 
     await context.ana.act_in_view(Action.CHOOSE_EDIT, chosen=f"Call {EDITED + 1}")
     await context.view(View.CHOOSE_EDIT)
     values = {"amount": "9.95", Input.REASON: REASON}
     expect(not await context.submit(values, approval, EDITED), "9.95 was refused.")
-    # The menu takes two clicks: opening it and choosing a call.
-    counted += Counter(clicks=3, interactions=1)
 
     await context.view(View.CHOOSE)
     # Slack allows ten checkboxes in a group, so 56 calls need six groups.
@@ -282,13 +255,10 @@ async def batch(context: DemoContext) -> None:
     }
     chosen = {**ticked, Input.OTHERS: "reject"}
     expect(not await context.ana.submit(chosen), "The choice was refused.")
-    # One box, one radio button, and the submission.
-    counted += Counter(clicks=3, interactions=1)
 
     await context.view(View.CHOOSE_CONFIRM)
     why: dict[str, object] = {Input.REASON: "It was refunded before."}
     expect(not await context.ana.submit(why), "The decision was refused.")
-    counted += Counter(clicks=1, interactions=1)
 
     states = dict.fromkeys(range(LAMPS), ItemState.EXECUTED)
     after = await context.reached(approval, states | {REJECTED: ItemState.REJECTED})
@@ -302,7 +272,10 @@ async def batch(context: DemoContext) -> None:
         "batch.counted",
         approval=approval.id,
         by=REVIEWER,
-        **counted,
+        # Choose; the menu, a call in it, its form; a box, a radio button, the form; and
+        # the confirmation.
+        clicks=8,
+        interactions=3,
         card_updates=updates,
         approved=sum(item.edit is None for item in after.items) - rejected,
         edited=sum(item.edit is not None for item in after.items),
@@ -522,9 +495,7 @@ async def question(context: DemoContext) -> None:
     ts, approval = await context.card_after(ts)
     args = approval.items[0].args
     expect(args["street"] == STREET and args["country"] == COUNTRY, "Not as answered.")
-    await context.click(ts, Action.APPROVE, approval, 0)
-    await context.reached(approval, {0: ItemState.EXECUTED})
-    words = await context.final_message()
+    _, words = await context.decide(ts, approval, Action.APPROVE, ItemState.EXECUTED)
     expect(STREET in words and "Cambridge" in words, "The agent omits the address.")
 
 
@@ -537,9 +508,7 @@ REPLY = "Yes: the screen is cracked in two places."
 async def approve(context: DemoContext) -> None:
     """Ana approves the refund unchanged."""
     ts, approval = await context.ask()
-    await context.click(ts, Action.APPROVE, approval, 0)
-    await context.reached(approval, {0: ItemState.EXECUTED})
-    words = await context.final_message()
+    _, words = await context.decide(ts, approval, Action.APPROVE, ItemState.EXECUTED)
     expect(_amounts(context) == [899], "The refund did not run once with 899.")
     expect("899" in words, "The agent does not say what it refunded.")
 
@@ -563,10 +532,8 @@ async def edit(context: DemoContext) -> None:
 async def reject(context: DemoContext) -> None:
     """Ana rejects the refund with a reason."""
     ts, approval = await context.ask()
-    await context.click(ts, Action.REJECT, approval, 0)
-    await context.submit({Input.REASON: REASON}, approval, 0)
-    await context.reached(approval, {0: ItemState.REJECTED})
-    words = await context.final_message()
+    rejected, values = ItemState.REJECTED, {Input.REASON: REASON}
+    _, words = await context.decide(ts, approval, Action.REJECT, rejected, values)
     expect(not context.effects(), "A rejected call ran.")
     expect("rejected" in words and REASON in words, "The agent does not say why.")
 
@@ -574,10 +541,8 @@ async def reject(context: DemoContext) -> None:
 async def respond(context: DemoContext) -> None:
     """Ana answers instead of approving the call."""
     ts, approval = await context.ask()
-    await context.click(ts, Action.RESPOND, approval, 0)
-    await context.submit({Input.MESSAGE: ANSWER}, approval, 0)
-    await context.reached(approval, {0: ItemState.ANSWERED})
-    words = await context.final_message()
+    answered, values = ItemState.ANSWERED, {Input.MESSAGE: ANSWER}
+    _, words = await context.decide(ts, approval, Action.RESPOND, answered, values)
     expect(not context.effects(), "An answered call ran.")
     expect(ANSWER in words, "The agent does not pass the answer on.")
 
@@ -593,9 +558,7 @@ async def inquiry(context: DemoContext) -> None:
     now = await context.approval(approval.id)
     expect(now.items == approval.items, "A question changed the call.")
     expect(now.expires_at_ms == approval.expires_at_ms, "A question changed its end.")
-    await context.click(ts, Action.APPROVE, approval, 0)
-    await context.reached(approval, {0: ItemState.EXECUTED})
-    words = await context.final_message()
+    _, words = await context.decide(ts, approval, Action.APPROVE, ItemState.EXECUTED)
     expect(_amounts(context) == [899], "The refund did not run once with 899.")
     # The exchange between people is private; only a decision goes to the model.
     expect(REPLY not in words, "The agent has the reply of a person.")
@@ -620,16 +583,13 @@ async def multi(context: DemoContext) -> None:
     place = {item.tool: item.index for item in approval.items}
     refund, address = place["process_refund"], place["change_address"]
     mail = place["send_email"]
-    await context.click(ts, Action.REJECT, approval, address)
-    await context.submit({Input.REASON: "It has left already."}, approval, address)
-    approval = await context.reached(approval, {address: ItemState.REJECTED})
-    await context.click(ts, Action.EDIT, approval, refund)
-    values = {"amount": "449.50", Input.REASON: REASON}
-    await context.submit(values, approval, refund)
-    approval = await context.reached(approval, {refund: ItemState.EXECUTED})
-    await context.click(ts, Action.APPROVE, approval, mail)
-    await context.reached(approval, {mail: ItemState.EXECUTED})
-    words = await context.final_message()
+    words, ran = "", ItemState.EXECUTED
+    for action, n, state, values in (
+        (Action.REJECT, address, ItemState.REJECTED, {Input.REASON: _REASON}),
+        (Action.EDIT, refund, ran, {"amount": "449.50", Input.REASON: REASON}),
+        (Action.APPROVE, mail, ran, None),
+    ):
+        approval, words = await context.decide(ts, approval, action, state, values, n)
     tools = sorted(str(effect["tool"]) for effect in context.effects())
     expect(tools == ["process_refund", "send_email"], f"These ran: {tools}.")
     expect("449.50" in words and "rejected" in words, "The agent missed something.")

@@ -257,6 +257,12 @@ def _reasons(value: object) -> object:
     return cast("object", value)
 
 
+def _added(value: object) -> object:
+    """Return None for 1, which counts calls."""
+    # `type(...) is`: 1 == True == 1.0 in Python.
+    return None if type(value) is int and value == 1 else value
+
+
 def _distinct(values: tuple[str, ...]) -> tuple[str, ...]:
     for place, value in enumerate(values):
         if value in values[:place]:
@@ -286,6 +292,8 @@ ArgsPath = Annotated[str, AfterValidator(_path)]
 """An argument, such as ``args.amount`` or ``args.card.number``."""
 ArgsPaths = Annotated[tuple[ArgsPath, ...], BeforeValidator(one_or_many), Distinct]
 """A path, or a list of paths."""
+AddedUp = Annotated[ArgsPath | None, BeforeValidator(_added)]
+"""A path, or ``1``."""
 Template = Annotated[str, AfterValidator(_template)]
 """Text with values of the call: ``{args.name}``, or with a format
 ``{args.amount|eur}``. Formats are currency codes (``eur``, or ``eur_minor`` for cents),

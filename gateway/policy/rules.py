@@ -25,6 +25,7 @@ from keyturn.gateway.approvals.private_text import PrivateData
 from keyturn.gateway.approvals.requirement import Notify, Role
 from keyturn.gateway.approvals.similar import MOST_USES, exact_micro
 from keyturn.gateway.policy.fields import (
+    AddedUp,
     ArgsPath,
     ArgsPaths,
     Audience,
@@ -123,8 +124,6 @@ class RequirementRule(Record):
         default=None, alias="all"
     )
     """2 to 4 parts with different people: a person with two roles counts once."""
-    order: Literal["any"] = "any"
-    """The votes may come in any order."""
     editor_may_vote: StrictBool = True
     """``false``: the person who edited the arguments cannot approve them."""
 
@@ -437,16 +436,11 @@ def _for_both(value: object) -> object:
     return {"approve": time, "escalate": time}
 
 
-def _of_kind(kind: type, written: str) -> BeforeValidator:
-    """Refuse a value of another type, such as 1.0 or true for 1."""
-
-    def check(value: object) -> object:
-        # `type(...) is not`: 1 == True == 1.0 in Python, and Literal compares with ==.
-        if type(value) is not kind:
-            raise ValueError(f"{shown(value)} is not known here; write {written}.")
-        return value
-
-    return BeforeValidator(check)
+def _version(value: object) -> object:
+    # `type(...) is not`: 1 == True == 1.0 in Python, and Literal compares with ==.
+    if type(value) is not int:
+        raise ValueError(f"{shown(value)} is not known here; write version: 1.")
+    return value
 
 
 class Defaults(Record):
@@ -503,7 +497,7 @@ class RoleRule(Record):
 
 
 class WindowRule(Record):
-    """A rolling total over the calls of some tools: write ``sum`` or ``count``.
+    """A rolling total over the calls of some tools.
 
     It includes the call itself and all calls that wait, so several calls at once cannot
     pass a limit together. Spellings of one resource share a total: ``7`` and ``"7"``,
@@ -514,20 +508,12 @@ class WindowRule(Record):
     """Names of listed tools, or ``"*"`` for all tools."""
     by: CountedBy | None = None
     """Value that gets a separate total; if unset, one total is for all calls."""
-    sum: ArgsPath | None = None
-    """Amount to add up: a number, or a decimal number as text."""
-    count: Annotated[Literal[True], _of_kind(bool, "count: true")] | None = None
-    """Count each call as 1."""
+    sum: AddedUp
+    """Amount to add up, a number or decimal text; ``1`` counts each call."""
     counts: Literal["uses", "requests"] = "uses"
     """``uses``: a call that does not run leaves the total. ``requests``: it stays."""
     within: Duration
     """How long a call stays: a use after it ran, a request after its submission."""
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> WindowRule:
-        if (self.sum is None) == (self.count is None):
-            raise ValueError("write either 'sum: args.amount' or 'count: true'.")
-        return self
 
     def covers(self, tool: str) -> bool:
         """Return whether calls of this tool go into the total."""
@@ -680,7 +666,7 @@ class AgentRule(Record):
 class Policy(Record):
     """The keys at the top of the file."""
 
-    version: Annotated[Literal[1], _of_kind(int, "version: 1")]
+    version: Annotated[Literal[1], BeforeValidator(_version)]
     """Version of the format."""
     defaults: Defaults = Defaults()
     """Values for tools and agents that do not set them."""

@@ -42,7 +42,7 @@ COUNTED = f"""
 {POLICY.rstrip()}
 {LISTED}
 windows:
-  seen: {{tools: [{", ".join(shapes([]))}], by: args.value, count: true, within: 24h}}
+  seen: {{tools: [{", ".join(shapes([]))}], by: args.value, sum: 1, within: 24h}}
 """
 ALIASES = {"valueAlias": "value"}
 

@@ -23,7 +23,7 @@ roles: {support: {usergroups: [S0SUPPORT]}, senior: {users: [U0LEAD]}}
 holidays: [12-25, 2026-04-03]
 windows:
   refunded: {tools: [refund], by: args.customer, sum: args.amount, within: 24h}
-  burst: {tools: ["*"], by: call.agent, count: true, within: 10m}
+  burst: {tools: ["*"], by: call.agent, sum: 1, within: 10m}
 tiers:
   notify: {channel: "#notices"}
   approve: {expires_in: 2h, remind_at: 50%, escalate_at: 80%, escalate_to: "#leads"}
@@ -160,17 +160,8 @@ def test_a_policy_with_every_kind_of_rule_loads() -> None:
             "sum: args.lines",
             "has array there, which cannot be summed",
         ),
-        (
-            "sum: args.amount",
-            "count: true, sum: args.amount",
-            "write either 'sum: args",
-        ),
-        (", sum: args.amount", "", "write either 'sum: args.amount' or 'count: true'"),
-        (
-            "count: true",
-            "count: false",
-            "'windows.burst.count' is false; write true.",
-        ),
+        (", sum: args.amount", "", ".sum' is missing; add it."),
+        ("sum: 1", "sum: 2", "'windows.burst.sum' is 2; text is needed here"),
         ("within: 24h", "within: 24", "24 is not a duration; write 90s, 30m, 1h or 2d"),
         (
             "within: 24h",

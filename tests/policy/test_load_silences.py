@@ -74,8 +74,8 @@ def problems(text: str) -> list[str]:
             "2: 'protect.pending_per_agent' is 1.5; write a whole number",
         ),
         (
-            "version: 1\nwindows: {w: {tools: ['*'], count: 1, within: 1h}}",
-            "2: 'windows.w.count': 1 is not known here; write count: true.",
+            "version: 1\nwindows: {w: {tools: ['*'], sum: true, within: 1h}}",
+            "2: 'windows.w.sum' is true; text is needed here",
         ),
         ("version: 1\ntools: {'*': {tier: deny}}", "2: 'tools.*': '*' names nothing"),
         ("version: 1\ntools: {' pay': {}}", "2: 'tools. pay': ' pay' cannot be a name"),

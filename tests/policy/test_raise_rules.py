@@ -271,7 +271,7 @@ def policy_of(tier: Tier, rules: list[tuple[Tier, str]], *, loose: bool) -> Poli
     return Policy.model_validate(
         {
             "version": 1,
-            "windows": {"w": {"tools": ["t"], "count": True, "within": "1h"}},
+            "windows": {"w": {"tools": ["t"], "sum": 1, "within": "1h"}},
             "tools": {
                 "t": {
                     "tier": tier,

@@ -237,7 +237,7 @@ ASKED = load_policy(
 version: 1
 windows:
   asked:
-    {tools: [refund], by: args.customer, count: true, counts: requests, within: 1h}
+    {tools: [refund], by: args.customer, sum: 1, counts: requests, within: 1h}
 tools:
   refund:
     raise:

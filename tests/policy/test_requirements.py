@@ -35,7 +35,7 @@ REQUIREMENTS = """\
 requirements:
   one_person: {of: [support, senior]}
   one_senior: {of: senior}
-  pay_out: {all: [{of: [support]}, {of: [finance]}], order: any, editor_may_vote: false}
+  pay_out: {all: [{of: [support]}, {of: [finance]}], editor_may_vote: false}
   three: {all: [{of: support}, {of: senior}, {of: finance}]}
 """
 RULES = """\

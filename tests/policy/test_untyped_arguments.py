@@ -100,7 +100,7 @@ def test_a_window_is_pointed_out_for_each_of_its_tools_without_types() -> None:
 
 
 def test_a_window_by_the_requester_needs_no_type() -> None:
-    window = "{tools: ['*'], by: requester, count: true, within: 1h}"
+    window = "{tools: ['*'], by: requester, sum: 1, within: 1h}"
 
     assert warnings(f"version: 1\nwindows: {{w: {window}}}\ntools: {{a: {{}}}}") == []
 

@@ -24,9 +24,9 @@ POLICY = load_policy(
 version: 1
 windows:
   refunded: {tools: [refund], by: args.customer, sum: args.money.amount, within: 24h}
-  burst: {tools: ["*"], by: call.agent, count: true, within: 10m}
-  asked: {tools: refund, by: requester, count: true, within: 1h}
-  all: {tools: [refund, wire], count: true, within: 90s}
+  burst: {tools: ["*"], by: call.agent, sum: 1, within: 10m}
+  asked: {tools: refund, by: requester, sum: 1, within: 1h}
+  all: {tools: [refund, wire], sum: 1, within: 90s}
 tools: {refund: {}, wire: {}}
 """,
     "p.yml",

@@ -68,7 +68,7 @@ async def test_nothing_is_read_of_a_call_that_always_runs(
         ("{tier: auto, triage: {timeout: 20s, tiers: [auto]}}", ""),
         (
             "{tier: auto}",
-            "windows:\n  w: {tools: [look_up_order], count: true, within: 1h}\n",
+            "windows:\n  w: {tools: [look_up_order], sum: 1, within: 1h}\n",
         ),
         ("{tier: auto}", "spot_checks: {share: 1%, of: [support]}\n"),
         (

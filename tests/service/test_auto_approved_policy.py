@@ -13,7 +13,7 @@ from tests.service.harness import POLICY, ServiceHarness
 AUTO = "look_up_order: {tier: auto}"
 WINDOWS = """
 windows:
-  looked: {tools: [look_up_order], by: call.agent, count: true, within: 1h}
+  looked: {tools: [look_up_order], by: call.agent, sum: 1, within: 1h}
 """
 COUNTED = (
     "look_up_order: {tier: auto, raise: "

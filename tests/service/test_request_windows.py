@@ -35,7 +35,7 @@ RULES = """process_refund:
 WINDOWS = """
 windows:
   asked:
-    {tools: process_refund, by: args.customer, count: true, counts: requests,
+    {tools: process_refund, by: args.customer, sum: 1, counts: requests,
      within: 1h}
   asked_sum:
     {tools: process_refund, by: args.customer, sum: args.amount, counts: requests,

@@ -22,12 +22,11 @@ T = TypeVar("T")
 
 
 class Stopped(StrEnum):
-    """Scopes of a freeze as Slack names them; ``tenant`` is the name in the store."""
+    """Scopes of a freeze, as Slack names them."""
 
     AGENT = "agent"
     TOOL = "tool"
     EVERYTHING = "everything"
-    TENANT = "tenant"
 
 
 Kind = Annotated[
@@ -140,16 +139,15 @@ def _named(scope: FreezeScope) -> str:
 
 
 def _scope(what: Stopped, name: str) -> FreezeScope:
-    if what not in {Stopped.EVERYTHING, Stopped.TENANT}:
+    if what is not Stopped.EVERYTHING:
         if not name:
             raise SettingsError(f"Which {what}? Write 'keyturn freeze {what} NAME'.")
         return FreezeScope(kind=ScopeKind(what), name=name)
     # Not ignored: the user meant one name, and would otherwise stop everything.
     if name:
         raise SettingsError(
-            f"'{what}' stops every agent of the configured tenant and takes no name, "
-            f"but {name!r} was given. For one agent or tool, write 'agent' or 'tool' "
-            "before the name."
+            f"'everything' takes no name, but {name!r} was given. For one agent or "
+            "tool, write 'agent' or 'tool' before the name."
         )
     return FreezeScope(kind=ScopeKind.TENANT)
 

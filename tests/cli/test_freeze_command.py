@@ -92,7 +92,7 @@ def test_a_freeze_needs_no_policy(tell: Tell, tmp_path: Path) -> None:
 def test_lifting_says_whether_there_was_anything_to_lift(tell: Tell) -> None:
     tell("freeze", "everything")
 
-    lifted, again = tell("unfreeze", "tenant"), tell("unfreeze", "everything")
+    lifted, again = tell("unfreeze", "everything"), tell("unfreeze", "everything")
 
     assert "Everything may run again" in lifted
     assert "was not frozen" in again

@@ -70,7 +70,6 @@ from keyturn.gateway.protocol.records import EditRecord, FailureKind, Reading, R
 from keyturn.gateway.protocol.schema_validation import checkable
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
-    Answer,
     AnswerKind,
     CallHint,
     ProposedCall,
@@ -381,7 +380,7 @@ class Caller:
             reading=partial(reading, request),
         )
         ran = await self._execute(request, run, held)
-        return with_reasons(request, ran, answer)
+        return with_note(request, ran, answer.why_approved)
 
     async def _execute(
         self, request: ToolCallRequest, run: Handler, held: HeldCall
@@ -427,10 +426,14 @@ class Caller:
         else:
             history = request.state["messages"]
             result, inside = restore_result(request.tool_call, end.result, history)
-        presented = _present(
-            request, result, item_id=held.verdict.item_id, own=end.edit, inside=inside
+        return _present(
+            request,
+            result,
+            item_id=held.verdict.item_id,
+            own=end.edit,
+            inside=inside,
+            reconciled=end.reconciled,
         )
-        return with_reconciliation_note(request, presented, end.reconciled)
 
 
 Handler = Callable[[ToolCallRequest], Awaitable[ToolResult]]
@@ -514,27 +517,30 @@ def _present(
     item_id: str,
     own: EditRecord | None,
     inside: list[EditRecord],
+    reconciled: ReconcileAnswer | None = None,
 ) -> ToolResult:
-    """Return a result with its item id, edit messages and edit records."""
+    """Return a result with its item id, edit messages and edit records.
+
+    The result of a reconciled call has the note of the people who reconciled it. It is
+    also marked, because the attempt in doubt may still report a result.
+    """
     if not (item_id or own or inside):
         return result
     own = own and canonical.edit_as_spelled(own, request.tool_call["args"])
     known = messages.known_edits(request.state)
     fresh = [record for record in inside if record not in known]
-    # No model reads such a result: it ends the run and is shown to a user unchanged.
-    is_silent = request.tool is not None and request.tool.return_direct
+    note = messages.reconciliation_note(reconciled) if reconciled else ""
 
     def annotate(message: ToolMessage) -> ToolMessage:
-        # A handoff tool also returns the messages of other calls.
-        if message.tool_call_id != request.tool_call["id"]:
-            return message
         marked = message
         if item_id:
             kwargs = {**message.additional_kwargs, ITEM_KEY: item_id}
             marked = message.model_copy(update={"additional_kwargs": kwargs})
-        return messages.with_records(marked, own, fresh, is_silent=is_silent)
+        is_silent = _is_silent(request)
+        marked = messages.with_records(marked, own, fresh, is_silent=is_silent)
+        return messages.mark_reconciled(marked) if reconciled else marked
 
-    presented = result_codec.each_message(result, annotate)
+    presented = with_note(request, _each_own(request, result, annotate), note)
     records = [*([own] if own is not None else []), *fresh]
     if not records:
         return presented
@@ -572,45 +578,31 @@ def _schema(model: ArgumentModel) -> JsonObject:
     return checkable(strict_json.accept_object(model.json_schema()))
 
 
-def with_reasons(
-    request: ToolCallRequest, result: ToolResult, answer: Answer
-) -> ToolResult:
-    """Return the result with the reviewers' reasons for approving its call, if any.
+def with_note(request: ToolCallRequest, result: ToolResult, note: str) -> ToolResult:
+    """Return the result with a note of reviewers before it, if there is one.
 
     The result of a ``return_direct`` tool is shown to the user and stays as it is.
     """
-    return _with_note(request, result, answer.why_approved)
-
-
-def with_reconciliation_note(
-    request: ToolCallRequest, result: ToolResult, reconciled: ReconcileAnswer | None
-) -> ToolResult:
-    """Return the result with the note of the people who reconciled its call.
-
-    The message is also marked, because the attempt in doubt may still report a result.
-    """
-    if reconciled is None:
+    if not note or _is_silent(request):
         return result
-    note = messages.reconciliation_note(reconciled)
-    return _with_note(request, result, note, messages.mark_reconciled)
+    return _each_own(request, result, partial(messages.with_note, text=note))
 
 
-def _with_note(
+def _is_silent(request: ToolCallRequest) -> bool:
+    # No model reads such a result: it ends the run and is shown to a user unchanged.
+    return request.tool is not None and request.tool.return_direct
+
+
+def _each_own(
     request: ToolCallRequest,
     result: ToolResult,
-    note: str,
-    mark: Callable[[ToolMessage], ToolMessage] = lambda message: message,
+    change: Callable[[ToolMessage], ToolMessage],
 ) -> ToolResult:
-    is_silent = request.tool is not None and request.tool.return_direct
-
-    def change(message: ToolMessage) -> ToolMessage:
-        # A handoff tool also returns the messages of other calls.
-        if message.tool_call_id != request.tool_call["id"]:
-            return message
-        marked = mark(message)
-        return messages.with_note(marked, note) if note and not is_silent else marked
-
-    return result_codec.each_message(result, change)
+    """Change the messages of this call: a handoff tool also returns those of others."""
+    call_id = request.tool_call["id"]
+    return result_codec.each_message(
+        result, lambda one: change(one) if one.tool_call_id == call_id else one
+    )
 
 
 def denied(request: ToolCallRequest, verdict: Verdict) -> ToolResult:
@@ -660,8 +652,9 @@ def _ends_unread(request: ToolCallRequest) -> bool:
             isinstance(one, ToolMessage) and one.tool_call_id in others
             for one in request.state["messages"]
         )
-    is_direct = request.tool is not None and request.tool.return_direct
-    return is_direct and all(by_name[call["name"]].return_direct for call in siblings)
+    return _is_silent(request) and all(
+        by_name[call["name"]].return_direct for call in siblings
+    )
 
 
 def warn_about_later(handler: Callable[..., Any]) -> None:

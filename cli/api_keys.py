@@ -7,7 +7,6 @@ people can, in Slack.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Annotated, Literal, TypeVar
@@ -24,7 +23,7 @@ from keyturn.gateway.api.serving import api_key_seals, api_key_store
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.http_api import Scope
-from keyturn.gateway.setting_forms import is_name
+from keyturn.gateway.setting_forms import is_name, parse_duration
 from keyturn.gateway.store.api_keys import ApiKeyStore
 from keyturn.gateway.trust.api_keys import ApiKey, NewKey, new_api_key
 
@@ -32,8 +31,6 @@ T = TypeVar("T")
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-_LIFE = re.compile(r"(?P<count>[1-9][0-9]{0,4})(?P<unit>[mhd])", re.ASCII)
-_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 _LONGEST = timedelta(days=400)
 _MOST_NAME = 80
 
@@ -194,13 +191,10 @@ def _ask(
 
 
 def _life(text: str) -> timedelta:
-    match = _LIFE.fullmatch(text)
-    if match is None:
-        raise SettingsError(f"--expires {text!r} is not a time; write 90d, 12h or 30m.")
-    life = timedelta(**{_UNITS[match["unit"]]: int(match["count"])})
-    if life > _LONGEST:
-        raise SettingsError(f"--expires {text!r} is longer than {_LONGEST.days} days.")
-    return life
+    try:
+        return parse_duration(text, _LONGEST)
+    except ValueError as error:
+        raise SettingsError(f"--expires: {error}") from error
 
 
 def _checked(name: str, others: list[str]) -> str:

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+from zoneinfo import ZoneInfo
 
 import typer
 
@@ -23,9 +23,9 @@ from keyturn.gateway.metrics import report
 from keyturn.gateway.metrics.counts import Counts
 from keyturn.gateway.metrics.export_reader import events_of
 from keyturn.gateway.metrics.fold import OTHERS, Metrics, Selection
+from keyturn.gateway.policy import hours
 from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.service.audit_reading import StatisticsService
-from keyturn.gateway.validation_errors import near
 
 _NAME = 20
 # With the name 78 columns: a terminal of 80 would wrap a wider table.
@@ -199,12 +199,9 @@ def _metrics_of(
 
 def _zone(name: str) -> ZoneInfo:
     try:
-        return ZoneInfo(name)
-    # Three kinds: 'No/Such' is not found, '../x' is not a key, and 'Europe' is a
-    # folder.
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        hint = near(name, sorted(available_timezones()))
-        raise SettingsError(f"--zone {name!r} is not a time zone; {hint}") from error
+        return hours.zone(name)
+    except ValueError as error:
+        raise SettingsError(f"--zone: {error}; {hours.near_zone(name)}") from error
 
 
 def _ms(text: str, option: str, where: tzinfo, now: datetime) -> int:

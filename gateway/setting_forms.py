@@ -159,11 +159,11 @@ def parse_pause(text: object) -> timedelta:
     )
 
 
-def parse_duration(text: object) -> timedelta:
+def parse_duration(text: object, longest: timedelta = _LONGEST) -> timedelta:
     """Parse a duration; a parsed one is returned unchanged.
 
     Raises:
-        ValueError: for anything else, and for more than 30 days.
+        ValueError: for anything else, and for a longer one.
     """
     if isinstance(text, timedelta):
         return text
@@ -171,8 +171,10 @@ def parse_duration(text: object) -> timedelta:
     if match is None:
         raise ValueError(f"{text!r} is not a duration; write 90s, 30m, 1h or 2d.")
     duration = timedelta(seconds=int(match["count"]) * _UNITS[match["unit"]])
-    if duration > _LONGEST:
-        raise ValueError(f"{text!r} is longer than 30 days; choose a shorter time.")
+    if duration > longest:
+        raise ValueError(
+            f"{text!r} is longer than {longest.days} days; choose a shorter time."
+        )
     return duration
 
 

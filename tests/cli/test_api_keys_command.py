@@ -85,7 +85,7 @@ def test_a_key_is_revoked_by_its_id_or_its_text(tell: Tell) -> None:
     ("words", "why"),
     [
         (("create", "x"), "agent"),
-        (("create", "x", "--agent", "a", "--expires", "5y"), "is not a time"),
+        (("create", "x", "--agent", "a", "--expires", "5y"), "is not a duration"),
         (("create", "x", "--agent", "a", "--expires", "999d"), "longer than"),
         (("create", " ", "--agent", "a"), "is not a name"),
         (("create", "x", "--agent", "a\x1b"), "is not a name"),

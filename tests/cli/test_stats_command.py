@@ -159,7 +159,7 @@ def test_arguments_in_an_export_are_never_shown(said: Any, tmp_path: Path) -> No
     ("words", "problem"),
     [
         (("--zone", "Europe/Londn"), "did you mean 'Europe/London'?"),
-        (("--zone", "../etc/passwd"), "is not a time zone"),
+        (("--zone", "../etc/passwd"), "there is no time zone"),
         (("--since", "yesterday"), "--since 'yesterday' is not a time"),
         (("--until", "2026-07-01T00:00"), "has no time zone"),
         (("--until", "2026-10-01"), "is not after --since"),

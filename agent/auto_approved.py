@@ -19,14 +19,23 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from langgraph.errors import GraphBubbleUp, ParentCommand, is_invalid_resume
 
 from keyturn.agent import messages
 from keyturn.agent.bridge import Shell, ask_with_retries
-from keyturn.agent.execution import HANDED_OFF
-from keyturn.agent.grants import Grant, contained
+from keyturn.agent.execution import (
+    HANDED_OFF,
+    CutOff,
+    HeldCall,
+    Ran,
+    RanBefore,
+    Work,
+)
+from keyturn.agent.grants import Grant, contained, grant_scope
+from keyturn.agent.turns import collect_edits
 from keyturn.gateway.errors import (
     KeyturnError,
     LeaseLost,
@@ -58,35 +67,25 @@ logger = logging.getLogger(__name__)
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
-class RanEarlier:
-    """The call ran under an earlier lease; ``result`` is None if its end is unknown."""
-
-    result: Result | None
-
-
 async def run_auto_approved(
-    run: Callable[[], Awaitable[R]],
-    store: Callable[[R], Result],
+    held: HeldCall,
+    work: Work[R],
     *,
-    ref: TurnRef,
-    verdict: Verdict,
     gateway: Callable[[], Gateway],
     shell: Shell,
     is_replayed: bool = False,
     went_well: Callable[[R], bool] = lambda _: False,
-) -> R | RanEarlier:
+) -> Ran[R] | RanBefore | CutOff:
     """Run a call without an approval record and report its end; errors are re-raised.
 
     A call that pauses or raises has not ended: it is released and may begin again. A
     cancelled call stays begun: its progress is unknown, so a later holder of the lease
-    does not repeat it.
+    does not repeat it. The end is `RanBefore` or `CutOff` if the call began under an
+    earlier lease.
 
     Args:
-        run: runs the call.
-        store: converts the return value of ``run`` into the stored result.
-        ref: the turn.
-        verdict: the gateway's verdict on the call.
+        held: the call, with the gateway's verdict.
+        work: runs the call and stores its result; errors are not converted.
         gateway: returns the gateway.
         shell: waits for the gateway.
         is_replayed: the call's node runs again from its start after each pause, so the
@@ -97,17 +96,23 @@ async def run_auto_approved(
     Raises:
         ThreadUnavailable: when the gateway does not answer; nothing ran.
     """
-    call = _Call(ref, verdict, gateway, shell)
+    call = _Call(held.ref, held.verdict, gateway, shell)
     begun = await call.begin()
     if not begun.may_run:
-        return RanEarlier(begun.result)
+        return CutOff() if begun.result is None else RanBefore(begun.result, None)
+    grant = grant_scope(_grant_for(held.ref, held.verdict))
+    with collect_edits(held.ref.run_ref) as inside, grant:
 
-    def stored(result: R) -> Result | None:
-        # None is not reported.
-        return None if not begun.keeps_result and went_well(result) else store(result)
+        def stored(result: R) -> Result | None:
+            # None is not reported.
+            if not begun.keeps_result and went_well(result):
+                return None
+            return work.store(result, inside)
 
-    attempt = _run_begun(call, run, stored, is_replayed=is_replayed)
-    return await shell.outliving_lease(attempt)
+        run = partial(work.run, held.args)
+        attempt = _run_begun(call, run, stored, is_replayed=is_replayed)
+        result = await shell.outliving_lease(attempt)
+    return Ran(result, None, inside)
 
 
 async def _run_begun(
@@ -143,7 +148,7 @@ async def _run_begun(
     return result
 
 
-def grant_for(ref: TurnRef, verdict: Verdict) -> Grant:
+def _grant_for(ref: TurnRef, verdict: Verdict) -> Grant:
     """Return the right to run a call without a record."""
     context = {**ref.names, "tool_call_id": verdict.tool_call_id}
     return Grant(

@@ -40,7 +40,7 @@ from keyturn.agent.execution import (
     Work,
     execute,
 )
-from keyturn.agent.grants import grant_scope, recheck_of, share_guarded
+from keyturn.agent.grants import recheck_of, share_guarded
 from keyturn.agent.messages import ITEM_KEY
 from keyturn.agent.prepared_calls import PreparedCall, Toolbox
 from keyturn.agent.result_codec import (
@@ -49,7 +49,7 @@ from keyturn.agent.result_codec import (
     explained,
     restore_result,
 )
-from keyturn.agent.turns import collect_edits, report_edits
+from keyturn.agent.turns import report_edits
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.errors import (
     FINAL_ERRORS,
@@ -331,30 +331,18 @@ class Caller:
         return turns.denial(verdict.tool, verdict.tool_call_id, turns.NO_VERDICT)
 
     async def _run_auto_approved(
-        self, request: ToolCallRequest, run: Handler, call: HeldCall
+        self, request: ToolCallRequest, run: Handler, held: HeldCall
     ) -> ToolResult:
-        ref = call.ref
-        with (
-            collect_edits(ref.run_ref) as inside,
-            grant_scope(auto_approved.grant_for(ref, call.verdict)),
-        ):
-            end = await auto_approved.run_auto_approved(
-                lambda: invoke_or_refuse(request, run, call.args),
-                lambda result: result_codec.serialize(result, inside),
-                ref=ref,
-                verdict=call.verdict,
-                gateway=self.gateway,
-                shell=self.shell,
-                went_well=result_codec.went_well,
-            )
-        if not isinstance(end, auto_approved.RanEarlier):
-            result = end
-        elif end.result is None:
+        end = await auto_approved.run_auto_approved(
+            held,
+            _work(request, partial(invoke_or_refuse, request, run)),
+            gateway=self.gateway,
+            shell=self.shell,
+            went_well=result_codec.went_well,
+        )
+        if isinstance(end, CutOff):
             return _refused_result(request, messages.CUT_OFF)
-        else:
-            history = request.state["messages"]
-            result, inside = restore_result(request.tool_call, end.result, history)
-        return _present(request, result, item_id="", own=None, inside=inside)
+        return self._final_result(request, held, end)
 
     async def _wait_and_run(
         self, request: ToolCallRequest, run: Handler, ref: TurnRef, verdict: Verdict
@@ -389,11 +377,7 @@ class Caller:
             gateway = self.gateway()
         except NotAllowed as error:
             return _refused_result(request, str(error), held.verdict.item_id)
-        work = Work(
-            partial(invoke, request, run),
-            result_codec.serialize,
-            partial(messages.message_for, request.tool_call),
-        )
+        work = _work(request, partial(invoke, request, run))
         end = await execute(held, gateway, self.shell, work)
         call, item_id = request.tool_call, held.verdict.item_id
         if isinstance(end, Closed):
@@ -437,6 +421,13 @@ class Caller:
 
 
 Handler = Callable[[ToolCallRequest], Awaitable[ToolResult]]
+
+
+def _work(
+    request: ToolCallRequest, run: Callable[[JsonObject], Awaitable[ToolResult]]
+) -> Work[ToolResult]:
+    failure = partial(messages.message_for, request.tool_call)
+    return Work(run, result_codec.serialize, failure)
 
 
 def with_args(request: ToolCallRequest, args: JsonObject) -> ToolCallRequest:

@@ -14,7 +14,7 @@ import json
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack, cast
 from weakref import WeakKeyDictionary
 
@@ -34,7 +34,7 @@ from keyturn.agent.execution import (
     Work,
     execute,
 )
-from keyturn.agent.grants import Recheck, grant_scope
+from keyturn.agent.grants import Recheck
 from keyturn.gateway.arguments import is_a, require
 from keyturn.gateway.client.http_gateway import (
     agent_name,
@@ -64,6 +64,7 @@ from keyturn.gateway.protocol.records import (
 )
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
+    Answer,
     AnswerKind,
     CallHint,
     ProposedCall,
@@ -408,15 +409,12 @@ async def _require(step: _Step, work: _Work[R], shell: Shell) -> Outcome[R]:
     verdict = await _submit(step, ref, shell)
     if verdict.kind is VerdictKind.DENY:
         return NotApproved("deny", messages.denial_text(verdict.reason))
-    if verdict.runs_unclaimed:
-        return await _run_auto_approved(step, ref, verdict, work, shell)
     call = HeldCall(ref, verdict, step.args)
     if verdict.kind is VerdictKind.RUN:
         return await _execute_step(call, step, work, shell)
     answer = interrupts.request_decision(verdict, step.args)
     if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
-        said = answer.message if answer.by else ""
-        return NotApproved(str(answer.type), messages.ended_text(answer), said)
+        return _closed(answer)
 
     def reading(args: JsonObject) -> Reading | None:
         return step_reading(step.run, args, step.tool)
@@ -432,25 +430,9 @@ async def _require(step: _Step, work: _Work[R], shell: Shell) -> Outcome[R]:
     return await _execute_step(held, step, work, shell, why=answer.why_approved)
 
 
-async def _run_auto_approved(
-    step: _Step, ref: TurnRef, verdict: Verdict, work: _Work[R], shell: Shell
-) -> Outcome[R]:
-    with (
-        run_context.in_run(ref.run_ref),
-        grant_scope(auto_approved.grant_for(ref, verdict)),
-    ):
-        end = await auto_approved.run_auto_approved(
-            lambda: work(step.args),
-            lambda value: _to_result(Approved(value, step.args), []),
-            ref=ref,
-            verdict=verdict,
-            gateway=lambda: step.port,
-            shell=shell,
-            is_replayed=True,
-        )
-    if not isinstance(end, auto_approved.RanEarlier):
-        return Approved(end, step.args)
-    return _from_result(end.result) if end.result else Unsure(messages.CUT_OFF)
+def _closed(answer: Answer) -> NotApproved:
+    said = answer.message if answer.by else ""
+    return NotApproved(str(answer.type), messages.ended_text(answer), said)
 
 
 async def _execute_step(
@@ -462,11 +444,17 @@ async def _execute_step(
             return NotApproved("misfit", f"This did not run: {problem}.")
         return Approved(await work(args), args)
 
-    end = await execute(held, step.port, shell, Work(run_step, _to_result, Unsure))
+    way: Work[Outcome[R]] = Work(run_step, _to_result, Unsure)
+    run_free = partial(auto_approved.run_auto_approved, is_replayed=True)
+    end = (
+        await run_free(held, way, gateway=lambda: step.port, shell=shell)
+        if held.verdict.runs_unclaimed
+        else await execute(held, step.port, shell, way)
+    )
     if isinstance(end, Ran):
         return _with_edit(_explained(end.result, end.failure), end.edit, why)
     if isinstance(end, Closed):
-        return NotApproved(str(end.answer.type), messages.ended_text(end.answer))
+        return _closed(end.answer)
     if isinstance(end, NotRun):
         return NotApproved("deny", end.reason)
     if isinstance(end, CutOff):

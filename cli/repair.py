@@ -11,7 +11,6 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from keyturn.gateway.service.audit_bundling import forget_tree
 from pydantic import JsonValue
 
 from keyturn.cli import console

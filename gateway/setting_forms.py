@@ -172,9 +172,7 @@ def parse_duration(text: object, longest: timedelta = _LONGEST) -> timedelta:
         raise ValueError(f"{text!r} is not a duration; write 90s, 30m, 1h or 2d.")
     duration = timedelta(seconds=int(match["count"]) * _UNITS[match["unit"]])
     if duration > longest:
-        raise ValueError(
-            f"{text!r} is longer than {longest.days} days; choose a shorter time."
-        )
+        raise ValueError(f"{text!r} is longer than {longest.days} days; shorten it.")
     return duration
 
 

@@ -182,21 +182,14 @@ def question_buttons(frame: Frame, item: Item) -> list[Block]:
 
 
 def form_buttons(frame: Frame, item: Item) -> list[Block]:
-    """Return those of Edit, Reject and Respond that are allowed."""
+    """Return the buttons of the allowed decisions, except Approve."""
     if item.is_question:
         return question_buttons(frame, item)
     return [
-        frame.button(item.index, action)
-        for verb, action in _FORMS.items()
-        if verb in item.allow
+        frame.button(item.index, Action(verb.value))  # an action has its verb's name
+        for verb in Verb
+        if verb in item.allow and verb is not Verb.APPROVE
     ]
-
-
-_FORMS = {
-    Verb.EDIT: Action.EDIT,
-    Verb.REJECT: Action.REJECT,
-    Verb.RESPOND: Action.RESPOND,
-}
 
 
 def approve_all(frame: Frame) -> Block:

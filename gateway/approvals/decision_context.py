@@ -252,9 +252,6 @@ def raised_item(item: Item, policy_now: PolicyDecision | None) -> Item:
     requirement = quorum.stricter(item.requirement, policy_now.requirement)
     # Use the effect of the current policy, like later calls.
     effect = policy_now.effect or item.effect
-    is_same = tier is item.tier and requirement is item.requirement
-    if is_same and (reasons, effect) == (item.reasons, item.effect):
-        return item
     return item.with_(
         tier=tier, reasons=reasons, requirement=requirement, effect=effect
     )

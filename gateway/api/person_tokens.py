@@ -21,6 +21,7 @@ import jwt
 from keyturn.gateway.api.refusals import Refusal
 from keyturn.gateway.approvals.decisions import AccountKind, Gesture, Reviewer
 from keyturn.gateway.client.outgoing import outgoing
+from keyturn.gateway.failures import any_failure
 from keyturn.gateway.protocol.http_problems import NO_TOKEN, NOT_ALLOWED, UNAVAILABLE
 from keyturn.gateway.service_settings import PeopleSettings
 
@@ -217,9 +218,8 @@ class PersonTokens:
         self._read_s = self._clock_s()
 
     async def _keys_url(self) -> str:
-        given = self._settings.keys_url
-        if given is not None:
-            return given
+        if self._settings.keys_url is not None:
+            return self._settings.keys_url
         issuer = self._settings.issuer
         base = issuer.rstrip("/")
         about = json.loads(
@@ -243,7 +243,7 @@ def _usable(keys: list[dict[str, Any]]) -> Iterator[tuple[str, jwt.PyJWK]]:
             is_named = isinstance(key.get("kid"), str)
             if is_pair and is_named and key.get("use", "sig") == "sig":
                 yield key["kid"], jwt.PyJWK(key)
-        except Exception as error:  # noqa: BLE001 - the two libraries may raise anything
+        except any_failure() as error:  # the two libraries may raise anything
             # Without texts, which come from the issuer.
             logger.warning(
                 "api.issuer_key_skipped index=%d error=%s", index, type(error).__name__

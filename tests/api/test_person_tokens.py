@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PrivateKey
 from jwt.algorithms import OKPAlgorithm
@@ -14,6 +15,7 @@ from keyturn.gateway.api.person_tokens import AGAIN_S, PersonTokens
 from keyturn.gateway.api.refusals import Refusal
 from keyturn.gateway.clock import ReferenceClock
 from tests.api.issuer import EC, ISSUER, RSA, SETTINGS, Issuer, jwk
+from tests.panics import panic
 
 
 async def test_nobody_waits_for_a_key_that_somebody_else_named(
@@ -102,3 +104,20 @@ async def test_a_key_that_cannot_be_used_is_skipped(
 
     assert (by_rsa.user, by_ec.user) == ("U0ANA", "U0BEN")
     assert "issuer_keys_unread" not in caplog.text
+
+
+async def test_a_key_on_which_a_library_panics_is_skipped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    issuer = Issuer()
+    keys = issuer.documents[f"{ISSUER}keys"]["keys"]
+    issuer.documents[f"{ISSUER}keys"]["keys"] = [jwk(RSA, "odd"), *keys]
+    of_pyjwt = jwt.PyJWK
+
+    def read(key: dict[str, Any]) -> jwt.PyJWK:
+        return panic() if key["kid"] == "odd" else of_pyjwt(key)
+
+    monkeypatch.setattr(jwt, "PyJWK", read)
+    tokens = PersonTokens(SETTINGS, now_s=ReferenceClock().now_s, fetch=issuer.fetch)
+
+    assert (await tokens.reviewer(issuer.token())).user == "U0ANA"

@@ -7,7 +7,14 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+)
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -155,24 +162,19 @@ async def running(
     freezes = FreezeService(store, tenant=tenant)
     await until_usable(partial(_compare_freezes, writers, freezes), store.conn.url)
     sweeper, stop = Sweeper(store, tenant=tenant), asyncio.Event()
-    tasks = [
-        asyncio.create_task(worker.run(stop, grace_s=grace_s)),
-        asyncio.create_task(repeat(recovery.tick, stop, every_s=TICK_S)),
-        asyncio.create_task(repeat(freezes.mend, stop, every_s=MEND_S)),
-        asyncio.create_task(repeat(sweeper.sweep, stop, every_s=SWEEP_S)),
-        asyncio.create_task(
-            repeat(partial(retried.forget_old, keys), stop, every_s=FORGET_S)
-        ),
-        asyncio.create_task(
-            repeat(partial(forget_consumers, store.conn, keys), stop, every_s=FORGET_S)
-        ),
+    steps: list[tuple[Callable[[], Awaitable[object]], float]] = [
+        (recovery.tick, TICK_S),
+        (freezes.mend, MEND_S),
+        (sweeper.sweep, SWEEP_S),
+        (partial(retried.forget_old, keys), FORGET_S),
+        (partial(forget_consumers, store.conn, keys), FORGET_S),
+        *((writer.tick, AUDIT_S) for writer in writers),
     ]
     if store.conn.ledger is not None:
-        forget = partial(forget_attempts, store, store.conn.ledger)
-        tasks.append(asyncio.create_task(repeat(forget, stop, every_s=FORGET_S)))
-    tasks += [
-        asyncio.create_task(repeat(writer.tick, stop, every_s=AUDIT_S))
-        for writer in writers
+        steps.append((partial(forget_attempts, store, store.conn.ledger), FORGET_S))
+    tasks = [
+        asyncio.create_task(worker.run(stop, grace_s=grace_s)),
+        *(asyncio.create_task(repeat(step, stop, every_s=s)) for step, s in steps),
     ]
     try:
         yield gateway

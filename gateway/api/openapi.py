@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from inspect import getdoc
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, TypeAdapter
 
@@ -68,48 +66,14 @@ _ID = {
 }
 
 
-@dataclass(frozen=True)
-class _Route:
-    """One operation of the API.
-
-    Attributes:
-        answer: body of the answer with status 200.
-        scope: required scope of the API key; None if ``security`` sets another rule.
-        body: body of the request.
-        security: replaces the API key.
-    """
+class _Route(NamedTuple):
+    """One operation of the API: its description without bodies, and its bodies."""
 
     method: str
     path: str
-    name: str
-    summary: str
+    about: Json
     answer: TypeAdapter[Any]
-    scope: Scope | None = None
-    about: str = ""
-    parameters: Sequence[Json] = ()
     body: TypeAdapter[Any] | None = None
-    security: Sequence[Json] | None = None
-
-    def described(self, schemas: Mapping[tuple[str, Any], Json]) -> Json:
-        """Return the operation, given the schemas of all bodies."""
-        found: Json = {"operationId": self.name, "summary": self.summary}
-        if self.scope is not None:
-            about = self.about or f"Needs the scope `{self.scope.value}`."
-            tag = "people" if self.security else self.scope.value
-            found |= {"tags": [tag], "description": about}
-        if self.security is not None:
-            found["security"] = self.security
-        if self.parameters:
-            found["parameters"] = [*self.parameters]
-        if self.body is not None:
-            content = {_JSON: {"schema": schemas[self.name, "validation"]}}
-            found["requestBody"] = {"required": True, "content": content}
-        answer = {_JSON: {"schema": schemas[self.name, "serialization"]}}
-        found["responses"] = {
-            "200": {"description": "The answer.", "content": answer},
-            "default": {"$ref": "#/components/responses/Problem"},
-        }
-        return found
 
 
 @cache
@@ -125,13 +89,23 @@ def _document() -> Json:
         ("event", "serialization", TypeAdapter(EventView)),
     ]
     for one in routes:
-        inputs.append((one.name, "serialization", one.answer))
+        inputs.append((one.about["operationId"], "serialization", one.answer))
         if one.body is not None:
-            inputs.append((one.name, "validation", one.body))
+            inputs.append((one.about["operationId"], "validation", one.body))
     schemas, shared = TypeAdapter.json_schemas(inputs, ref_template=_REF)
     paths: Json = {}
     for one in routes:
-        paths.setdefault(one.path, {})[one.method] = one.described(schemas)
+        name = one.about["operationId"]
+        answer = {_JSON: {"schema": schemas[name, "serialization"]}}
+        responses = {
+            "200": {"description": "The answer.", "content": answer},
+            "default": {"$ref": "#/components/responses/Problem"},
+        }
+        found = paths.setdefault(one.path, {})
+        found[one.method] = {**one.about, "responses": responses}
+        if one.body is not None:
+            content = {_JSON: {"schema": schemas[name, "validation"]}}
+            found[one.method]["requestBody"] = {"required": True, "content": content}
     stream = {"schema": {"type": "string", "description": _STREAMED}}
     events = paths[f"{BASE}/events"]["get"]["responses"]
     events["200"]["content"][EVENT_STREAM] = stream
@@ -184,50 +158,45 @@ def _of_operation(one: Operation[Any, Any]) -> _Route:
     places = (Gateway, RemoteRunService, AgentService)
     method = next(getattr(it, one.name) for it in places if hasattr(it, one.name))
     summary, _, _ = (getdoc(method) or "").partition("\n")
-    return _Route(
-        "post", one.path, one.name, summary, one.answer, one.scope,
-        parameters=headers, body=one.question,
-    )  # fmt: skip
+    about = _about(one.name, summary, one.scope, parameters=headers)
+    return _Route("post", one.path, about, one.answer, one.question)
 
 
 def _readings() -> list[_Route]:
-    read = Scope.READ
     last_id = _header(LAST_EVENT_ID, "The same as `after`, as browsers send it.")
+    listed = "Return open approvals of your agents, the soonest due first, by pages."
+    one = "Return one approval with the state of its calls."
+    decided = "Decide on a call as a person, with a personal token, not an API key."
+    followed = "Return events of your calls since a cursor, or follow them."
+    person = {"tags": ["people"], "description": _DECIDED, "security": [{"person": []}]}
+    read, approvals = Scope.READ, f"{BASE}/approvals"
+    queue = _about("list_approvals", listed, read, parameters=_query(QueueQuery))
+    approval = _about("get_approval", one, read, parameters=[_ID])
+    decide = _about("decide", decided, read, parameters=[_ID], **person)
+    parameters = [*_query(EventsQuery), last_id]
+    events = _about("events", followed, read, parameters=parameters)
+    document = _about("openapi", "Return this document.", None)
+    health = _about("healthz", "The process answers.", None)
+    ready = _about("readyz", "Return whether the gateway works.", None)
+    to_decide, decision = TypeAdapter(DecideQuestion), TypeAdapter(DecideReply)
     return [
-        _Route(
-            "get", f"{BASE}/approvals", "list_approvals",
-            "Return open approvals of your agents, the soonest due first, by pages.",
-            TypeAdapter(ApprovalPage), read, parameters=_query(QueueQuery),
-        ),
-        _Route(
-            "get", f"{BASE}/approvals/{{id}}", "get_approval",
-            "Return one approval with the state of its calls.",
-            TypeAdapter(ApprovalView), read, parameters=[_ID],
-        ),
-        _Route(
-            "post", f"{BASE}/approvals/{{id}}/decide", "decide",
-            "Decide on a call as a person, with a personal token, not an API key.",
-            TypeAdapter(DecideReply), read, _DECIDED,
-            [_ID], TypeAdapter(DecideQuestion), security=[{"person": []}],
-        ),
-        _Route(
-            "get", f"{BASE}/events", "events",
-            "Return events of your calls since a cursor, or follow them.",
-            TypeAdapter(EventPage), read, parameters=[*_query(EventsQuery), last_id],
-        ),
-        _Route(
-            "get", f"{BASE}/openapi.json", "openapi", "Return this document.",
-            TypeAdapter(Json), security=[],
-        ),
-        _Route(
-            "get", "/healthz", "healthz", "The process answers.",
-            TypeAdapter(str), security=[],
-        ),
-        _Route(
-            "get", "/readyz", "readyz", "Return whether the gateway works.",
-            TypeAdapter(ReadinessView), security=[],
-        ),
-    ]  # fmt: skip
+        _Route("get", approvals, queue, TypeAdapter(ApprovalPage)),
+        _Route("get", f"{approvals}/{{id}}", approval, TypeAdapter(ApprovalView)),
+        _Route("post", f"{approvals}/{{id}}/decide", decide, decision, to_decide),
+        _Route("get", f"{BASE}/events", events, TypeAdapter(EventPage)),
+        _Route("get", f"{BASE}/openapi.json", document, TypeAdapter(Json)),
+        _Route("get", "/healthz", health, TypeAdapter(str)),
+        _Route("get", "/readyz", ready, TypeAdapter(ReadinessView)),
+    ]
+
+
+def _about(name: str, summary: str, scope: Scope | None, **more: object) -> Json:
+    """Return an operation without its bodies; without a scope it needs no key."""
+    found: Json = {"operationId": name, "summary": summary}
+    if scope is None:
+        return found | {"security": []}
+    about = f"Needs the scope `{scope.value}`."
+    return found | {"tags": [scope.value], "description": about} | more
 
 
 def _query(model: type[BaseModel]) -> list[Json]:

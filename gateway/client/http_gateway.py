@@ -343,30 +343,26 @@ def given_gateway(
 ) -> Gateway | None:
     """Return the gateway of a program's arguments; None if they name none.
 
-    A URL uses the key in ``api_key``, or else in the environment. ``receipt_keys``
-    without a URL is for the gateway of the environment.
+    A URL uses the key in ``api_key``, or else in the environment. Keys without a URL
+    are for the gateway of the environment.
 
     Raises:
         SettingsError: when the URL or a key cannot be used.
     """
     known = key_lines(receipt_keys)
-    if not isinstance(gateway, str):
-        port.check_gateway(gateway)
+    url = os.environ.get(URL_VARIABLE, "") if gateway is None else ""
     if isinstance(gateway, str):
-        return _at(gateway, key_or_environment(api_key), known)
-    if known:
-        url = "" if gateway is not None else os.environ.get(URL_VARIABLE, "")
+        url = gateway
+    else:
+        port.check_gateway(gateway)
+        if not known and api_key is None:
+            return gateway
         if not url:
             raise SettingsError(
-                "receipt_keys= is for a gateway at a URL; write gateway='https://…' "
-                f"as well, or set {URL_VARIABLE}."
+                "api_key= and receipt_keys= are for a gateway at a URL; write "
+                f"gateway='https://…' as well, or set {URL_VARIABLE}."
             )
-        return _at(url, key_or_environment(api_key), known)
-    if api_key is not None:
-        raise SettingsError(
-            "api_key= is for a gateway at a URL; write gateway='https://…' as well."
-        )
-    return gateway
+    return _at(url, key_or_environment(api_key), known)
 
 
 def current_gateway() -> Gateway:

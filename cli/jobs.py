@@ -21,7 +21,6 @@ from keyturn.gateway.approvals.decisions import Gesture
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.service.freezing import RunService
-from keyturn.gateway.store.jobs import DeadLetter
 from keyturn.gateway.store.stalled import RunState, StalledRun
 
 T = TypeVar("T")
@@ -42,17 +41,14 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
       keyturn jobs list         waiting and parked runs, with time and reason
       keyturn jobs list --json  the same for a machine
     """
-    found, letters = _ask(ctx, _everything)
+    found = _ask(ctx, lambda service: service.all())
     if json:
-        rows: list[JsonValue] = [_row(run) for run in found]
-        console.as_json([*rows, *(_letter(one) for one in letters)])
+        console.as_json([_row(run) for run in found])
         return
     for run in found:
         say = console.bad if run.state is RunState.PARKED else console.note
         say(_line(run))
-    for one in letters:
-        console.bad(f"dead_{one.id}: a job that cannot be parsed; 'drop' removes it")
-    if not found and not letters:
+    if not found:
         console.good("No run waits, and none is parked.")
 
 
@@ -64,9 +60,7 @@ def show(ctx: typer.Context, run: RunId, *, json: AsJson = False) -> None:
       keyturn jobs show run_default_5f2a  all its stored details
     """
     found = _ask(ctx, lambda service: _one(service, run))
-    if isinstance(found, DeadLetter):
-        console.as_json(_letter(found))
-    elif json:
+    if json:
         console.as_json(_row(found))
     else:
         for name, value in _row(found).items():
@@ -114,16 +108,9 @@ def drop(ctx: typer.Context, run: RunId, *, by: By = "") -> None:
     console.good(f"{name} was dropped: none of its calls will run.")
 
 
-async def _everything(service: RunService) -> tuple[list[StalledRun], list[DeadLetter]]:
-    return await service.all(), await service.dead_letters()
-
-
-async def _one(service: RunService, name: str) -> StalledRun | DeadLetter:
+async def _one(service: RunService, name: str) -> StalledRun:
     """Return the run with this id, or the only one that begins with it."""
-    found: dict[str, StalledRun | DeadLetter] = {
-        **{run.id: run for run in await service.all()},
-        **{f"dead_{one.id}": one for one in await service.dead_letters()},
-    }
+    found = {run.id: run for run in await service.all()}
     # An exact name first: an id may be the beginning of another one.
     meant = [one for one in found if one == name] or [
         one for one in found if one.startswith(name)
@@ -140,26 +127,13 @@ async def _one(service: RunService, name: str) -> StalledRun | DeadLetter:
 
 
 async def _retry(service: RunService, name: str, by: str) -> list[str]:
-    # All of them without corrupt jobs: one would block those behind it.
     chosen = [await _one(service, name)] if name else [*await service.all()]
-    tried: list[str] = []
-    for one in chosen:
-        if isinstance(one, DeadLetter):
-            raise SettingsError(
-                f"dead_{one.id} is corrupt, so it cannot be tried; "
-                "'keyturn jobs drop' removes it."
-            )
-        # False: the run changed since it was read, so it is already being retried.
-        if await service.retry(one, by, Gesture.CLI):
-            tried.append(one.id)
-    return tried
+    # False: the run changed since it was read, so it is already being retried.
+    return [one.id for one in chosen if await service.retry(one, by, Gesture.CLI)]
 
 
 async def _drop(service: RunService, name: str, by: str) -> str:
     found = await _one(service, name)
-    if isinstance(found, DeadLetter):
-        await service.forget(found)
-        return f"dead_{found.id}"
     # Compared with the record that was read: a gateway may have restarted the run in
     # between.
     if not await service.drop(found, by, Gesture.CLI):
@@ -192,17 +166,6 @@ def _row(run: StalledRun) -> dict[str, JsonValue]:
         "next": _time(run.next_ms) if run.state is RunState.WAITING else "",
         "until": _time(run.until_ms),
         "to_do": ", ".join(job.kind.value for job in run.jobs),
-    }
-
-
-def _letter(one: DeadLetter) -> dict[str, JsonValue]:
-    # The keys of a run's row, so that a script reads both in the same way.
-    return {
-        "id": f"dead_{one.id}",
-        "state": "dead letter",
-        "agent": "",
-        "thread": "",
-        "reason": one.why,
     }
 
 

@@ -1,8 +1,7 @@
 """Stop and restart: freeze agents, tools or a tenant; retry or drop failed runs.
 
 A freeze (kill switch) is one key that the script of a claim reads, so it also stops
-calls that were authorized before. Running calls are not interrupted. Failed runs are
-listed as dead letters.
+calls that were authorized before. Running calls are not interrupted.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from keyturn.gateway.store.freezes import (
     ScopeKind,
     names_of,
 )
-from keyturn.gateway.store.jobs import DeadLetter, Job
+from keyturn.gateway.store.jobs import Job
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.stalled import HALTED, RunState, StalledRun
 from keyturn.gateway.store.store import Store
@@ -451,11 +450,3 @@ class RunService(PolicyService):
         event = await stalled_event(self._store, self._keys, run, name)
         data = {**event.data, "gesture": gesture.value}
         return event.with_(actor=by, data=data)
-
-    async def dead_letters(self) -> list[DeadLetter]:
-        """Return the tenant's corrupt jobs; they do not name their agents."""
-        return await self._store.queue(self._keys).dead_letters()
-
-    async def forget(self, letter: DeadLetter) -> None:
-        """Remove a corrupt job."""
-        await self._store.queue(self._keys).forget(letter)

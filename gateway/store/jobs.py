@@ -16,10 +16,8 @@ from keyturn.gateway.store.connection import (
     Connection,
     Entry,
     claimed,
-    entries,
     first_stream,
     number,
-    text,
 )
 from keyturn.gateway.store.encryption import MARK, decrypted_text, encrypt_text
 from keyturn.gateway.store.keys import Keys
@@ -37,8 +35,6 @@ GROUP = "workers"
 _MARK = MARK.decode()
 _LOOKS = 60
 """Checks for abandoned jobs per lease lifetime, at most."""
-CORRUPT = "corrupt"
-"""Reason of a dead letter: the entry was not a valid job."""
 
 
 class JobKind(StrEnum):
@@ -122,18 +118,6 @@ class Delivery:
     job: Job
 
 
-@dataclass(frozen=True)
-class DeadLetter:
-    """A queue entry that is not a valid job, and the reason (`CORRUPT`).
-
-    The tenant's stream of dead letters contains the original entry.
-    """
-
-    id: str
-    why: str
-    tenant: str
-
-
 class JobQueue:
     """The jobs of one tenant, read by one consumer group."""
 
@@ -162,22 +146,26 @@ class JobQueue:
         """Take one job: an abandoned one first, else a new one within ``block_ms``.
 
         One at a time: a second job would age while the first one runs. Invalid entries
-        become dead letters, so that they do not block other jobs.
+        are reported and dropped, so that they do not block other jobs.
         """
         while True:
             entry = await self._next(consumer, block_ms)
             if entry is None:
                 return None
-            try:
+            job: Job | None = None
+            with suppress(ValueError):
                 job = _job(entry)
                 if _is_believed(self._sealing, job):
                     return Delivery(id=entry.id, job=job)
-                await self._refuse(entry, job)
-            except ValueError:
-                # Skip to the next job: one bad entry must not block all threads of the
-                # tenant.
-                logger.error("job.corrupt job=%s", entry.id)  # noqa: TRY400 - its text may hold an argument
-                await self._quarantine(entry)
+            logger.error("job.corrupt job=%s", entry.id)
+            await self._sealing.refuse(
+                self._keys,
+                Sealed.JOB,
+                b"\n".join(entry.values.values()),
+                agent=job.agent if job else "",
+                thread=job.thread if job else "",
+            )
+            await self._drop(entry.id)
 
     async def _next(self, consumer: str, block_ms: int) -> Entry | None:
         found = await self._abandoned(consumer)
@@ -217,26 +205,6 @@ class JobQueue:
             delay_ms=delay_ms,
         )
 
-    async def _refuse(self, entry: Entry, job: Job) -> None:
-        await self._sealing.refuse(
-            self._keys,
-            Sealed.JOB,
-            entry.values["j"],
-            agent=job.agent,
-            thread=job.thread,
-        )
-        await self._quarantine(entry)
-
-    async def _quarantine(self, entry: Entry) -> None:
-        raw = [part for pair in entry.values.items() for part in pair]
-        await self._conn.transaction(
-            # One MULTI: an entry that is only acknowledged would be lost; one that is
-            # only copied would be found again at once.
-            ["XADD", self._keys.dead, "*", *raw, "why", CORRUPT],
-            ["XACK", self._keys.jobs, GROUP, entry.id],
-            ["XDEL", self._keys.jobs, entry.id],
-        )
-
     @asynccontextmanager
     async def holding(
         self, consumer: str, delivery: Delivery
@@ -250,10 +218,13 @@ class JobQueue:
 
     async def done(self, delivery: Delivery) -> None:
         """Acknowledge a job and drop it."""
+        await self._drop(delivery.id)
+
+    async def _drop(self, delivery: str) -> None:
         await self._conn.transaction(
-            ["XACK", self._keys.jobs, GROUP, delivery.id],
+            ["XACK", self._keys.jobs, GROUP, delivery],
             # XACK alone leaves the entry in the stream, which is never trimmed.
-            ["XDEL", self._keys.jobs, delivery.id],
+            ["XDEL", self._keys.jobs, delivery],
         )
 
     async def later(self, delivery: Delivery, *, delay_ms: int) -> None:
@@ -269,18 +240,6 @@ class JobQueue:
             self._conn, retry=self._keys.retry, jobs=self._keys.jobs, limit=limit
         )
         return number(reply[1])
-
-    async def dead_letters(self) -> list[DeadLetter]:
-        """Return the dead letters, oldest first."""
-        reply = await self._conn.command("XRANGE", self._keys.dead, "-", "+")
-        return [
-            DeadLetter(entry.id, text(entry.values.get("why")), self._keys.tenant)
-            for entry in entries(reply)
-        ]
-
-    async def forget(self, letter: DeadLetter) -> None:
-        """Delete a dead letter."""
-        await self._conn.command("XDEL", self._keys.dead, letter.id)
 
     async def depth(self) -> int:
         """Return the number of jobs that wait, run or back off."""

@@ -48,7 +48,7 @@ LISTED_BYTES = 16
 
 PERMANENT = frozenset(
     {
-        "x", "timers", "ev", "rs", "dead", "members", "au", "audit_tree", "retry",
+        "x", "timers", "ev", "rs", "members", "au", "audit_tree", "retry",
         "frozen", "frozen_sealed", "undrawn", "fences", "stalled",
         "restore_counters", "standing", "sealed_by", "format",
         "api_keys", "messages_due", "moved_channels",
@@ -90,7 +90,6 @@ class Keys:
         self.timers = f"{base}:timers"
         self.outbox = f"{base}:ev"
         self.jobs = f"{base}:rs"
-        self.dead = f"{base}:dead"
         self.audit = f"{base}:au"
         self.audit_tree = f"{base}:audit_tree"
         self.retry = f"{base}:retry"

@@ -1,4 +1,4 @@
-"""Store failed runs: those to be retried, and parked ones (dead letters).
+"""Store failed runs: those to be retried, and parked ones.
 
 A run has one record from its first failure until it continues or is dropped. The record
 also has the run's remaining jobs. Record, jobs, events and the acknowledgement of the

@@ -108,7 +108,7 @@ async def test_no_argument_and_no_secret_reaches_a_log_an_event_or_a_fallback(
     conn, keys = stack.store.conn, stack.keys
     streams = [
         str(await conn.command("XRANGE", stream, "-", "+"))
-        for stream in (keys.outbox, keys.audit, keys.jobs, keys.dead)
+        for stream in (keys.outbox, keys.audit, keys.jobs)
     ]
     fallbacks = [
         json.dumps([call.arguments.get("text"), call.arguments.get("metadata")])

@@ -12,8 +12,8 @@ import pytest
 from langgraph.types import Command
 
 from keyturn.agent import connected
+from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.approvals.record import Item
-from keyturn.gateway.store.jobs import CORRUPT
 from keyturn.gateway.store.store import Store
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack, open_stack
@@ -136,7 +136,9 @@ async def test_a_job_that_nobody_can_read_keeps_no_other_from_being_done(
     assert len(sample_tools.ledger()) == 1
 
 
-async def test_a_job_that_nobody_can_read_is_quarantined(store: Store) -> None:
+async def test_a_job_that_nobody_can_read_is_dropped_and_reported(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     keys = store.keys_of_tenant("default")
     queue = store.queue(keys)
     await queue.prepare()
@@ -144,8 +146,6 @@ async def test_a_job_that_nobody_can_read_is_quarantined(store: Store) -> None:
 
     assert await queue.take("worker", block_ms=1) is None
 
-    [letter] = await queue.dead_letters()
-    assert letter.why == CORRUPT
     assert await queue.depth() == 0
-    kept = await store.conn.command("XRANGE", keys.dead, "-", "+")
-    assert '{"kind": "dance"}' in str(kept)
+    assert "job.corrupt" in caplog.text
+    assert store.security.counts == {SecurityKind.SEAL_WRONG: 1}

@@ -10,7 +10,16 @@ from datetime import timedelta
 from typing import cast
 
 from keyturn.gateway.store.connection import Connection, Reply, fields, text
-from keyturn.gateway.store.keys import PERMANENT
+
+PERMANENT = frozenset(
+    {
+        "x", "timers", "ev", "rs", "members", "au", "audit_tree", "retry",
+        "frozen", "frozen_sealed", "undrawn", "fences", "stalled",
+        "restore_counters", "standing", "sealed_by", "format",
+        "api_keys", "messages_due", "moved_channels",
+    }
+)  # fmt: skip
+"""Last part of the keys that live as long as the store: indexes, streams, freezes."""
 
 LONGEST_MS = int(timedelta(days=400).total_seconds() * 1000)
 """A lifetime beyond this is none: no test sets one."""

@@ -46,16 +46,6 @@ HALF = 32
 LISTED_BYTES = 16
 """Length of an approval's member in a sorted set."""
 
-PERMANENT = frozenset(
-    {
-        "x", "timers", "ev", "rs", "members", "au", "audit_tree", "retry",
-        "frozen", "frozen_sealed", "undrawn", "fences", "stalled",
-        "restore_counters", "standing", "sealed_by", "format",
-        "api_keys", "messages_due", "moved_channels",
-    }
-)  # fmt: skip
-"""Last part of the keys that live as long as the store: indexes, streams, freezes."""
-
 # Ids come from clicks and agents: only a match may become a key.
 _TENANT = r"(?P<tenant>[a-z0-9][a-z0-9_-]{0,63})"
 _APPROVAL_ID = re.compile(rf"ap_{_TENANT}_(?P<random>[0-9a-f]{{32}})")

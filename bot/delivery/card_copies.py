@@ -305,64 +305,53 @@ class CopyUpdater:
             await publisher.cards.mark_outdated(publisher.keys, record.id)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupReach:
-    """Replaces user groups by their people, if people are asked one by one.
+async def with_members(users: UserCache, loaded: Loaded) -> Loaded:
+    """Return an approval with the people of its groups, if they are asked one by one.
 
-    Attributes:
-        users: cached answers of Slack.
+    A group that is too large for direct messages, or whose members Slack does not
+    return, is mentioned as a group.
     """
+    approval = loaded.approval
+    taken = approval.acknowledged
+    groups = {
+        group
+        for role in _roles(approval)
+        if role.notify is Notify.DM or taken is not None
+        for group in role.asked.usergroups
+    }
+    if not groups:
+        return loaded
+    members = {group: await _members(users, group) for group in groups}
 
-    users: UserCache
+    def asked(item: Item, role: Role) -> Role:
+        del item
+        asking = role.asked
+        if role.notify is Notify.DM:
+            few = {
+                group: found
+                for group in asking.usergroups
+                if (found := members[group]) and len(found) <= MOST_COPIES
+            }
+            people = [one for found in few.values() for one in sorted(found)]
+            asking = asking.with_(
+                users=tuple(dict.fromkeys((*asking.users, *people))),
+                usergroups=tuple(one for one in asking.usergroups if one not in few),
+            )
+        if taken is not None:
+            holding = tuple(
+                group
+                for group in asking.usergroups
+                if (found := members[group]) is None or taken.by.user in found
+            )
+            asking = asking.with_(taken_by=holding)
+        return role.with_(asking=asking)
 
-    async def resolved(self, loaded: Loaded) -> Loaded:
-        """Return an approval with the people of its groups to ask.
+    return Loaded(approval.with_roles(asked), loaded.now_ms)
 
-        A group that is too large for direct messages, or whose members Slack does not
-        return, is mentioned as a group.
-        """
-        approval = loaded.approval
-        taken = approval.acknowledged
-        groups = {
-            group
-            for role in _roles(approval)
-            if role.notify is Notify.DM or taken is not None
-            for group in role.asked.usergroups
-        }
-        if not groups:
-            return loaded
-        members = {group: await self._members(group) for group in groups}
 
-        def asked(item: Item, role: Role) -> Role:
-            del item
-            asking = role.asked
-            if role.notify is Notify.DM:
-                few = {
-                    group: found
-                    for group in asking.usergroups
-                    if (found := members[group]) and len(found) <= MOST_COPIES
-                }
-                people = [one for found in few.values() for one in sorted(found)]
-                asking = asking.with_(
-                    users=tuple(dict.fromkeys((*asking.users, *people))),
-                    usergroups=tuple(
-                        one for one in asking.usergroups if one not in few
-                    ),
-                )
-            if taken is not None:
-                holding = tuple(
-                    group
-                    for group in asking.usergroups
-                    if (found := members[group]) is None or taken.by.user in found
-                )
-                asking = asking.with_(taken_by=holding)
-            return role.with_(asking=asking)
-
-        return Loaded(approval.with_roles(asked), loaded.now_ms)
-
-    async def _members(self, group: str) -> frozenset[str] | None:
-        found = await self.users.group(group)
-        return None if isinstance(found, NoAnswer) else found.value
+async def _members(users: UserCache, group: str) -> frozenset[str] | None:
+    found = await users.group(group)
+    return None if isinstance(found, NoAnswer) else found.value
 
 
 def with_unreachable(approval: Approval, copies: Mapping[str, CardCopy]) -> Approval:

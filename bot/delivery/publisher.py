@@ -36,7 +36,11 @@ from keyturn.bot.cards.channel_messages import FREEZE_EVENTS
 from keyturn.bot.cards.mentions import copies_for, mentions_for
 from keyturn.bot.config import BotConfig
 from keyturn.bot.delivery import redacting
-from keyturn.bot.delivery.card_copies import CopyUpdater, GroupReach, with_unreachable
+from keyturn.bot.delivery.card_copies import (
+    CopyUpdater,
+    with_members,
+    with_unreachable,
+)
 from keyturn.bot.delivery.card_publisher import (
     CardPublisher,
     policy_decision_digest,
@@ -339,9 +343,11 @@ class Publisher:
             asyncio.create_task(term.scheduler.run()),
             asyncio.create_task(self._redraw_outdated(term)),
             asyncio.create_task(self._watch(term)),
-            asyncio.create_task(self._report_metrics(term)),
-            asyncio.create_task(self._redact_old(term)),
+            asyncio.create_task(self._repeat(term, self._report, LOOK_S)),
         ]
+        if self._redact is not None:
+            redacts = self._repeat(term, self._redact, redacting.LOOK_S)
+            work.append(asyncio.create_task(redacts))
         try:
             done, _ = await asyncio.wait(
                 [*ends, *work], return_when=asyncio.FIRST_COMPLETED
@@ -446,29 +452,18 @@ class Publisher:
                 await wait_until_set(term.happened, 1.0)
                 seconds += 1
 
-    async def _redact_old(self, term: _LeaseTerm) -> None:
-        """Redact messages whose retention is over; publishing survives a failure."""
+    async def _repeat(
+        self, term: _LeaseTerm, work: Callable[[], Awaitable[None]], every_s: float
+    ) -> None:
+        """Do work that cards do not need; cards are published even if it fails."""
         while not term.is_over:
-            await asyncio.sleep(redacting.LOOK_S)
-            if self._redact is None:
-                continue
             try:
-                await self._redact()
+                await work()
             except (LeaseLost, StoreUnavailable):
                 raise
             except any_failure() as error:  # cards are published without it
-                log_failure(logger, error, "publisher.not_redacted")
-
-    async def _report_metrics(self, term: _LeaseTerm) -> None:
-        """Announce digests and alerts; cards are published even if this fails."""
-        while not term.is_over:
-            try:
-                await self._report()
-            except (LeaseLost, StoreUnavailable):
-                raise
-            except any_failure() as error:  # cards are published without it
-                log_failure(logger, error, "publisher.metrics_not_reported")
-            await asyncio.sleep(LOOK_S)
+                log_failure(logger, error, "publisher.work_failed")
+            await asyncio.sleep(every_s)
 
 
 CAPACITY = 2000
@@ -653,12 +648,12 @@ def publisher_of(
         home: notified of new events.
         clock: seconds, monotonic.
     """
-    store, groups = service.store, GroupReach(users)
+    store, resolved = service.store, partial(with_members, users)
     reader = f"slack:{config.tenant}"
 
     async def read(approval: str) -> Loaded | None:
         loaded = await service.read_as_of_now(approval)
-        return await groups.resolved(loaded) if loaded else None
+        return await resolved(loaded) if loaded else None
 
     card_publisher = CardPublisher(slack, Limits(clock), store, config, me)
     updater = CardUpdater(
@@ -691,7 +686,7 @@ def publisher_of(
     return Publisher(
         store,
         QueueSender(updater, collector, channel=lambda: service.channel),
-        outdated=partial(outdated_cards, service, card_publisher, groups.resolved),
+        outdated=partial(outdated_cards, service, card_publisher, resolved),
         report=report,
         on_events=home.changed.set,
         redact=None if kept is None else Redactor(card_publisher, service, kept).look,

@@ -46,6 +46,7 @@ from keyturn.bot.cards.states import (
     NOTHING_RAN,
     approvals,
     because,
+    counted,
     needs,
     state_counts,
     still_needed,
@@ -113,7 +114,7 @@ def question_card(frame: Frame) -> Message:
     blocks = [
         header(_title(item)),
         context(*asked_by(frame), template("{id}", id=short_ref(approval.id))),
-        *_whom(frame),
+        *_asks(frame, "please answer:"),
         *reached(frame),
         *(agent_statement(frame) if item.is_pending else []),
         *(
@@ -161,12 +162,12 @@ def _title(item: Item) -> Untrusted:
     return untrusted(f"{sign} {fit(asked[0].question, _HEADER)}")
 
 
-def _whom(frame: Frame) -> list[Block]:
+def _asks(frame: Frame, words: LiteralString) -> list[Block]:
+    """Mention the people who have to answer, while they can."""
     if frame.is_late or not frame.approval.items[0].is_pending:
         return []
     whom = mentions_for(frame.approval)
-    sentence = whom.before(template("please answer:"))
-    return [section(sentence)] if whom.roles else []
+    return [section(whom.before(template(words)))] if whom.roles else []
 
 
 def _question(item: Item, number: int, question: Question) -> list[Block]:
@@ -244,7 +245,7 @@ def standing_card(frame: Frame) -> Message:
         section(
             untrusted_text(f"{fit(bounds.tool, _NAME)}, by {fit(bounds.agent, _NAME)}")
         ),
-        *_asked_to_allow(frame, item),
+        *_asks(frame, "please decide:"),
         *([] if is_over else _allowed(bounds, equal)),
         section(_standing_state(frame, item)),
         *_why_it_ended(item),
@@ -279,7 +280,7 @@ def _limits(bounds: Bounds) -> list[Template | Plain]:
         amount = bounds.amount.removeprefix("args.")
         each, total = micro_text(bounds.each_micro), micro_text(bounds.total_micro)
         parts.append(label(f"{amount}: at most {each} each, {total} in all."))
-    parts.append(label(f"At most {_calls(bounds.uses)}."))
+    parts.append(label(f"At most {counted(bounds.uses)}."))
     parts.append(template("Until {at}.", at=when(bounds.until_ms)))
     parts.append(
         label("Escalated calls still go to people; denied and frozen ones do not run.")
@@ -291,26 +292,14 @@ def left_text(approval: Approval) -> str:
     """Return the remaining calls and amount, in words."""
     bounds = bounds_of(approval)
     uses, total = left_of(approval)
-    words = f"{uses} of {_calls(bounds.uses)} left"
+    words = f"{uses} of {counted(bounds.uses)} left"
     if not bounds.amount:
         return words
     return f"{words}, {micro_text(total)} of {micro_text(bounds.total_micro)}"
 
 
-def _calls(count: int) -> str:
-    return "1 call" if count == 1 else f"{count} calls"
-
-
 def _equal(bounds: Bounds) -> Listing:
     return fitted(boxes(bounds.tool, bounds.equal, ()), budget=_EQUAL)
-
-
-def _asked_to_allow(frame: Frame, item: Item) -> list[Block]:
-    if frame.is_late or not item.is_pending:
-        return []
-    whom = mentions_for(frame.approval)
-    sentence = whom.before(template("please decide:"))
-    return [section(sentence)] if whom.roles else []
 
 
 def _standing_state(frame: Frame, item: Item) -> Template:

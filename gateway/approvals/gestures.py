@@ -419,7 +419,7 @@ def _whole(
         data={
             "gesture": first.data["gesture"],
             **({_BEHALF: " ".join(behalf)} if behalf else {}),
-            **({} if is_own else {COLLECTION: card.approval}),
+            **({COLLECTION: card.approval} if card.approval and not is_own else {}),
             # The digest after edits; an edited call leaves a collected card.
             "digest": batch.approval.digest if batch else card.action_hash,
             **{name: index_ranges(part) for name, part in parts.items() if part},

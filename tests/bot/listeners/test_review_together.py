@@ -17,7 +17,7 @@ from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.client import WAIT_TIMEOUT_S, UserActionFailed
 from keyturn.sandbox.client import Person as Actor
 from keyturn.sandbox.json_types import JsonObject, as_object, as_objects
-from tests.bot.bot_stack import POLICY, Stack
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack
 from tests.streams import audit_entries
 
 MANY = load_policy(
@@ -136,6 +136,8 @@ async def test_20_threads_with_one_call_each_are_reviewed_in_one_modal(
         entries = await audit_entries(stack.store.conn, stack.keys)
         decided = [one for one in entries if one.name is EventName.ITEM_AUTHORIZED]
         assert len({one.request_digest for one in decided}) == 1, "one gesture"
+        names = [one.name for one in entries]
+        assert names.count(EventName.CALLS_DECIDED) == 1, "one write"
         assert {one.data["gesture"] for one in decided} == {"modal"}
         await ana.wait_for(lambda s: "Waiting for you: 0" in home_of(s) or None)
 
@@ -155,6 +157,10 @@ async def test_each_call_is_approved_rejected_or_left_as_its_box_says(
         assert "*18 approved* · *2 rejected*" in told
         assert found[2] is found[19] is ItemState.REJECTED
         assert found.count(ItemState.AUTHORIZED) == COUNT - 2
+        await ana.message_with(
+            CHANNEL,
+            lambda m: bool(m.get("thread_ts")) and "refunded before" in text_of(m),
+        )
 
 
 async def test_what_ends_while_the_form_is_open_is_named_with_its_reason(

@@ -154,7 +154,7 @@ screenshots: $(VENV)/.dev
 mutants: $(VENV)/.dev requirements/mutants.txt
 	@$(PIP) --require-hashes --requirement requirements/mutants.txt
 	@rm -rf mutants
-	$(call timed,$(BIN)/mutmut run "$(MUTANTS)" && $(BIN)/mutmut results)
+	$(call timed,$(BIN)/mutmut run $(if $(MUTANTS),"$(MUTANTS)") && $(BIN)/mutmut results)
 
 clean:
 	rm -rf $(VENV) mutants .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

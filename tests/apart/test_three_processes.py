@@ -6,28 +6,14 @@ import json
 import os
 import socket
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from keyturn.bot.ids import Action
-from keyturn.cli.demo_stack import CHANNEL
-from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.config import SlackMode
-from keyturn.gateway.protocol.records import ItemState
-from keyturn.sandbox.client import UserActionFailed
-from tests.apart.three_processes import (
-    READY_S,
-    ApartContext,
-    kept_port,
-    open_scene,
-    play_apart,
-)
-from tests.conftest import eventually
+from tests.apart.three_processes import kept_port, play_apart
 from tests.forked import Forked
-from tests.levels import sample
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -61,71 +47,6 @@ async def test_three_processes_end_as_one_does(tmp_path: Path) -> None:
     await play_apart(ROOT / "keyturn.yml", tmp_path, env, SlackMode.SOCKET, say)
 
     assert told(apart) == told(played("approve")) + told(played("edit"))
-
-
-async def kill(context: ApartContext, victim: str) -> None:
-    """Kill a process as kill -9 does, and start it again."""
-    if victim == "agent":
-        await context.kill_agent()
-        await context.start_agent()
-        return
-    await context.apart.kill(victim)
-    await context.apart.start(victim)
-
-
-async def click(context: ApartContext, ts: str, approval: Approval) -> None:
-    """Approve, again and again while the bot starts, as a person does."""
-
-    async def is_answered() -> bool:
-        try:
-            await context.click(ts, Action.APPROVE, approval, 0)
-        except UserActionFailed:
-            return False
-        return True
-
-    await eventually(is_answered, within_s=READY_S)
-
-
-async def executed(context: ApartContext, ts: str, approval: Approval) -> None:
-    """Wait until the call is executed; reconcile it if it is in doubt.
-
-    A kill between the start of a call and its end leaves it in doubt.
-    """
-
-    async def is_executed() -> bool:
-        [item] = (await context.approval(approval.id)).items
-        if item.state is ItemState.IN_DOUBT:
-            ran = bool(context.effects())
-            found = Action.RECONCILE_EXECUTED if ran else Action.RECONCILE_RERUN
-            # The card shows the button as soon as it is drawn again.
-            with suppress(UserActionFailed):
-                await context.ana.click(CHANNEL, ts, found)
-        return item.state is ItemState.EXECUTED
-
-    await eventually(is_executed, within_s=READY_S)
-
-
-@pytest.mark.timeout(600)
-async def test_whichever_process_is_killed_nothing_runs_twice(tmp_path: Path) -> None:
-    env = {"PYTHONPATH": str(ROOT / "src")}
-    scene = open_scene(
-        ROOT / "keyturn.yml", tmp_path, env, SlackMode.SOCKET, lambda *_, **__: None
-    )
-    async with scene as house:
-        for victim in sample(("agent", "gateway", "bot"), 1):
-            for stage in ("asked", "decided"):
-                async with house.part(f"{victim}-{stage}") as context:
-                    ts, approval = await context.ask()
-                    if stage == "asked":
-                        await kill(context, victim)
-                    await click(context, ts, approval)
-                    if stage == "decided":
-                        await kill(context, victim)
-                    await executed(context, ts, approval)
-                    words = await context.final_message()
-
-                    assert "899" in words, (victim, stage)
-                    assert len(context.effects()) == 1, (victim, stage)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is only looked up")

@@ -16,6 +16,7 @@ from keyturn.gateway.store.home_tabs import HomeTab, ShownTab
 from tests.bot.bot_stack import Stack
 from tests.bot.listeners.test_review_together import home, home_of, text_of, waiting
 from tests.conftest import eventually
+from tests.levels import sample
 
 LOOKING = pytest.mark.usefixtures("looking")
 
@@ -210,7 +211,7 @@ async def test_a_tab_that_slack_refuses_keeps_no_other_from_its_news(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [100, 1000])
+@pytest.mark.parametrize("count", sample([100, 1000], 1))
 async def test_a_long_queue_is_shown_in_pages(stack: Stack, count: int) -> None:
     verdicts = await waiting(stack, count)
     async with stack.running():

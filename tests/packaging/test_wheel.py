@@ -118,6 +118,7 @@ def test_a_wheel_of_the_sdist_holds_the_same_files(
     assert {*names_in(again)} == {*names_in(wheel)}
 
 
+@pytest.mark.deep
 def test_a_list_of_all_that_an_installation_brings_is_built(built: Path) -> None:
     told = json.loads((built / "build/sbom.cdx.json").read_text(encoding="utf-8"))
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 _COUNTS = "It counts round trips of one process; a request reads its key first."
 _ORDERS = (
     "It chooses the order of round trips inside the process of the gateway, and knows "
-    "of no other; test_window_races and test_window_processes ask over HTTP."
+    "of no other; test_window_races asks over HTTP."
 )
 _CLICKS = "It is about clicks in a bot; test_failovers asks over HTTP."
 

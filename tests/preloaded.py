@@ -18,7 +18,6 @@ for name in (
     "tests.linearizability.load",
     "tests.resume.resume_stack",
     "tests.races.standing_process",
-    "tests.races.window_process",
     "tests.service.audit_writer_process",
     "keyturn.cli.demo",
     "keyturn.cli.demo_scripts",

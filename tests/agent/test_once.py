@@ -77,20 +77,6 @@ async def test_eight_threads_with_one_approval_run_it_once(
     assert told == {"paid 10.0 to ada"}
 
 
-async def test_eight_tasks_with_one_approval_run_it_once(
-    memory: InMemorySaver, effects: Effects
-) -> None:
-    runner = Runner(is_async=True)
-    gateway, graph = await _approved(runner, memory, effects)
-    answers = await runner.answers(graph, gateway)
-
-    await asyncio.gather(
-        *[runner.run(graph, Command(resume=answers), CONFIG) for _ in range(8)]
-    )
-
-    assert effects.paid == [(10, "ada")]
-
-
 @pytest.mark.parametrize("kind", ["message", "command"])
 async def test_a_result_that_was_recorded_is_given_back_and_not_made_again(
     runner: Runner, saver: Any, kind: str

@@ -1,4 +1,4 @@
-"""Gateway, bot and agent in three processes, each of which may be killed."""
+"""Gateway, bot and agent in three processes end as one process does."""
 
 from __future__ import annotations
 

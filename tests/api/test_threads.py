@@ -263,9 +263,3 @@ async def test_a_key_does_what_its_scopes_say(stack: ApiStack, scope: Scope) -> 
 )
 def test_what_is_no_lease_names_none(text: str) -> None:
     assert read_lease(text) is None
-
-
-def test_a_lease_is_read_as_it_is_written() -> None:
-    ref = LeaseRef(RunRef(agent="süd west", thread="t/1 %"), MINE, 7)
-
-    assert read_lease(ref.text) == ref

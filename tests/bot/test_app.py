@@ -20,7 +20,6 @@ from keyturn.gateway.errors import SettingsError, StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.service.reviews import ReviewService
 from tests.bot.bot_stack import CHANNEL, Stack
-from tests.bot.signed import post_signed
 from tests.conftest import eventually
 
 
@@ -269,43 +268,6 @@ async def test_the_log_keeps_its_level_after_requests(
         if name.startswith("keyturn") and isinstance(one, logging.Logger) and one.level
     }
     assert levels == {"keyturn": logging.INFO}
-
-
-@pytest.mark.parametrize("mode", [SlackMode.HTTP, SlackMode.SOCKET])
-async def test_without_the_store_a_click_is_answered_calmly(
-    stack: Stack, mode: SlackMode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with stack.running(mode=mode):
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-
-        async def unavailable(*_: object) -> bool:
-            raise StoreUnavailable("The store does not answer.")
-
-        monkeypatch.setattr(stack.store.cards, "is_first", unavailable)
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-
-        await stack.told("U0ANA", "cannot keep anything right now")
-        assert (await stack.approval(verdict)).rev == 1
-    assert stack.sandbox.problems == []
-
-
-async def test_without_the_store_an_event_is_left_for_slack_to_repeat(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with stack.running() as bot:
-        await stack.actor("U0DAN").say("#general", "@keyturn refund")
-        body = stack.sandbox.requests[-1].body
-
-        async def unavailable(*_: object) -> bool:
-            raise StoreUnavailable("The store does not answer.")
-
-        monkeypatch.setattr(stack.store.cards, "is_first", unavailable)
-        status = await post_signed(
-            bot.url, stack.sandbox.signing_secret, body, kind="application/json"
-        )
-
-        assert status == 503
 
 
 @pytest.mark.parametrize(

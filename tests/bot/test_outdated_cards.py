@@ -126,25 +126,6 @@ async def test_the_card_falls_back_when_the_later_call_is_over(
 
 
 @pytest.mark.slow
-async def test_who_approved_while_two_were_needed_settles_it_when_one_is_enough(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        first = await stack.refund(amount=700)
-        second = await stack.refund(thread="t2", amount=700)
-        await approve(stack, "U0ANA", await stack.card(first, TWO))
-        await stack.card(first, says("1 of 2 approvals"))
-
-        await rejected(stack, second)
-        card = await stack.card(first, says("Enough people approved"))
-
-        assert await state(stack, first) is ItemState.PENDING
-        await approve(stack, "U0ANA", card)
-        await stack.card(first, lambda m: not has_button(m, Action.APPROVE))
-        assert await state(stack, first) is ItemState.AUTHORIZED
-
-
-@pytest.mark.slow
 async def test_a_card_says_when_the_policy_allows_its_call_no_longer(
     stack: Stack,
 ) -> None:
@@ -202,24 +183,6 @@ async def test_a_bot_that_was_away_finds_the_cards_that_are_evaluated_otherwise(
 
     async with stack.running():
         await stack.card(first, TWO)
-
-
-async def test_a_click_counts_as_evaluated_now_whatever_its_card_shows(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def nothing(*_: object, **__: object) -> list[str]:
-        return []
-
-    monkeypatch.setattr(publisher, "outdated_cards", nothing)
-    async with stack.running():
-        first = await stack.refund(amount=700)
-        card = await stack.card(first)
-        await stack.refund(thread="t2", amount=700)
-
-        await approve(stack, "U0ANA", card)
-
-        await stack.card(first, says("1 of 2 approvals"))
-        assert await state(stack, first) is ItemState.PENDING
 
 
 @pytest.mark.slow

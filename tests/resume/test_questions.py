@@ -15,18 +15,15 @@ from keyturn.gateway.approvals.decisions import (
     AccountKind,
     Approve,
     Decided,
-    Expired,
     Invalid,
     Reject,
     Respond,
     Reviewer,
-    Stale,
 )
 from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import LangGraphLocal
-from keyturn.gateway.service.sweep import Sweeper
 from keyturn.gateway.store.store import Store
 from tests.resume import sample_tools
 from tests.resume.resume_stack import ANA, DAN, Stack
@@ -120,31 +117,6 @@ async def test_a_skipped_question_does_not_hold_up_the_agent(
     assert "ask sales" in words
     [result] = await results(shop)
     assert result.additional_kwargs[ANSWER_KEY]["status"] == "cancelled"
-
-
-async def test_an_unanswered_question_ends_with_its_defaults(shop: Stack) -> None:
-    async with shop.working():
-        await shop.ask(asking(EXTRAS, NAME))
-        [item] = await shop.asked()
-    # While no reader is active: the record is sealed again only after a write.
-    approval_id = item.id.rpartition(".")[0]
-    await shop.store.conn.transaction(
-        ["HSET", shop.keys.head(approval_id), "expires", 1],
-        ["ZADD", shop.keys.expiry, 1, shop.keys.listed(approval_id)],
-    )
-    async with shop.working():
-        late = await shop.decide(item, Respond(answers=("logs", "Ada")))
-        await Sweeper(shop.store).expire(approval_id)
-
-        words = await shop.words()
-    assert isinstance(late, Expired | Stale)
-    assert words.startswith("Nobody answered in time.\n\nQ: What else?\nA: (no answer;")
-    assert "your default: logs)" in words
-    assert "Q: What is its name?\nA: (no answer)" in words
-    [result] = await results(shop)
-    data = result.additional_kwargs[ANSWER_KEY]
-    assert data["status"] == "cancelled"
-    assert "answers" not in data
 
 
 async def test_four_sets_beside_gated_calls_each_get_their_own_answers(

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from keyturn.agent import connected
 from keyturn.gateway.approvals.decisions import Reject
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.service.agents import AgentService
 from keyturn.gateway.store.jobs import Job, JobKind
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.resume_stack import DAN, RULES, Stack
+from tests.resume.resume_stack import DAN, Stack
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 EMAIL = ("email", {"to": "ana@example.org"})
@@ -111,31 +107,6 @@ async def test_what_was_approved_before_a_new_message_runs_before_it(
 
     assert len(sample_tools.ledger()) == 1
     assert await stack.states() == [ItemState.EXECUTED]
-
-
-@pytest.mark.slow
-async def test_the_same_words_delivered_twice_are_given_once(stack: Stack) -> None:
-    job = Job(
-        kind=JobKind.START,
-        tenant="default",
-        agent="shop",
-        thread="t1",
-        input=json.dumps([REFUND]),
-    )
-    queue = stack.store.queue(stack.keys)
-    await queue.prepare()
-    await queue.put(job)
-    taken = await queue.take("one-that-dies", block_ms=100)
-    assert taken
-    with connected(AgentService(stack.store, lambda: RULES)):
-        await stack.runner.start("t1", job.input, key=taken.id)
-    # ... and dies without acknowledging it.
-
-    async with stack.working():
-        [_] = await stack.asked()
-        await stack.idle()
-
-    assert len(await stack.items()) == 1
 
 
 async def test_a_job_of_an_agent_that_runs_elsewhere_is_left_to_it(

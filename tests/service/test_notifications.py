@@ -6,7 +6,6 @@ import pytest
 
 from keyturn.gateway.approvals.decisions import (
     Approve,
-    Decided,
     Forbidden,
     Reconcile,
     Stale,
@@ -20,7 +19,6 @@ from keyturn.gateway.protocol.wire import (
     Claimed,
     ClaimRequest,
     Done,
-    InDoubt,
     Refused,
     TurnRef,
     Verdict,
@@ -28,7 +26,6 @@ from keyturn.gateway.protocol.wire import (
 )
 from keyturn.gateway.service.agents import RunCalls
 from keyturn.gateway.service.reviews import ReviewService
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
 from tests.lifetimes import listed
 from tests.service.harness import (
@@ -143,17 +140,6 @@ async def test_it_opens_authorized_by_the_policy_with_its_reasons(
     assert (event.action_hash, item.changed_at_ms) == (item.action_hash, event.at_ms)
 
 
-async def test_a_turn_that_is_submitted_again_opens_nothing_more(
-    harness: ServiceHarness,
-) -> None:
-    _, first = await harness.submit(CALL, message_id="m")
-
-    _, second = await harness.submit(CALL, message_id="m")
-
-    assert second == first
-    assert len(await told(harness, EventName.APPROVAL_OPENED)) == 1
-
-
 async def test_a_call_that_needs_no_record_has_none(harness: ServiceHarness) -> None:
     await harness.submit(("drop_table", {}), ("look_up_order", {}))
 
@@ -259,43 +245,6 @@ async def test_a_call_that_nobody_started_ends_when_its_thread_moves_on(
     assert (await harness.item(verdict.item_id)).state is ItemState.LAPSED
 
 
-async def test_a_cut_off_call_is_in_doubt_and_does_not_run_again(
-    harness: ServiceHarness,
-) -> None:
-    verdict, request = await in_doubt(harness)
-
-    reply = await harness.agents.claim(request.with_(owner="second"))
-
-    assert isinstance(reply, InDoubt)
-    assert (await harness.item(verdict.item_id)).state is ItemState.IN_DOUBT
-
-
-async def test_a_cut_off_call_that_may_be_repeated_runs_again_under_its_key(
-    harness: ServiceHarness,
-) -> None:
-    verdict, request = await submitted(harness, ("ping", {}))
-    first = await claimed(harness, request)
-    await harness.owner_dies(verdict.item_id)
-
-    again = await claimed(harness, request.with_(owner="second"))
-
-    assert again.idempotency_key == first.idempotency_key
-    assert again.fence == first.fence + 1
-
-
-async def test_people_settle_a_doubt_afterwards(harness: ServiceHarness) -> None:
-    verdict, request = await in_doubt(harness)
-
-    outcome = await harness.reviews.decide(
-        await harness.click(verdict), Reconcile(finding=Finding.EXECUTED), ANA
-    )
-
-    assert isinstance(outcome, Decided)
-    reply = await harness.agents.claim(request.with_(owner="second"))
-    assert isinstance(reply, Done)
-    assert reply.reconcile_answer is not None
-
-
 async def test_nobody_has_a_call_run_again_whose_agent_went_on(
     harness: ServiceHarness,
 ) -> None:
@@ -357,17 +306,6 @@ async def test_what_the_policy_let_run_by_its_rules_is_not_evaluated_anew_by_it(
     assert await claimed(harness, claim_of(ref, two))
     _, (third,) = await harness.submit(("tell", {}))
     assert third.tier is Tier.APPROVE
-
-
-async def test_a_freeze_stops_it_before_it_starts(harness: ServiceHarness) -> None:
-    _, request = await submitted(harness)
-    scope = FreezeScope(kind=ScopeKind.TOOL, name="post")
-    await harness.reviews.freezes.freeze_by(scope, ANA, "look first")
-
-    reply = await harness.agents.claim(request)
-
-    assert isinstance(reply, Refused)
-    assert "frozen" in reply.reason
 
 
 async def test_each_person_reports_it_once(harness: ServiceHarness) -> None:

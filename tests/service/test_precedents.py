@@ -126,24 +126,6 @@ async def test_a_card_tells_who_rejected_the_same_call_and_why(
     assert (found.by[0].user, found.reason) == ("U0BEN", no.reason)
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        {"order": "7", "amount": 899.0},
-        {"amount": "899", "order": 7},
-        {"order": " 7\u200b", "amount": 899},
-    ],
-)
-async def test_another_spelling_is_the_same_call(
-    harness: ServiceHarness, args: JsonObject
-) -> None:
-    await done(harness, *REFUND)
-
-    again = await ask(harness, "process_refund", args)
-
-    assert (await past(harness, again)).precedents
-
-
 async def test_other_arguments_another_tool_and_another_tenant_are_not_the_same(
     harness: ServiceHarness,
 ) -> None:

@@ -9,13 +9,9 @@ from keyturn.bot.modals import details
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.protocol.questions import Answered
 from keyturn.gateway.protocol.records import ItemState
-from tests.bot.markup_audit import assert_tame
 from tests.bot.samples import ANA, BEN, NOW, a_refund, an_approval, frame, in_state
 
 ORDER = Answered(text="Q: Which order?\nA: 78291", by=ANA, at_ms=NOW)
-HOSTILE = Answered(
-    text="Q: x?\nA: <!channel> \u202e*bold*", by=BEN.with_(name="<@U1>"), at_ms=NOW
-)
 LONG = Answered(text=f"Q: x?\nA: {'word ' * 700}end", by=BEN, at_ms=NOW)
 
 
@@ -32,13 +28,6 @@ def test_an_answer_stands_on_the_card_with_who_gave_it() -> None:
     assert ANA.name in text
     # A mention would notify who answered of a call that is not theirs to decide.
     assert f"<@{ANA.user}>" not in text
-
-
-def test_an_answer_is_never_markup() -> None:
-    approval = an_approval(answered=(HOSTILE, HOSTILE, HOSTILE))
-
-    assert_tame(card(frame(approval)).blocks)
-    assert "U+202E" in shown(approval)
 
 
 def test_a_long_answer_is_whole_in_view_all() -> None:

@@ -14,7 +14,7 @@ from keyturn.bot.modals.details import pages
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Observation, SpotCheck
 from keyturn.gateway.protocol.records import Finding, ItemState, Result
-from tests.bot.cards.test_table import refunds, replaced
+from tests.bot.cards.test_table import refunds
 from tests.bot.readable import readable
 from tests.bot.samples import (
     ANA,
@@ -185,22 +185,6 @@ def test_a_few_calls_have_a_line_each_the_failed_one_first() -> None:
 
     assert text.index("❌ 2. ping") < text.index("✅ 1. Refund")
     assert text.startswith("# ❌ 2 calls: process_refund, ping")
-
-
-def test_text_of_strangers_is_no_markup_on_a_finished_card() -> None:
-    bad = "<!channel> *bold* \u202e"
-    item = in_state(
-        a_refund(description=bad), S.FAILED, result=Result(ok=False, summary=bad)
-    )
-    batch = replaced(refunds(20), item)
-
-    for approval in (an_approval(item), batch):
-        blocks = json.dumps(lines(approval), ensure_ascii=False)
-        assert "\u202e" not in blocks
-        for block in lines(approval):
-            markup = [block.get("text", {}), *block.get("elements", [])]
-            texts = [one for one in markup if one.get("type") == "mrkdwn"]
-            assert "!channel" not in json.dumps(texts)
 
 
 @pytest.mark.parametrize("state", [S.REJECTED, S.EXPIRED])

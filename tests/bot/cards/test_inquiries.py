@@ -5,31 +5,24 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from keyturn.bot.cards.approval import card
 from keyturn.bot.cards.buttons import menu, time_buttons
 from keyturn.bot.cards.inquiries import (
     MOST_TEXT,
     ask_requester,
-    asked_note,
     inquiries,
-    replied_note,
 )
 from keyturn.bot.cards.queue import decidable_in_row
-from keyturn.bot.cards.refs import who
 from keyturn.bot.modals import call_form as modal
 from keyturn.bot.modals import details
-from keyturn.gateway.approvals.events import EventName, approval_event
 from keyturn.gateway.approvals.record import Approval, Inquiry
 from keyturn.gateway.approvals.waiting_changes import MAX_QUESTION, MAX_REPLY
 from keyturn.gateway.protocol.records import ItemState, Person
-from keyturn.sandbox.blockkit import validate_message, validate_modal
+from keyturn.sandbox.blockkit import validate_modal
 from tests.bot.markup_audit import assert_tame, objects
 from tests.bot.samples import (
     ANA,
-    BEN,
     KIM,
     LATER,
     NOW,
@@ -45,18 +38,6 @@ ASKED = Inquiry(by=ANA, text="Was it broken?", at_ms=NOW)
 REPLIED = Inquiry(by=KIM, text="It was.", at_ms=NOW, reply_ts="1.1")
 HOSTILE = f"{CANARY} <!channel> *b* `c` \u202e <@U0BEN> ```\n> &lt;"
 REQUESTED = {"requester": KIM}
-WORDS = st.text(max_size=60) | st.sampled_from([HOSTILE, "x" * MAX_QUESTION])
-KEPT = st.lists(
-    st.builds(
-        Inquiry,
-        by=st.builds(Person, team=st.just("T0"), user=st.just("U0"), name=WORDS),
-        text=WORDS,
-        at_ms=st.integers(0, 2**53),
-        call=st.sampled_from([None, 0, 1]),
-        reply_ts=st.sampled_from(["", "1.1"]),
-    ),
-    max_size=12,
-).map(lambda found: (ASKED, *found) if found else ())
 
 
 def shown(approval: Approval) -> str:
@@ -136,37 +117,6 @@ def test_what_a_menu_has_no_room_for_stands_beside_it() -> None:
     assert beside["action_id"] == "extend"
     assert more["type"] == "overflow"
     assert len(json.loads(json.dumps(more["options"]))) == 5
-
-
-@given(KEPT)
-def test_nothing_that_people_write_is_markup(kept: tuple[Inquiry, ...]) -> None:
-    for calls in ((0,), (0, 1)):
-        approval = asked_about(*calls, inquiries=kept)
-        message = card(frame(approval))
-        view = details.view(frame(approval), 0, 99)
-
-        assert_tame(message.blocks)
-        assert_tame(view["blocks"])
-        assert not validate_message([*message.blocks], message.text)
-        assert not validate_modal(view)
-
-
-@given(WORDS, WORDS)
-def test_no_message_in_a_thread_holds_markup_of_people(name: str, text: str) -> None:
-    by = ANA.with_(name=name)
-    approval = asked_about(inquiries=(ASKED.with_(by=by, text=text),))
-    event = approval_event(approval, EventName.APPROVAL_ASKED, reason=text).with_(
-        actor=f"{by.team}/{by.user}", data={"call": "1"}, seq="1-1"
-    )
-
-    notes = [
-        asked_note(event, approval, who(KIM)),
-        replied_note(approval, [who(ANA), who(BEN)]),
-    ]
-
-    for note in notes:
-        assert_tame(note.blocks)
-        assert not validate_message([*note.blocks], note.text)
 
 
 @pytest.mark.parametrize("filler", ["x", "\u200b", "&", "<"])

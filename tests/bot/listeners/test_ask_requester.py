@@ -12,7 +12,7 @@ from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState, Person
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.reviews import ReviewService
-from keyturn.sandbox.json_types import JsonObject, as_objects
+from keyturn.sandbox.json_types import JsonObject
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, REFUND, Stack, has_button, says
 from tests.bot.listeners.test_questions import replied
@@ -96,24 +96,6 @@ async def test_before_anybody_asked_the_requester_is_offered_what_they_were(
         assert (approval.inquiries, approval.rev) == ((), 1)
 
 
-async def test_a_form_that_comes_after_the_decision_says_who_was_faster(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card, ana = await stack.card(verdict), stack.actor("U0ANA")
-        await ana.click(CHANNEL, str(card["ts"]), Action.ASK_REQUESTER)
-        await ana.wait_for_view()
-        await stack.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        await stack.card(verdict, says("Approved"))
-
-        await ana.submit({Input.QUESTION: WHY})
-
-        view = await ana.wait_for_view()
-        assert "Already approved by <@U0BEN>" in str(view["blocks"])
-        assert await said(stack, verdict) == []
-
-
 async def test_a_reply_after_the_decision_is_told_so(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund()
@@ -153,37 +135,6 @@ async def test_who_has_left_is_not_asked(stack: Stack) -> None:
 
         await stack.told("U0ANA", "is deactivated")
         assert await said(stack, verdict) == []
-
-
-async def test_a_batch_is_asked_about_as_a_whole_or_by_call(stack: Stack) -> None:
-    async with stack.running():
-        verdict, _ = await stack.submit(
-            ("process_refund", REFUND), ("process_refund", {**REFUND, "order_id": "2"})
-        )
-        card, ana = await stack.card(verdict), stack.actor("U0ANA")
-        await ana.click(CHANNEL, str(card["ts"]), Action.ASK_REQUESTER)
-        view = await ana.wait_for_view()
-        assert "About all *2 calls*" in str(view["blocks"])
-        await ana.submit({Input.QUESTION: "Why two?"})
-        card = await stack.card(verdict, says("has not replied yet"))
-
-        rows = [
-            str(block["block_id"])
-            for block in as_objects(card["blocks"])
-            if block["type"] == "actions"
-        ]
-        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL, rows[1])
-        await ana.wait_for_view()
-        await ana.act_in_view(Action.ASK_REQUESTER)
-        await ana.wait_for_view()
-        await ana.submit({Input.QUESTION: "Why 2?"})
-
-        await eventually(lambda: has_note(stack, card, "about call 2", "Why 2?"))
-        kept = (await stack.approval(verdict)).inquiries
-        assert [(one.text, one.call) for one in kept] == [
-            ("Why two?", None),
-            ("Why 2?", 1),
-        ]
 
 
 async def test_a_reply_that_the_store_did_not_take_is_delivered_again(

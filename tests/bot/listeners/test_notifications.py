@@ -140,22 +140,6 @@ async def test_the_calls_that_a_message_does_not_show_can_be_read(stack: Stack) 
                 await ana.act_in_view(Action.VIEW_ALL)
 
 
-async def test_a_restart_neither_loses_nor_doubles_a_notification(stack: Stack) -> None:
-    async with stack.running():
-        (verdict,) = await stack.submit(POST_NOTICE)
-        first = await message_of(stack, verdict)
-    await end(stack, verdict)
-    async with stack.running():
-        last = await message_of(stack, verdict, says("Ran without review"))
-        await nothing_is_left(stack)
-
-        assert (last["ts"], len(calls(stack, POST))) == (first["ts"], 1)
-        await stack.actor("U0ANA").click(
-            CHANNEL, str(last["ts"]), Action.FREEZE_TOOL, None
-        )
-        await stack.told("U0ANA", "The tool is frozen")
-
-
 async def test_a_reviewer_freezes_the_tool_and_everybody_is_told(stack: Stack) -> None:
     async with stack.running():
         (verdict,) = await stack.submit(POST_NOTICE)
@@ -273,22 +257,6 @@ async def test_a_value_that_we_did_not_seal_stops_nothing(
         await click_with(stack, message, Action.FREEZE_TOOL, value.replace(part, other))
 
         await stack.told("U0ANA", "othing")
-        assert await stack.reviews.freezes.frozen() == ()
-
-
-async def test_a_seal_is_good_for_its_own_button_and_message(stack: Stack) -> None:
-    async with stack.running():
-        (first,) = await stack.submit(POST_NOTICE)
-        (other,) = await stack.submit(POST_NOTICE, thread="t2")
-        messages = [await message_of(stack, one) for one in (first, other)]
-        report = sealed(stack, await stack.approval(first), Action.REPORT)
-        borrowed = sealed(stack, await stack.approval(first), Action.FREEZE_TOOL)
-
-        await click_with(stack, messages[0], Action.FREEZE_TOOL, report)
-        await stack.told("U0ANA", "does not belong to this card")
-        await click_with(stack, messages[1], Action.FREEZE_TOOL, borrowed)
-        await stack.told("U0ANA", "not the newest copy")
-
         assert await stack.reviews.freezes.frozen() == ()
 
 

@@ -19,13 +19,6 @@ RISING = POLICY.replace(
     '    raise: [{to: escalate, when: "args.amount > 500.0", because: "over 500"}]\n'
     "  send_email:",
 )
-CROWDED = (
-    POLICY
-    + """
-  fire: {tier: approve, reviewers: senior}
-protect: {pending_per_agent: 1000, requests_per_10m: 1000}
-"""
-)
 
 
 def home_of(state: JsonObject | None) -> str:
@@ -133,35 +126,6 @@ async def test_home_lists_what_its_editor_may_only_reject_and_view_all_does_it(
         assert "Nothing waits for you" in home_of(shown)
         item = (await stack.approval(verdict)).items[0]
         assert item.state is ItemState.REJECTED
-
-
-@pytest.mark.slow
-async def test_what_waits_for_others_hides_nothing_of_a_persons_own_queue(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Fewer than those for others: a person's own calls are found by its deciders.
-    for name in ("queues", "reading"):
-        monkeypatch.setattr(f"keyturn.bot.listeners.{name}.MAX_QUEUE", 10)
-    crowd: list[tuple[str, JsonObject]] = [
-        ("fire", {"number": number}) for number in range(102)
-    ]
-    stack.policy = load_policy(CROWDED, "policy.yml")
-    for start in range(0, len(crowd), 6):
-        await stack.submit(*crowd[start : start + 6], thread=f"t{start}")
-    mine = await stack.refund(thread="mine")
-    approval_id = (await stack.approval(mine)).id
-    async with stack.running():
-        ana = stack.actor("U0ANA")
-        await ana.open_home()
-        state = await ana.wait_for(lambda s: s if s["home"] else None)
-        await ana.command("/approvals", "list", CHANNEL)
-        await stack.told("U0ANA", short_id(approval_id))
-
-        told = await stack.told("U0ANA", "only the 10 that expire first")
-
-    assert short_id(approval_id) in told
-    assert "Waiting for you: 1" in home_of(state)
-    assert approval_id in home_of(state)
 
 
 async def test_who_has_more_than_one_look_reads_is_told_so(

@@ -10,7 +10,6 @@ from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.quality_checks import is_drawn
 from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Verdict
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button
 from tests.conftest import eventually
@@ -29,16 +28,6 @@ async def drawn(stack: Stack) -> Verdict:
         verdict = await stack.refund(thread=f"t{number}", order_id=f"{number}")
         item = (await stack.approval(verdict)).items[approval_of(verdict.item_id)[1]]
         if is_drawn(item, 99):
-            return verdict
-    raise AssertionError("20 calls in a row were not drawn")
-
-
-async def drawn_notice(stack: Stack) -> Verdict:
-    """Open a call of tier notify with a drawn spot check."""
-    for number in range(20):
-        args: JsonObject = {"text": f"notice {number}"}
-        (verdict,) = await stack.submit(("post_notice", args), thread=f"n{number}")
-        if is_drawn((await stack.approval(verdict)).items[0], 99):
             return verdict
     raise AssertionError("20 calls in a row were not drawn")
 
@@ -68,17 +57,3 @@ async def test_a_colleague_answers_on_the_card_and_who_approved_it_cannot(
             verdict, lambda m: "it was *wrong*" in json.dumps(m["blocks"])
         )
         assert not has_button(card, Action.CHECK_WRONG)
-
-
-async def test_a_call_that_ran_without_review_is_checked_as_well(
-    stack: Stack,
-) -> None:
-    stack.policy = CHECKED
-    async with stack.running():
-        verdict = await drawn_notice(stack)
-        await stack.execute(verdict)
-
-        card = await stack.card(verdict, lambda m: has_button(m, Action.CHECK_RIGHT))
-        await stack.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.CHECK_RIGHT)
-
-        await stack.card(verdict, lambda m: "it was right." in json.dumps(m["blocks"]))

@@ -73,35 +73,3 @@ async def test_a_raise_is_shown_as_an_opinion_and_two_people_decide(
     assert f"The note tells its reader what to do: {BEGGING}" in shown
     assert (item.tier, len(item.votes)) == (Tier.ESCALATE, 2)
     assert stack.sandbox.problems == []
-
-
-async def test_a_note_that_talks_a_model_round_changes_nothing(stack: Stack) -> None:
-    watched(stack, Careful(is_gullible=True))
-    async with stack.running():
-        verdict = await stack.refund(note=BEGGING)
-        card = await stack.card(verdict)
-        shown = json.dumps(card["blocks"], ensure_ascii=False)
-
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-
-        await eventually(
-            in_state(lambda: stack.approval(verdict), ItemState.AUTHORIZED)
-        )
-
-    item = (await stack.approval(verdict)).items[0]
-    assert item.tier is Tier.APPROVE
-    assert "Triage" not in shown.replace(BEGGING, "")
-
-
-async def test_what_a_model_finds_urgent_comes_first_in_the_queue(stack: Stack) -> None:
-    watched(stack, Careful())
-    async with stack.running():
-        plain = await stack.approval(await stack.refund("t1"))
-        odd = await stack.approval(await stack.refund("t2", note=BEGGING))
-        ana = stack.actor("U0ANA")
-
-        await ana.open_home()
-        state = await ana.wait_for(lambda s: s if s["home"] else None)
-
-    queue = json.dumps((state or {}).get("home"))
-    assert queue.index(odd.id) < queue.index(plain.id)

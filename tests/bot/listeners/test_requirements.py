@@ -122,11 +122,19 @@ async def test_a_reason_that_only_the_policy_of_now_asks_for_is_asked_for(
         assert item.votes[0].reason == "Fine."
 
 
+@pytest.mark.parametrize(
+    ("tool", "others", "after_senior"),
+    # The editor of a refund has no role in its new requirement.
+    [
+        ("credit", "`support` or `senior`", ItemState.PENDING),
+        ("refund_it", "`senior`", ItemState.AUTHORIZED),
+    ],
+)
 async def test_an_edit_that_adds_people_is_warned_of_before_it_counts(
-    shop: Stack,
+    shop: Stack, tool: str, others: str, after_senior: ItemState
 ) -> None:
     async with shop.running():
-        (verdict,) = await shop.submit(("credit", {"amount": 40}))
+        (verdict,) = await shop.submit((tool, {"amount": 40}))
         ana = shop.actor("U0ANA")
         await click(shop, verdict, "U0ANA", Action.EDIT)
         await ana.wait_for_view()
@@ -134,11 +142,13 @@ async def test_an_edit_that_adds_people_is_warned_of_before_it_counts(
         await ana.submit({"field:0": "60"})
 
         view = await ana.wait_for_view(lambda one: "This change needs" in str(one))
-        assert "another person of `support` or `senior` to approve it" in str(view)
+        assert f"another person of {others} to approve it" in str(view)
         assert await state(shop, verdict) is ItemState.PENDING
         assert (await shop.approval(verdict)).items[0].edit is None
         await ana.submit({"field:0": "60"})
         await shop.card(verdict, says("Edited by"))
+        await click(shop, verdict, "U0CHLOE", Action.APPROVE)
+        assert await state(shop, verdict) is after_senior
 
 
 async def test_the_form_of_an_edit_that_others_approve_does_not_say_approve(

@@ -26,6 +26,27 @@ def test_another_spelling_is_refused(misspelled: str) -> None:
         InterruptConfig(config)
 
 
+def test_a_document_of_options_is_read_as_a_whole() -> None:
+    camel = {"allowedDecisions": ["approve", "reject"], "argsSchema": SCHEMA}
+    document: Any = {
+        "interruptOn": SNAKE | {"pay": camel},
+        "descriptionPrefix": "Look",
+    }
+
+    read, plain = InterruptConfig(document), InterruptConfig(SNAKE, "Look")
+
+    assert (read.configs, read.schemas) == (plain.configs, plain.schemas)
+    assert vars(read) == vars(plain)
+
+
+@pytest.mark.parametrize(
+    "document", [{"interruptOn": ["pay"]}, {"interruptOn": SNAKE, "pay": True}]
+)
+def test_a_document_that_cannot_be_read_is_refused(document: Any) -> None:
+    with pytest.raises(ValueError, match="must be a"):
+        InterruptConfig(document)
+
+
 def test_the_options_can_be_read_back_as_langchains_are() -> None:
     options: dict[str, Any] = {
         "interrupt_on": SNAKE,

@@ -35,7 +35,7 @@ class ApiKeys:
         self._revoked = set[str]()
 
     def knows(self, text: str) -> bool:
-        """Return whether a presented key was valid in this process before."""
+        """Return whether a presented key was valid at its last check here."""
         return _digest(text) in self._valid
 
     async def check(self, text: str) -> ApiKey | None:
@@ -51,9 +51,14 @@ class ApiKeys:
         kept = None if found is None else found.key
         # The same work for an unknown key, against timing attacks.
         is_known = is_right(self._seals, key, kept)
-        if found is None or not is_known or found.now >= found.key.expires_at:
-            return None
-        if await self._is_revoked(found.key):
+        if (
+            found is None
+            or not is_known
+            or found.now >= found.key.expires_at
+            or await self._is_revoked(found.key)
+        ):
+            # Its attempts count again: see `FailedKeys`.
+            self._valid.discard(_digest(text))
             return None
         self._valid.add(_digest(text))
         return kept

@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from keyturn.gateway.api.refusals import Refusal
 from keyturn.gateway.protocol.http_problems import TOO_MANY, UNAVAILABLE
@@ -103,8 +103,10 @@ class FailedKeys:
         self._buckets.require(address, why)
 
     def count(self, address: str) -> None:
-        """Count an invalid key."""
-        self._buckets.spend(address, 1)
+        """Count an invalid key, without a debt for many that are checked at once."""
+        with suppress(Refusal):
+            self.check(address)
+            self._buckets.spend(address, 1)
 
 
 class RateLimits:

@@ -14,7 +14,7 @@ from keyturn.gateway.guarded_server import GuardedServer, Limits
 from keyturn.gateway.protocol.http_api import MAX_BODY_BYTES
 from keyturn.gateway.store.api_keys import FoundKey
 from keyturn.gateway.store.store import Store
-from tests.api.api_stack import ApiStack, serving
+from tests.api.api_stack import NOW, ApiStack, serving
 from tests.service.harness import ServiceHarness
 
 HANGS_S = 60.0
@@ -144,3 +144,35 @@ async def test_an_address_that_tries_keys_is_looked_up_no_more(
     assert int(tried[-1].headers["Retry-After"]) >= 1
     # It is not yet known whether that one is valid.
     assert (unknown.status_code, after.status_code) == (429, 200)
+
+
+@pytest.mark.parametrize("change", [{"revoked_at": NOW}, {"expires_at": NOW}])
+async def test_a_key_that_was_valid_is_tried_no_more_often_than_others(
+    stack: ApiStack, change: dict[str, object]
+) -> None:
+    stack.api.failed = FailedKeys(clock_s=lambda: 0.0)
+    key = stack.key()
+    id_ = key.split("_")[1]
+    headers = {"Authorization": f"Bearer {key}"}
+    async with httpx.AsyncClient(base_url=stack.url) as client:
+
+        async def ask() -> int:
+            return (await client.get("/v1/approvals", headers=headers)).status_code
+
+        assert await ask() == 200
+        stack.kept[id_] = stack.kept[id_].with_(**change)
+        tried = [await ask() for _ in range(MOST_FAILED + 5)]
+
+    assert tried == [401] * MOST_FAILED + [429] * 5
+
+
+def test_keys_that_are_tried_at_once_keep_an_address_out_no_longer() -> None:
+    now_s = 0.0
+    failed = FailedKeys(clock_s=lambda: now_s)
+    for _ in range(10 * MOST_FAILED):
+        failed.check("address")
+    for _ in range(10 * MOST_FAILED):
+        failed.count("address")
+    now_s = 1.0
+
+    failed.check("address")

@@ -271,8 +271,15 @@ class AuditWriter:
         conn, audit = self._store.conn, self._keys.audit
         info = fields(await conn.command("XINFO", "STREAM", audit))
         deleted = text(info.get("max-deleted-entry-id")) or "0-0"
-        if entry_id(deleted) > before:
-            await self._report_entry(f"{deleted} deleted")
+        # The store does not name entries that DEL or XTRIM dropped. Both drop this one
+        # as well, which `_drop` keeps until it is old.
+        first = text(info.get("recorded-first-entry-id")) or "0-0"
+        kept = min(self._store.audit_kept, LEAVES_AFTER)
+        age = timedelta(milliseconds=await conn.now_ms(audit) - before[0])
+        is_cut = entry_id(first) > before and age < kept
+        if is_cut or entry_id(deleted) > before:
+            name = place_text(before) if is_cut else deleted
+            await self._report_entry(f"{name} deleted")
 
     async def _report_entry(self, name: str) -> None:
         event = SecurityEvent(
@@ -330,7 +337,11 @@ class AuditWriter:
             files.write_checkpoint(checkpoint.signed(key))
             return checkpoint
 
+        # A write that is cut off continues in its thread: only a new load of the files
+        # can go on after it.
+        self._tree = None
         checkpoint = await asyncio.to_thread(write)
+        self._tree = tree
         tree.is_signed()
         # For other gateways. Written after the file, which is authoritative; a process
         # may end in between.

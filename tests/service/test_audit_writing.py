@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
+import threading
 from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
@@ -19,8 +20,14 @@ from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.errors import NotConfirmed
 from keyturn.gateway.service import audit_writing
 from keyturn.gateway.service.audit_reading import verify_log_of
-from keyturn.gateway.store.audit_files import Row, read_segment, segments
+from keyturn.gateway.store.audit_files import (
+    Row,
+    TreeFiles,
+    read_segment,
+    segments,
+)
 from keyturn.gateway.store.connection import entries, fields, number
+from keyturn.gateway.store.readers import entry_id
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.checkpoints import leaf_hash
 from tests.forked import Forked
@@ -220,8 +227,9 @@ async def test_an_entry_that_somebody_else_wrote_is_told_and_kept_as_such(
     await assert_whole(house)
 
 
+@pytest.mark.parametrize("how", ["XDEL", "XTRIM", "DEL"])
 async def test_an_entry_that_was_deleted_before_it_was_read_is_told(
-    house: AuditHarness,
+    house: AuditHarness, how: str
 ) -> None:
     conn, key = house.store.conn, house.keys.audit
     await house.put(2)
@@ -232,13 +240,44 @@ async def test_an_entry_that_was_deleted_before_it_was_read_is_told(
         "list[tuple[bytes, object]]",
         await conn.command("XREVRANGE", key, "+", "-", "COUNT", 1),
     )
-    await conn.command("XDEL", key, last)
+    which: dict[str, list[bytes | str | int]] = {"XDEL": [last], "XTRIM": ["MAXLEN", 0]}
+    await conn.command(how, key, *which.get(how, []))
     await asyncio.sleep(0.002)
     await house.put(1)
 
     await house.writer.tick(is_last=True)
 
     assert house.store.security.counts == {SecurityKind.SEAL_WRONG: 1}
+
+
+async def test_a_writer_that_is_cancelled_while_it_writes_files_repeats_no_entry(
+    house: AuditHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await house.put(20)
+    await house.writer.tick(is_last=True)
+    begun, may_go_on, done = (threading.Event() for _ in range(3))
+    write = TreeFiles.write_checkpoint
+
+    def waiting(files: TreeFiles, note: str) -> None:
+        begun.set()
+        may_go_on.wait()
+        write(files, note)
+        done.set()
+
+    monkeypatch.setattr(TreeFiles, "write_checkpoint", waiting)
+    await house.put(5)
+    writing = asyncio.create_task(house.writer.tick(is_last=True))
+    await asyncio.to_thread(begun.wait)
+    writing.cancel()
+    await asyncio.wait([writing])
+    may_go_on.set()
+    await asyncio.to_thread(done.wait)
+
+    await house.put(1)
+    await house.writer.tick(is_last=True)
+
+    found = await verify_log_of(house.store, house.keys.tenant)
+    assert (found.problems, found.size) == ([], 26)
 
 
 @pytest.mark.parametrize("lost", ["tree", "checkpoints", "older", "other", "flipped"])
@@ -394,7 +433,10 @@ async def test_a_store_from_an_older_copy_goes_on_behind_the_tree(
     await house.put(100)
     await house.writer.tick()
     # As a copy from before the second hundred has it.
-    await conn.command("DEL", keys.audit, keys.audit_tree)
+    after = entry_id(noted["last"].decode())
+    late = [row.seq async for row in house.store.audit(keys).live(after)]
+    await conn.command("XDEL", keys.audit, *late)
+    await conn.command("DEL", keys.audit_tree)
     for name, value in noted.items():
         await conn.command("HSET", keys.audit_tree, name, value)
     await house.put(5)

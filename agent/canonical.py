@@ -54,16 +54,13 @@ class SchemaFault(ArgumentMismatch):
     """A tool's schema does not parse its own output: no corrected call helps."""
 
 
-# Parse and serialize a tool's arguments with its pydantic model.
+# Serialize a tool's arguments so that its model parses them to the same values.
 #
-# Injected arguments are excluded. Arguments are serialized under the names by which
-# they are parsed, although a model may have another alias for output.
-#
-# Normalize a serialized model so that the same model parses it to the same values.
-#
-# Pydantic serializes some values in a form that it does not parse: a secret as
-# asterisks, a field of a nested model under an output-only name. The order of a set
-# differs between processes, and would change the hash.
+# Arguments are serialized under the names by which they are parsed, although a model
+# may have another alias for output. Values that pydantic serializes in a form that it
+# does not parse get the form that it parses: a secret is written as asterisks, a field
+# of a nested model under an output-only name. The order of a set differs between
+# processes, and would change the hash, so sets are sorted.
 
 PLAIN = frozenset({str, int, float, bool, type(None)})
 """Types whose values serialize as themselves."""

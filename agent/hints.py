@@ -9,6 +9,8 @@ because a thread that a decision resumes runs without the caller's context. An o
 can raise a tier and narrow the decisions; like every hint, it relaxes only rules that
 the policy marks as overridable. ``{"task": "nightly refunds"}`` names the task of the
 run: if the policy has ``batch: {by: task, …}``, calls of one task share a card.
+
+LangChain's ``interrupt_on``, which configures an agent, becomes a hint here as well.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Repair the message history after new user input interrupted a turn.
+"""Correct the message history that the model reads, by the gateway's records.
 
-LangGraph then drops the results of calls that had already run, and leaves calls without
-results: the model does not see its finished calls, and providers refuse the history.
-The gateway provides the outcome of recorded calls; the rest is reported as unknown.
+The history is repaired after new user input interrupted a turn. LangGraph then drops
+the results of calls that had already run, and leaves calls without results: the model
+does not see its finished calls, and providers refuse the history. The gateway provides
+the outcome of recorded calls; the rest is reported as unknown.
 """
 
 from __future__ import annotations
@@ -278,7 +279,7 @@ def _update(
     return cast("dict[str, Any]", updates)
 
 
-# Check the history that the model reads with the gateway: edits and late reports.
+# Check edits and late reports with the gateway.
 #
 # Edits of earlier calls have three sources: this agent's state, the results in its
 # messages, and one bounded query over the run when an agent begins. Only the gateway's

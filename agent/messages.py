@@ -1,10 +1,10 @@
-"""Build edit messages, and show each to the model exactly once.
+"""Build the messages about edits, and about held calls that did not run.
 
-The model's message is never rewritten. An edit text is placed inside the result of the
-edited call, or, if that message is gone, as a note in the first human message. The
-sequence of roles never changes, because providers refuse some sequences. Forged marks,
-in a tool's output or a summary, are removed or neutralized first, so that the model can
-trust every marked text.
+The model reads each edit exactly once, and its message is never rewritten. An edit text
+is placed inside the result of the edited call, or, if that message is gone, as a note
+in the first human message. The sequence of roles never changes, because providers
+refuse some sequences. Forged marks, in a tool's output or a summary, are removed or
+neutralized first, so that the model can trust every marked text.
 
 A page that renders the model's message would show the original arguments next to the
 result of the edited ones. `edited_view` is a copy for display with the edited
@@ -131,8 +131,7 @@ def edit_messages(state: Mapping[str, Any]) -> list[EditMessage]:
 def known_edits(state: Mapping[str, Any]) -> list[EditRecord]:
     """Return the records of all edits in an agent's state, oldest first.
 
-    Not verified: state can be rewritten. `history_checks.confirm_edits` asks the
-    gateway.
+    Not verified: state can be rewritten. `history.confirm_edits` asks the gateway.
     """
     return _records(cast("Sequence[object]", state.get("keyturn_edits") or ()))
 

@@ -1,8 +1,8 @@
-"""Canonicalize tool-call arguments for approval; check them before execution.
+"""Prepare the calls of a model's answer for approval; check them before execution.
 
-The gateway, reviewers and the tool see only the prepared arguments. They are prepared
-once, when the turn is submitted: a schema may fill in a default that differs each time
-(an id, a time), and a second document would be another call.
+The gateway, reviewers and the tool see only the prepared, canonical arguments. They are
+prepared once, when the turn is submitted: a schema may fill in a default that differs
+each time (an id, a time), and a second document would be another call.
 """
 
 from __future__ import annotations
@@ -313,7 +313,8 @@ def without_ask_user(tools: Sequence[Any]) -> list[Any]:
     return [tool for tool in tools if not isinstance(tool, AskUser)]
 
 
-# Parse the model's answer before LangGraph adds it to the agent's state.
+# Prepare the model's answer before LangGraph adds it to the agent's state: calls get
+# ids, and unreadable or cut-off calls are refused.
 
 CUT_OFF = (
     "Your answer reached its token limit within or after this call, so its arguments "

@@ -1,10 +1,12 @@
-"""Require approval for one action of a plain LangGraph node, without an agent.
+"""Ask people from a plain LangGraph node, without an agent: for approval, or questions.
 
     outcome = await arequire_approval("wire_money", {"amount": 90}, run=wire_money)
 
 The node pauses until a reviewer has decided. Then ``run`` is called once, with the
 authorized arguments as keywords: ``wire_money(amount=90)``. LangGraph runs a node again
 from its start after a pause: code before this call must have no effects.
+
+`aask_questions` pauses the node in the same way, until its questions are answered.
 """
 
 from __future__ import annotations
@@ -542,20 +544,15 @@ def _with_note(outcome: Outcome[R], reconciled: ReconcileAnswer | None) -> Outco
     return Unsure(f"{note} {outcome.message}")
 
 
-# Ask people questions from a plain LangGraph node, without an agent.
-#
-# The node pauses until the questions are answered.
-#
-# The call of a node is submitted as a turn, which is identified by its position.
-
 Asked = Sequence[str | Mapping[str, Any]]
 """Questions in the form of the tool `ask_user`; a plain text asks for free text."""
 
 # Count how often a node's body has reached a step, to number repeated steps.
 #
-# LangGraph runs a body again from its start after each pause, and counts its interrupts
-# the same way. Each new run, and each retry by the node's retry policy, starts at 1, so
-# a step has the same number whenever the body reaches it.
+# A step is submitted as a turn, which is identified by its position. LangGraph runs a
+# body again from its start after each pause, and counts its interrupts the same way.
+# Each new run, and each retry by the node's retry policy, starts at 1, so a step has
+# the same number whenever the body reaches it.
 _SCRATCHPAD = "__pregel_scratchpad"
 _RUNTIME = "__pregel_runtime"
 """Keys of LangGraph's data about a running task and its current attempt (private)."""

@@ -1,4 +1,9 @@
-"""Submit the calls of one AI message once, and look up a call's verdict later."""
+"""Submit the calls of one AI message once, and look up a call's verdict later.
+
+A nested agent runs inside a tool of another agent. Without a separate thread, its calls
+belong to the run of the outermost agent. Edits of its calls are reported to the agent
+around it.
+"""
 
 from __future__ import annotations
 

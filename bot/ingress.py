@@ -262,7 +262,7 @@ async def handle_once(
     except (StoreUnavailable, TimeoutError):
         # A warning without a traceback: the store's own log has the cause.
         logger.warning("ingress.unrecorded why=store_unavailable")
-        # Passed on anyway, so that the person gets an answer; `listeners.guarded`
+        # Passed on anyway, so that the person gets an answer; `router.guarded`
         # refuses every decision of it.
         delivery = replace(delivery, is_recorded=False)
     response = await handle(delivery)

@@ -199,7 +199,7 @@ class CardPublisher:
         place = await self.register(record.id, channel, ts)
         if named != channel:
             # Sealed: readers of that channel may read the approval
-            # (`listeners.queues`).
+            # (`listeners.reading`).
             moved = self.store.moved_channels
             await moved.note(self.keys, named, channel)
         if (place.channel, place.ts) != (channel, ts):

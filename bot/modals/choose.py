@@ -1,7 +1,7 @@
 """Modals to decide several calls in one form: checkboxes, edits, then a summary.
 
-The calls are those of one batch, or of separate approvals; these are decided one after
-the other, and a last page shows the result of each.
+The calls are those of one batch, or of separate approvals. For separate approvals, a
+last page shows the result of each.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ class Change:
     Attributes:
         approval: the next record, one revision on.
         events: to announce.
-        waits_on: why the call waits on after this decision; None: it does not. More
-            people are needed, people first have to see a call that the item repeats,
-            or the approval came too soon.
+        waits_on: why the call keeps waiting after this decision: more people are
+            needed, people first have to see a call that the item repeats, or the
+            approval came too soon. None: it does not.
         before_ms: latest moment for the write, exclusive, by the store's clock; 0:
             none.
         resumes: the agent is resumed.

@@ -75,7 +75,7 @@ FINAL: frozenset[ItemState] = frozenset(ItemState) - {state for state, _ in TRAN
 """The states without a further transition."""
 
 ENDS = {_S.PENDING: Transition.WITHDRAW, _S.AUTHORIZED: Transition.LAPSE}
-"""Transition that ends a call for good which waits for people or for its start."""
+"""Transition that ends a call for good while it waits for people or for its start."""
 
 UNEXECUTED: frozenset[ItemState] = frozenset(
     {_S.REJECTED, _S.ANSWERED, _S.EXPIRED, _S.SUPERSEDED, _S.WITHDRAWN, _S.LAPSED}

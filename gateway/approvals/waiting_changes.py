@@ -1,4 +1,4 @@
-"""Changes of a waiting approval that decide nothing: its calls wait on.
+"""Changes of a waiting approval that decide nothing: its calls keep waiting.
 
 People extend the deadline, mark that they handle it, or ask the requester, who replies.
 Timers remind, escalate and release. Others can still decide. People may also report a

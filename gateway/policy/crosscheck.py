@@ -1,4 +1,4 @@
-"""Validate references between the fields of a policy."""
+"""Validate references between the fields of a policy, and its rules on sample calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Format money, numbers and dates in the description of a call, without rounding.
+"""Format the money, numbers and dates of calls, and total numbers, without rounding.
 
 Reviewers decide by the description, so it must not show less than the arguments: all
 digits stay, and a value that does not fit its format is shown unchanged. Formats are

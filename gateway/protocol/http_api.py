@@ -258,7 +258,7 @@ MAX_BODY_BYTES = 4 * 1024 * 1024
 """Largest body: 64 KiB for each of many calls, and their schemas."""
 
 LEASE_HEADER = "Keyturn-Lease"
-"""Lease on the thread under which a process sends a request, see `RemoteLease`."""
+"""Lease on the thread under which a process sends a request, see `LeaseRef`."""
 
 CLOCK_HEADER = "Keyturn-Clock-Ahead"
 """Seconds by which the client's clock is ahead, if it is not right."""

@@ -1,4 +1,15 @@
-"""Open a checkpoint database: a SQLite file, or Postgres by URL."""
+"""Open a checkpoint database: a SQLite file, or Postgres by URL.
+
+SQLite's locks are POSIX advisory locks, and a process loses all of these on a file when
+it closes *any* descriptor of that file ("How To Corrupt An SQLite Database File",
+section 2.2). So only SQLite itself opens a checkpoint file: a new file is completed
+under another name and then linked to its final name, and the content of an existing
+file is read by SQLite only.
+
+Several users of one file in one event loop share a saver. Its writes complete even if
+the caller is cancelled: an open transaction on a shared connection would block the
+writes of every other process.
+"""
 
 from __future__ import annotations
 
@@ -31,18 +42,6 @@ from keyturn.gateway.resume.graphs import strict_serializer
 from keyturn.gateway.secret_file import make_private
 from keyturn.gateway.setting_forms import check_place, is_postgres
 from keyturn.gateway.store.processes import ProcessInfo
-
-# Open SQLite checkpointers, one for each file, shared inside the process.
-#
-# Theory of operation. SQLite's locks are POSIX advisory locks, and a process loses all
-# of these on a file when it closes *any* descriptor of that file ("How To Corrupt An
-# SQLite Database File", section 2.2). So only SQLite itself opens a checkpoint file: a
-# new file is completed under another name and then linked to its final name, and the
-# content of an existing file is read by SQLite only.
-#
-# Several users of one file in one event loop share a saver. Its writes complete even if
-# the caller is cancelled: an open transaction on a shared connection would block the
-# writes of every other process.
 
 # Identity of a checkpoint database: a random id in the database itself.
 #

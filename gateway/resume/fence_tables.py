@@ -1,8 +1,19 @@
-"""Compare fencing tokens in a checkpoint database before each write.
+"""Refuse checkpoint writes of a stale lease holder, by fencing tokens in the database.
 
-Each class has the same two methods. ``raise_fence`` stores a new holder's fence, if the
-database has a table for it, and returns the newest one. ``write`` compares the fence
-and writes.
+Theory of operation. A paused or disconnected process may continue in the middle of a
+write, long after another process took its thread over. Checking the clock or the lease
+does not help against a pause right after the check. So the checkpoint database stores
+the newest fence of each lease (`keyturn.gateway.store.fences`). A new holder writes its
+fence there before it reads the thread. From then on the database refuses the older
+holder's writes, and the new holder reads everything written before.
+
+Postgres and SQLite compare the fence in the transaction of the write. For any other
+saver, the thread's newest checkpoint is read before each write; its metadata has the
+fence. A pause between this read and the write is not noticed.
+
+For each kind of saver a class has two methods. ``raise_fence`` stores a new holder's
+fence, if the database has a table for it, and returns the newest one. ``write``
+compares the fence and writes.
 """
 
 from __future__ import annotations
@@ -31,19 +42,6 @@ from typing_extensions import override
 from keyturn.gateway.errors import LeaseLost
 from keyturn.gateway.resume.checkpoints import to_the_end
 from keyturn.gateway.store.fences import Lease, current
-
-# Checkpoint saver that refuses writes of a stale lease holder.
-#
-# Theory of operation. A paused or disconnected process may continue in the middle of a
-# write, long after another process took its thread over. Checking the clock or the
-# lease does not help against a pause right after the check. So the checkpoint database
-# stores the newest fence of each lease (`keyturn.gateway.store.fences`). A new holder
-# writes its fence there before it reads the thread. From then on the database refuses
-# the older holder's writes, and the new holder reads everything written before.
-#
-# Postgres and SQLite compare the fence in the transaction of the write. For any other
-# saver, the thread's newest checkpoint is read before each write; its metadata has the
-# fence. A pause between this read and the write is not noticed.
 
 logger = logging.getLogger(__name__)
 

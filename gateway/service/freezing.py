@@ -1,7 +1,7 @@
 """Stop and restart: freeze agents, tools or a tenant; retry or drop failed runs.
 
-A freeze (kill switch) is one key that the script of a claim reads, so it also stops
-calls that were authorized before. Running calls are not interrupted.
+The script of a claim compares the list of freezes (kill switches), so a freeze also
+stops calls that were authorized before. Running calls are not interrupted.
 """
 
 from __future__ import annotations

@@ -441,8 +441,6 @@ def _original_args(call: ProposedCall) -> JsonObject | None:
     return parse_object(text) if len(text) <= MAX_BYTES else None
 
 
-# The verdicts on a turn, as they are stored.
-
 NEEDS_A_PERSON = (
     "The policy changed after this call was cleared: it needs a person now, so it "
     "does not run. If it is still needed, make it again as a new call."

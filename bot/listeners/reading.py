@@ -351,7 +351,7 @@ async def queue_of(
     """
     # Once for all of them, because lookups share Slack's rate limits. Answers about
     # groups that an item does not name do not affect it.
-    groups = await ctx.service.queue.groups(read)
+    groups = await ctx.service.queue.groups()
     seeded = await ctx.service.seeded_defects.waiting()
     if seeded is not None:
         groups = groups.union(*map(ctx.service.usergroups, seeded.approval.items))
@@ -451,7 +451,7 @@ async def concerning(ctx: ListenerContext, user: str) -> tuple[list[Loaded], int
         StoreUnavailable: the store does not answer.
     """
     queue, found, read = ctx.service.queue, list[Loaded](), dict[str, Loaded]()
-    reviewer = await ctx.person_among(user, await queue.groups(read))
+    reviewer = await ctx.person_among(user, await queue.groups())
     people = (reviewer, *reviewer.stands_in_for)
     async for loaded in queue.concerning(people, read):
         if len(found) == MAX_QUEUE:

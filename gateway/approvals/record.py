@@ -7,6 +7,8 @@ record; only the store writes one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from functools import partial
 
 from pydantic import Field
@@ -458,6 +460,40 @@ class Approval(Record):
         by_index = {item.index: item for item in items}
         rows = tuple(by_index.get(item.index, item) for item in self.items)
         return self.with_(items=rows, **changes)
+
+
+@dataclass(frozen=True)
+class Concerned:
+    """The users and user groups whom the pending calls of an approval concern.
+
+    They may decide a call, requested it, or edited it.
+    """
+
+    users: AbstractSet[str]
+    groups: AbstractSet[str]
+
+    def includes(self, people: Concerned) -> bool:
+        """Return whether some of these people are among them."""
+        return bool(self.users & people.users or self.groups & people.groups)
+
+
+def concerned(approval: Approval) -> Concerned | None:
+    """Return the people whom an approval concerns; None without a pending call."""
+    if not any(item.is_pending for item in approval.items):
+        return None
+    users, groups = {one.user for one in approval.principals}, set[str]()
+    if approval.requester:
+        users.add(approval.requester.user)
+    for item in approval.items:
+        if not item.is_pending:
+            continue
+        for role in item.requirement.roles:
+            users.update(role.users)
+            groups.update(role.usergroups)
+        users.update(one.user for one in item.principals)
+        if item.edit:
+            users.add(item.edit.by.user)
+    return Concerned(users, groups)
 
 
 def item_id(approval_id: str, index: int) -> str:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from keyturn.gateway.approvals.decisions import Gesture, Reviewer
 from keyturn.gateway.approvals.events import BY_GATEWAY, Event, EventName
 from keyturn.gateway.approvals.lifecycle import ApprovalState
-from keyturn.gateway.approvals.record import Approval
+from keyturn.gateway.approvals.record import Approval, Concerned
 from keyturn.gateway.approvals.timing import is_over
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.service import audit_reading
@@ -81,6 +81,9 @@ LONGEST = timedelta(days=30)
 _PAGE = 100
 
 
+_Page = list[tuple[str, Concerned]]
+
+
 class ReviewQueue(TenantService):
     """The approvals of one tenant that wait for people."""
 
@@ -100,35 +103,19 @@ class ReviewQueue(TenantService):
         Raises:
             StoreUnavailable: when the store does not answer.
         """
-        conn, keys = self._store.conn, self._keys
-        known = dict[str, Loaded]() if read is None else read
-        given = set[str]()
-        # Every waiting approval has a deadline, and so have some others.
-        async for page in pages_by_score(conn, keys.expiry, size=_PAGE):
-            members = [one.member for one in page]
-            ids = await listed_approvals(conn, keys, keys.expiry, members)
-            missing = [one for one in ids if one not in known]
-            for loaded in await self._store.approvals.load_each(missing):
-                known[loaded.approval.id] = loaded
-            for one in ids:
-                found = known.get(one)
-                # An extension moves an approval behind the current page.
-                if one in given or found is None or not self._waits(found):
-                    continue
-                if len(given) == limit:
-                    return
-                given.add(one)
-                yield found
+        pages = self._listed()
+        async for found in self._read(pages, {} if read is None else read, limit):
+            yield found
 
-    async def groups(self, read: dict[str, Loaded] | None = None) -> frozenset[str]:
-        """Return the user groups that waiting approvals name; see `waiting`.
+    async def groups(self) -> frozenset[str]:
+        """Return the user groups that waiting approvals name.
 
         Raises:
             StoreUnavailable: when the store does not answer.
         """
         found = set[str]()
-        async for loaded in self.waiting(None, read):
-            found.update(people_of(loaded.approval)[1])
+        async for page in self._listed():
+            found.update(*(concerned.groups for _, concerned in page))
         return frozenset(found)
 
     async def concerning(
@@ -148,11 +135,49 @@ class ReviewQueue(TenantService):
         groups = {
             group for one in actors for group in (*one.usergroups, *one.unknown_groups)
         }
-        users = {one.user for one in actors}
-        async for loaded in self.waiting(None, read):
-            named, named_groups = people_of(loaded.approval)
-            if not (users.isdisjoint(named) and groups.isdisjoint(named_groups)):
-                yield loaded
+        pages = self._listed(Concerned({one.user for one in actors}, groups))
+        async for found in self._read(pages, {} if read is None else read, None):
+            yield found
+
+    async def _listed(self, people: Concerned | None = None) -> AsyncGenerator[_Page]:
+        """Yield the waiting approvals, by pages; only those of some people, if given.
+
+        The records are not read: a page of a queue costs little, although thousands of
+        approvals wait for others.
+        """
+        conn, keys = self._store.conn, self._keys
+        # Every waiting approval has a deadline, and so have some others.
+        async for page in pages_by_score(conn, keys.expiry, size=_PAGE):
+            members = [one.member for one in page]
+            ids = await listed_approvals(conn, keys, keys.expiry, members)
+            found = await self._store.approvals.concerned(keys, ids)
+            yield [
+                (one, each)
+                for one, each in zip(ids, found, strict=True)
+                if each and (people is None or each.includes(people))
+            ]
+
+    async def _read(
+        self,
+        pages: AsyncGenerator[_Page],
+        known: dict[str, Loaded],
+        limit: int | None,
+    ) -> AsyncGenerator[Loaded]:
+        given = set[str]()
+        async for page in pages:
+            ids = [one for one, _ in page]
+            missing = [one for one in ids if one not in known]
+            for loaded in await self._store.approvals.load_each(missing):
+                known[loaded.approval.id] = loaded
+            for one in ids:
+                found = known.get(one)
+                # An extension moves an approval behind the current page.
+                if one in given or found is None or not self._waits(found):
+                    continue
+                if len(given) == limit:
+                    return
+                given.add(one)
+                yield found
 
     async def read_short(self, short: str) -> list[Loaded]:
         """Return the tenant's approvals with a short id; nearly always one.
@@ -175,23 +200,6 @@ class ReviewQueue(TenantService):
             and approval.state is ApprovalState.OPEN
             and not is_over(approval, loaded.now_ms)
         )
-
-
-def people_of(approval: Approval) -> tuple[set[str], set[str]]:
-    """Return the users and user groups that a waiting approval concerns."""
-    users, groups = {one.user for one in approval.principals}, set[str]()
-    if approval.requester:
-        users.add(approval.requester.user)
-    for item in approval.items:
-        if not item.is_pending:
-            continue
-        for role in item.requirement.roles:
-            users.update(role.users)
-            groups.update(role.usergroups)
-        users.update(one.user for one in item.principals)
-        if item.edit:
-            users.add(item.edit.by.user)
-    return users, groups
 
 
 class DelegationService(TenantService):

@@ -7,9 +7,11 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar, cast
 
+from keyturn.gateway.approvals.record import Concerned
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.store import codec
 from keyturn.gateway.store.atomic_write import Loaded, Write, WriteMany
 from keyturn.gateway.store.changing import Changes, load_many
 from keyturn.gateway.store.codec import RecordSeals
@@ -76,6 +78,16 @@ class ApprovalStore(RunLists):
         async with self.forged.noticed(keys):
             found = await load_many(self._conn, self._known, keys, [approval_id])
         return found.get(approval_id)
+
+    async def concerned(
+        self, keys: Keys, approval_ids: Sequence[str]
+    ) -> list[Concerned | None]:
+        """Return the people of each approval; None for one without a pending call."""
+        if not approval_ids:
+            return []
+        fields = [["HGET", keys.head(one), codec.CONCERNED] for one in approval_ids]
+        found = await self._conn.transaction(*fields)
+        return [codec.concerned_in(one) for one in found]
 
     async def change(
         self,

@@ -31,14 +31,20 @@ from typing import Any, cast
 
 from pydantic import JsonValue
 
-from keyturn.gateway.approvals.record import Approval, Item, item_id
+from keyturn.gateway.approvals.record import (
+    Approval,
+    Concerned,
+    Item,
+    concerned,
+    item_id,
+)
 from keyturn.gateway.errors import BadJson, CorruptRecord, ForgedRecord
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.digest import is_same_but_state
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject, parse_object
 from keyturn.gateway.protocol.wire import TurnRef
-from keyturn.gateway.store.connection import Connection, number
+from keyturn.gateway.store.connection import Connection, Reply, number
 from keyturn.gateway.store.encryption import (
     DATA_KEY,
     RecordEncryption,
@@ -55,6 +61,9 @@ CHECKED, CHECKED_SEAL = "checked", "checked_seal"
 
 QUARANTINED, QUARANTINE_SEAL = "quarantined", "quarantine_seal"
 """Time of the quarantine, and its seal."""
+
+CONCERNED = "q"
+"""Users and groups of the pending calls: a JSON array of two arrays."""
 
 _RECORD = "record"
 _UNSEALED = frozenset({SEAL, CHECKED, CHECKED_SEAL})
@@ -197,16 +206,31 @@ def _not_stored(item: Item) -> set[str]:
 def head(approval: Approval) -> dict[str, str]:
     """Return the fields of an approval that scripts compare; zeros are omitted.
 
-    The store itself maintains ``rev``.
+    The store itself maintains ``rev``. `CONCERNED` contains the people whom the pending
+    calls concern, so that a queue can be listed without the documents.
     """
     times = ((name, getattr(approval, field)) for name, field in _TIMES.items())
     found = {name: str(value) for name, value in times if value}
+    if people := concerned(approval):
+        names = [sorted(people.users), sorted(people.groups)]
+        found[CONCERNED] = json.dumps(names, separators=(",", ":"))
     for item in approval.items:
         found[f"{item.index}:s"] = str(item.state)
         for name, field in _NUMBERS.items():
             if value := getattr(item, field):
                 found[f"{item.index}:{name}"] = str(value)
     return found
+
+
+def concerned_in(stored: Reply) -> Concerned | None:
+    """Return the people in a stored field; None if it is absent or malformed."""
+    if not isinstance(stored, bytes):
+        return None
+    try:
+        users, groups = json.loads(stored)
+        return Concerned(set(users), set(groups))
+    except (ValueError, TypeError):
+        return None
 
 
 def changed(before: dict[str, str], after: dict[str, str]) -> dict[str, str | bool]:

@@ -30,7 +30,7 @@ ENGINE_FOLDER = "valkey"
 AUDIT_FOLDER = "audit"
 """Folder of the audit tree in the data folder, unless another one is configured."""
 
-FORMATS = {"0.1.0": "51df2bf8366391ef1185f11ff2dd80a5"}
+FORMATS = {"0.1.0": "6ed105dd70c704acc1d6995e5d5c1a7c"}
 """Versions that changed the record schemas, newest last, with a digest of the schemas.
 
 A format's number is its position, from 1.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from keyturn.gateway.approvals.changes import Change
@@ -9,6 +11,7 @@ from keyturn.gateway.approvals.decisions import Approve, Edit, Reject, Reviewer
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service import queue
+from keyturn.gateway.store.atomic_write import Loaded
 from keyturn.gateway.store.connection import Argument, number
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.store import Store
@@ -73,6 +76,26 @@ async def test_ten_thousand_approvals_of_others_hide_none_of_mine(
 
     assert await threads(harness, ANA) == [f"mine{index}" for index in range(5)]
     assert await threads(harness, EVE) == []
+
+
+async def test_a_queue_reads_no_record_that_concerns_only_other_people(
+    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await harness.submit(("pay", {}), thread="theirs")
+    await harness.submit(REFUND, thread="mine")
+    approvals = harness.reviews.queue._store.approvals
+    load, read = approvals.load_each, list[str]()
+
+    async def noted(ids: Iterable[str]) -> list[Loaded]:
+        found = await load(ids)
+        read.extend(one.approval.thread for one in found)
+        return found
+
+    monkeypatch.setattr(approvals, "load_each", noted)
+
+    assert await harness.reviews.queue.groups() == {"S0FINANCE"}
+    assert await threads(harness, ANA) == ["mine"]
+    assert read == ["mine"]
 
 
 async def test_all_pages_of_one_queue_are_read_and_each_approval_once(

@@ -128,10 +128,11 @@ class ProcessStore:
                 refused.append(body)
 
         readable_fields(found, read)
-        if over:
-            # Unless one of them has sent a heartbeat since.
-            checks = [(["HGET", keys.members, one], found[one]) for one in over]
-            await write_if(self._conn, keys, checks, ["HDEL", keys.members, *over])
+        if some := over[:1000]:
+            # No more than a script takes; the next reading drops the others. Only if
+            # none of them has sent a heartbeat since.
+            checks = [(["HGET", keys.members, one], found[one]) for one in some]
+            await write_if(self._conn, keys, checks, ["HDEL", keys.members, *some])
         revision = text(found.get("rev", b"0"))
         return Processes(revision, alive, kept, tuple(sorted(refused)))
 

@@ -123,6 +123,18 @@ async def test_a_junk_process_or_counter_keeps_no_process_from_starting(
     assert not (await store.restore_counters.read(keys)).of
 
 
+async def test_any_number_of_old_processes_is_read_and_taken_out(store: Store) -> None:
+    keys = store.keys_of_tenant("default")
+    rows = [word for n in range(9_000) for word in (f"r:{n}", "1 old")]
+    await store.conn.command("HSET", keys.members, *rows)
+
+    assert (await store.processes.read(keys)).refused == ()
+    for _ in range(8):
+        await store.processes.read(keys)
+
+    assert await store.conn.command("EXISTS", keys.members) == 0
+
+
 async def test_a_group_that_somebody_made_keeps_no_event(store: Store) -> None:
     keys = store.keys_of_tenant(TENANT)
     await make_group(store.conn, keys.outbox, "mine")

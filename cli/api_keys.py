@@ -2,7 +2,7 @@
 
 With a key, a program can propose calls of its agents, wait for decisions, and run
 approved calls over the HTTP API ('api' in the settings). No key can approve calls: only
-people can, in Slack.
+people can.
 """
 
 from __future__ import annotations

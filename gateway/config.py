@@ -438,7 +438,7 @@ def _refuse_secrets(document: Document) -> None:
 
 
 def _overlaid(document: Document, env: Mapping[str, str]) -> Document:
-    """Return a document with the values of the environment in place of its own."""
+    """Return a document whose values are replaced by those of the environment."""
     refuse_misspelled(env)
     # An empty variable counts as missing: shells and compose files pass such variables.
     variables: dict[tuple[str | int, ...], str] = {}

@@ -302,8 +302,9 @@ def named_after(state: ItemState) -> EventName:
 class SecurityKind(StrEnum):
     """Kind of a security event: the reason of the event, and a label of metrics.
 
-    ``seal_wrong``: a stored text has no seal of Keyturn for its place. ``replayed``:
-    its seal is right, but the text is older than the known one for that place.
+    ``seal_wrong``: a stored text has no seal of Keyturn for its place, or an audit
+    entry was deleted before it was in a file. ``replayed``: the seal of a text is
+    right, but the text is older than the known one for that place.
     ``record_forged``: the bot did not sign the decisions in a record. ``key_unknown``:
     a decision is signed by a key that the gateway is not configured with.
     ``request_replayed``: a signed request came twice. ``key_refused``: an API key is

@@ -250,7 +250,7 @@ class _Done:
             # Evaluate each call together with the calls decided before it. Until the
             # end, keep the version that the reviewer saw.
             self.after[approval.id] = result.approval.with_(version=approval.version)
-            # The call waits on in a new version, whose card shows the repeated call.
+            # The call keeps waiting. Its next card shows the repeated call.
             if isinstance(result.waits_on, Repeated):
                 self.left_out.add(place)
         elif result == ALREADY_APPROVED:

@@ -113,7 +113,7 @@ def unseen(context: DecisionContext, item: Item) -> Precedent | None:
 
 
 def show_first(context: DecisionContext, item: Item, precedent: Precedent) -> Change:
-    """Return the next version: the item waits on, and its card shows the precedent."""
+    """Return the next version: the item keeps waiting; its card shows the precedent."""
     version = context.approval.version + 1
     # Earlier votes are dropped: their cards did not show the precedent either.
     shown = item.with_(repeats_seen_ms=context.now_ms, votes=())

@@ -41,7 +41,7 @@ NOT_OBJECTS: list[Any] = [True, 0, -1, 1e308]
 FALLS_BACK: dict[str, list[Any]] = {
     # Slack omits these for some installations; the user's own team replaces them.
     "channel.id": [None, ""],
-    "user": NOT_OBJECTS,  # see test_a_member_that_is_no_object_is_no_server_error
+    "user": NOT_OBJECTS,
 }
 
 

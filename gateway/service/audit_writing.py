@@ -162,6 +162,9 @@ class AuditWriter:
             if self._tree is None or noted != self._notes.last:
                 self._tree = await self._load(noted)
             await self._tell_keys()
+            if self._tree.is_full:
+                # No replica confirmed them. A writer adds few entries at once.
+                await self._sign(self._tree, lease)
             await self._append(self._tree, lease)
             if self._tree.is_due(self._clock(), is_last=is_last):
                 await self._sign(self._tree, lease)

@@ -57,6 +57,7 @@ _RECORD = struct.Struct(">QQB32s")
 RECORD_BYTES = _RECORD.size
 _STATES = (SealState.SEALED, SealState.UNSEALED, SealState.FORGED)
 _BLOCK = 10_000
+_MOST_CUT = 1_000
 _NOTE = re.compile(r"(.+?\n\n(?:\u2014 [^\n]+\n)+)\n", re.DOTALL)
 
 
@@ -410,21 +411,21 @@ def cut(files: TreeFiles, size: int) -> None:
     """Remove the entries after the first ``size`` ones, and incomplete writes.
 
     Raises:
-        AuditUnreadable: earlier entries are missing.
+        AuditUnreadable: earlier entries are missing, or more follow than a writer adds
+            at once: the store may have dropped these.
     """
     starts = _starts(files)
-    for start in starts:
-        if start >= size:
-            segment_path(files, start).unlink()
-    newest = max((one for one in starts if one < size), default=None)
-    if newest is None:
-        if size:
-            raise missing(files, 0)
-        return
-    rows, is_whole = _read(segment_path(files, newest))
-    if len(rows) < size - newest:
-        raise missing(files, newest + len(rows))
-    if not is_whole or len(rows) > size - newest:
+    newest = max(starts, default=0)
+    rows, is_whole = _read(segment_path(files, newest)) if starts else ([], True)
+    end = newest + len(rows)
+    if newest > size or end - size > _MOST_CUT:
+        raise files.damaged(files.tree_path, "segments have entries that it lacks")
+    if starts and newest == size:
+        segment_path(files, newest).unlink()
+        cut(files, size)
+    elif end < size:
+        raise missing(files, end)
+    elif not is_whole or end > size:
         _replace(files, newest, rows[: size - newest])
 
 

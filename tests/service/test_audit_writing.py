@@ -19,7 +19,7 @@ from keyturn.gateway.approvals.audit_leaf import SealState
 from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.errors import NotConfirmed
 from keyturn.gateway.service import audit_writing
-from keyturn.gateway.service.audit_reading import verify_log_of
+from keyturn.gateway.service.audit_reading import forget_tree, verify_log_of
 from keyturn.gateway.store.audit_files import (
     Row,
     TreeFiles,
@@ -278,6 +278,31 @@ async def test_a_writer_that_is_cancelled_while_it_writes_files_repeats_no_entry
 
     found = await verify_log_of(house.store, house.keys.tenant)
     assert (found.problems, found.size) == ([], 26)
+
+
+@pytest.mark.parametrize("lost", ["name", "tree", "older"])
+async def test_entries_in_files_are_kept_if_tree_and_note_are_lost(
+    house: AuditHarness, lost: str
+) -> None:
+    files, copy = house.files, house.folder / "copy"
+    await house.put(100)
+    await house.writer.tick()
+    shutil.copytree(files.folder, copy)
+    await house.put(1_200)
+    await house.writer.tick(is_last=True)
+    kept = {one: one.read_bytes() for one in files.folder.glob("*.jsonl.gz")}
+    for path in (files.tree_path, files.checkpoints_path):
+        path.unlink()
+        if lost == "older":
+            shutil.copy(copy / path.name, path)
+    if lost == "name":
+        files.name_path.unlink()
+    await forget_tree(house.store, house.keys.tenant)
+
+    await house.another().tick(is_last=True)
+
+    assert {one: one.read_bytes() for one in kept} == kept
+    assert house.store.security.counts[SecurityKind.STALLED] == 1
 
 
 @pytest.mark.parametrize("lost", ["tree", "checkpoints", "older", "other", "flipped"])

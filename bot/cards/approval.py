@@ -523,7 +523,7 @@ def _title(approval: Approval) -> Plain:
 def _counts(approval: Approval) -> Template:
     """Return "*1 failed*, 54 done, 1 rejected. 2 were edited."."""
     counts = Counter(item.state for item in approval.items)
-    words = STATE_NAMES | {_S.FAILED: "*failed*"}
+    words: dict[ItemState, LiteralString] = {**STATE_NAMES, _S.FAILED: "*failed*"}
     named = [
         template("{n} " + words[state], n=counts[state])
         for state in _BY_URGENCY

@@ -187,7 +187,7 @@ class CardUpdater:
         if (
             call == _UPDATE
             and may_have_url
-            and self.card_publisher.limits.wait_s(*call)
+            and self.card_publisher.limits.wait_s(*_UPDATE)
         ):
             return None
         return call

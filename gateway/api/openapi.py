@@ -168,7 +168,11 @@ def _readings() -> list[_Route]:
     one = "Return one approval with the state of its calls."
     decided = "Decide on a call as a person, with a personal token, not an API key."
     followed = "Return events of your calls since a cursor, or follow them."
-    person = {"tags": ["people"], "description": _DECIDED, "security": [{"person": []}]}
+    person: Json = {
+        "tags": ["people"],
+        "description": _DECIDED,
+        "security": [{"person": []}],
+    }
     read, approvals = Scope.READ, f"{BASE}/approvals"
     queue = _about("list_approvals", listed, read, parameters=_query(QueueQuery))
     approval = _about("get_approval", one, read, parameters=[_ID])

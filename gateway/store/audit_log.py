@@ -343,7 +343,7 @@ class TreeNotes:
         """Write the tenant's tree and its signed size."""
         words: list[Argument] = []
         for name, value in zip(_FIELDS, note, strict=True):
-            words += [name, cast("str | int", value)]
+            words += [name, str(value)]
         await self._conn.command("HSET", self._place, *words)
         self.last = note
 

@@ -90,7 +90,8 @@ class DelegationStore:
                 writes.append(["HSET", key, user, sealed])
                 # Redis 7.0 has no lifetimes of fields, so the hash has the longest one:
                 # GT alone would give none to a new hash.
-                writes += [["PEXPIREAT", key, until_ms, one] for one in ("NX", "GT")]
+                writes.append(["PEXPIREAT", key, until_ms, "NX"])
+                writes.append(["PEXPIREAT", key, until_ms, "GT"])
             checks = [(["HGET", key, one], rows.get(one, b"")) for one in (*over, user)]
             told = [event]
             if await write_if(

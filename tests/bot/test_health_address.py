@@ -23,6 +23,10 @@ async def statuses(url: str) -> list[int]:
     return found
 
 
+def listening_at(address: str) -> MetricsSettings:
+    return MetricsSettings.model_validate({"listen": address})
+
+
 def port_of(bot: SlackBot) -> str:
     return bot.url.removesuffix("/slack/events")
 
@@ -31,7 +35,7 @@ def port_of(bot: SlackBot) -> str:
 async def test_the_port_for_slack_shows_them_only_without_an_address(
     stack: Stack, mode: SlackMode
 ) -> None:
-    apart = MetricsSettings(listen="127.0.0.1:0")
+    apart = listening_at("127.0.0.1:0")
     async with stack.running(mode=mode) as bot:
         assert await statuses(port_of(bot)) == [200, 200, 200, 404]
         assert bot.health_url == ""
@@ -41,7 +45,7 @@ async def test_the_port_for_slack_shows_them_only_without_an_address(
 
 
 async def test_without_a_port_for_slack_they_have_theirs(stack: Stack) -> None:
-    apart = MetricsSettings(listen="127.0.0.1:0")
+    apart = listening_at("127.0.0.1:0")
     async with stack.running(mode=SlackMode.SOCKET, port=None, metrics=apart) as bot:
         assert bot.url == ""
         assert await statuses(bot.health_url) == [200, 200, 200, 404]
@@ -51,11 +55,11 @@ async def test_an_address_in_use_is_named(stack: Stack) -> None:
     async with stack.running() as bot:
         taken = port_of(bot).removeprefix("http://")
         with pytest.raises(SettingsError, match=rf"{taken}.*'metrics.listen'"):
-            async with stack.running(metrics=MetricsSettings(listen=taken)):
+            async with stack.running(metrics=listening_at(taken)):
                 pass
 
 
 @pytest.mark.parametrize("listen", ["9464", "localhost", ":9464", "127.0.0.1:x"])
 def test_what_is_no_address_is_refused(listen: str) -> None:
     with pytest.raises(ValueError, match="is no address"):
-        MetricsSettings(listen=listen)
+        listening_at(listen)

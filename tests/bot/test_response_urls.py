@@ -201,7 +201,10 @@ def test_a_url_is_used_less_often_and_for_less_time_than_slack_allows(
 async def test_another_process_than_the_one_that_was_clicked_updates_the_card(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ResponseUrls, "keep", lambda *_: None)
+    def keep(*_: object) -> None:
+        """Forget it."""
+
+    monkeypatch.setattr(ResponseUrls, "keep", keep)
     async with stack.running():
         verdict = await clicked(stack)
 

@@ -83,7 +83,7 @@ async def test_a_queue_reads_no_record_that_concerns_only_other_people(
 ) -> None:
     await harness.submit(("pay", {}), thread="theirs")
     await harness.submit(REFUND, thread="mine")
-    approvals = harness.reviews.queue._store.approvals
+    approvals = harness.store.approvals
     load, read = approvals.load_each, list[str]()
 
     async def noted(ids: Iterable[str]) -> list[Loaded]:

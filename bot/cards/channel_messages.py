@@ -31,7 +31,7 @@ SECURITY_EVENTS = frozenset({EventName.SECURITY_DETECTED})
 
 _TEXT = "Keyturn found data in its store that it could not verify."
 _FOUND: dict[str, LiteralString] = {
-    SecurityKind.SEAL_WRONG: "Data in the store ({about}) was not written by Keyturn.",
+    SecurityKind.SEAL_WRONG: "Data in the store ({about}) was changed outside Keyturn.",
     SecurityKind.REPLAYED: "Older data ({about}) was put back into the store.",
     SecurityKind.RECORD_FORGED: "A stored record ({about}) could not be verified.",
     SecurityKind.KEY_UNKNOWN: (

@@ -103,9 +103,10 @@ async def as_graph(found: object, ref: str, ungated: Collection[str] = ()) -> Gr
 def _warn_of_two_pauses(graph: str) -> None:
     # Once: a program may build its graph for each request.
     logger.warning(
-        "graph.asks_twice graph=%s: LangChain's HumanInTheLoopMiddleware stands beside "
-        "ApprovalMiddleware, so a call pauses for both, and nobody in Slack answers "
-        "its question; give its interrupt_on to ApprovalMiddleware instead",
+        "graph.asks_twice graph=%s: the graph has LangChain's "
+        "HumanInTheLoopMiddleware and ApprovalMiddleware, so a call pauses twice, and "
+        "Slack shows only one of the questions; give its interrupt_on to "
+        "ApprovalMiddleware instead",
         graph,
     )
 

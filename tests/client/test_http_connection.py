@@ -232,7 +232,7 @@ async def test_an_address_that_leads_elsewhere_says_what_is_wrong_with_it(
     url, key = faulty.api.url, faulty.api.key()
     wrong = {
         url.replace("http://", "https://"): "no TLS is spoken there",
-        "http://127.0.0.1:9": "nothing listens there",
+        "http://127.0.0.1:9": "no program listens there",
     }
     for address, why in wrong.items():
         elsewhere = HttpGateway(address, key)

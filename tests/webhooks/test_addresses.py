@@ -269,7 +269,7 @@ async def test_nobody_listens(receiver: Receiver) -> None:
     [nowhere] = await post(receiver, Names([]), url=url)
 
     assert (answer.status, nowhere.status) == (0, 0)
-    assert answer.error.startswith("nothing listens there")
+    assert answer.error.startswith("no program listens there")
     assert nowhere.error == "no machine of this name was found"
 
 

@@ -32,7 +32,7 @@ _REASONS: dict[type[Exception], str] = {
     ),
     aiohttp.ClientSSLError: "no TLS is spoken there; is https:// right?",
     aiohttp.ClientConnectorDNSError: "no machine of this name was found",
-    aiohttp.ClientConnectorError: "no program listens there, or there is no route to it",
+    aiohttp.ClientConnectorError: "no program listens there, or no route leads there",
 }
 
 

@@ -25,7 +25,7 @@ from keyturn.gateway.clock import now_s
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import GraphError, SettingsError
 from keyturn.gateway.policy.rules import Policy
-from keyturn.gateway.resume.checkpoints import identified
+from keyturn.gateway.resume.checkpoints import identity_of
 from keyturn.gateway.resume.graphs import (
     attached,
     check_name,
@@ -114,7 +114,7 @@ async def gateway_process(
     """
     where, names = process_name(), tuple(serves)
     process = ProcessInfo(role="gateway", where=where, tenant=tenant, serves=names)
-    return await identified(process, saver, place)
+    return process.with_(**await identity_of(saver, place))
 
 
 @asynccontextmanager

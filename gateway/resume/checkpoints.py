@@ -41,7 +41,6 @@ from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.resume.graphs import strict_serializer
 from keyturn.gateway.secret_file import make_private
 from keyturn.gateway.setting_forms import check_place, is_postgres
-from keyturn.gateway.store.processes import ProcessInfo
 
 # Identity of a checkpoint database: a random id in the database itself.
 #
@@ -62,16 +61,13 @@ def identity_statements() -> tuple[str, ...]:
     )
 
 
-async def identified(
-    process: ProcessInfo, saver: BaseCheckpointSaver[Any], place: str
-) -> ProcessInfo:
-    """Add the identity of an open checkpoint database to a process.
+async def identity_of(saver: BaseCheckpointSaver[Any], place: str) -> dict[str, str]:
+    """Return the identity of an open checkpoint database, as fields of `ProcessInfo`.
 
-    This is the id in the database, and machine, device and inode of its file ("" for
-    Postgres). For people, the place is shown without a password.
+    ``checkpoints`` is the id in the database; ``file`` is machine, device and inode of
+    its file, and absent for Postgres; ``shown`` is the place without a password.
 
     Args:
-        process: the process that uses the database.
         saver: from `keyturn.gateway.resume.checkpoints.open_checkpoints`.
         place: the path or URL that it was opened with.
     """
@@ -79,13 +75,13 @@ async def identified(
         rows = list(await saver.conn.execute_fetchall(_SELECT))
         file = await asyncio.to_thread(_file, place)
         shown = f"{place!r} on {socket.gethostname()!r}"
-        return process.with_(checkpoints=str(rows[0][0]), file=file, shown=shown)
+        return {"checkpoints": str(rows[0][0]), "file": file, "shown": shown}
     pool: Any = saver
     async with pool.conn.connection() as connection:
         row = await (await connection.execute(_SELECT)).fetchone()
     parts = urlsplit(place)
     shown = f"Postgres {parts.path.lstrip('/')!r} at {parts.hostname or 'a socket'!r}"
-    return process.with_(checkpoints=str(row["id"]), shown=shown)
+    return {"checkpoints": str(row["id"]), "shown": shown}
 
 
 def _file(place: str) -> str:

@@ -236,7 +236,7 @@ def test_the_demo_needs_no_clone(everything: Path, tmp_path: Path, home: Path) -
     (empty := tmp_path / "empty").mkdir()
 
     for script, folder, said in (
-        ("apart", empty, ""),
+        ("approve", empty, ""),
         ("approve", home, "'keyturn run --sandbox' shows your agents"),
     ):
         played = run([everything / "keyturn", "demo", "--script", script], folder)

@@ -196,4 +196,4 @@ async def test_two_middlewares_that_both_pause_are_warned_of_once(
         await as_graph(graph, ref)
 
     (warned,) = (one for one in caplog.messages if "graph.asks_twice" in one)
-    assert warned.startswith("graph.asks_twice graph=both: LangChain's")
+    assert warned.startswith("graph.asks_twice graph=both: the graph has")

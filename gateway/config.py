@@ -272,8 +272,8 @@ class SettingsFile(SettingsModel):
         encrypt_store: encrypt texts in the store.
         workers: number of agent threads that are resumed at the same time.
         retention: retention time of the audit log and of messages.
-        audit_folder: folder of sealed segments of the audit log; None keeps all of it
-            in the store.
+        audit_folder: folder of the audit log, which leaves the store; None keeps it in
+            the store as well.
         retries: retry limits for failed runs.
         slack: connection to Slack.
         metrics: digest and alerts, and their channel.
@@ -314,30 +314,10 @@ class SlackSecrets(SettingsModel):
 
 
 class Settings(SettingsFile):
-    """All settings of one process.
+    """All settings of one process: those of the file, and of the environment.
 
     Attributes:
         folder: base of relative names: the settings file's folder.
-        tenant: owner of the approvals.
-        agents: name to its graph, as an absolute ``file.py:name`` or ``module:name``.
-        triage: the triage for calls that the policy selects, named like a graph; None
-            for none.
-        policy: source of the policy; loaded by `keyturn.gateway.policy.load`.
-        data_dir: folder of the embedded store, checkpoints and the secret file.
-        redis_url: the store; None is the embedded one in ``data_dir``.
-        checkpoints: path of a SQLite file, or a ``postgresql://`` URL.
-        encrypt_store: encrypt texts in the store.
-        workers: number of agent threads that are resumed at the same time.
-        retention: retention time of the audit log and of messages.
-        audit_folder: folder of the audit log, which leaves the store; None keeps it in
-            the store as well.
-        retries: retry limits for failed runs.
-        slack: connection to Slack.
-        metrics: digest and alerts, and their channel.
-        keys: folder of the signing keys, and public keys of other processes.
-        api: access of agents in other processes to the gateway.
-        webhooks: programs to notify of decisions in their threads.
-        log: level and format of the log of ``keyturn run`` and its parts on stderr.
         slack_secrets: tokens and the signing secret.
         secret: keys from the environment that seal buttons, the current one first.
     """

@@ -59,7 +59,7 @@ class Keyturn(Program[ThreadRuns]):
         tenant: owner of the approvals.
         slots: number of threads that are advanced at the same time.
         retries: retry limits for failed runs; None is the default.
-        audit_folder: of sealed parts of the audit log; None: all is in the store.
+        audit_folder: of the audit log, which leaves the store; None: it stays as well.
         ungated: agent to names of tools that may start ungated; `connected` uses all.
         insecure_dev: accept a store that would lose acknowledged decisions.
         keyring: signing keys; None: all roles sign here, with keys of ``data_dir``.

@@ -35,7 +35,7 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.port import connected
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
-from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store.open_store import open_store
 
 TITLE = "An auto-approved call"

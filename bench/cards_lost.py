@@ -20,9 +20,9 @@ from keyturn.bot.app import SlackBot
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
-from keyturn.gateway.service.agents import AgentService
-from keyturn.gateway.service.reviews import ReviewService
-from keyturn.gateway.service.sweep import Sweeper
+from keyturn.gateway.service.decide.reviews import ReviewService
+from keyturn.gateway.service.run.agents import AgentService
+from keyturn.gateway.service.run.sweep import Sweeper
 from keyturn.gateway.store.connection import Argument
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.open_store import open_store

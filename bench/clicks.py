@@ -26,7 +26,7 @@ from keyturn.gateway.config import SlackMode
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState, Person
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
-from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.threads import ThreadFacts
 from keyturn.sandbox import messages, payloads

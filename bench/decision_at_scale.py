@@ -15,7 +15,7 @@ from bench.pending import TENANT, agents_of, commands_of, multiply, open_one
 from bench.stats import Figure, Measured, NotMeasured, ratio
 from keyturn.gateway.approvals.decisions import Approve, Decided
 from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.open_store import open_store
 from keyturn.gateway.store.store import Store
 from tests.approvals.builders import click_on

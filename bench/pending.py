@@ -20,7 +20,7 @@ from bench.clicks import POLICY
 from bench.stats import NotMeasured
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
-from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store.connection import Argument, Connection, Reply, number
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.threads import ThreadFacts

@@ -25,7 +25,7 @@ from keyturn.bot.app import SlackBot
 from keyturn.bot.ids import Action
 from keyturn.bot.ingress import EVENTS_PATH
 from keyturn.gateway.garbage_collection import spare_what_is_there
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.server import Sandbox
 

@@ -48,14 +48,14 @@ from keyturn.gateway.clock import now_s
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.errors import SettingsError, StoreUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
-from keyturn.gateway.service.process_check import (
+from keyturn.gateway.service.decide.reviews import ReviewService
+from keyturn.gateway.service.report.process_check import (
     NO_WRITES,
     Registration,
     process_name,
     process_problems,
     registered,
 )
-from keyturn.gateway.service.reviews import ReviewService
 from keyturn.gateway.store.connection import refuses
 from keyturn.gateway.store.processes import ProcessInfo
 from keyturn.gateway.store.store import Store

@@ -29,8 +29,8 @@ from keyturn.gateway.approvals.quorum import click_again
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol.records import Tier
-from keyturn.gateway.service.deciding import Voters
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.deciding import Voters
+from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.freezes import FreezeScope
 from keyturn.gateway.store.keys import Keys
 

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from keyturn.gateway.metrics.counts import Counts, DurationHistogram, Outcome
 from keyturn.gateway.metrics.fold import Metrics
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.readers import Backlog
 
 _KEPT_S = 5.0

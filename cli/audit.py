@@ -29,7 +29,7 @@ from keyturn.gateway.approvals.audit_leaf import SEAL, Hidden
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.public_keys import parse_public_key
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.service.audit_reading import (
+from keyturn.gateway.service.report.audit_reading import (
     AuditBundler,
     Exporter,
     Proven,

@@ -19,7 +19,7 @@ from keyturn.cli.stop_signals import until_stopped
 from keyturn.cli.store_access import open_to_end_calls
 from keyturn.gateway.garbage_collection import spare_what_is_there
 from keyturn.gateway.policy_file import PolicyFile, followed
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.trust.key_folder import Keyring, Role
 
 

@@ -35,8 +35,12 @@ from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.standing import left_of, used_micro
 from keyturn.gateway.metrics.fold import Selection
 from keyturn.gateway.protocol.records import ItemState, Tier
-from keyturn.gateway.service import audit_reading
-from keyturn.gateway.service.audit_writing import AuditWriter, public_keys, required
+from keyturn.gateway.service.report import audit_reading
+from keyturn.gateway.service.report.audit_writing import (
+    AuditWriter,
+    public_keys,
+    required,
+)
 from keyturn.gateway.service_settings import MetricsSettings
 from keyturn.gateway.store.jobs import Job
 from keyturn.gateway.store.keys import Keys

@@ -38,10 +38,10 @@ from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import check_name, described, load_graph
 from keyturn.gateway.running import load_triage
-from keyturn.gateway.service.audit_reading import security_events
-from keyturn.gateway.service.audit_writing import public_keys, required
-from keyturn.gateway.service.call_evaluation import dead_ends
-from keyturn.gateway.service.process_check import process_problems
+from keyturn.gateway.service.people.queue import dead_ends
+from keyturn.gateway.service.report.audit_reading import security_events
+from keyturn.gateway.service.report.audit_writing import public_keys, required
+from keyturn.gateway.service.report.process_check import process_problems
 from keyturn.gateway.store.audit_files import TreeFiles
 from keyturn.gateway.store.audit_log import is_overdue
 from keyturn.gateway.store.connection import number

@@ -11,7 +11,7 @@ from keyturn.cli.command_context import caller, command_context
 from keyturn.cli.console import AsJson, By
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.errors import SettingsError, ThreadUnavailable
-from keyturn.gateway.service.erasing import Eraser, Erasure
+from keyturn.gateway.service.people.erasing import Eraser, Erasure
 from keyturn.gateway.store.store import Store
 
 

@@ -15,7 +15,11 @@ from keyturn.cli.store_access import use_store
 from keyturn.gateway.approvals.decisions import Gesture
 from keyturn.gateway.errors import KeyturnError, SettingsError
 from keyturn.gateway.policy.rules import Policy
-from keyturn.gateway.service.freezing import FreezeService, misspelled, unknown_name
+from keyturn.gateway.service.people.freezing import (
+    FreezeService,
+    misspelled,
+    unknown_name,
+)
 from keyturn.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from keyturn.cli.store_access import use_store
 from keyturn.gateway.approvals.decisions import Gesture
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.policy.rules import Policy
-from keyturn.gateway.service.freezing import RunService
+from keyturn.gateway.service.people.freezing import RunService
 from keyturn.gateway.store.stalled import RunState, StalledRun
 
 T = TypeVar("T")

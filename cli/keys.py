@@ -29,7 +29,7 @@ from keyturn.cli.console import AsJson
 from keyturn.cli.store_access import is_there, use_store
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.public_keys import PublicKey
-from keyturn.gateway.service.proving import calls_under
+from keyturn.gateway.service.run.proving import calls_under
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import Key, KeyFolder, Keyring, KeyState, Role
 

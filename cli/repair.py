@@ -32,8 +32,8 @@ from keyturn.gateway.resume.recovery import (
 )
 from keyturn.gateway.resume.runner import Runners
 from keyturn.gateway.running import gateway_process, load_runners
-from keyturn.gateway.service.audit_reading import forget_tree
-from keyturn.gateway.service.process_check import kept_by
+from keyturn.gateway.service.report.audit_reading import forget_tree
+from keyturn.gateway.service.report.process_check import kept_by
 
 _CONSISTENCY = {
     Consistency.SAME: "The store and the checkpoints seem to be equally old.",

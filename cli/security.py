@@ -11,7 +11,7 @@ from keyturn.cli.command_context import command_context
 from keyturn.cli.policy_inputs import parse_time
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.approvals.events import Event
-from keyturn.gateway.service.audit_reading import security_events
+from keyturn.gateway.service.report.audit_reading import security_events
 from keyturn.gateway.store.store import Store
 
 

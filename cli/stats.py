@@ -25,7 +25,7 @@ from keyturn.gateway.metrics.export_reader import events_of
 from keyturn.gateway.metrics.fold import OTHERS, Metrics, Selection
 from keyturn.gateway.policy import hours
 from keyturn.gateway.protocol.records import Tier
-from keyturn.gateway.service.audit_reading import StatisticsService
+from keyturn.gateway.service.report.audit_reading import StatisticsService
 
 _NAME = 20
 # With the name 78 columns: a terminal of 80 would wrap a wider table.

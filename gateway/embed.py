@@ -33,9 +33,9 @@ from keyturn.gateway.resume.runner import Runners
 from keyturn.gateway.resume.thread_runs import ThreadRuns
 from keyturn.gateway.resume.worker import ThreadChange
 from keyturn.gateway.running import gateway_process, load_runners, load_triage, running
-from keyturn.gateway.service.agents import AgentService
-from keyturn.gateway.service.process_check import registered
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
+from keyturn.gateway.service.report.process_check import registered
+from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.setting_forms import AUDIT_KEPT, RetrySettings, TenantName
 from keyturn.gateway.store.open_store import open_store
 from keyturn.gateway.store.store import Store

@@ -26,8 +26,8 @@ from keyturn.gateway.errors import PolicyError, SettingsError
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.resume.transient_retry import repeat
-from keyturn.gateway.service.call_evaluation import dead_ends
-from keyturn.gateway.service.standing import end_those
+from keyturn.gateway.service.people.queue import dead_ends
+from keyturn.gateway.service.submit.standing import end_those
 from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)

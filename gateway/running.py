@@ -45,11 +45,11 @@ from keyturn.gateway.resume.transient_retry import (
     repeat,
 )
 from keyturn.gateway.resume.worker import GRACE_S, ThreadChange, Worker, ignore
-from keyturn.gateway.service.agents import AgentService
-from keyturn.gateway.service.audit_writing import AuditWriter, end_audit
-from keyturn.gateway.service.freezing import FreezeService
-from keyturn.gateway.service.process_check import process_name
-from keyturn.gateway.service.sweep import Sweeper
+from keyturn.gateway.service.people.freezing import FreezeService
+from keyturn.gateway.service.report.audit_writing import AuditWriter, end_audit
+from keyturn.gateway.service.report.process_check import process_name
+from keyturn.gateway.service.run.agents import AgentService
+from keyturn.gateway.service.run.sweep import Sweeper
 from keyturn.gateway.store.ledger import Ledger
 from keyturn.gateway.store.processes import ProcessInfo
 from keyturn.gateway.store.readers import forget_consumers

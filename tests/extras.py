@@ -34,7 +34,7 @@ STARTS: dict[str, list[list[str]]] = {
         [
             "python",
             "-c",
-            "import keyturn.gateway.service.agents, keyturn.gateway.store.store",
+            "import keyturn.gateway.service.run.agents, keyturn.gateway.store.store",
         ],
         ["keyturn", "policy", "--help"],
         ["python", "-c", "from keyturn import Keyturn"],

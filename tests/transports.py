@@ -30,7 +30,7 @@ from keyturn.gateway.protocol.http_api import LeaseRef
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.protocol.wire import TurnRef
-from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store import fences
 from keyturn.gateway.store.store import Store
 from tests.api.api_stack import serving

@@ -16,7 +16,7 @@ from keyturn.bot.cards.metrics_messages import DIGEST, digest_of
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.metrics.counts import DECIDED
 from keyturn.gateway.metrics.fold import Selection
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service_settings import DigestSettings, MetricsSettings
 from keyturn.gateway.store.threads import Mark
 

@@ -67,7 +67,7 @@ from keyturn.bot.web import Slack, place_named
 from keyturn.gateway.approvals.events import TROUBLED_RUN, Event, EventName
 from keyturn.gateway.errors import LeaseLost, StoreUnavailable, ThreadUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.atomic_write import Loaded
 from keyturn.gateway.store.fences import holding
 from keyturn.gateway.store.missed_cards import mark_missed

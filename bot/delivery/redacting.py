@@ -29,7 +29,7 @@ from keyturn.bot.web import (
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.errors import CorruptRecord
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.posted_messages import LOOK, Ended, PostedMessages
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.quality_checks import ended_card
 from keyturn.bot.web import Slack, SlackError, SlackRefused, text_at
 from keyturn.gateway.approvals.quality_checks import Seeded, SeededCard
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
 
 logger = logging.getLogger(__name__)
 

@@ -44,7 +44,7 @@ from keyturn.gateway.approvals.decisions import Forbidden, Gesture, Reviewer
 from keyturn.gateway.metrics.fold import Selection
 from keyturn.gateway.metrics.report import facts
 from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.service.freezing import MAX_REASON
+from keyturn.gateway.service.people.freezing import MAX_REASON
 from keyturn.gateway.setting_forms import parse_duration
 from keyturn.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
 

@@ -44,7 +44,7 @@ from keyturn.bot.text import label, template
 from keyturn.bot.web import SlackError
 from keyturn.gateway.approvals.decisions import Reviewer, Unknown
 from keyturn.gateway.approvals.quality_checks import Seeded, SeededCard
-from keyturn.gateway.service.quality_checks import refusal
+from keyturn.gateway.service.submit.quality_checks import refusal
 from keyturn.gateway.store.atomic_write import Loaded
 
 logger = logging.getLogger(__name__)

@@ -33,7 +33,7 @@ from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.approvals.quorum import denial_reason, is_among, unresolved_roles
 from keyturn.gateway.approvals.record import SHORT_CHARS, Approval, Item, short_id
 from keyturn.gateway.protocol.records import Person, Verb
-from keyturn.gateway.service.queue import MAX_OF_PERSON, MAX_QUEUE, PastDecisions
+from keyturn.gateway.service.people.queue import MAX_OF_PERSON, MAX_QUEUE, PastDecisions
 from keyturn.gateway.store.atomic_write import Loaded
 
 OUTSIDER: LiteralString = "Only members of this workspace can see waiting approvals."

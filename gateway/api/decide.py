@@ -47,8 +47,8 @@ from keyturn.gateway.protocol.http_problems import (
     STALE,
 )
 from keyturn.gateway.protocol.work import aside
-from keyturn.gateway.service.approval_readings import missing_of, view_of
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
+from keyturn.gateway.service.run.approval_readings import missing_of, view_of
 
 _IN_SLACK = (
     "API keys cannot decide: people do, in Slack. Over HTTP they need a personal token "

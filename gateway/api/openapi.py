@@ -35,7 +35,7 @@ from keyturn.gateway.protocol.http_api import (
 from keyturn.gateway.protocol.http_problems import KINDS, PROBLEM_TYPE, Problem
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.run_context import HEADER
-from keyturn.gateway.service.agents import AgentService, RemoteRunService
+from keyturn.gateway.service.run.agents import AgentService, RemoteRunService
 
 Json = dict[str, Any]
 

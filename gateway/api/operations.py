@@ -38,9 +38,9 @@ from keyturn.gateway.protocol.wire import (
     Turn,
     TurnRef,
 )
-from keyturn.gateway.service.agents import AgentService, RemoteRunService
-from keyturn.gateway.service.approval_readings import ApprovalReadings
-from keyturn.gateway.service.event_feed import EventFeed
+from keyturn.gateway.service.report.event_feed import EventFeed
+from keyturn.gateway.service.run.agents import AgentService, RemoteRunService
+from keyturn.gateway.service.run.approval_readings import ApprovalReadings
 from keyturn.gateway.store.fences import holding, while_unheld
 from keyturn.gateway.trust.api_keys import ApiKey
 

@@ -25,8 +25,12 @@ from keyturn.gateway.protocol.approval_views import (
 from keyturn.gateway.protocol.http_api import LONGEST_WAIT_S
 from keyturn.gateway.protocol.http_problems import MALFORMED, NOT_FOUND
 from keyturn.gateway.protocol.records import ItemState, Record
-from keyturn.gateway.service.event_feed import BadPlace
-from keyturn.gateway.service.process_check import Registration, clock_problem, unserved
+from keyturn.gateway.service.report.event_feed import BadPlace
+from keyturn.gateway.service.report.process_check import (
+    Registration,
+    clock_problem,
+    unserved,
+)
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.api_keys import ApiKey
 from keyturn.gateway.validation_errors import sentence

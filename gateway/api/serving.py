@@ -24,11 +24,11 @@ from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.guarded_server import Limits
 from keyturn.gateway.protocol.http_api import MAX_BODY_BYTES
-from keyturn.gateway.service.agents import AgentService, RemoteRunService
-from keyturn.gateway.service.approval_readings import ApprovalReadings
-from keyturn.gateway.service.event_feed import EventFeed
-from keyturn.gateway.service.process_check import Registration
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
+from keyturn.gateway.service.report.event_feed import EventFeed
+from keyturn.gateway.service.report.process_check import Registration
+from keyturn.gateway.service.run.agents import AgentService, RemoteRunService
+from keyturn.gateway.service.run.approval_readings import ApprovalReadings
 from keyturn.gateway.service_settings import Address, ApiSettings
 from keyturn.gateway.store.api_keys import ApiKeyStore
 from keyturn.gateway.store.kept_answers import KeptAnswers

@@ -116,7 +116,7 @@ class CallHint(Record):
 
     It is part of the turn, so the hint of the first submission counts. The gateway
     joins it with the policy's evaluation
-    (`keyturn.gateway.service.turn_evaluation.apply_hint`).
+    (`keyturn.gateway.service.submit.turn_evaluation.apply_hint`).
 
     Attributes:
         hold: True asks for a person. False asks for none, and counts only if the policy

@@ -62,7 +62,7 @@ from keyturn.gateway.resume.runner import (
     questions_of,
 )
 from keyturn.gateway.resume.store_threads import ThreadRef, answers_for, under_lease
-from keyturn.gateway.service.claiming import find_answers
+from keyturn.gateway.service.run.claiming import find_answers
 from keyturn.gateway.service.tenant_service import TenantService
 from keyturn.gateway.store.atomic_write import Loaded, Write
 from keyturn.gateway.store.jobs import Job

@@ -26,7 +26,7 @@ from keyturn.gateway.resume.diagnosis import (
 )
 from keyturn.gateway.resume.runner import Runner
 from keyturn.gateway.resume.store_threads import ThreadRef
-from keyturn.gateway.service.freezing import stalled_event
+from keyturn.gateway.service.people.freezing import stalled_event
 from keyturn.gateway.setting_forms import RetrySettings
 from keyturn.gateway.store.jobs import Delivery, Job, JobKind
 from keyturn.gateway.store.keys import KEEP_MS, Keys

@@ -21,9 +21,9 @@ from keyturn.gateway.resume.runner import (
     asked_items,
     questions_of,
 )
-from keyturn.gateway.service.agents import RunCalls
-from keyturn.gateway.service.claiming import find_answers
-from keyturn.gateway.service.freezing import run_event
+from keyturn.gateway.service.people.freezing import run_event
+from keyturn.gateway.service.run.agents import RunCalls
+from keyturn.gateway.service.run.claiming import find_answers
 from keyturn.gateway.store.connection import text
 from keyturn.gateway.store.fences import Lease
 from keyturn.gateway.store.keys import Keys

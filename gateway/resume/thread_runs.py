@@ -49,8 +49,8 @@ from keyturn.gateway.resume.transient_retry import (
     wait_or_timeout,
 )
 from keyturn.gateway.resume.worker import ThreadChange
-from keyturn.gateway.service.agents import AgentService
-from keyturn.gateway.service.event_feed import EventFeed
+from keyturn.gateway.service.report.event_feed import EventFeed
+from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store.jobs import Job
 from keyturn.gateway.store.stalled import RunState
 from keyturn.gateway.store.store import Store

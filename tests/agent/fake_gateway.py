@@ -64,7 +64,7 @@ from keyturn.gateway.protocol.wire import (
     Verdict,
     VerdictKind,
 )
-from keyturn.gateway.service.claiming import (
+from keyturn.gateway.service.run.claiming import (
     found_by_people,
     last_finding,
     late_report,
@@ -73,7 +73,7 @@ from keyturn.gateway.service.claiming import (
     requested_before,
     told_edit,
 )
-from keyturn.gateway.service.turn_evaluation import apply_hint
+from keyturn.gateway.service.submit.turn_evaluation import apply_hint
 
 ANNA = Person(team="T1", user="U1", name="Anna")
 ALL = (Verb.APPROVE, Verb.EDIT, Verb.REJECT, Verb.RESPOND)

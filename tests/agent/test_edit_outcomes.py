@@ -24,7 +24,7 @@ from keyturn.gateway.protocol.records import (
     Result,
 )
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.service.claiming import told_edit
+from keyturn.gateway.service.run.claiming import told_edit
 from tests.agent.agent_runner import STRICT, Runner, build, pay
 from tests.agent.fake_gateway import FakeGateway
 

@@ -19,7 +19,7 @@ from keyturn.agent import EditMessage, edit_messages
 from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
 from keyturn.gateway.protocol import edits
 from keyturn.gateway.protocol.records import Tier
-from keyturn.gateway.service.claiming import told_edit
+from keyturn.gateway.service.run.claiming import told_edit
 from tests.agent import providers
 from tests.agent.agent_runner import FREE, Effects, Runner, build, by_call, pay
 from tests.agent.fake_gateway import FakeGateway

@@ -11,7 +11,7 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Defaults, Policy, RaiseRule, ToolRule
 from keyturn.gateway.protocol.records import Tier, Verb, join
 from keyturn.gateway.protocol.wire import CallHint
-from keyturn.gateway.service.turn_evaluation import MAX_DESCRIPTION, apply_hint
+from keyturn.gateway.service.submit.turn_evaluation import MAX_DESCRIPTION, apply_hint
 
 TIERED = load_policy(
     """\

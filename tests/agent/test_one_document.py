@@ -32,7 +32,7 @@ from keyturn.gateway.approvals.decisions import Approve, Click, Decided
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.service.call_evaluation import usage_of
+from keyturn.gateway.service.submit.call_evaluation import usage_of
 from keyturn.gateway.store.store import Store
 from tests.agent.shapes import SPELLINGS, Noted, shapes
 from tests.service.harness import ANA, CHLOE, POLICY, ServiceHarness, still_members

@@ -26,7 +26,7 @@ from keyturn.gateway.protocol.wire import (
     Verdict,
     VerdictKind,
 )
-from keyturn.gateway.service.claiming import told_edit
+from keyturn.gateway.service.run.claiming import told_edit
 from keyturn.gateway.store.store import Store
 from tests.agent.port_backends import Backend, Fake, OverHttp, Real, harness
 from tests.api.api_stack import serving

@@ -23,7 +23,7 @@ from keyturn.gateway.approvals.lifecycle import Transition
 from keyturn.gateway.approvals.requirement import Vote
 from keyturn.gateway.errors import BadJson, NotAllowed, ThreadUnavailable
 from keyturn.gateway.protocol.records import ItemState, Tier
-from keyturn.gateway.service.claiming import told_edit
+from keyturn.gateway.service.run.claiming import told_edit
 from tests.agent.agent_runner import STRICT, Effects, Killed, Runner
 from tests.agent.fake_gateway import ANNA, FakeGateway
 

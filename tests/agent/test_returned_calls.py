@@ -27,7 +27,7 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
-from keyturn.gateway.service.proposals import MISFIT
+from keyturn.gateway.service.submit.proposals import MISFIT
 from keyturn.gateway.store.store import Store
 from tests.agent.agent_runner import (
     CONFIG,

@@ -21,7 +21,7 @@ from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.config import Settings, SlackMode
 from keyturn.gateway.policy_file import PolicyFile
 from keyturn.gateway.protocol.records import ItemState, RunRef
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.api_keys import ApiKeyStore
 from keyturn.gateway.store.engine import EmbeddedEngine
 from keyturn.gateway.store.keys import LEASE_MS

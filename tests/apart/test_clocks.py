@@ -16,8 +16,8 @@ from keyturn.gateway.client.http_gateway import HttpGateway
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
-from keyturn.gateway.service.audit_reading import security_events
-from keyturn.gateway.service.process_check import process_problems
+from keyturn.gateway.service.report.audit_reading import security_events
+from keyturn.gateway.service.report.process_check import process_problems
 from keyturn.gateway.trust.key_folder import Keyring, Role
 from tests.apart.agent_process import AGENT, RECEIPT_KEYS, TOOL
 from tests.apart.between import Act, Fate

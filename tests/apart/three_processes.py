@@ -31,7 +31,7 @@ from keyturn.gateway.config import Settings, SlackMode
 from keyturn.gateway.errors import KeyturnError
 from keyturn.gateway.policy_file import PolicyFile
 from keyturn.gateway.protocol.http_api import NOTE
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.sandbox.json_types import JsonObject
 from keyturn.sandbox.server import Sandbox
 

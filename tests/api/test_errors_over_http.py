@@ -27,7 +27,7 @@ from keyturn.gateway.errors import (
 )
 from keyturn.gateway.policy.load import BadPolicy
 from keyturn.gateway.protocol import http_problems
-from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store.store import Store
 from tests.api.api_stack import ApiStack, serving
 from tests.service.harness import ServiceHarness

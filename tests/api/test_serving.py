@@ -25,7 +25,7 @@ from keyturn.gateway.errors import (
     StoreUnavailable,
 )
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
-from keyturn.gateway.service.audit_reading import security_events
+from keyturn.gateway.service.report.audit_reading import security_events
 from keyturn.gateway.service_settings import ApiSettings
 from keyturn.gateway.store.store import Store
 from tests.api.api_stack import ApiStack, serving

@@ -11,7 +11,7 @@ from keyturn.bot.ids import VALUE, Action, Input, View
 from keyturn.bot.modals import choose
 from keyturn.gateway.approvals.decisions import Edit, Reject
 from keyturn.gateway.protocol.wire import Verdict
-from keyturn.gateway.service.audit_reading import security_events
+from keyturn.gateway.service.report.audit_reading import security_events
 from keyturn.gateway.store.cards import ViewBinding
 from keyturn.gateway.store.keys import Keys
 from keyturn.sandbox.json_types import JsonObject, as_object

@@ -20,8 +20,8 @@ from keyturn.gateway.approvals.decisions import GestureOutcome
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Policy
-from keyturn.gateway.service.deciding import DecisionService
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.deciding import DecisionService
+from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.store import Store
 from tests.store_secrets import SECRETS
 

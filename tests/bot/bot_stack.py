@@ -28,9 +28,9 @@ from keyturn.gateway.protocol.wire import (
     TurnRef,
     Verdict,
 )
-from keyturn.gateway.service.agents import AgentService
-from keyturn.gateway.service.reviews import ReviewService
-from keyturn.gateway.service.sweep import Sweeper
+from keyturn.gateway.service.decide.reviews import ReviewService
+from keyturn.gateway.service.run.agents import AgentService
+from keyturn.gateway.service.run.sweep import Sweeper
 from keyturn.gateway.store.cards import CardPlace
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.store import Store

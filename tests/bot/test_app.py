@@ -18,7 +18,7 @@ from keyturn.bot.listener_context import Tasks
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.errors import SettingsError, StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually
 

@@ -6,7 +6,7 @@ import pytest
 
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.resume.store_threads import ThreadRef
-from keyturn.gateway.service.freezing import run_event
+from keyturn.gateway.service.people.freezing import run_event
 from tests.bot.bot_stack import Stack, says
 from tests.bot.listeners.test_asking import next_job
 from tests.bot.test_publisher import put

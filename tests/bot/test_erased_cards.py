@@ -5,7 +5,7 @@ from __future__ import annotations
 from keyturn.bot.ids import Action, Input
 from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.service.erasing import Eraser
+from keyturn.gateway.service.people.erasing import Eraser
 from tests.bot.bot_stack import CHANNEL, REFUND, Stack, says
 from tests.conftest import eventually
 from tests.service.harness import DAN

@@ -16,7 +16,7 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.wire import ClaimRequest, TurnRef, Verdict
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.sandbox.json_types import JsonObject
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, says

@@ -18,8 +18,8 @@ from keyturn.gateway.approvals.record import short_id
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.strict_json import JsonObject as Args
 from keyturn.gateway.protocol.wire import Verdict
-from keyturn.gateway.service.audit_reading import security_events
-from keyturn.gateway.service.erasing import Eraser
+from keyturn.gateway.service.people.erasing import Eraser
+from keyturn.gateway.service.report.audit_reading import security_events
 from keyturn.gateway.store import posted_messages
 from keyturn.gateway.store.keys import RETENTION
 from keyturn.gateway.store.posted_messages import LOOK, Ended

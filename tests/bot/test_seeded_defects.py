@@ -19,7 +19,7 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.policy.load import BadPolicy, load_policy
 from keyturn.gateway.protocol.wire import ClaimRequest, Refused, TurnRef
-from keyturn.gateway.service.audit_reading import StatisticsService
+from keyturn.gateway.service.report.audit_reading import StatisticsService
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.json_types import JsonObject
 from keyturn.sandbox.server import Sandbox

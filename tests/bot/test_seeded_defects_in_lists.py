@@ -10,7 +10,7 @@ import pytest
 from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import short_id
-from keyturn.gateway.service.audit_reading import StatisticsService
+from keyturn.gateway.service.report.audit_reading import StatisticsService
 from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot import test_seeded_defects
 from tests.bot.bot_stack import CHANNEL, Stack, says

@@ -12,7 +12,7 @@ from keyturn.bot.ids import Action
 from keyturn.cli.command_context import CommandContext
 from keyturn.cli.doctor import run_checks
 from keyturn.cli.reviewer_checks import State
-from keyturn.gateway.service.process_check import NO_WRITES
+from keyturn.gateway.service.report.process_check import NO_WRITES
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually
 

@@ -16,7 +16,7 @@ from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.errors import KeyturnError, StoreUnavailable
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Finding, ItemState
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.connection import text
 from keyturn.sandbox.client import UserActionFailed
 from keyturn.sandbox.json_types import JsonObject, as_objects

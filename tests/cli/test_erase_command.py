@@ -17,7 +17,7 @@ from keyturn.cli.command_context import CommandContext
 from keyturn.cli.main import add
 from keyturn.gateway.approvals.decisions import Reject
 from keyturn.gateway.errors import SettingsError, ThreadUnavailable
-from keyturn.gateway.service.erasing import Eraser
+from keyturn.gateway.service.people.erasing import Eraser
 from keyturn.gateway.store.engine import EmbeddedEngine
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness

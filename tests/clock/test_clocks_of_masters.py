@@ -13,9 +13,9 @@ from keyturn.gateway.approvals.decisions import Approve, Decided
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Claimed, Refused
-from keyturn.gateway.service.freezing import FreezeService
-from keyturn.gateway.service.queue import ReviewQueue
-from keyturn.gateway.service.sweep import Sweeper
+from keyturn.gateway.service.people.freezing import FreezeService
+from keyturn.gateway.service.people.queue import ReviewQueue
+from keyturn.gateway.service.run.sweep import Sweeper
 from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
 from tests.clock import faketime

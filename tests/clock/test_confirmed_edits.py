@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from keyturn.gateway.approvals.decisions import Edit
 from keyturn.gateway.protocol.edits import EDIT_MARK, UNCONFIRMED_MARK
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store.store import Store
 from tests.clock.conftest import Clock
 from tests.lifetimes import lose_records

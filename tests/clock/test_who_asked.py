@@ -13,8 +13,8 @@ from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.resume.store_threads import ThreadRef, announce_start
-from keyturn.gateway.service.proposals import FORGOTTEN
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
+from keyturn.gateway.service.submit.proposals import FORGOTTEN
 from keyturn.gateway.store.store import Store
 from tests.clock.conftest import Clock
 from tests.conftest import eventually

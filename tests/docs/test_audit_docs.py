@@ -12,7 +12,7 @@ from keyturn.cli.main import run
 from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.wire import Claimed
-from keyturn.gateway.service.audit_writing import public_keys
+from keyturn.gateway.service.report.audit_writing import public_keys
 from keyturn.gateway.store.store import Store
 from tests.service.audit_harness import AuditHarness
 from tests.service.harness import ANA, ServiceHarness

@@ -18,7 +18,7 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.records import Tier, Verb
 from keyturn.gateway.protocol.wire import ProposedCall
-from keyturn.gateway.service.turn_evaluation import apply_hint
+from keyturn.gateway.service.submit.turn_evaluation import apply_hint
 from tests.agent.fake_gateway import FakeGateway
 from tests.docs.test_readme import ROOT, blocks
 

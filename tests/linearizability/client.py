@@ -38,8 +38,8 @@ from keyturn.gateway.protocol.wire import (
     Turn,
     TurnRef,
 )
-from keyturn.gateway.service.agents import AgentService
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
+from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store.store import Store
 from tests.linearizability.approval_model import CLAIMED, REFUSED
 from tests.linearizability.history import Recorder, Value

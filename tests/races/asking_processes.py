@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from keyturn.gateway.client.http_gateway import HttpGateway
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.port import Gateway
-from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store.store import Store
 from tests.forked import FORKS
 from tests.store_secrets import SECRETS

@@ -16,7 +16,7 @@ from keyturn.gateway.protocol.wire import (
     Verdict,
     VerdictKind,
 )
-from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store.store import Store
 from tests.levels import size
 from tests.service.harness import ANA, BEN, ServiceHarness

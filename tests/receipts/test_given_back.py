@@ -21,7 +21,7 @@ from keyturn.gateway.protocol.receipts import (
 from keyturn.gateway.protocol.records import Finding, ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import CheckState, Claimed, ClaimRequest, Refused
-from keyturn.gateway.service.proving import NOT_PROVEN
+from keyturn.gateway.service.run.proving import NOT_PROVEN
 from keyturn.receipts import SqliteLedger, Verifier
 from tests.api.api_stack import serving
 from tests.service.decided_calls import (

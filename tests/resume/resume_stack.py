@@ -28,8 +28,8 @@ from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import LangGraphLocal
 from keyturn.gateway.resume.runner import Runner, Runners
 from keyturn.gateway.running import running
-from keyturn.gateway.service.agents import AgentService
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
+from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.setting_forms import RetrySettings
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually

@@ -21,7 +21,7 @@ from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import LangGraphLocal
 from keyturn.gateway.resume.store_threads import ThreadRef, under_lease
-from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store.store import Store
 from tests.resume import sample_tools
 from tests.store_secrets import SECRETS

@@ -9,7 +9,7 @@ import pytest
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.resume.retries import Retries
 from keyturn.gateway.resume.store_threads import ThreadRef
-from keyturn.gateway.service.freezing import RunService
+from keyturn.gateway.service.people.freezing import RunService
 from keyturn.gateway.store.connection import text
 from keyturn.gateway.store.jobs import Job, JobKind
 from tests.resume import sample_tools

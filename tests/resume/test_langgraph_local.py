@@ -16,7 +16,7 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import LangGraphLocal
 from keyturn.gateway.resume.runner import AnswerRefused
-from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.run.agents import AgentService
 from tests.resume import sample_tools
 from tests.resume.resume_stack import RULES, Stack
 

@@ -6,7 +6,7 @@ import pytest
 
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.store_threads import ThreadRef
-from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.run.agents import AgentService
 from tests.conftest import eventually
 from tests.panics import apanic, panic
 from tests.resume import sample_tools

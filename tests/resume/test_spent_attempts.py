@@ -29,7 +29,7 @@ from keyturn.gateway.protocol.wire import (
     Verdict,
 )
 from keyturn.gateway.resume.recovery import RecoveryService
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume.ledgers import SHORT_MS, Started, place_of, processes_of

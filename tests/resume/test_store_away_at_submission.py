@@ -10,7 +10,7 @@ from keyturn.agent import bridge
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.run.agents import AgentService
 from tests.resume import sample_tools
 from tests.resume.resume_stack import AT_ONCE, Stack
 

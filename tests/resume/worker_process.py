@@ -27,8 +27,8 @@ from keyturn.gateway.protocol.wire import (
     TurnRef,
     Verdict,
 )
-from keyturn.gateway.service.agents import AgentService
-from keyturn.gateway.service.claiming import ClaimService
+from keyturn.gateway.service.run.agents import AgentService
+from keyturn.gateway.service.run.claiming import ClaimService
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume.resume_stack import Stack, open_stack

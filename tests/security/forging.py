@@ -14,7 +14,7 @@ from keyturn.gateway.protocol.wire import (
     TurnRef,
     Verdict,
 )
-from keyturn.gateway.service.audit_reading import security_events
+from keyturn.gateway.service.report.audit_reading import security_events
 from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.store import Store

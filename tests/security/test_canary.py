@@ -23,7 +23,7 @@ from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.protocol.records import ItemState, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef
-from keyturn.gateway.service.audit_reading import StatisticsService
+from keyturn.gateway.service.report.audit_reading import StatisticsService
 from keyturn.gateway.store.connection import Connection, Reply, entries, text
 from keyturn.gateway.store.encryption import MARK, unpacked
 from keyturn.gateway.store.jobs import Job, JobKind, input_of

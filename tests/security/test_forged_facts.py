@@ -23,7 +23,7 @@ from keyturn.gateway.protocol.wire import (
     TurnRef,
     VerdictKind,
 )
-from keyturn.gateway.service.queue import DelegationService
+from keyturn.gateway.service.people.queue import DelegationService
 from keyturn.gateway.store.encryption import packed
 from keyturn.gateway.store.fences import holding
 from keyturn.gateway.store.jobs import Job, JobKind

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.service.audit_writing import AuditWriter, public_keys
+from keyturn.gateway.service.report.audit_writing import AuditWriter, public_keys
 from keyturn.gateway.store.audit_files import TreeFiles
 from keyturn.gateway.store.audit_seals import parts_of, sealed_text
 from keyturn.gateway.store.connection import Argument

@@ -25,9 +25,9 @@ from keyturn.gateway.protocol.wire import (
     TurnRef,
     Verdict,
 )
-from keyturn.gateway.service.agents import AgentService
-from keyturn.gateway.service.reviews import ReviewService
-from keyturn.gateway.service.sweep import Sweeper
+from keyturn.gateway.service.decide.reviews import ReviewService
+from keyturn.gateway.service.run.agents import AgentService
+from keyturn.gateway.service.run.sweep import Sweeper
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.threads import ThreadFacts
 from keyturn.gateway.store.windows import use_of

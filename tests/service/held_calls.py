@@ -11,8 +11,8 @@ from keyturn.gateway.protocol.wire import (
     TurnRef,
     VerdictKind,
 )
-from keyturn.gateway.service.agents import AgentService
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
+from keyturn.gateway.service.run.agents import AgentService
 
 
 async def held_call(

@@ -10,8 +10,8 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.wire import ClaimRequest, TurnRef
-from keyturn.gateway.service.agents import AgentService
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
+from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store.store import Store
 from tests.service.harness import DAN, RULES
 from tests.service.held_calls import held_call, read

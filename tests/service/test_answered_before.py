@@ -13,7 +13,7 @@ from keyturn.gateway.protocol.questions import ASK_USER
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
-from keyturn.gateway.service.submitting import MOST_SETS
+from keyturn.gateway.service.submit.submitting import MOST_SETS
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, DAN, ServiceHarness, person
 
@@ -120,7 +120,7 @@ async def test_a_question_shows_no_earlier_answers(service: ServiceHarness) -> N
 async def test_an_answer_of_the_day_before_is_shown_no_more(
     service: ServiceHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keyturn.gateway.service.submitting.DAY_MS", 0)
+    monkeypatch.setattr("keyturn.gateway.service.submit.submitting.DAY_MS", 0)
     await answered(service, "Which order?", "1")
 
     assert (await card_of(service)).answered == ()

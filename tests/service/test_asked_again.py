@@ -20,7 +20,7 @@ from keyturn.gateway.approvals.events import AFTER_MS, EventName
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.service.audit_reading import StatisticsService
+from keyturn.gateway.service.report.audit_reading import StatisticsService
 from keyturn.gateway.store.store import Store
 from tests.service.harness import (
     BEN,

@@ -17,8 +17,8 @@ from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.protocol.public_keys import PublicKey
 from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.wire import Claimed
-from keyturn.gateway.service.audit_reading import AuditBundler
-from keyturn.gateway.service.audit_writing import public_keys
+from keyturn.gateway.service.report.audit_reading import AuditBundler
+from keyturn.gateway.service.report.audit_writing import public_keys
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.audit_bundle import BundleReport, verify_bundle
 from keyturn.gateway.trust.key_folder import SigningKey

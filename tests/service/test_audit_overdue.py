@@ -11,7 +11,7 @@ from keyturn.cli.command_context import CommandContext
 from keyturn.cli.doctor import run_checks
 from keyturn.cli.reviewer_checks import Check, State
 from keyturn.gateway.approvals.events import SecurityKind
-from keyturn.gateway.service.process_check import registered
+from keyturn.gateway.service.report.process_check import registered
 from keyturn.gateway.store import audit_log
 from keyturn.gateway.store.processes import ProcessInfo
 from keyturn.gateway.store.store import Store

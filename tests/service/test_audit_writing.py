@@ -18,8 +18,8 @@ import pytest
 from keyturn.gateway.approvals.audit_leaf import SealState
 from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.errors import NotConfirmed
-from keyturn.gateway.service import audit_writing
-from keyturn.gateway.service.audit_reading import forget_tree, verify_log_of
+from keyturn.gateway.service.report import audit_writing
+from keyturn.gateway.service.report.audit_reading import forget_tree, verify_log_of
 from keyturn.gateway.store.audit_files import (
     Row,
     TreeFiles,

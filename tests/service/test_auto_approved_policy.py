@@ -7,7 +7,7 @@ import pytest
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, Verdict, VerdictKind
-from keyturn.gateway.service.submitting import FORBIDDEN, NEEDS_A_PERSON
+from keyturn.gateway.service.submit.submitting import FORBIDDEN, NEEDS_A_PERSON
 from tests.service.harness import POLICY, ServiceHarness
 
 AUTO = "look_up_order: {tier: auto}"

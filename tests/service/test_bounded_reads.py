@@ -10,7 +10,7 @@ from keyturn.gateway.approvals.decisions import Reject
 from keyturn.gateway.protocol.records import Person, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import VerdictKind
-from keyturn.gateway.service.queue import DelegationService
+from keyturn.gateway.service.people.queue import DelegationService
 from keyturn.gateway.store import delegations
 from keyturn.gateway.store.agent_load import AgentLoad, Wanted, fingerprint
 from keyturn.gateway.store.connection import Argument, number

@@ -15,7 +15,7 @@ from keyturn.gateway.policy.evaluate import Evaluation
 from keyturn.gateway.protocol.records import Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
-from keyturn.gateway.service.proposals import (
+from keyturn.gateway.service.submit.proposals import (
     MAX_BATCH,
     EvaluatedCall,
     Proposal,

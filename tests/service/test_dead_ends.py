@@ -12,7 +12,7 @@ from keyturn.gateway.config import PolicySource
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.policy_file import PolicyFile, followed
-from keyturn.gateway.service.call_evaluation import dead_ends
+from keyturn.gateway.service.people.queue import dead_ends
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.service.harness import POLICY, ServiceHarness

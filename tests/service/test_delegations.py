@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.service.queue import DelegationService
+from keyturn.gateway.service.people.queue import DelegationService
 from keyturn.gateway.store.delegations import Delegation
 from keyturn.gateway.store.sealing import Sealed
 from keyturn.gateway.store.store import Store

@@ -8,7 +8,7 @@ from keyturn.gateway.approvals.decisions import Edit
 from keyturn.gateway.protocol.edits import edit_hash
 from keyturn.gateway.protocol.records import EditOutcome, FailureKind, Result
 from keyturn.gateway.protocol.wire import EditsKnown, TurnRef
-from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.run.agents import AgentService
 from tests.service.decided_calls import claimed
 from tests.service.harness import ANA, ServiceHarness
 

@@ -11,9 +11,9 @@ from keyturn.gateway.approvals.decisions import Approve, Click, Edit, Reject
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.wire import Claimed
-from keyturn.gateway.service.audit_reading import AuditBundler, verify_log_of
-from keyturn.gateway.service.audit_writing import public_keys
-from keyturn.gateway.service.erasing import WHY_KEPT, Eraser, Erasure
+from keyturn.gateway.service.people.erasing import WHY_KEPT, Eraser, Erasure
+from keyturn.gateway.service.report.audit_reading import AuditBundler, verify_log_of
+from keyturn.gateway.service.report.audit_writing import public_keys
 from keyturn.gateway.store.api_keys import ApiKeyStore
 from keyturn.gateway.store.audit_index import AuditIndex
 from keyturn.gateway.store.keys import KEEP_MS, Keys

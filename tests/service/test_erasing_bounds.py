@@ -13,8 +13,8 @@ from keyturn.gateway.errors import ThreadUnavailable
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
-from keyturn.gateway.service.erasing import Eraser
-from keyturn.gateway.service.submitting import ERASED
+from keyturn.gateway.service.people.erasing import Eraser
+from keyturn.gateway.service.submit.submitting import ERASED
 from keyturn.gateway.store.erasing import erase_approval
 from keyturn.gateway.store.keys import KEEP_MS
 from keyturn.gateway.store.store import Store

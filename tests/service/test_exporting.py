@@ -16,7 +16,7 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.replay import read_rows, replay
 from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.service.audit_reading import Exporter
+from keyturn.gateway.service.report.audit_reading import Exporter
 from keyturn.gateway.store import audit_log
 from keyturn.gateway.store.store import Store
 from tests.lifetimes import lose_records

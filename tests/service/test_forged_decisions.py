@@ -21,7 +21,7 @@ from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.protocol.records import Finding, ItemState, Person, Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, Refused, VerdictKind
-from keyturn.gateway.service.proving import NOT_PROVEN
+from keyturn.gateway.service.run.proving import NOT_PROVEN
 from keyturn.gateway.trust.key_folder import SigningKey
 from tests.service.decided_calls import (
     claimed,

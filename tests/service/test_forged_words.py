@@ -31,8 +31,8 @@ from keyturn.gateway.protocol.wire import (
     ClaimRequest,
     Refused,
 )
-from keyturn.gateway.service.claiming import Found, find_answers
-from keyturn.gateway.service.proving import NOT_TOLD
+from keyturn.gateway.service.run.claiming import Found, find_answers
+from keyturn.gateway.service.run.proving import NOT_TOLD
 from keyturn.gateway.trust.key_folder import Keyring
 from tests.service.decided_calls import claimed, decided, forge
 from tests.service.harness import ANA, ServiceHarness

@@ -25,7 +25,7 @@ from keyturn.gateway.protocol.wire import (
     Refused,
     VerdictKind,
 )
-from keyturn.gateway.service.freezing import FreezeService
+from keyturn.gateway.service.people.freezing import FreezeService
 from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
 from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
 from tests.streams import audit_entries

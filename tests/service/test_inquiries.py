@@ -14,8 +14,8 @@ from keyturn.gateway.metrics.fold import Metrics
 from keyturn.gateway.policy.replay import read_rows, replay
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.service.audit_reading import Exporter
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
+from keyturn.gateway.service.report.audit_reading import Exporter
 from tests.service.harness import ANA, BEN, DAN, EVE, ServiceHarness
 from tests.streams import audit_entries
 

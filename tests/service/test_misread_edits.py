@@ -20,7 +20,7 @@ from keyturn.gateway.protocol.wire import (
     Refused,
     Reopened,
 )
-from keyturn.gateway.service.claiming import READING_TOO_LARGE
+from keyturn.gateway.service.run.claiming import READING_TOO_LARGE
 from keyturn.sandbox.blockkit import validate_modal
 from tests.bot.samples import frame
 from tests.bot.slack_state import untouched

@@ -24,8 +24,8 @@ from keyturn.gateway.protocol.wire import (
     Verdict,
     VerdictKind,
 )
-from keyturn.gateway.service.agents import RunCalls
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
+from keyturn.gateway.service.run.agents import RunCalls
 from keyturn.gateway.store.store import Store
 from tests.lifetimes import listed
 from tests.service.harness import (

@@ -13,8 +13,12 @@ from keyturn.gateway.clock import ReferenceClock
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.running import gateway_process
-from keyturn.gateway.service.audit_reading import security_events
-from keyturn.gateway.service.process_check import process_problems, registered, unserved
+from keyturn.gateway.service.report.audit_reading import security_events
+from keyturn.gateway.service.report.process_check import (
+    process_problems,
+    registered,
+    unserved,
+)
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.processes import AgentCheckpoints, ProcessInfo
 from keyturn.gateway.store.store import Store

@@ -8,7 +8,7 @@ from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.approvals.record import short_id
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed
-from keyturn.gateway.service.queue import ReviewQueue
+from keyturn.gateway.service.people.queue import ReviewQueue
 from tests.service.harness import ANA, ServiceHarness, claim_of
 
 REFUND: tuple[str, JsonObject] = ("process_refund", {"amount": 5.0})

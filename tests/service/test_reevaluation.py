@@ -9,7 +9,7 @@ from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.service.reviews import MAX_REEVALUATED
+from keyturn.gateway.service.decide.reviews import MAX_REEVALUATED
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, BEN, CHLOE, POLICY, ServiceHarness, still_members
 from tests.service.windowed import refund, windowed

@@ -7,8 +7,8 @@ import pytest
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.protocol.records import Finding
-from keyturn.gateway.service import proving
-from keyturn.gateway.service.proving import calls_under
+from keyturn.gateway.service.run import proving
+from keyturn.gateway.service.run.proving import calls_under
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import Role
 from tests.service.harness import ANA, CHLOE, ServiceHarness, claim_of

@@ -21,9 +21,9 @@ from keyturn.gateway.approvals.record import Item, approval_of
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Finding, ItemState, Result, Tier
 from keyturn.gateway.protocol.wire import Claimed, ClaimRequest, TurnRef, Verdict
-from keyturn.gateway.service.audit_reading import StatisticsService
-from keyturn.gateway.service.quality_checks import DRAWN
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
+from keyturn.gateway.service.report.audit_reading import StatisticsService
+from keyturn.gateway.service.submit.quality_checks import DRAWN
 from keyturn.gateway.store.store import Store
 from tests.bot.samples import an_item
 from tests.conftest import eventually

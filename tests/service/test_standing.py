@@ -24,7 +24,7 @@ from keyturn.gateway.protocol.wire import (
     Verdict,
     VerdictKind,
 )
-from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.threads import ThreadFacts
 from keyturn.gateway.triage.request import TriageRequest

@@ -6,7 +6,7 @@ from keyturn.bot.cards.table import happened
 from keyturn.gateway.approvals.decisions import Reject
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.wire import VerdictKind
-from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.triage.request import TriageRequest
 from tests.service.harness import BEN, ServiceHarness

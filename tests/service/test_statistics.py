@@ -20,9 +20,9 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import SeededCall, SpotCheckRule
 from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.wire import Claimed
-from keyturn.gateway.service.audit_reading import Exporter, StatisticsService
-from keyturn.gateway.service.quality_checks import seeded_approval
-from keyturn.gateway.service.queue import PastDecisions
+from keyturn.gateway.service.people.queue import PastDecisions
+from keyturn.gateway.service.report.audit_reading import Exporter, StatisticsService
+from keyturn.gateway.service.submit.quality_checks import seeded_approval
 from tests.service.harness import (
     ANA,
     BEN,

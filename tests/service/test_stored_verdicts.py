@@ -9,7 +9,7 @@ from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import CallEnd, TurnRef
-from keyturn.gateway.service.submitting import StoredVerdicts
+from keyturn.gateway.service.submit.submitting import StoredVerdicts
 from tests.service.harness import ServiceHarness
 
 CALLS: tuple[tuple[str, JsonObject], ...] = (

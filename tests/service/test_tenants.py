@@ -19,9 +19,9 @@ from keyturn.gateway.protocol.wire import (
     VerdictKind,
 )
 from keyturn.gateway.running import running
-from keyturn.gateway.service.agents import AgentService
-from keyturn.gateway.service.reviews import ReviewService
-from keyturn.gateway.service.sweep import Sweeper
+from keyturn.gateway.service.decide.reviews import ReviewService
+from keyturn.gateway.service.run.agents import AgentService
+from keyturn.gateway.service.run.sweep import Sweeper
 from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually

@@ -13,7 +13,7 @@ from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.service.sweep import Sweeper
+from keyturn.gateway.service.run.sweep import Sweeper
 from keyturn.gateway.store.approval_indexes import Timer
 from keyturn.gateway.store.connection import text
 from keyturn.gateway.store.store import Store

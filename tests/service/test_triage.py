@@ -23,7 +23,7 @@ from keyturn.gateway.protocol.wire import (
     Verdict,
     VerdictKind,
 )
-from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.triage.request import TriageRequest

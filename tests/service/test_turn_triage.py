@@ -14,8 +14,8 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.records import Tier, join
 from keyturn.gateway.protocol.wire import CallHint, ProposedCall, Turn, TurnRef
-from keyturn.gateway.service.proposals import EvaluatedCall
-from keyturn.gateway.service.turn_evaluation import TurnTriage, apply_hint
+from keyturn.gateway.service.submit.proposals import EvaluatedCall
+from keyturn.gateway.service.submit.turn_evaluation import TurnTriage, apply_hint
 from keyturn.gateway.triage.request import TriageRequest
 
 EVERY = "[auto, notify, approve, escalate]"

@@ -20,8 +20,8 @@ from keyturn.gateway.protocol import http_api
 from keyturn.gateway.protocol.http_api import Withdrawal
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import AnswerKind, Refused, TurnRef, Verdict
-from keyturn.gateway.service.agents import AgentService, RunCalls
-from keyturn.gateway.service.claiming import unclaimable
+from keyturn.gateway.service.run.agents import AgentService, RunCalls
+from keyturn.gateway.service.run.claiming import unclaimable
 from keyturn.gateway.store.store import Store
 from tests.api.api_stack import serving
 from tests.service.harness import ANA, ServiceHarness, claim_of

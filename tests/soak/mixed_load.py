@@ -58,8 +58,8 @@ from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.errors import KeyturnError
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.service.freezing import FreezeService
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
+from keyturn.gateway.service.people.freezing import FreezeService
 from keyturn.gateway.store.connection import Argument
 from keyturn.gateway.store.durability import server_info
 from keyturn.gateway.store.freezes import FreezeScope, ScopeKind

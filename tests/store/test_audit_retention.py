@@ -10,7 +10,7 @@ import pytest
 
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.service.sweep import Sweeper
+from keyturn.gateway.service.run.sweep import Sweeper
 from keyturn.gateway.store.store import Store
 from tests.streams import audit_entries
 

@@ -7,7 +7,7 @@ import json
 from keyturn.gateway.approvals.audit_leaf import SealState
 from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.service.freezing import FreezeService
+from keyturn.gateway.service.people.freezing import FreezeService
 from keyturn.gateway.store.audit_files import Row
 from keyturn.gateway.store.audit_log import row_of
 from keyturn.gateway.store.audit_seals import (

@@ -14,8 +14,8 @@ import pytest
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import AuditUnreadable
-from keyturn.gateway.service import audit_writing
-from keyturn.gateway.service.audit_reading import verify_log_of
+from keyturn.gateway.service.report import audit_writing
+from keyturn.gateway.service.report.audit_reading import verify_log_of
 from keyturn.gateway.store import audit_log
 from keyturn.gateway.store.audit_files import segment_path, segments
 from keyturn.gateway.store.audit_seals import parts_of, sealed_text

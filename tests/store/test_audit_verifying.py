@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from keyturn.gateway.service import audit_writing
-from keyturn.gateway.service.audit_reading import verify_log_of
-from keyturn.gateway.service.audit_writing import public_keys
+from keyturn.gateway.service.report import audit_writing
+from keyturn.gateway.service.report.audit_reading import verify_log_of
+from keyturn.gateway.service.report.audit_writing import public_keys
 from keyturn.gateway.store.audit_files import (
     RECORD_BYTES,
     Segment,

@@ -17,7 +17,7 @@ from keyturn.gateway.errors import CorruptRecord, StoreUnavailable
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Claimed
-from keyturn.gateway.service.standing import rejection_of
+from keyturn.gateway.service.submit.standing import rejection_of
 from keyturn.gateway.store import changing
 from keyturn.gateway.store.atomic_write import (
     EvaluationInputs,

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.service.sweep import Sweeper
+from keyturn.gateway.service.run.sweep import Sweeper
 from keyturn.gateway.store import readers
 from keyturn.gateway.store.audit_seals import parts_of, sealed_text
 from keyturn.gateway.store.connection import Argument, Reply, fields, number, text

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from keyturn.gateway.errors import StoreUnavailable, Unanswered, UnsafeStore
-from keyturn.gateway.service.process_check import Registration, registered
+from keyturn.gateway.service.report.process_check import Registration, registered
 from keyturn.gateway.store import durability
 from keyturn.gateway.store.connection import Connection, Reply, text
 from keyturn.gateway.store.durability import (

@@ -9,7 +9,7 @@ import pytest
 
 from keyturn.gateway.approvals.decisions import Approve, Decided
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.service.process_check import NO_WRITES, registered
+from keyturn.gateway.service.report.process_check import NO_WRITES, registered
 from keyturn.gateway.store.connection import Connection
 from keyturn.gateway.store.processes import ProcessInfo
 from keyturn.gateway.store.store import Store

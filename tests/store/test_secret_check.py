@@ -9,7 +9,7 @@ import pytest
 from keyturn.gateway.approvals.decisions import Approve, Click, Decided, Gesture
 from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.errors import ForgedRecord, SettingsError, StoreUnavailable
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.open_store import open_store
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, BEN, RULES, ServiceHarness

@@ -31,7 +31,7 @@ from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.service.submitting import StoredVerdicts
+from keyturn.gateway.service.submit.submitting import StoredVerdicts
 from keyturn.gateway.store import open_store as opening
 from keyturn.gateway.store.connection import text
 from keyturn.gateway.store.open_store import FORMATS, ensure_format, open_store

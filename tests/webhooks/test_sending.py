@@ -20,7 +20,7 @@ from keyturn.gateway.approvals.events import Event, EventName, SecurityKind
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import NotVerified
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.service.audit_reading import security_events
+from keyturn.gateway.service.report.audit_reading import security_events
 from keyturn.gateway.store.readers import drop_idle_readers, reader_states
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.webhooks import ReceiverState, receiver_state

@@ -48,7 +48,7 @@ from keyturn.gateway.protocol.records import (
     Verb,
 )
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.service.proposals import MAX_BATCH
+from keyturn.gateway.service.submit.proposals import MAX_BATCH
 from tests.bot.markup_audit import objects
 from tests.bot.samples import (
     LATER,

@@ -20,7 +20,7 @@ from keyturn.gateway.approvals.requirement import Revocation
 from keyturn.gateway.protocol.digest import BusinessState, with_state
 from keyturn.gateway.protocol.records import ItemState, Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.service.proposals import MAX_BATCH
+from keyturn.gateway.service.submit.proposals import MAX_BATCH
 from keyturn.sandbox.blockkit import validate_message
 from tests.bot.samples import (
     NOW,

@@ -11,7 +11,7 @@ from keyturn.gateway.approvals.standing import bounds_of
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.service.standing import StandingService
+from keyturn.gateway.service.submit.standing import StandingService
 from tests.bot.bot_stack import Stack
 from tests.bot.listeners.test_standing import ALLOWING, allowing, open_form
 

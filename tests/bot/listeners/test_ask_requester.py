@@ -11,7 +11,7 @@ from keyturn.gateway.approvals.record import Inquiry
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState, Person
 from keyturn.gateway.protocol.wire import Verdict
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.sandbox.json_types import JsonObject
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, REFUND, Stack, has_button, says

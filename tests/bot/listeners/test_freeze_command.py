@@ -12,7 +12,7 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.errors import NotConfirmed, Unanswered
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.wire import VerdictKind
-from keyturn.gateway.service.freezing import ReviewerFreezes
+from keyturn.gateway.service.people.freezing import ReviewerFreezes
 from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
 from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack

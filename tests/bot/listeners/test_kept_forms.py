@@ -10,7 +10,7 @@ from keyturn.bot.ids import Action, Input, View
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
 from keyturn.sandbox.client import Person as Actor
 from keyturn.sandbox.json_types import as_object

@@ -11,7 +11,7 @@ import pytest
 from keyturn.gateway.approvals.record import DecisionRecord
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.wire import Verdict
-from keyturn.gateway.service.reviews import ReviewService
+from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.cards import CardStore
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.bot.listeners.test_questions import NAME, asked, replied

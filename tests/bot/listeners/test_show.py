@@ -7,7 +7,7 @@ import pytest
 from keyturn.bot.cards.refs import when
 from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.record import short_id
-from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store import keys
 from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
 from tests.bot.bot_stack import CHANNEL, Stack, says

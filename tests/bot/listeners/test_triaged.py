@@ -10,7 +10,7 @@ from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState, Tier
-from keyturn.gateway.service.agents import AgentService
+from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.triage.request import TriageRequest
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack
 from tests.conftest import eventually

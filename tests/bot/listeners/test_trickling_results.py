@@ -14,7 +14,7 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Verdict
-from keyturn.gateway.service.proposals import MAX_BATCH
+from keyturn.gateway.service.submit.proposals import MAX_BATCH
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
 from tests.bot.listeners.test_batches_and_doubt import worker_dies
 from tests.bot.readable import readable

@@ -15,7 +15,7 @@ from keyturn.bot.modals.choose import Choice, opened
 from keyturn.gateway.approvals.decisions import Approve, Edit, Reject
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.service.proposals import MAX_BATCH
+from keyturn.gateway.service.submit.proposals import MAX_BATCH
 from keyturn.sandbox.blockkit import validate_modal
 from tests.bot.cards.test_table import refunds
 from tests.bot.samples import BEN, a_vote, an_approval, an_item, frame

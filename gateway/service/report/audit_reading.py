@@ -22,7 +22,7 @@ from keyturn.gateway.errors import AuditUnreadable, NotVerified
 from keyturn.gateway.metrics.fold import EVERYTHING, Metrics, Selection
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.service.audit_writing import public_keys, required
+from keyturn.gateway.service.report.audit_writing import public_keys, required
 from keyturn.gateway.service.tenant_service import TenantService
 from keyturn.gateway.store.audit_files import LogName, Row, TreeFiles, problem_of
 from keyturn.gateway.store.audit_log import TreeNotes, place_text

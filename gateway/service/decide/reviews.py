@@ -41,18 +41,25 @@ from keyturn.gateway.policy.on_call import (
 from keyturn.gateway.policy.rules import BatchRule, Policy
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.service.audit_reading import LiveMetrics
-from keyturn.gateway.service.call_evaluation import (
+from keyturn.gateway.service.decide.deciding import DecisionService, Voters
+from keyturn.gateway.service.people.freezing import ReviewerFreezes, RunService
+from keyturn.gateway.service.people.queue import (
+    MAX_QUEUE,
+    DelegationService,
+    ReviewQueue,
+)
+from keyturn.gateway.service.report.audit_reading import LiveMetrics
+from keyturn.gateway.service.submit.call_evaluation import (
     depends_on_others,
     evaluate_decision,
     evaluate_waiting,
     shown_as,
 )
-from keyturn.gateway.service.deciding import DecisionService, Voters
-from keyturn.gateway.service.freezing import ReviewerFreezes, RunService
-from keyturn.gateway.service.quality_checks import SeededDefectService, SpotCheckService
-from keyturn.gateway.service.queue import MAX_QUEUE, DelegationService, ReviewQueue
-from keyturn.gateway.service.standing import StandingService
+from keyturn.gateway.service.submit.quality_checks import (
+    SeededDefectService,
+    SpotCheckService,
+)
+from keyturn.gateway.service.submit.standing import StandingService
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store.atomic_write import Loaded, Write
 from keyturn.gateway.store.jobs import Job, JobKind

@@ -8,14 +8,18 @@ from datetime import timedelta
 from keyturn.gateway.approvals.decisions import Gesture, Reviewer
 from keyturn.gateway.approvals.events import BY_GATEWAY, Event, EventName
 from keyturn.gateway.approvals.lifecycle import ApprovalState
-from keyturn.gateway.approvals.record import Approval, Concerned
+from keyturn.gateway.approvals.quorum import is_dead_end
+from keyturn.gateway.approvals.record import Approval, Concerned, Item
 from keyturn.gateway.approvals.timing import is_over
-from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.service import audit_reading
+from keyturn.gateway.policy.rules import Policy
+from keyturn.gateway.protocol.records import Person, Tier
+from keyturn.gateway.service.report import audit_reading
+from keyturn.gateway.service.submit.call_evaluation import as_of_now
 from keyturn.gateway.service.tenant_service import TenantService
 from keyturn.gateway.store.atomic_write import Loaded
 from keyturn.gateway.store.delegations import MOST_DELEGATIONS, Delegation
 from keyturn.gateway.store.listed_members import listed_approvals, pages_by_score
+from keyturn.gateway.store.store import Store
 
 MAX_ENTRIES = 2000
 """Most audit entries that one reading goes back."""
@@ -200,6 +204,40 @@ class ReviewQueue(TenantService):
             and approval.state is ApprovalState.OPEN
             and not is_over(approval, loaded.now_ms)
         )
+
+
+# Each takes separate readings, and this runs at each change of the policy.
+MOST_LOOKED_AT = 1_000
+"""Most approvals that are checked for dead ends, the soonest due first."""
+
+
+async def dead_ends(store: Store, policy: Policy, *, tenant: str) -> list[Item]:
+    """Return waiting calls without possible approvers under this policy.
+
+    The policy changes while calls wait: people are replaced, roles are renamed, a tool
+    is forbidden. Such a call can still be rejected, and it expires. The operator of the
+    gateway should learn of it before that.
+
+    Args:
+        store: the store with the calls.
+        policy: the policy in force.
+        tenant: the tenant of the calls.
+
+    Raises:
+        StoreUnavailable: when the store does not answer.
+    """
+    found: list[Item] = []
+    waiting = ReviewQueue(store, tenant=tenant).waiting(MOST_LOOKED_AT)
+    async for loaded in waiting:
+        shown = await as_of_now(store, policy, loaded.approval)
+        found += [item for item in shown.items if _is_stuck(shown, item)]
+    return found
+
+
+def _is_stuck(approval: Approval, item: Item) -> bool:
+    if not item.is_pending:
+        return False
+    return item.tier is Tier.DENY or is_dead_end(approval, item, item.requirement)
 
 
 class DelegationService(TenantService):

@@ -70,13 +70,7 @@ from keyturn.gateway.protocol.wire import (
     Reopened,
     StateNow,
 )
-from keyturn.gateway.service.call_evaluation import (
-    CurrentEvaluation,
-    WaitingCall,
-    read_calls,
-)
-from keyturn.gateway.service.proposals import freeze_message
-from keyturn.gateway.service.proving import (
+from keyturn.gateway.service.run.proving import (
     NOT_TOLD,
     Receipts,
     Unproven,
@@ -85,8 +79,14 @@ from keyturn.gateway.service.proving import (
     refuse_unproven,
     unproven_end,
 )
-from keyturn.gateway.service.quality_checks import with_spot_check
-from keyturn.gateway.service.standing import end_standing, standing_of
+from keyturn.gateway.service.submit.call_evaluation import (
+    CurrentEvaluation,
+    WaitingCall,
+    read_calls,
+)
+from keyturn.gateway.service.submit.proposals import freeze_message
+from keyturn.gateway.service.submit.quality_checks import with_spot_check
+from keyturn.gateway.service.submit.standing import end_standing, standing_of
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store.atomic_write import Loaded, Write, spend_again
 from keyturn.gateway.store.freezes import names_of

@@ -42,7 +42,8 @@ from keyturn.gateway.failures import log_failure
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.work import aside
-from keyturn.gateway.service.call_evaluation import (
+from keyturn.gateway.service.run.sweep import Sweeper
+from keyturn.gateway.service.submit.call_evaluation import (
     Beside,
     CurrentEvaluation,
     ReadCall,
@@ -52,8 +53,7 @@ from keyturn.gateway.service.call_evaluation import (
     evaluate_decision,
     read_calls,
 )
-from keyturn.gateway.service.standing import rejection_of
-from keyturn.gateway.service.sweep import Sweeper
+from keyturn.gateway.service.submit.standing import rejection_of
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store.atomic_write import Loaded, Write, WriteMany
 from keyturn.gateway.store.store import Store

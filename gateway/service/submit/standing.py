@@ -1,7 +1,7 @@
 """Propose, list and revoke standing approvals; confirm the roles of their givers.
 
 A proposal is an approval like any other: it is opened here, and decided by
-`keyturn.gateway.service.reviews`. This module decides none.
+`keyturn.gateway.service.decide.reviews`. This module decides none.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ from keyturn.gateway.policy.standing import (
 )
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import ItemState, Person, Tier, Verb
-from keyturn.gateway.service.call_evaluation import TurnPrecedents
-from keyturn.gateway.service.proposals import EvaluatedCall, opened_event
+from keyturn.gateway.service.submit.call_evaluation import TurnPrecedents
+from keyturn.gateway.service.submit.proposals import EvaluatedCall, opened_event
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store import keys as store_keys
 from keyturn.gateway.store.agent_load import AgentLoad, rejection_effects

@@ -15,8 +15,8 @@ from pydantic import Field
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.protocol.records import ItemState, Record
-from keyturn.gateway.service import audit_reading
-from keyturn.gateway.service.submitting import erased_turn
+from keyturn.gateway.service.report import audit_reading
+from keyturn.gateway.service.submit.submitting import erased_turn
 from keyturn.gateway.service.tenant_service import TenantService
 from keyturn.gateway.store.erasing import (
     Wanted,

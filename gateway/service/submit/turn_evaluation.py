@@ -21,9 +21,13 @@ from keyturn.gateway.policy.raise_rules import Facts, Raise, is_strict
 from keyturn.gateway.policy.rules import Policy, TriageRule
 from keyturn.gateway.protocol.records import Tier, Verb
 from keyturn.gateway.protocol.wire import CallHint, ProposedCall, Turn
-from keyturn.gateway.service import quality_checks
-from keyturn.gateway.service.call_evaluation import CallUsage, TurnPrecedents, facts_of
-from keyturn.gateway.service.proposals import (
+from keyturn.gateway.service.submit import quality_checks
+from keyturn.gateway.service.submit.call_evaluation import (
+    CallUsage,
+    TurnPrecedents,
+    facts_of,
+)
+from keyturn.gateway.service.submit.proposals import (
     MISFIT,
     EvaluatedCall,
     Proposal,

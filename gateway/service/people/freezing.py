@@ -23,8 +23,8 @@ from keyturn.gateway.approvals.standing import FROZEN, bounds_of
 from keyturn.gateway.policy.eligibility import freeze_requirement, unfreeze_requirement
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.service.agents import AgentService
-from keyturn.gateway.service.standing import end_those
+from keyturn.gateway.service.run.agents import AgentService
+from keyturn.gateway.service.submit.standing import end_those
 from keyturn.gateway.service.tenant_service import PolicyService, TenantService
 from keyturn.gateway.store.freezes import (
     NOT_BELIEVED,

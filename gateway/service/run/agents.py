@@ -61,7 +61,8 @@ from keyturn.gateway.protocol.wire import (
     TurnRef,
     Verdict,
 )
-from keyturn.gateway.service.claiming import (
+from keyturn.gateway.service.report.event_feed import EventFeed
+from keyturn.gateway.service.run.claiming import (
     ClaimService,
     find_answers,
     late_report,
@@ -69,9 +70,8 @@ from keyturn.gateway.service.claiming import (
     told_edit,
     unproven_outcome,
 )
-from keyturn.gateway.service.event_feed import EventFeed
-from keyturn.gateway.service.proving import are_proven, is_edit_proven, proven_words
-from keyturn.gateway.service.submitting import StoredVerdicts, Submitter
+from keyturn.gateway.service.run.proving import are_proven, is_edit_proven, proven_words
+from keyturn.gateway.service.submit.submitting import StoredVerdicts, Submitter
 from keyturn.gateway.service.tenant_service import TenantService
 from keyturn.gateway.store.atomic_write import Loaded, Write
 from keyturn.gateway.store.auto_runs import Note

@@ -33,7 +33,7 @@ from keyturn.gateway.protocol.approval_views import (
 from keyturn.gateway.protocol.digest import state_in
 from keyturn.gateway.protocol.records import EditRecord, Effect, ItemState
 from keyturn.gateway.protocol.work import aside
-from keyturn.gateway.service.call_evaluation import as_of_now
+from keyturn.gateway.service.submit.call_evaluation import as_of_now
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store.listed_members import Due, due_page, listed_approvals
 

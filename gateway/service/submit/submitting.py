@@ -34,9 +34,13 @@ from keyturn.gateway.protocol.wire import (
     check_texts,
 )
 from keyturn.gateway.protocol.work import aside
-from keyturn.gateway.service import quality_checks
-from keyturn.gateway.service.call_evaluation import CallUsage, TurnPrecedents, usage_of
-from keyturn.gateway.service.proposals import (
+from keyturn.gateway.service.submit import quality_checks
+from keyturn.gateway.service.submit.call_evaluation import (
+    CallUsage,
+    TurnPrecedents,
+    usage_of,
+)
+from keyturn.gateway.service.submit.proposals import (
     EvaluatedCall,
     Proposal,
     Source,
@@ -48,9 +52,8 @@ from keyturn.gateway.service.proposals import (
     propose,
     wanted_of,
 )
-from keyturn.gateway.service.standing import covered
-from keyturn.gateway.service.tenant_service import PolicyService
-from keyturn.gateway.service.turn_evaluation import (
+from keyturn.gateway.service.submit.standing import covered
+from keyturn.gateway.service.submit.turn_evaluation import (
     TurnTriage,
     always_auto,
     call_facts,
@@ -60,6 +63,7 @@ from keyturn.gateway.service.turn_evaluation import (
     requester_of,
     triage_events,
 )
+from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store.agent_load import AgentLoad
 from keyturn.gateway.store.atomic_write import Loaded
 from keyturn.gateway.store.encryption import decrypted, encrypted, packed, unpacked

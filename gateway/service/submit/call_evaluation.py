@@ -23,7 +23,6 @@ from keyturn.gateway.approvals.precedents import (
     PrecedentKind,
     WindowTotal,
 )
-from keyturn.gateway.approvals.quorum import is_dead_end
 from keyturn.gateway.approvals.record import Approval, Context, Item
 from keyturn.gateway.approvals.repeating import args_hash
 from keyturn.gateway.errors import BadJson
@@ -39,12 +38,11 @@ from keyturn.gateway.policy.rules import Policy, WindowRule
 from keyturn.gateway.policy.standing import evaluate_standing, similar_rule
 from keyturn.gateway.policy.windows import window_uses
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.protocol.records import Record, Tier
+from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Turn, Verdict
 from keyturn.gateway.protocol.work import aside
-from keyturn.gateway.service.proposals import cannot_start_message, freeze_of
-from keyturn.gateway.service.queue import ReviewQueue
+from keyturn.gateway.service.submit.proposals import cannot_start_message, freeze_of
 from keyturn.gateway.store.agent_load import AgentLoad, Wanted
 from keyturn.gateway.store.atomic_write import EvaluationInputs
 from keyturn.gateway.store.freezes import Freeze
@@ -52,10 +50,6 @@ from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.precedents import AutoRun, Known, Row, row_of_auto_run
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.store.windows import ItemUses, Use, held_in, use_of
-
-# Each takes separate readings, and this runs at each change of the policy.
-MOST_LOOKED_AT = 1_000
-"""Most approvals that are checked for dead ends, the soonest due first."""
 
 
 @dataclass(frozen=True)
@@ -371,35 +365,6 @@ def depends_on_others(policy: Policy, approval: Approval) -> bool:
     return counts_in_windows(policy, approval) or any(
         reads_precedents(policy, approval.agent, item.tool) for item in waiting
     )
-
-
-async def dead_ends(store: Store, policy: Policy, *, tenant: str) -> list[Item]:
-    """Return waiting calls without possible approvers under this policy.
-
-    The policy changes while calls wait: people are replaced, roles are renamed, a tool
-    is forbidden. Such a call can still be rejected, and it expires. The operator of the
-    gateway should learn of it before that.
-
-    Args:
-        store: the store with the calls.
-        policy: the policy in force.
-        tenant: the tenant of the calls.
-
-    Raises:
-        StoreUnavailable: when the store does not answer.
-    """
-    found: list[Item] = []
-    waiting = ReviewQueue(store, tenant=tenant).waiting(MOST_LOOKED_AT)
-    async for loaded in waiting:
-        shown = await as_of_now(store, policy, loaded.approval)
-        found += [item for item in shown.items if _is_stuck(shown, item)]
-    return found
-
-
-def _is_stuck(approval: Approval, item: Item) -> bool:
-    if not item.is_pending:
-        return False
-    return item.tier is Tier.DENY or is_dead_end(approval, item, item.requirement)
 
 
 AUTO_RUN_TAG = "keyturn/v1/auto-run"

@@ -29,7 +29,7 @@ from keyturn.gateway.policy.raise_rules import Facts, Raise
 from keyturn.gateway.policy.rules import Policy, SeededCall, SpotCheckRule
 from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
-from keyturn.gateway.service.proposals import EvaluatedCall, Source, propose
+from keyturn.gateway.service.submit.proposals import EvaluatedCall, Source, propose
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store import keys as store_keys
 from keyturn.gateway.store.atomic_write import Loaded, Write

@@ -1,0 +1,1 @@
+"""Record the decisions of reviewers."""

@@ -1,0 +1,1 @@
+"""Queues, delegations, freezes, failed runs and the erasure of personal data."""

@@ -1,0 +1,1 @@
+"""Write and read the audit log, follow events, and check processes."""

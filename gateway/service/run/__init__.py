@@ -1,0 +1,1 @@
+"""Let agents claim, run and finish their calls, and end overdue ones."""

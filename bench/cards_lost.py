@@ -23,11 +23,11 @@ from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.service.run.sweep import Sweeper
-from keyturn.gateway.store.connection import Argument
+from keyturn.gateway.store.connection.connection import Argument
+from keyturn.gateway.store.events.outbox import announcement
+from keyturn.gateway.store.events.readers import backlog
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.open_store import open_store
-from keyturn.gateway.store.outbox import announcement
-from keyturn.gateway.store.readers import backlog
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.json_types import JsonObject
 from keyturn.sandbox.server import Sandbox

@@ -27,8 +27,8 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState, Person
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from keyturn.gateway.service.run.agents import AgentService
+from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.threads import ThreadFacts
 from keyturn.sandbox import messages, payloads
 from keyturn.sandbox.json_types import JsonObject, as_objects
 from keyturn.sandbox.payloads import Interaction

@@ -46,7 +46,7 @@ from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.garbage_collection import spare_what_is_there
 from keyturn.gateway.resume.worker import ThreadChange
 from keyturn.gateway.service.decide.reviews import ReviewService
-from keyturn.gateway.store.run_list import Listed
+from keyturn.gateway.store.runs.run_list import Listed
 from keyturn.gateway.store.store import Store
 from tests.approvals.builders import click_on
 

@@ -21,9 +21,14 @@ from bench.stats import NotMeasured
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from keyturn.gateway.service.run.agents import AgentService
-from keyturn.gateway.store.connection import Argument, Connection, Reply, number
+from keyturn.gateway.store.connection.connection import (
+    Argument,
+    Connection,
+    Reply,
+    number,
+)
+from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.threads import ThreadFacts
 from keyturn.sandbox.json_types import JsonObject
 
 ARGS_BYTES = 674

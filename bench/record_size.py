@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from bench import SECRETS
 from bench.pending import ARGS_BYTES, agents_of, arguments, keys_in, open_one
 from bench.stats import Figure, Measured, plain
-from keyturn.gateway.store.connection import Connection, number
+from keyturn.gateway.store.connection.connection import Connection, number
 from keyturn.gateway.store.open_store import open_store
 
 TITLE = "Memory of a pending approval"

@@ -25,7 +25,7 @@ from bench.pending import (
     open_one,
 )
 from bench.stats import Figure, Measured, NotMeasured, ratio
-from keyturn.gateway.store.connection import Connection, number, text
+from keyturn.gateway.store.connection.connection import Connection, number, text
 from keyturn.gateway.store.open_store import open_store
 
 TITLE = "Restart with many pending approvals"

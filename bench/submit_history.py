@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from bench.pending import AGENT, TENANT, agents_of, open_one
 from bench.stats import Figure, Measured, NotMeasured, ratio
 from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.store.connection import Argument, number
+from keyturn.gateway.store.connection.connection import Argument, number
 from keyturn.gateway.store.keys import LISTED_BYTES
 from keyturn.gateway.store.open_store import open_store
 from keyturn.gateway.store.store import Store

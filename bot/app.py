@@ -56,10 +56,10 @@ from keyturn.gateway.service.report.process_check import (
     process_problems,
     registered,
 )
-from keyturn.gateway.store.connection import refuses
-from keyturn.gateway.store.processes import ProcessInfo
+from keyturn.gateway.store.connection.connection import refuses
+from keyturn.gateway.store.connection.usable import until_usable
+from keyturn.gateway.store.runs.processes import ProcessInfo
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.usable import until_usable
 
 logger = logging.getLogger(__name__)
 

@@ -31,8 +31,8 @@ from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.service.decide.deciding import Voters
 from keyturn.gateway.service.decide.reviews import ReviewService
-from keyturn.gateway.store.freezes import FreezeScope
 from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.limits.freezes import FreezeScope
 
 logger = logging.getLogger(__name__)
 

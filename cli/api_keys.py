@@ -24,7 +24,7 @@ from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.http_api import Scope
 from keyturn.gateway.setting_forms import is_name, parse_duration
-from keyturn.gateway.store.api_keys import ApiKeyStore
+from keyturn.gateway.store.http.api_keys import ApiKeyStore
 from keyturn.gateway.trust.api_keys import ApiKey, NewKey, new_api_key
 
 T = TypeVar("T")

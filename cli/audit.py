@@ -35,7 +35,7 @@ from keyturn.gateway.service.report.audit_reading import (
     Proven,
     verify_log_of,
 )
-from keyturn.gateway.store.audit_verifying import Verified
+from keyturn.gateway.store.audit.verifying import Verified
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.audit_bundle import (
     BundleLog,

@@ -42,8 +42,8 @@ from keyturn.gateway.service.report.audit_writing import (
     required,
 )
 from keyturn.gateway.service_settings import MetricsSettings
-from keyturn.gateway.store.jobs import Job
 from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.runs.jobs import Job
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.audit_bundle import verify_bundle
 from keyturn.sandbox.json_types import JsonObject, as_object, as_objects

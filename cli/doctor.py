@@ -42,13 +42,13 @@ from keyturn.gateway.service.people.queue import dead_ends
 from keyturn.gateway.service.report.audit_reading import security_events
 from keyturn.gateway.service.report.audit_writing import public_keys, required
 from keyturn.gateway.service.report.process_check import process_problems
-from keyturn.gateway.store.audit_files import TreeFiles
-from keyturn.gateway.store.audit_log import is_overdue
-from keyturn.gateway.store.connection import number
-from keyturn.gateway.store.durability import ensure_durable, ensure_writable
-from keyturn.gateway.store.readers import backlog
+from keyturn.gateway.store.audit.files import TreeFiles
+from keyturn.gateway.store.audit.log import is_overdue
+from keyturn.gateway.store.connection.connection import number
+from keyturn.gateway.store.connection.durability import ensure_durable, ensure_writable
+from keyturn.gateway.store.events.readers import backlog
+from keyturn.gateway.store.http.webhooks import receiver_state
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.webhooks import receiver_state
 from keyturn.gateway.trust.key_folder import Keyring
 
 _USER = re.compile(r"[UW][A-Z0-9]{2,30}", re.ASCII)

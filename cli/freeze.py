@@ -20,7 +20,7 @@ from keyturn.gateway.service.people.freezing import (
     misspelled,
     unknown_name,
 )
-from keyturn.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
+from keyturn.gateway.store.limits.freezes import Freeze, FreezeScope, ScopeKind
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from keyturn.gateway.approvals.decisions import Gesture
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.service.people.freezing import RunService
-from keyturn.gateway.store.stalled import RunState, StalledRun
+from keyturn.gateway.store.runs.stalled import RunState, StalledRun
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from keyturn.cli.command_context import command_context
 from keyturn.cli.console import AsJson
 from keyturn.cli.store_access import use_store
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.store.readers import (
+from keyturn.gateway.store.events.readers import (
     Backlog,
     ReaderState,
     backlog,

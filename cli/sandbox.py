@@ -13,7 +13,7 @@ import typer
 
 from keyturn.cli import console
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.store.folder_lock import FolderLock
+from keyturn.gateway.store.embedded.folder_lock import FolderLock
 from keyturn.sandbox.serve import serve
 
 # Lock the file of a sandbox, so that one process at a time uses it.

@@ -20,8 +20,8 @@ from keyturn.cli.store_access import use_store
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.service_settings import WebhookTarget
+from keyturn.gateway.store.http.webhooks import ReceiverState, receiver_state
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.webhooks import ReceiverState, receiver_state
 from keyturn.gateway.trust.webhook_signatures import TEST, News, shown, webhook_secret
 from keyturn.gateway.webhooks import Answer, Delivery, Poster, send
 

@@ -50,11 +50,11 @@ from keyturn.gateway.service.report.audit_writing import AuditWriter, end_audit
 from keyturn.gateway.service.report.process_check import process_name
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.service.run.sweep import Sweeper
-from keyturn.gateway.store.ledger import Ledger
-from keyturn.gateway.store.processes import ProcessInfo
-from keyturn.gateway.store.readers import forget_consumers
+from keyturn.gateway.store.connection.ledger import Ledger
+from keyturn.gateway.store.connection.usable import until_usable
+from keyturn.gateway.store.events.readers import forget_consumers
+from keyturn.gateway.store.runs.processes import ProcessInfo
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.usable import until_usable
 from keyturn.gateway.triage.asking import Triage, require_triage
 
 logger = logging.getLogger(__name__)

@@ -55,10 +55,10 @@ from keyturn.gateway.errors import KeyturnError, StoreUnavailable, ThreadUnavail
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.service_settings import WebhookSettings, WebhookTarget
-from keyturn.gateway.store.fences import Lease
-from keyturn.gateway.store.readers import drop_idle_readers
+from keyturn.gateway.store.events.readers import drop_idle_readers
+from keyturn.gateway.store.http.webhooks import note_attempt
+from keyturn.gateway.store.scripts.fences import Lease
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.webhooks import note_attempt
 from keyturn.gateway.trust.webhook_signatures import (
     DECIDED,
     Message,

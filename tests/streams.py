@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from keyturn.gateway.approvals.events import Event
-from keyturn.gateway.store.audit_log import AuditLog
-from keyturn.gateway.store.connection import Connection, entries
+from keyturn.gateway.store.audit.log import AuditLog
+from keyturn.gateway.store.connection.connection import Connection, entries
+from keyturn.gateway.store.events.outbox import event_in
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.outbox import event_in
 
 
 async def audit_entries(conn: Connection, keys: Keys) -> list[Event]:

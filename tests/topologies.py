@@ -25,7 +25,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from keyturn.gateway.store import parent_bound
+from keyturn.gateway.store.embedded import parent_bound
 from tests.ports import free_port
 
 try:

@@ -31,7 +31,7 @@ from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.protocol.wire import TurnRef
 from keyturn.gateway.service.run.agents import AgentService
-from keyturn.gateway.store import fences
+from keyturn.gateway.store.scripts import fences
 from keyturn.gateway.store.store import Store
 from tests.api.api_stack import serving
 from tests.bot.bot_stack import Stack

@@ -46,8 +46,8 @@ from keyturn.bot.web import (
 )
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.requirement import Notify, Role
-from keyturn.gateway.store.atomic_write import Loaded
-from keyturn.gateway.store.cards import CardCopy, CardPlace, CopyStore
+from keyturn.gateway.store.records.atomic_write import Loaded
+from keyturn.gateway.store.reviewers.cards import CardCopy, CardPlace, CopyStore
 
 logger = logging.getLogger(__name__)
 

@@ -48,9 +48,9 @@ from keyturn.gateway.approvals.record import Approval, Origin
 from keyturn.gateway.approvals.repeating import other_calls
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.work import aside
-from keyturn.gateway.store.cards import CardPlace
-from keyturn.gateway.store.fences import current
 from keyturn.gateway.store.keys import tenant_of_approval
+from keyturn.gateway.store.reviewers.cards import CardPlace
+from keyturn.gateway.store.scripts.fences import current
 from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)

@@ -64,11 +64,11 @@ from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.store.atomic_write import Loaded
-from keyturn.gateway.store.cards import CardPlace, CardStore, CardTrouble
-from keyturn.gateway.store.fences import current
+from keyturn.gateway.store.events.outbox import Outbox
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.outbox import Outbox
+from keyturn.gateway.store.records.atomic_write import Loaded
+from keyturn.gateway.store.reviewers.cards import CardPlace, CardStore, CardTrouble
+from keyturn.gateway.store.scripts.fences import current
 
 logger = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from keyturn.gateway.policy.rules import BatchRule
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store import keys as store_keys
-from keyturn.gateway.store.cards import ALONE, CollectedCardStore
+from keyturn.gateway.store.reviewers.cards import ALONE, CollectedCardStore
 
 logger = logging.getLogger(__name__)
 

@@ -62,7 +62,7 @@ from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.timing import is_over
 from keyturn.gateway.approvals.waiting_changes import REPLY_TS, answered_by
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.store.cards import CardPlace
+from keyturn.gateway.store.reviewers.cards import CardPlace
 
 logger = logging.getLogger(__name__)
 

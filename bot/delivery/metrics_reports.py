@@ -18,7 +18,7 @@ from keyturn.gateway.metrics.counts import DECIDED
 from keyturn.gateway.metrics.fold import Selection
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service_settings import DigestSettings, MetricsSettings
-from keyturn.gateway.store.threads import Mark
+from keyturn.gateway.store.runs.threads import Mark
 
 LOOK_S = 60.0
 """Seconds between two checks."""

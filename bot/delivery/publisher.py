@@ -68,10 +68,10 @@ from keyturn.gateway.approvals.events import TROUBLED_RUN, Event, EventName
 from keyturn.gateway.errors import LeaseLost, StoreUnavailable, ThreadUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.service.decide.reviews import ReviewService
-from keyturn.gateway.store.atomic_write import Loaded
-from keyturn.gateway.store.fences import holding
+from keyturn.gateway.store.events.outbox import Outbox
 from keyturn.gateway.store.missed_cards import mark_missed
-from keyturn.gateway.store.outbox import Outbox
+from keyturn.gateway.store.records.atomic_write import Loaded
+from keyturn.gateway.store.scripts.fences import holding
 from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)

@@ -39,9 +39,9 @@ from keyturn.gateway.approvals.record import Inquiry
 from keyturn.gateway.approvals.waiting_changes import refusal
 from keyturn.gateway.errors import NotConfirmed
 from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.store.atomic_write import Loaded
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
-from keyturn.gateway.store.stalled import RunState, StalledRun
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.records.atomic_write import Loaded
+from keyturn.gateway.store.runs.stalled import RunState, StalledRun
 
 logger = logging.getLogger(__name__)
 

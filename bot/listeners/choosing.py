@@ -73,7 +73,7 @@ from keyturn.gateway.approvals.gestures import Gesture, Partition
 from keyturn.gateway.approvals.record import Item, approval_of
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import Verb
-from keyturn.gateway.store.cards import ViewBinding
+from keyturn.gateway.store.reviewers.cards import ViewBinding
 
 logger = logging.getLogger(__name__)
 

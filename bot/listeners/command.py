@@ -46,7 +46,7 @@ from keyturn.gateway.metrics.report import facts
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.service.people.freezing import MAX_REASON
 from keyturn.gateway.setting_forms import parse_duration
-from keyturn.gateway.store.freezes import Freeze, FreezeScope, ScopeKind
+from keyturn.gateway.store.limits.freezes import Freeze, FreezeScope, ScopeKind
 
 logger = logging.getLogger(__name__)
 

@@ -34,8 +34,8 @@ from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
-from keyturn.gateway.store.atomic_write import Loaded
-from keyturn.gateway.store.home_tabs import HomeTab, ShownTab
+from keyturn.gateway.store.records.atomic_write import Loaded
+from keyturn.gateway.store.reviewers.home_tabs import HomeTab, ShownTab
 
 logger = logging.getLogger(__name__)
 

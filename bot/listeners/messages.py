@@ -58,8 +58,8 @@ from keyturn.gateway.errors import CorruptRecord, StoreUnavailable, TooManySpeak
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.protocol import questions
 from keyturn.gateway.protocol.records import Person, Verb
-from keyturn.gateway.store.atomic_write import Loaded
 from keyturn.gateway.store.keys import MESSAGE_LIFETIME
+from keyturn.gateway.store.records.atomic_write import Loaded
 
 logger = logging.getLogger(__name__)
 

@@ -45,7 +45,7 @@ from keyturn.bot.web import SlackError
 from keyturn.gateway.approvals.decisions import Reviewer, Unknown
 from keyturn.gateway.approvals.quality_checks import Seeded, SeededCard
 from keyturn.gateway.service.submit.quality_checks import refusal
-from keyturn.gateway.store.atomic_write import Loaded
+from keyturn.gateway.store.records.atomic_write import Loaded
 
 logger = logging.getLogger(__name__)
 

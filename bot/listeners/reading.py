@@ -34,7 +34,7 @@ from keyturn.gateway.approvals.quorum import denial_reason, is_among, unresolved
 from keyturn.gateway.approvals.record import SHORT_CHARS, Approval, Item, short_id
 from keyturn.gateway.protocol.records import Person, Verb
 from keyturn.gateway.service.people.queue import MAX_OF_PERSON, MAX_QUEUE, PastDecisions
-from keyturn.gateway.store.atomic_write import Loaded
+from keyturn.gateway.store.records.atomic_write import Loaded
 
 OUTSIDER: LiteralString = "Only members of this workspace can see waiting approvals."
 _NOT_FOUND = template(

@@ -48,7 +48,7 @@ from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.policy.standing import Chosen, Offer
 from keyturn.gateway.protocol.records import Verb
-from keyturn.gateway.store.atomic_write import Loaded
+from keyturn.gateway.store.records.atomic_write import Loaded
 
 logger = logging.getLogger(__name__)
 

@@ -51,9 +51,9 @@ from keyturn.gateway.approvals.quorum import denial_reason
 from keyturn.gateway.approvals.record import Approval, Item, approval_of, is_collected
 from keyturn.gateway.approvals.timing import is_late
 from keyturn.gateway.protocol.records import ItemState, Verb
-from keyturn.gateway.store.atomic_write import Loaded
-from keyturn.gateway.store.cards import ViewBinding
 from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.records.atomic_write import Loaded
+from keyturn.gateway.store.reviewers.cards import ViewBinding
 
 logger = logging.getLogger(__name__)
 

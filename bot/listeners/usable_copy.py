@@ -23,8 +23,8 @@ from keyturn.bot.limits import UPDATE
 from keyturn.bot.listener_context import ListenerContext, UserFacingError
 from keyturn.bot.payload import BlockAction, Clicked
 from keyturn.bot.web import PERMALINK, SlackError, SlackRefused, newest_id
-from keyturn.gateway.store.cards import CardCopy, CardPlace
 from keyturn.gateway.store.keys import Keys, tenant_of_approval
+from keyturn.gateway.store.reviewers.cards import CardCopy, CardPlace
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from keyturn.gateway.approvals.events import SecurityKind
-from keyturn.gateway.store.api_keys import FoundKey
+from keyturn.gateway.store.http.api_keys import FoundKey
 from keyturn.gateway.trust.api_keys import ApiKey, is_right, presented
 from keyturn.gateway.trust.seals import SealKeys
 

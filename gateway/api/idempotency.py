@@ -18,7 +18,7 @@ from keyturn.gateway.api.refusals import Refusal
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.http_problems import KEY_REUSED, MALFORMED, UNDER_WAY
 from keyturn.gateway.protocol.run_context import HEADER
-from keyturn.gateway.store.kept_answers import KeptAnswer, KeptAnswers
+from keyturn.gateway.store.http.kept_answers import KeptAnswer, KeptAnswers
 
 logger = logging.getLogger(__name__)
 

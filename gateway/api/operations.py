@@ -41,7 +41,7 @@ from keyturn.gateway.protocol.wire import (
 from keyturn.gateway.service.report.event_feed import EventFeed
 from keyturn.gateway.service.run.agents import AgentService, RemoteRunService
 from keyturn.gateway.service.run.approval_readings import ApprovalReadings
-from keyturn.gateway.store.fences import holding, while_unheld
+from keyturn.gateway.store.scripts.fences import holding, while_unheld
 from keyturn.gateway.trust.api_keys import ApiKey
 
 Q = TypeVar("Q")

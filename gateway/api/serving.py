@@ -30,8 +30,8 @@ from keyturn.gateway.service.report.process_check import Registration
 from keyturn.gateway.service.run.agents import AgentService, RemoteRunService
 from keyturn.gateway.service.run.approval_readings import ApprovalReadings
 from keyturn.gateway.service_settings import Address, ApiSettings
-from keyturn.gateway.store.api_keys import ApiKeyStore
-from keyturn.gateway.store.kept_answers import KeptAnswers
+from keyturn.gateway.store.http.api_keys import ApiKeyStore
+from keyturn.gateway.store.http.kept_answers import KeptAnswers
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.seals import Purpose, SealKeys
 

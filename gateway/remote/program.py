@@ -96,8 +96,8 @@ from keyturn.gateway.resume.transient_retry import (
     retry_transient,
 )
 from keyturn.gateway.setting_forms import RetrySettings
-from keyturn.gateway.store.fences import Lease
-from keyturn.gateway.store.leases import held
+from keyturn.gateway.store.runs.leases import held
+from keyturn.gateway.store.scripts.fences import Lease
 from keyturn.gateway.trust.webhook_signatures import (
     DECIDED,
     MOST_BYTES,

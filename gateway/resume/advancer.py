@@ -45,7 +45,7 @@ from keyturn.gateway.resume.runner import (
     asked_items,
     question_of,
 )
-from keyturn.gateway.store.fences import Lease
+from keyturn.gateway.store.scripts.fences import Lease
 
 logger = logging.getLogger(__name__)
 

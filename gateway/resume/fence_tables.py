@@ -3,9 +3,9 @@
 Theory of operation. A paused or disconnected process may continue in the middle of a
 write, long after another process took its thread over. Checking the clock or the lease
 does not help against a pause right after the check. So the checkpoint database stores
-the newest fence of each lease (`keyturn.gateway.store.fences`). A new holder writes its
-fence there before it reads the thread. From then on the database refuses the older
-holder's writes, and the new holder reads everything written before.
+the newest fence of each lease (`keyturn.gateway.store.scripts.fences`). A new holder
+writes its fence there before it reads the thread. From then on the database refuses the
+older holder's writes, and the new holder reads everything written before.
 
 Postgres and SQLite compare the fence in the transaction of the write. For any other
 saver, the thread's newest checkpoint is read before each write; its metadata has the
@@ -41,7 +41,7 @@ from typing_extensions import override
 
 from keyturn.gateway.errors import LeaseLost
 from keyturn.gateway.resume.checkpoints import to_the_end
-from keyturn.gateway.store.fences import Lease, current
+from keyturn.gateway.store.scripts.fences import Lease, current
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from keyturn.gateway.approvals.executing import Attempt
 from keyturn.gateway.errors import AlreadySpent, LeaseLost, StoreUnavailable
 from keyturn.gateway.resume.fence_tables import CREATE_LOCK, MAY_NOT, TABLE
 from keyturn.gateway.setting_forms import is_postgres
-from keyturn.gateway.store.fences import Lease, current
+from keyturn.gateway.store.scripts.fences import Lease, current
 from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)

@@ -62,7 +62,7 @@ from keyturn.gateway.resume.runner import (
 )
 from keyturn.gateway.resume.transient_retry import backoff_s, retry_transient
 from keyturn.gateway.setting_forms import RetrySettings
-from keyturn.gateway.store.leases import while_held
+from keyturn.gateway.store.runs.leases import while_held
 
 logger = logging.getLogger(__name__)
 

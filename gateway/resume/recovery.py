@@ -64,11 +64,11 @@ from keyturn.gateway.resume.runner import (
 from keyturn.gateway.resume.store_threads import ThreadRef, answers_for, under_lease
 from keyturn.gateway.service.run.claiming import find_answers
 from keyturn.gateway.service.tenant_service import TenantService
-from keyturn.gateway.store.atomic_write import Loaded, Write
-from keyturn.gateway.store.jobs import Job
-from keyturn.gateway.store.restore_counters import RestoreCounters
+from keyturn.gateway.store.connection.usable import until_usable
+from keyturn.gateway.store.records.atomic_write import Loaded, Write
+from keyturn.gateway.store.runs.jobs import Job
+from keyturn.gateway.store.runs.restore_counters import RestoreCounters
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.usable import until_usable
 
 MOST_READ = 200
 """Number of approvals in one read, so that other requests of the store get a turn."""

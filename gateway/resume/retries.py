@@ -28,9 +28,9 @@ from keyturn.gateway.resume.runner import Runner
 from keyturn.gateway.resume.store_threads import ThreadRef
 from keyturn.gateway.service.people.freezing import stalled_event
 from keyturn.gateway.setting_forms import RetrySettings
-from keyturn.gateway.store.jobs import Delivery, Job, JobKind
 from keyturn.gateway.store.keys import KEEP_MS, Keys
-from keyturn.gateway.store.stalled import RunState, StalledRun
+from keyturn.gateway.store.runs.jobs import Delivery, Job, JobKind
+from keyturn.gateway.store.runs.stalled import RunState, StalledRun
 from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)

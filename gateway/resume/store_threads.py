@@ -24,11 +24,11 @@ from keyturn.gateway.resume.runner import (
 from keyturn.gateway.service.people.freezing import run_event
 from keyturn.gateway.service.run.agents import RunCalls
 from keyturn.gateway.service.run.claiming import find_answers
-from keyturn.gateway.store.connection import text
-from keyturn.gateway.store.fences import Lease
+from keyturn.gateway.store.connection.connection import text
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.leases import while_held
-from keyturn.gateway.store.stalled import HALTED
+from keyturn.gateway.store.runs.leases import while_held
+from keyturn.gateway.store.runs.stalled import HALTED
+from keyturn.gateway.store.scripts.fences import Lease
 from keyturn.gateway.store.store import Store
 
 MAX_CHARS = 12_000

@@ -51,8 +51,8 @@ from keyturn.gateway.resume.transient_retry import (
 from keyturn.gateway.resume.worker import ThreadChange
 from keyturn.gateway.service.report.event_feed import EventFeed
 from keyturn.gateway.service.run.agents import AgentService
-from keyturn.gateway.store.jobs import Job
-from keyturn.gateway.store.stalled import RunState
+from keyturn.gateway.store.runs.jobs import Job
+from keyturn.gateway.store.runs.stalled import RunState
 from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)

@@ -58,8 +58,8 @@ from keyturn.gateway.resume.store_threads import (
 from keyturn.gateway.resume.transient_retry import drain_tasks, wait_or_timeout
 from keyturn.gateway.service.people.freezing import run_event
 from keyturn.gateway.service.run.agents import AgentService
-from keyturn.gateway.store.jobs import Delivery, Job, JobKind, input_of
-from keyturn.gateway.store.stalled import RunState
+from keyturn.gateway.store.runs.jobs import Delivery, Job, JobKind, input_of
+from keyturn.gateway.store.runs.stalled import RunState
 from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import Unknown
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.policy.rules import Policy
-from keyturn.gateway.store.atomic_write import Loaded, Write
+from keyturn.gateway.store.records.atomic_write import Loaded, Write
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import Role, SigningKey
 

@@ -13,15 +13,15 @@ from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.repeating import precedent_of
 from keyturn.gateway.errors import ThreadUnavailable
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.store import audit_files
-from keyturn.gateway.store.agent_load import fingerprint
-from keyturn.gateway.store.audit_files import Row, TreeFiles
-from keyturn.gateway.store.audit_seals import event_texts
-from keyturn.gateway.store.connection import text
+from keyturn.gateway.store.audit import files as audit_files
+from keyturn.gateway.store.audit.files import Row, TreeFiles
+from keyturn.gateway.store.connection.connection import text
+from keyturn.gateway.store.events.readers import EntryId
 from keyturn.gateway.store.keys import KEEP_MS, Keys
-from keyturn.gateway.store.precedents import body_of
-from keyturn.gateway.store.readers import EntryId
-from keyturn.gateway.store.script import Script
+from keyturn.gateway.store.limits.agent_load import fingerprint
+from keyturn.gateway.store.limits.precedents import body_of
+from keyturn.gateway.store.scripts.script import Script
+from keyturn.gateway.store.sealing.event_seals import event_texts
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.seals import Purpose, seal_keys
 

@@ -11,9 +11,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from keyturn.gateway.approvals.record import Approval
-from keyturn.gateway.store.connection import Argument, Reply, number
+from keyturn.gateway.store.connection.connection import Argument, Reply, number
+from keyturn.gateway.store.connection.listed_members import (
+    listed_approvals,
+    pages_by_score,
+)
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.listed_members import listed_approvals, pages_by_score
 from keyturn.gateway.store.store import Store
 
 

@@ -15,13 +15,13 @@ from pathlib import Path
 
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.secret_file import folder_secrets
-from keyturn.gateway.store.connection import text
-from keyturn.gateway.store.durability import ensure_durable
-from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.connection.connection import text
+from keyturn.gateway.store.connection.durability import ensure_durable
+from keyturn.gateway.store.connection.usable import shown, until_loaded, until_usable
+from keyturn.gateway.store.embedded.engine import EmbeddedEngine
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.sealing import ensure_secret
+from keyturn.gateway.store.sealing.sealing import ensure_secret
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.usable import shown, until_loaded, until_usable
 from keyturn.gateway.trust.key_folder import Keyring
 
 ENGINE_FOLDER = "valkey"

@@ -8,24 +8,11 @@ from pathlib import Path
 
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.setting_forms import AUDIT_KEPT, RetrySettings
-from keyturn.gateway.store.agent_load import AgentLoadStore
-from keyturn.gateway.store.approval_indexes import StandingStore, TimerStore
-from keyturn.gateway.store.approvals import ApprovalStore
-from keyturn.gateway.store.audit_index import AuditIndex
-from keyturn.gateway.store.audit_log import AuditLog
-from keyturn.gateway.store.auto_runs import AutoRunStore
-from keyturn.gateway.store.cards import (
-    CardStore,
-    CollectedCardStore,
-    CopyStore,
-    ReadPageStore,
-)
-from keyturn.gateway.store.connection import Connection
-from keyturn.gateway.store.delegations import DelegationStore
-from keyturn.gateway.store.engine import EmbeddedEngine
-from keyturn.gateway.store.freezes import FreezeLists, FreezeStore
-from keyturn.gateway.store.home_tabs import HomeTabStore
-from keyturn.gateway.store.jobs import JobQueue
+from keyturn.gateway.store.audit.index import AuditIndex
+from keyturn.gateway.store.audit.log import AuditLog
+from keyturn.gateway.store.connection.connection import Connection
+from keyturn.gateway.store.embedded.engine import EmbeddedEngine
+from keyturn.gateway.store.events.outbox import Outbox
 from keyturn.gateway.store.keys import (
     LEASE_MS,
     Keys,
@@ -33,19 +20,32 @@ from keyturn.gateway.store.keys import (
     tenant_of_approval,
     tenant_of_run,
 )
-from keyturn.gateway.store.outbox import Outbox
-from keyturn.gateway.store.posted_messages import (
+from keyturn.gateway.store.limits.agent_load import AgentLoadStore
+from keyturn.gateway.store.limits.freezes import FreezeLists, FreezeStore
+from keyturn.gateway.store.limits.windows import WindowStore
+from keyturn.gateway.store.records.approval_indexes import StandingStore, TimerStore
+from keyturn.gateway.store.records.approvals import ApprovalStore
+from keyturn.gateway.store.reviewers.cards import (
+    CardStore,
+    CollectedCardStore,
+    CopyStore,
+    ReadPageStore,
+)
+from keyturn.gateway.store.reviewers.delegations import DelegationStore
+from keyturn.gateway.store.reviewers.home_tabs import HomeTabStore
+from keyturn.gateway.store.reviewers.posted_messages import (
     MovedChannelStore,
     PostedMessageStore,
 )
-from keyturn.gateway.store.processes import ProcessStore
-from keyturn.gateway.store.restore_counters import RestoreCounterStore
-from keyturn.gateway.store.sealing import Sealing
-from keyturn.gateway.store.security_events import SecurityEvents
-from keyturn.gateway.store.seeded import SeededStore, SpotCheckCounter
-from keyturn.gateway.store.stalled import StalledRuns
-from keyturn.gateway.store.threads import InterruptStore, ThreadStore
-from keyturn.gateway.store.windows import WindowStore
+from keyturn.gateway.store.reviewers.seeded import SeededStore, SpotCheckCounter
+from keyturn.gateway.store.runs.auto_runs import AutoRunStore
+from keyturn.gateway.store.runs.jobs import JobQueue
+from keyturn.gateway.store.runs.processes import ProcessStore
+from keyturn.gateway.store.runs.restore_counters import RestoreCounterStore
+from keyturn.gateway.store.runs.stalled import StalledRuns
+from keyturn.gateway.store.runs.threads import InterruptStore, ThreadStore
+from keyturn.gateway.store.sealing.sealing import Sealing
+from keyturn.gateway.store.sealing.security_events import SecurityEvents
 from keyturn.gateway.trust.key_folder import Keyring
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from keyturn.bot import web
 from keyturn.cli.main import run
-from keyturn.gateway.store import connection
+from keyturn.gateway.store.connection import connection
 from keyturn.gateway.store.store import Store
 from tests.patience import be_patient
 

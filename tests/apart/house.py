@@ -22,8 +22,8 @@ from keyturn.gateway.config import Settings, SlackMode
 from keyturn.gateway.policy_file import PolicyFile
 from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.service.decide.reviews import ReviewService
-from keyturn.gateway.store.api_keys import ApiKeyStore
-from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.embedded.engine import EmbeddedEngine
+from keyturn.gateway.store.http.api_keys import ApiKeyStore
 from keyturn.gateway.store.keys import LEASE_MS
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.api_keys import new_api_key

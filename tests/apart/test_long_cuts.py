@@ -20,7 +20,7 @@ from keyturn.gateway.protocol.wire import (
     TurnRef,
     Verdict,
 )
-from keyturn.gateway.store.readers import drop_reader, reader_states
+from keyturn.gateway.store.events.readers import drop_reader, reader_states
 from keyturn.sandbox.json_types import JsonObject
 from tests.apart.agent_process import AGENT, TOOL
 from tests.apart.between import Act, Fate

@@ -20,7 +20,7 @@ from keyturn.gateway.guarded_server import GuardedServer, Limits
 from keyturn.gateway.protocol.http_api import MAX_BODY_BYTES
 from keyturn.gateway.service.report.event_feed import EventFeed
 from keyturn.gateway.service.run.agents import AgentService
-from keyturn.gateway.store.api_keys import FoundKey
+from keyturn.gateway.store.http.api_keys import FoundKey
 from keyturn.gateway.trust.api_keys import ApiKey, new_api_key
 from keyturn.gateway.trust.seals import Purpose, SealKeys
 from tests.service.harness import ServiceHarness

@@ -10,8 +10,8 @@ import pytest
 from keyturn.gateway.api.api_keys import ApiKeys
 from keyturn.gateway.approvals.events import EventName, SecurityKind
 from keyturn.gateway.protocol.http_api import Scope
-from keyturn.gateway.store.api_keys import KEPT, ApiKeyStore, FoundKey
-from keyturn.gateway.store.connection import fields
+from keyturn.gateway.store.connection.connection import fields
+from keyturn.gateway.store.http.api_keys import KEPT, ApiKeyStore, FoundKey
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.api_keys import NewKey, new_api_key
 from keyturn.gateway.trust.seals import Purpose, SealKeys

@@ -12,7 +12,7 @@ from aiohttp import web
 from keyturn.gateway.api.rate_limits import MOST_FAILED, FailedKeys
 from keyturn.gateway.guarded_server import GuardedServer, Limits
 from keyturn.gateway.protocol.http_api import MAX_BODY_BYTES
-from keyturn.gateway.store.api_keys import FoundKey
+from keyturn.gateway.store.http.api_keys import FoundKey
 from keyturn.gateway.store.store import Store
 from tests.api.api_stack import NOW, ApiStack, serving
 from tests.service.harness import ServiceHarness

@@ -21,7 +21,7 @@ from keyturn.gateway.protocol.http_problems import (
     ProblemKind,
 )
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
-from keyturn.gateway.store.connection import text
+from keyturn.gateway.store.connection.connection import text
 from keyturn.gateway.store.store import Store
 from tests.api.api_stack import ApiStack, serving
 from tests.service.harness import ServiceHarness

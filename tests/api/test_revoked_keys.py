@@ -8,9 +8,9 @@ import pytest
 
 from keyturn.gateway.api.api_keys import ApiKeys
 from keyturn.gateway.approvals.events import Event, EventName, SecurityKind
-from keyturn.gateway.store.api_keys import ApiKeyStore
-from keyturn.gateway.store.audit_index import AuditIndex
-from keyturn.gateway.store.audit_seals import parts_of, sealed_text
+from keyturn.gateway.store.audit.index import AuditIndex
+from keyturn.gateway.store.http.api_keys import ApiKeyStore
+from keyturn.gateway.store.sealing.event_seals import parts_of, sealed_text
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.api_keys import NewKey
 from tests.api.test_api_key_store import SEALS, made, put, stored

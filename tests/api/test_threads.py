@@ -26,7 +26,7 @@ from keyturn.gateway.protocol.http_api import (
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from keyturn.gateway.remote.program import RemoteThreads
-from keyturn.gateway.store.threads import REACH
+from keyturn.gateway.store.runs.threads import REACH
 from tests.api.api_stack import ApiStack, serving
 from tests.service.harness import ANA, claim_of
 

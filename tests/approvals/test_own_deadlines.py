@@ -27,7 +27,7 @@ from keyturn.gateway.approvals.revoking import revoke
 from keyturn.gateway.approvals.timing import LONGEST, end_of, ends, is_extendable
 from keyturn.gateway.approvals.waiting_changes import acknowledge, extend
 from keyturn.gateway.protocol.records import ItemState, Tier, Verb
-from keyturn.gateway.store import codec
+from keyturn.gateway.store.records import codec
 from tests.approvals.builders import (
     ANA,
     BEN,

@@ -12,7 +12,7 @@ import pytest
 
 from keyturn.bot import ingress
 from keyturn.bot.ids import Action
-from keyturn.gateway.store.connection import Connection
+from keyturn.gateway.store.connection.connection import Connection
 from tests.attacks.attacker import click_payload, trace, value_of
 from tests.bot.bot_stack import Stack
 from tests.bot.signed import interaction, signed_headers

@@ -12,8 +12,8 @@ from keyturn.bot.modals import choose
 from keyturn.gateway.approvals.decisions import Edit, Reject
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.report.audit_reading import security_events
-from keyturn.gateway.store.cards import ViewBinding
 from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.reviewers.cards import ViewBinding
 from keyturn.sandbox.json_types import JsonObject, as_object
 from tests.attacks.attacker import (
     Payload,

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from keyturn.bot.ids import Action, Input
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState, Result
-from keyturn.gateway.store.jobs import Job
+from keyturn.gateway.store.runs.jobs import Job
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.json_types import as_object, as_objects
 from tests.attacks.attacker import deliver_bytes

@@ -11,7 +11,7 @@ import pytest
 from keyturn.bot.app import SlackBot
 from keyturn.bot.ids import Action
 from keyturn.gateway.protocol.wire import Verdict
-from keyturn.gateway.store.connection import number, text
+from keyturn.gateway.store.connection.connection import number, text
 from tests.attacks.attacker import click_payload, trace, value_of
 from tests.bot.bot_stack import Stack
 from tests.bot.signed import interaction, post, signed_headers

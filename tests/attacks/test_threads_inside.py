@@ -26,8 +26,8 @@ from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.store.runs.threads import MAX_PRINCIPALS
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.threads import MAX_PRINCIPALS
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import ANA, DAN, RULES, Stack

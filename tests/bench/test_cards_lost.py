@@ -6,7 +6,7 @@ import pytest
 
 from bench.cards_lost import measured
 from keyturn.bot.delivery import publisher
-from keyturn.gateway.store import readers
+from keyturn.gateway.store.events import readers
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.server import Sandbox
 

@@ -31,10 +31,10 @@ from keyturn.gateway.protocol.wire import (
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.service.run.sweep import Sweeper
-from keyturn.gateway.store.cards import CardPlace
 from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.reviewers.cards import CardPlace
+from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.threads import ThreadFacts
 from keyturn.sandbox.client import Person as Actor
 from keyturn.sandbox.elements import find, placed_elements
 from keyturn.sandbox.json_types import JsonObject, as_objects

@@ -11,7 +11,7 @@ from keyturn.bot.ids import Action
 from keyturn.bot.web import Slack
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.protocol.wire import Verdict
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.client import UserActionFailed
 from keyturn.sandbox.server import Sandbox

@@ -15,8 +15,8 @@ from keyturn.bot.delivery.outbox_queue import (
 from keyturn.bot.delivery.publisher import Feed
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.protocol.records import Tier
+from keyturn.gateway.store.events.outbox import Outbox
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.outbox import Outbox
 from keyturn.gateway.store.store import Store
 from tests.bot.bot_stack import Stack, says
 from tests.bot.test_publisher import nothing_is_left, put

@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from keyturn.gateway.approvals.events import Event, EventName, SecurityKind
-from keyturn.gateway.store.audit_seals import parts_of, sealed_text
-from keyturn.gateway.store.connection import Reply, entries, number
+from keyturn.gateway.store.connection.connection import Reply, entries, number
+from keyturn.gateway.store.sealing.event_seals import parts_of, sealed_text
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually
 

@@ -11,8 +11,8 @@ from keyturn.bot.cards.queue import HomeFilter
 from keyturn.bot.ids import Action
 from keyturn.bot.listeners import home_tab
 from keyturn.bot.listeners.home_tab import filter_of
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
-from keyturn.gateway.store.home_tabs import HomeTab, ShownTab
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.reviewers.home_tabs import HomeTab, ShownTab
 from tests.bot.bot_stack import Stack
 from tests.bot.listeners.test_review_together import home, home_of, text_of, waiting
 from tests.conftest import eventually

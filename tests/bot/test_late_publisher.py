@@ -11,7 +11,7 @@ from keyturn.bot.delivery.card_publisher import CardPublisher
 from keyturn.bot.limits import Limits
 from keyturn.bot.web import Slack
 from keyturn.gateway.errors import LeaseLost
-from keyturn.gateway.store.fences import holding
+from keyturn.gateway.store.scripts.fences import holding
 from tests.bot.bot_stack import CHANNEL, ME, Stack
 
 

@@ -12,7 +12,7 @@ from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.decisions import Reject
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.questions import ASK_USER
-from keyturn.gateway.store.cards import CardPlace, CardStore
+from keyturn.gateway.store.reviewers.cards import CardPlace, CardStore
 from tests.bot.bot_stack import REFUND, Stack, has_button
 from tests.bot.test_prometheus import ANA, click
 from tests.bot.test_publisher import POST, calls, nothing_is_left

@@ -17,7 +17,7 @@ from keyturn.gateway.service_settings import (
     DigestSettings,
     MetricsSettings,
 )
-from keyturn.gateway.store.fences import holding
+from keyturn.gateway.store.scripts.fences import holding
 from keyturn.sandbox.api_errors import ApiError
 from keyturn.sandbox.validation import check_message
 from tests.bot.bot_stack import CHANNEL, Stack, says

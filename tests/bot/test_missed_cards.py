@@ -7,10 +7,10 @@ import pytest
 from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.store import missed_cards
-from keyturn.gateway.store.connection import number
+from keyturn.gateway.store.connection.connection import number
+from keyturn.gateway.store.events.readers import drop_reader
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.posted_messages import Ended
-from keyturn.gateway.store.readers import drop_reader
+from keyturn.gateway.store.reviewers.posted_messages import Ended
 from keyturn.gateway.store.store import Store
 from tests.bot.bot_stack import Stack, has_button
 from tests.bot.test_prometheus import ANA, click

@@ -16,7 +16,7 @@ from keyturn.bot.web import Slack
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.store.cards import CardPlace, CardStore
+from keyturn.gateway.store.reviewers.cards import CardPlace, CardStore
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, TEAM, Stack, has_button, says
 from tests.bot.test_publisher import POST, nothing_is_left

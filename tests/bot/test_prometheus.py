@@ -20,7 +20,7 @@ from keyturn.gateway.metrics.counts import Counts, Outcome
 from keyturn.gateway.metrics.fold import Metrics
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.report.audit_reading import OTHER
-from keyturn.gateway.store.readers import Backlog
+from keyturn.gateway.store.events.readers import Backlog
 from tests.bot.bot_stack import Stack
 from tests.bot.strategies import CANARY
 from tests.service.harness import person

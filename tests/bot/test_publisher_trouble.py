@@ -24,7 +24,7 @@ from keyturn.bot.limits import Limits
 from keyturn.bot.web import Slack, SlackNoResponse
 from keyturn.gateway.approvals.decisions import Reject
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.store.outbox import Outbox
+from keyturn.gateway.store.events.outbox import Outbox
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, ME, TEAM, Stack, has_button
 from tests.conftest import eventually

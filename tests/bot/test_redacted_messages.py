@@ -20,9 +20,9 @@ from keyturn.gateway.protocol.strict_json import JsonObject as Args
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.people.erasing import Eraser
 from keyturn.gateway.service.report.audit_reading import security_events
-from keyturn.gateway.store import posted_messages
 from keyturn.gateway.store.keys import RETENTION
-from keyturn.gateway.store.posted_messages import LOOK, Ended
+from keyturn.gateway.store.reviewers import posted_messages
+from keyturn.gateway.store.reviewers.posted_messages import LOOK, Ended
 from keyturn.sandbox.faults import Fault
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button

@@ -10,9 +10,9 @@ import pytest
 
 from keyturn.bot.ids import COMMAND
 from keyturn.gateway.errors import NotConfirmed
-from keyturn.gateway.store.durability import ensure_durable
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.connection.durability import ensure_durable
 from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import CHANNEL, TEAM, Stack

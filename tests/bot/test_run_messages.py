@@ -20,10 +20,10 @@ from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.resume.retries import Retries
 from keyturn.gateway.resume.store_threads import ThreadRef
 from keyturn.gateway.setting_forms import RetrySettings
-from keyturn.gateway.store.cards import CardPlace, CardStore
-from keyturn.gateway.store.jobs import Job, JobKind
-from keyturn.gateway.store.stalled import RunState
-from keyturn.gateway.store.threads import ThreadFacts
+from keyturn.gateway.store.reviewers.cards import CardPlace, CardStore
+from keyturn.gateway.store.runs.jobs import Job, JobKind
+from keyturn.gateway.store.runs.stalled import RunState
+from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot.bot_stack import CHANNEL as CARDS
 from tests.bot.bot_stack import DAN, TEAM, Stack, has_button

@@ -14,7 +14,7 @@ from keyturn.bot.delivery.outbox_queue import QueueEntry
 from keyturn.bot.modals import allow_similar
 from keyturn.gateway.approvals.standing import used
 from keyturn.gateway.policy.standing import Offer
-from keyturn.gateway.store.cards import CardCopy, CardPlace
+from keyturn.gateway.store.reviewers.cards import CardCopy, CardPlace
 from keyturn.gateway.store.store import Store
 from tests.approvals.test_standing import NOW, standing
 from tests.service.harness import ServiceHarness

@@ -17,7 +17,7 @@ from keyturn.gateway.errors import KeyturnError, StoreUnavailable
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Finding, ItemState
 from keyturn.gateway.service.decide.reviews import ReviewService
-from keyturn.gateway.store.connection import text
+from keyturn.gateway.store.connection.connection import text
 from keyturn.sandbox.client import UserActionFailed
 from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot.bot_stack import has_button

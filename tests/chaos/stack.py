@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from keyturn.bot.ingress import EVENTS_PATH
 from keyturn.gateway.setting_forms import AUDIT_KEPT
-from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.embedded.engine import EmbeddedEngine
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.delivery import Ack, Answer, Envelope, Retry, Transport
 from keyturn.sandbox.json_types import as_object

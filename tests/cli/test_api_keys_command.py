@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from keyturn.cli.main import USAGE, run
-from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.embedded.engine import EmbeddedEngine
 
 Tell = Callable[..., tuple[int, str, str]]
 

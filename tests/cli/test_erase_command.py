@@ -18,7 +18,7 @@ from keyturn.cli.main import add
 from keyturn.gateway.approvals.decisions import Reject
 from keyturn.gateway.errors import SettingsError, ThreadUnavailable
 from keyturn.gateway.service.people.erasing import Eraser
-from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.embedded.engine import EmbeddedEngine
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness
 from tests.store_secrets import ENV, SECRETS

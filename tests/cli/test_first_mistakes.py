@@ -19,7 +19,7 @@ from keyturn.bot.app import bolt_app
 from keyturn.bot.config import BotConfig
 from keyturn.bot.identity import Identity
 from keyturn.cli.main import USAGE, run
-from keyturn.gateway.store import usable
+from keyturn.gateway.store.connection import usable
 
 ROOT = Path(__file__).parents[2]
 SLOW = """\

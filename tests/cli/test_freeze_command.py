@@ -14,7 +14,7 @@ from keyturn.cli import audit, freeze
 from keyturn.cli.command_context import CommandContext
 from keyturn.cli.main import add
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.embedded.engine import EmbeddedEngine
 
 Tell = Callable[..., str]
 

@@ -19,8 +19,8 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.resume.retries import Retries
 from keyturn.gateway.resume.store_threads import ThreadRef
-from keyturn.gateway.store.engine import EmbeddedEngine
-from keyturn.gateway.store.jobs import Job, JobKind
+from keyturn.gateway.store.embedded.engine import EmbeddedEngine
+from keyturn.gateway.store.runs.jobs import Job, JobKind
 from keyturn.gateway.store.store import Store
 from tests.bot.strategies import CANARY
 from tests.store_secrets import ENV, SECRETS

@@ -17,8 +17,8 @@ from keyturn.cli.command_context import CommandContext
 from keyturn.cli.main import add
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.store import readers
-from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.embedded.engine import EmbeddedEngine
+from keyturn.gateway.store.events import readers
 from keyturn.gateway.store.store import Store
 from tests.store_secrets import ENV, SECRETS
 

@@ -15,9 +15,9 @@ from keyturn.cli.command_context import CommandContext
 from keyturn.cli.doctor import run_checks
 from keyturn.cli.main import USAGE, run
 from keyturn.cli.reviewer_checks import Check, State
-from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.embedded.engine import EmbeddedEngine
+from keyturn.gateway.store.http.webhooks import note_attempt
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.webhooks import note_attempt
 from keyturn.gateway.trust.webhook_signatures import (
     parse_webhook_secret,
     verify_webhook,

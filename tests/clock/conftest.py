@@ -14,7 +14,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
-from keyturn.gateway.store.engine import EmbeddedEngine, server_command
+from keyturn.gateway.store.embedded.engine import EmbeddedEngine, server_command
 from keyturn.gateway.store.store import Store
 from tests.clock import faketime
 from tests.lifetimes import wrong_lifetimes
@@ -88,7 +88,7 @@ def moved_server() -> Generator[tuple[str, Clock]]:
         return [*words[:5], "/usr/bin/env", *surroundings, *words[5:]]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("keyturn.gateway.store.engine.server_command", command)
+        patch.setattr("keyturn.gateway.store.embedded.engine.server_command", command)
         with EmbeddedEngine(folder / "valkey") as opened:
             clock.url = opened.url
             yield opened.url, clock

@@ -16,7 +16,7 @@ from keyturn.gateway.protocol.wire import Claimed, Refused
 from keyturn.gateway.service.people.freezing import FreezeService
 from keyturn.gateway.service.people.queue import ReviewQueue
 from keyturn.gateway.service.run.sweep import Sweeper
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
 from tests.clock import faketime
 from tests.conftest import eventually

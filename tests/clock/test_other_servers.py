@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.embedded.engine import EmbeddedEngine
 from keyturn.gateway.store.store import Store
 from tests.clock.conftest import Clock
 from tests.store_secrets import SECRETS

@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.embedded.engine import EmbeddedEngine
 from tests.linearizability import kills
 from tests.linearizability.approval_model import ApprovalModel
 from tests.linearizability.audited import contradictions, timelines

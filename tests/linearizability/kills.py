@@ -36,7 +36,7 @@ from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Person, RunRef
 from keyturn.gateway.service.decide.reviews import ReviewService
-from keyturn.gateway.store.durability import ensure_durable
+from keyturn.gateway.store.connection.durability import ensure_durable
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.server import Sandbox
 from tests.linearizability.audited import Moment

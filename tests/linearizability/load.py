@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.store.durability import ensure_durable
+from keyturn.gateway.store.connection.durability import ensure_durable
 from keyturn.gateway.store.store import Store
 from tests.linearizability.client import PEOPLE, Client, Seen
 from tests.linearizability.history import Recorder

@@ -23,7 +23,7 @@ from keyturn.gateway.approvals.record import Approval, Item, approval_of
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
-from keyturn.gateway.store.threads import ThreadFacts
+from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.sandbox.records import Message
 from keyturn.sandbox.samples import TEAM
 from tests.conftest import eventually

@@ -13,8 +13,8 @@ from contextvars import ContextVar
 
 import pytest
 
-from keyturn.gateway.store.changing import SharedTurn, Turns
-from keyturn.gateway.store.connection import Connection
+from keyturn.gateway.store.connection.connection import Connection
+from keyturn.gateway.store.records.changing import SharedTurn, Turns
 
 Choose = Callable[[int], int]
 """Given how many wait, say which of them goes next."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable
 import pytest
 
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.store.connection import Connection
+from keyturn.gateway.store.connection.connection import Connection
 
 _SENT_AFTER = 3
 """Turns of the event loop after which a request is on its way: it is written at the end

@@ -20,8 +20,8 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.approvals.events import BATCH_MEMBER, EventName
 from keyturn.gateway.approvals.gestures import Choice, Gesture
 from keyturn.gateway.protocol.records import ItemState, Verb
-from keyturn.gateway.store.engine import EmbeddedEngine
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.embedded.engine import EmbeddedEngine
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
 from tests.levels import size
 from tests.races.interleaver import Interleaver

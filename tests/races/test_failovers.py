@@ -15,7 +15,7 @@ from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.store.durability import ensure_durable
+from keyturn.gateway.store.connection.durability import ensure_durable
 from keyturn.gateway.store.store import Store
 from tests.levels import size
 from tests.service.harness import ANA

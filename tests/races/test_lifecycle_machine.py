@@ -35,8 +35,8 @@ from keyturn.gateway.policy.replay import PrecedentFold
 from keyturn.gateway.protocol.records import Finding, ItemState, Result
 from keyturn.gateway.protocol.run_context import HEADER, one_write
 from keyturn.gateway.protocol.wire import Claimed, ClaimRequest
-from keyturn.gateway.store.connection import fields
-from keyturn.gateway.store.precedents import read
+from keyturn.gateway.store.connection.connection import fields
+from keyturn.gateway.store.limits.precedents import read
 from keyturn.gateway.store.store import Store
 from tests.levels import examples
 from tests.service.harness import (

@@ -20,9 +20,9 @@ from keyturn.gateway.policy.replay import PrecedentFold
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.store.connection import fields
-from keyturn.gateway.store.engine import EmbeddedEngine
-from keyturn.gateway.store.precedents import read
+from keyturn.gateway.store.connection.connection import fields
+from keyturn.gateway.store.embedded.engine import EmbeddedEngine
+from keyturn.gateway.store.limits.precedents import read
 from keyturn.gateway.store.store import Store
 from tests.levels import size
 from tests.races.interleaver import Choose, Interleaver, every_order

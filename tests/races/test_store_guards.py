@@ -16,8 +16,8 @@ from keyturn.gateway.approvals.lifecycle import UNEXECUTED
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, Refused
-from keyturn.gateway.store.atomic_write import Loaded, Write, WriteMany, write
-from keyturn.gateway.store.freezes import names_of
+from keyturn.gateway.store.limits.freezes import names_of
+from keyturn.gateway.store.records.atomic_write import Loaded, Write, WriteMany, write
 from tests.lifetimes import lose_records
 from tests.service.harness import ANA, BEN, ServiceHarness
 from tests.service.test_freezes import TOOL

@@ -12,7 +12,7 @@ import pytest
 from keyturn.gateway.approvals.decisions import Approve, Click, Decided, Stale
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.embedded.engine import EmbeddedEngine
 from keyturn.gateway.store.store import Store
 from tests.levels import size
 from tests.service.harness import ANA, ServiceHarness

@@ -20,8 +20,8 @@ from keyturn.gateway.protocol.wire import (
     ClaimRequest,
     Refused,
 )
-from keyturn.gateway.store.fences import Lease, holding
 from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.scripts.fences import Lease, holding
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness, claim_of
 from tests.store_secrets import SECRETS

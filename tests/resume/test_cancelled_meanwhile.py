@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 
 from keyturn.gateway.service.report.event_feed import EventFeed
-from keyturn.gateway.store.jobs import Delivery, Job, JobKind, JobQueue
+from keyturn.gateway.store.runs.jobs import Delivery, Job, JobKind, JobQueue
 from keyturn.gateway.store.store import Store
 from tests.patience import WAIT_S
 

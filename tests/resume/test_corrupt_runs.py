@@ -10,8 +10,8 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.resume.retries import Retries
 from keyturn.gateway.resume.store_threads import ThreadRef
 from keyturn.gateway.service.people.freezing import RunService
-from keyturn.gateway.store.connection import text
-from keyturn.gateway.store.jobs import Job, JobKind
+from keyturn.gateway.store.connection.connection import text
+from keyturn.gateway.store.runs.jobs import Job, JobKind
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack
 

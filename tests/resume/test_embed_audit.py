@@ -8,7 +8,7 @@ from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.service.report.audit_reading import verify_log_of
-from keyturn.gateway.store.audit_files import TreeFiles
+from keyturn.gateway.store.audit.files import TreeFiles
 from keyturn.gateway.store.store import Store
 from tests.store_secrets import SECRETS
 

@@ -14,7 +14,7 @@ from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import GraphError
 from keyturn.gateway.resume.recovery import Recovery
 from keyturn.gateway.resume.runner import Runners
-from keyturn.gateway.store.stalled import RunState, StalledRun
+from keyturn.gateway.store.runs.stalled import RunState, StalledRun
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools

@@ -14,7 +14,7 @@ from keyturn.cli.stop_signals import until_stopped
 from keyturn.gateway.approvals.decisions import Decided
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.store import engine
+from keyturn.gateway.store.embedded import engine
 from keyturn.gateway.store.open_store import ENGINE_FOLDER
 from tests.conftest import eventually
 from tests.resume import sample_tools

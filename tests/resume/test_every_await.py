@@ -26,7 +26,7 @@ from keyturn.gateway.resume import fence_tables
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import LangGraphLocal
-from keyturn.gateway.store.connection import Connection
+from keyturn.gateway.store.connection.connection import Connection
 from keyturn.gateway.store.store import Store
 from tests.chaos.oracle import FORKS
 from tests.conftest import eventually

@@ -12,9 +12,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.store import usable
-from keyturn.gateway.store.connection import Connection
-from keyturn.gateway.store.servers import Command, Reply
+from keyturn.gateway.store.connection import usable
+from keyturn.gateway.store.connection.connection import Connection
+from keyturn.gateway.store.connection.servers import Command, Reply
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import RULES, Stack

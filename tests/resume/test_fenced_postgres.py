@@ -16,7 +16,7 @@ from psycopg.pq import TransactionStatus
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.errors import LeaseLost
 from keyturn.gateway.resume.fence_tables import PostgresFence, Put
-from keyturn.gateway.store.fences import Lease
+from keyturn.gateway.store.scripts.fences import Lease
 from tests.resume.postgres_server import fresh_database
 
 AT: RunnableConfig = {

@@ -23,8 +23,8 @@ from keyturn.gateway.resume.fence_tables import FencedSaver, Put
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import LangGraphLocal
 from keyturn.gateway.resume.store_threads import ThreadRef, under_lease
-from keyturn.gateway.store import fences
-from keyturn.gateway.store.fences import Lease
+from keyturn.gateway.store.scripts import fences
+from keyturn.gateway.store.scripts.fences import Lease
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import postgres_server, sample_tools

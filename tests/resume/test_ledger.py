@@ -24,9 +24,9 @@ from keyturn.gateway.resume import ledger as ledgers
 from keyturn.gateway.resume.recovery import RecoveryService
 from keyturn.gateway.running import forget_attempts
 from keyturn.gateway.setting_forms import is_postgres
-from keyturn.gateway.store.atomic_write import after_spending
-from keyturn.gateway.store.fences import Lease, holding
-from keyturn.gateway.store.ledger import Ledger
+from keyturn.gateway.store.connection.ledger import Ledger
+from keyturn.gateway.store.records.atomic_write import after_spending
+from keyturn.gateway.store.scripts.fences import Lease, holding
 from keyturn.gateway.store.store import Store
 from tests.resume.ledgers import SHORT_MS, Started, place_of, processes_of
 from tests.resume.test_spent_attempts import ESCALATING, RAN, Life, answer

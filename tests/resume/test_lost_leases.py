@@ -19,7 +19,7 @@ from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.remote import program
-from keyturn.gateway.store import fences
+from keyturn.gateway.store.scripts import fences
 from keyturn.gateway.store.store import Store
 from tests.api.remote_program import remote_program
 from tests.conftest import eventually

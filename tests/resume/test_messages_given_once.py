@@ -9,7 +9,7 @@ import pytest
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.protocol.port import connected
 from keyturn.gateway.service.run.agents import AgentService
-from keyturn.gateway.store.jobs import Delivery, Job, JobKind
+from keyturn.gateway.store.runs.jobs import Delivery, Job, JobKind
 from tests.resume import sample_tools
 from tests.resume.resume_stack import RULES, Stack
 

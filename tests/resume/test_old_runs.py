@@ -9,10 +9,10 @@ import pytest
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.resume.retries import Retries
 from keyturn.gateway.resume.store_threads import ThreadRef
-from keyturn.gateway.store.connection import text
-from keyturn.gateway.store.jobs import Job, JobKind
+from keyturn.gateway.store.connection.connection import text
 from keyturn.gateway.store.keys import RETENTION
-from keyturn.gateway.store.stalled import StalledRun
+from keyturn.gateway.store.runs.jobs import Job, JobKind
+from keyturn.gateway.store.runs.stalled import StalledRun
 from tests.resume.resume_stack import Stack
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})

@@ -10,8 +10,8 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.errors import LeaseLost
 from keyturn.gateway.resume.store_threads import ThreadRef, announce_end, under_lease
 from keyturn.gateway.store.keys import KEEP_MS
+from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.threads import ThreadFacts
 from tests.resume.resume_stack import Stack
 from tests.service.harness import DAN
 

@@ -28,7 +28,7 @@ from keyturn.gateway.approvals.record import Item, approval_of
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import GraphError
 from keyturn.gateway.protocol.records import ItemState, RunRef
-from keyturn.gateway.store.jobs import Job, JobKind
+from keyturn.gateway.store.runs.jobs import Job, JobKind
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools

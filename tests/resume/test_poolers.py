@@ -23,7 +23,7 @@ from keyturn.gateway.clock import now_s
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.fence_tables import PostgresFence, Put
-from keyturn.gateway.store.fences import Lease
+from keyturn.gateway.store.scripts.fences import Lease
 from tests.debian import find_or_install
 from tests.ports import free_port
 from tests.resume.postgres_server import fresh_database

@@ -12,7 +12,7 @@ from keyturn.gateway.approvals.decisions import Decided, Stale
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.errors import ThreadUnavailable
 from keyturn.gateway.resume.store_threads import ThreadRef, under_lease
-from keyturn.gateway.store.jobs import Job, JobKind
+from keyturn.gateway.store.runs.jobs import Job, JobKind
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools

@@ -13,7 +13,7 @@ from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume import recovery
 from keyturn.gateway.resume.recovery import Recovery
 from keyturn.gateway.resume.runner import Runners, ThreadState
-from keyturn.gateway.store.jobs import JobKind
+from keyturn.gateway.store.runs.jobs import JobKind
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools

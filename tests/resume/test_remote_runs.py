@@ -26,7 +26,7 @@ from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.remote import program
 from keyturn.gateway.remote.program import Keyturn as WithoutStore
 from keyturn.gateway.remote.program import RemoteKeyturn
-from keyturn.gateway.store.leases import while_held
+from keyturn.gateway.store.runs.leases import while_held
 from keyturn.gateway.store.store import Store
 from tests.api.remote_program import remote_program
 from tests.conftest import eventually

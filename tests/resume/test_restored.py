@@ -17,7 +17,7 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.protocol.records import Finding, ItemState
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.recovery import Consistency, RestoreDetector
-from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.embedded.engine import EmbeddedEngine
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools

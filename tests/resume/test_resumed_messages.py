@@ -8,8 +8,8 @@ from typing import cast
 from keyturn.gateway.resume.retries import Retries
 from keyturn.gateway.resume.runner import Runner
 from keyturn.gateway.resume.store_threads import ThreadRef
-from keyturn.gateway.store.jobs import Job, JobKind
-from keyturn.gateway.store.stalled import RunState
+from keyturn.gateway.store.runs.jobs import Job, JobKind
+from keyturn.gateway.store.runs.stalled import RunState
 from tests.resume.resume_stack import Stack
 
 

@@ -16,8 +16,8 @@ from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.retries import Retries
 from keyturn.gateway.resume.store_threads import ThreadRef
 from keyturn.gateway.setting_forms import RetrySettings
-from keyturn.gateway.store.jobs import Delivery, Job, JobKind, sealed_job
-from keyturn.gateway.store.stalled import RunState, StalledRun
+from keyturn.gateway.store.runs.jobs import Delivery, Job, JobKind, sealed_job
+from keyturn.gateway.store.runs.stalled import RunState, StalledRun
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import (

@@ -17,7 +17,7 @@ from keyturn.gateway.clock import now_s
 from keyturn.gateway.errors import LeaseLost
 from keyturn.gateway.resume.checkpoints import SqliteSaver, open_checkpoints
 from keyturn.gateway.resume.fence_tables import fenced
-from keyturn.gateway.store.fences import Lease, holding
+from keyturn.gateway.store.scripts.fences import Lease, holding
 
 
 async def _never(_lease: Lease, fence: int) -> int:

@@ -7,7 +7,7 @@ import pytest
 from keyturn.gateway.approvals.decisions import Reject
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.store.jobs import Job, JobKind
+from keyturn.gateway.store.runs.jobs import Job, JobKind
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import DAN, Stack

@@ -15,7 +15,7 @@ from keyturn.gateway.resume.retries import Retries
 from keyturn.gateway.resume.runner import Runner, ThreadState
 from keyturn.gateway.resume.store_threads import ThreadRef
 from keyturn.gateway.resume.transient_retry import repeat
-from keyturn.gateway.store.jobs import Delivery, JobQueue
+from keyturn.gateway.store.runs.jobs import Delivery, JobQueue
 from tests.conftest import eventually
 from tests.resume.resume_stack import Stack
 

@@ -15,8 +15,8 @@ from keyturn.gateway.protocol.wire import (
     Verdict,
 )
 from keyturn.gateway.service.report.audit_reading import security_events
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness
 

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 from redis.asyncio import Redis
 
-from keyturn.gateway.store.codec import SEAL, RecordSeals, Stored
-from keyturn.gateway.store.connection import fields
+from keyturn.gateway.store.connection.connection import fields
+from keyturn.gateway.store.records.codec import SEAL, RecordSeals, Stored
 from keyturn.gateway.store.store import Store
 from tests.security.record_forging import (
     FORGED,

@@ -14,8 +14,8 @@ from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, ClaimRequest
-from keyturn.gateway.store.encryption import packed, unpacked
 from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.sealing.encryption import packed, unpacked
 from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
 
 AMOUNT, FORGED = 899, 1_000_000

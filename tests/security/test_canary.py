@@ -24,12 +24,12 @@ from keyturn.gateway.protocol.records import ItemState, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef
 from keyturn.gateway.service.report.audit_reading import StatisticsService
-from keyturn.gateway.store.connection import Connection, Reply, entries, text
-from keyturn.gateway.store.encryption import MARK, unpacked
-from keyturn.gateway.store.jobs import Job, JobKind, input_of
-from keyturn.gateway.store.readers import Backlog
+from keyturn.gateway.store.connection.connection import Connection, Reply, entries, text
+from keyturn.gateway.store.events.readers import Backlog
+from keyturn.gateway.store.runs.jobs import Job, JobKind, input_of
+from keyturn.gateway.store.runs.threads import ThreadFacts
+from keyturn.gateway.store.sealing.encryption import MARK, unpacked
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.threads import ThreadFacts
 from keyturn.gateway.trust.seals import SEAL_BYTES
 from tests.service.harness import ANA, BEN, DAN, ServiceHarness, claim_of
 from tests.service.standing import allowed, allowing, refund

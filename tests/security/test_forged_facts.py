@@ -24,11 +24,11 @@ from keyturn.gateway.protocol.wire import (
     VerdictKind,
 )
 from keyturn.gateway.service.people.queue import DelegationService
-from keyturn.gateway.store.encryption import packed
-from keyturn.gateway.store.fences import holding
-from keyturn.gateway.store.jobs import Job, JobKind
+from keyturn.gateway.store.runs.jobs import Job, JobKind
+from keyturn.gateway.store.runs.threads import ThreadFacts
+from keyturn.gateway.store.scripts.fences import holding
+from keyturn.gateway.store.sealing.encryption import packed
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.threads import ThreadFacts
 from tests.security.forging import (
     EVE,
     LOOK_UP,

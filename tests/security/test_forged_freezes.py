@@ -10,14 +10,14 @@ from keyturn.gateway.protocol.wire import (
     Claimed,
     VerdictKind,
 )
-from keyturn.gateway.store.freezes import (
+from keyturn.gateway.store.limits.freezes import (
     Freeze,
     FreezeList,
     FreezeScope,
     ScopeKind,
     sealed_key,
 )
-from keyturn.gateway.store.sealing import Sealed
+from keyturn.gateway.store.sealing.sealing import Sealed
 from tests.security.forging import (
     LOOK_UP,
     OTHER,

@@ -16,7 +16,7 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.protocol.wire import Claimed, Refused
-from keyturn.gateway.store.codec import QUARANTINED
+from keyturn.gateway.store.records.codec import QUARANTINED
 from keyturn.gateway.store.store import Store
 from tests.security.record_forgeries import (
     FORGERIES,

@@ -8,8 +8,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from keyturn.gateway.errors import ForgedRecord
-from keyturn.gateway.store.codec import SEAL, RecordSeals, Stored
-from keyturn.gateway.store.connection import Connection
+from keyturn.gateway.store.connection.connection import Connection
+from keyturn.gateway.store.records.codec import SEAL, RecordSeals, Stored
 
 ID = "ap_default_" + "ab" * 16
 NAMES = [

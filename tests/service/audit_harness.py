@@ -8,12 +8,12 @@ from pathlib import Path
 
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.service.report.audit_writing import AuditWriter, public_keys
-from keyturn.gateway.store.audit_files import TreeFiles
-from keyturn.gateway.store.audit_seals import parts_of, sealed_text
-from keyturn.gateway.store.connection import Argument
+from keyturn.gateway.store.audit.files import TreeFiles
+from keyturn.gateway.store.connection.connection import Argument
 from keyturn.gateway.store.keys import LEASE_MS, Keys
+from keyturn.gateway.store.runs.threads import ThreadStore
+from keyturn.gateway.store.sealing.event_seals import parts_of, sealed_text
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.threads import ThreadStore
 from keyturn.gateway.trust.checkpoints import Checkpoint, verified_checkpoint
 from keyturn.gateway.trust.key_folder import Keyring, Role
 

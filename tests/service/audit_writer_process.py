@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from keyturn.gateway.store import audit_files
-from keyturn.gateway.store.connection import Connection
+from keyturn.gateway.store.audit import files as audit_files
+from keyturn.gateway.store.connection.connection import Connection
 from keyturn.gateway.store.store import Store
 from tests.kill_points import cut
 from tests.service.audit_harness import AuditHarness

@@ -16,7 +16,7 @@ from keyturn.gateway.approvals.record import Approval, Item, approval_of
 from keyturn.gateway.protocol.public_keys import PublicKey
 from keyturn.gateway.protocol.receipts import Receipt, read_receipt
 from keyturn.gateway.protocol.wire import Claimed, ClaimRequest
-from keyturn.gateway.store.atomic_write import Loaded, Write
+from keyturn.gateway.store.records.atomic_write import Loaded, Write
 from keyturn.gateway.trust.key_folder import Role
 from tests.service.harness import (
     ANA,

@@ -28,9 +28,9 @@ from keyturn.gateway.protocol.wire import (
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.service.run.sweep import Sweeper
+from keyturn.gateway.store.limits.windows import use_of
+from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.threads import ThreadFacts
-from keyturn.gateway.store.windows import use_of
 
 POLICY = """
 version: 1

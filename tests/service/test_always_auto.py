@@ -16,7 +16,7 @@ from keyturn.gateway.protocol.wire import (
     VerdictKind,
 )
 from keyturn.gateway.service.submit.submitting import FORBIDDEN
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind, paused
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind, paused
 from tests.service.harness import ANA, POLICY, ServiceHarness
 from tests.streams import audit_entries
 

@@ -12,9 +12,9 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Result, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, Verdict, VerdictKind
-from keyturn.gateway.store.agent_load import ASKED_MS, FAILED_MS, AgentLoad
-from keyturn.gateway.store.connection import fields
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.connection.connection import fields
+from keyturn.gateway.store.limits.agent_load import ASKED_MS, FAILED_MS, AgentLoad
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, BEN, POLICY, ServiceHarness, claim_of
 from tests.streams import audit_entries

@@ -12,8 +12,8 @@ from keyturn.cli.doctor import run_checks
 from keyturn.cli.reviewer_checks import Check, State
 from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.service.report.process_check import registered
-from keyturn.gateway.store import audit_log
-from keyturn.gateway.store.processes import ProcessInfo
+from keyturn.gateway.store.audit import log as audit_log
+from keyturn.gateway.store.runs.processes import ProcessInfo
 from keyturn.gateway.store.store import Store
 from tests.service.audit_harness import AuditHarness
 

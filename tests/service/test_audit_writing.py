@@ -20,14 +20,14 @@ from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.errors import NotConfirmed
 from keyturn.gateway.service.report import audit_writing
 from keyturn.gateway.service.report.audit_reading import forget_tree, verify_log_of
-from keyturn.gateway.store.audit_files import (
+from keyturn.gateway.store.audit.files import (
     Row,
     TreeFiles,
     read_segment,
     segments,
 )
-from keyturn.gateway.store.connection import entries, fields, number
-from keyturn.gateway.store.readers import entry_id
+from keyturn.gateway.store.connection.connection import entries, fields, number
+from keyturn.gateway.store.events.readers import entry_id
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.checkpoints import leaf_hash
 from tests.forked import Forked

@@ -19,8 +19,8 @@ from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Finding, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.store.api_keys import ApiKeyStore
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.http.api_keys import ApiKeyStore
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.trust.audit_bundle import Part, Step
 from tests.api.test_api_key_store import SEALS, made
 from tests.service.decided_calls import claimed, decided

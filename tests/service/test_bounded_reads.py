@@ -11,11 +11,11 @@ from keyturn.gateway.protocol.records import Person, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import VerdictKind
 from keyturn.gateway.service.people.queue import DelegationService
-from keyturn.gateway.store import delegations
-from keyturn.gateway.store.agent_load import AgentLoad, Wanted, fingerprint
-from keyturn.gateway.store.connection import Argument, number
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.connection.connection import Argument, number
 from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.limits.agent_load import AgentLoad, Wanted, fingerprint
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.reviewers import delegations
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness
 

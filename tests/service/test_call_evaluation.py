@@ -7,7 +7,7 @@ import pytest
 from keyturn.gateway.approvals.decisions import Approve, Click, Edit
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.service.submit.call_evaluation import WaitingCall, read_calls
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
 from tests.races.interleaver import Interleaver
 from tests.service.harness import ANA, POLICY, ServiceHarness

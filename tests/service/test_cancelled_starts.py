@@ -12,7 +12,7 @@ from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.protocol.records import ItemState, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, ClaimRequest
-from keyturn.gateway.store.connection import Connection
+from keyturn.gateway.store.connection.connection import Connection
 from tests.conftest import eventually
 from tests.service.harness import ANA, ServiceHarness, claim_of
 

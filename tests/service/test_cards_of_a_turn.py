@@ -22,7 +22,7 @@ from keyturn.gateway.service.submit.proposals import (
     Source,
     propose,
 )
-from keyturn.gateway.store.threads import ThreadFacts
+from keyturn.gateway.store.runs.threads import ThreadFacts
 from tests.levels import examples
 
 MINUTE_MS = 60_000

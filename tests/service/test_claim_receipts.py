@@ -28,7 +28,7 @@ from keyturn.gateway.protocol.records import Effect
 from keyturn.gateway.protocol.run_context import one_write
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, InDoubt
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.trust.key_folder import Keyring, Role
 from tests.service.decided_calls import (
     REQUEST,

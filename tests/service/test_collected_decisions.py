@@ -30,8 +30,8 @@ from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, TurnRef, Verdict
 from keyturn.gateway.service.decide.reviews import ReviewService
-from keyturn.gateway.store.changing import MOST_CHANGED
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.records.changing import MOST_CHANGED
 from keyturn.gateway.store.store import Store
 from tests.service.harness import (
     ANA,

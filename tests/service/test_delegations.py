@@ -9,8 +9,8 @@ import pytest
 
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.service.people.queue import DelegationService
-from keyturn.gateway.store.delegations import Delegation
-from keyturn.gateway.store.sealing import Sealed
+from keyturn.gateway.store.reviewers.delegations import Delegation
+from keyturn.gateway.store.sealing.sealing import Sealed
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, BEN, CHLOE
 from tests.streams import audit_entries

@@ -14,11 +14,11 @@ from keyturn.gateway.protocol.wire import Claimed
 from keyturn.gateway.service.people.erasing import WHY_KEPT, Eraser, Erasure
 from keyturn.gateway.service.report.audit_reading import AuditBundler, verify_log_of
 from keyturn.gateway.service.report.audit_writing import public_keys
-from keyturn.gateway.store.api_keys import ApiKeyStore
-from keyturn.gateway.store.audit_index import AuditIndex
+from keyturn.gateway.store.audit.index import AuditIndex
+from keyturn.gateway.store.http.api_keys import ApiKeyStore
 from keyturn.gateway.store.keys import KEEP_MS, Keys
+from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.threads import ThreadFacts
 from keyturn.gateway.trust.audit_bundle import verify_bundle
 from tests.api.test_api_key_store import SEALS, made
 from tests.security.test_canary import dump

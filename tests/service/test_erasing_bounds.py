@@ -17,8 +17,8 @@ from keyturn.gateway.service.people.erasing import Eraser
 from keyturn.gateway.service.submit.submitting import ERASED
 from keyturn.gateway.store.erasing import erase_approval
 from keyturn.gateway.store.keys import KEEP_MS
+from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.threads import ThreadFacts
 from tests.security.test_canary import dump
 from tests.service.audit_harness import AuditHarness
 from tests.service.harness import ANA, DAN, ServiceHarness

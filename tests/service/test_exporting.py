@@ -17,7 +17,7 @@ from keyturn.gateway.policy.replay import read_rows, replay
 from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.report.audit_reading import Exporter
-from keyturn.gateway.store import audit_log
+from keyturn.gateway.store.audit import log as audit_log
 from keyturn.gateway.store.store import Store
 from tests.lifetimes import lose_records
 from tests.service.harness import ANA, POLICY, ServiceHarness

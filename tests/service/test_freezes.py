@@ -26,7 +26,7 @@ from keyturn.gateway.protocol.wire import (
     VerdictKind,
 )
 from keyturn.gateway.service.people.freezing import FreezeService
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
 from tests.streams import audit_entries
 

@@ -13,7 +13,7 @@ from keyturn.gateway.protocol.wire import VerdictKind
 from keyturn.gateway.running import running
 from keyturn.gateway.service.people.freezing import FreezeService
 from keyturn.gateway.service.report.audit_reading import security_events
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
 from tests.service.audit_harness import AuditHarness
 from tests.service.harness import RULES, ServiceHarness

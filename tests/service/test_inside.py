@@ -11,7 +11,7 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
 from keyturn.gateway.service.run.agents import AgentService
-from keyturn.gateway.store.threads import ThreadFacts
+from keyturn.gateway.store.runs.threads import ThreadFacts
 from tests.service.harness import ANA, DAN, ServiceHarness, claim_of, person
 from tests.streams import announced
 

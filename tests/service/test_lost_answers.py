@@ -9,7 +9,7 @@ import pytest
 
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.store.connection import Argument, Reply
+from keyturn.gateway.store.connection.connection import Argument, Reply
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness
 from tests.store.wire import Scripted, through

@@ -11,9 +11,9 @@ from keyturn.gateway.approvals.decisions import Approve, Edit, Reject, Reviewer
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.people import queue
-from keyturn.gateway.store.atomic_write import Loaded
-from keyturn.gateway.store.connection import Argument, number
+from keyturn.gateway.store.connection.connection import Argument, number
 from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.records.atomic_write import Loaded
 from keyturn.gateway.store.store import Store
 from tests.service.harness import (
     ANA,

@@ -20,7 +20,7 @@ from keyturn.gateway.service.report.process_check import (
     unserved,
 )
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.processes import AgentCheckpoints, ProcessInfo
+from keyturn.gateway.store.runs.processes import AgentCheckpoints, ProcessInfo
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 

@@ -21,8 +21,8 @@ from keyturn.gateway.protocol.wire import (
     Verdict,
     VerdictKind,
 )
+from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.threads import ThreadFacts
 from tests.service.harness import ANA, DAN, EVE, ServiceHarness, person
 
 ARGS: JsonObject = {"questions": [{"question": "Which one?"}]}

@@ -20,7 +20,7 @@ from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.store.connection import text
+from keyturn.gateway.store.connection.connection import text
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, BEN, POLICY, ServiceHarness, still_members
 

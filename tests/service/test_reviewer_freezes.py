@@ -7,7 +7,7 @@ import pytest
 from keyturn.gateway.approvals.decisions import AccountKind, Forbidden, Reviewer
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.service.people.freezing import FreezeService, ReviewerFreezes
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, BEN, CHLOE, EVE
 from tests.streams import audit_entries

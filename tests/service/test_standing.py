@@ -25,8 +25,8 @@ from keyturn.gateway.protocol.wire import (
     VerdictKind,
 )
 from keyturn.gateway.service.run.agents import AgentService
+from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.threads import ThreadFacts
 from keyturn.gateway.triage.request import TriageRequest
 from tests.service.harness import (
     ANA,

@@ -29,7 +29,7 @@ from keyturn.gateway.policy_file import PolicyFile, followed
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Claimed, Refused
 from keyturn.gateway.resume.recovery import RecoveryService
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.service.harness import (

@@ -11,8 +11,8 @@ from keyturn.gateway.approvals.decisions import Reject
 from keyturn.gateway.approvals.waiting_changes import acknowledge
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.store.atomic_write import Loaded, Write
-from keyturn.gateway.store.turn_opener import Preconditions
+from keyturn.gateway.store.records.atomic_write import Loaded, Write
+from keyturn.gateway.store.records.turn_opener import Preconditions
 from tests.service.harness import ANA, ServiceHarness
 
 RUN = RunRef(agent="support", thread="t1")

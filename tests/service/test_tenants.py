@@ -22,7 +22,7 @@ from keyturn.gateway.running import running
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.service.run.sweep import Sweeper
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.service.harness import ANA, RULES, ServiceHarness

@@ -14,8 +14,8 @@ from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.service.run.sweep import Sweeper
-from keyturn.gateway.store.approval_indexes import Timer
-from keyturn.gateway.store.connection import text
+from keyturn.gateway.store.connection.connection import text
+from keyturn.gateway.store.records.approval_indexes import Timer
 from keyturn.gateway.store.store import Store
 from tests.lifetimes import listed, lose_records
 from tests.service.harness import ANA, BEN, POLICY, ServiceHarness, person

@@ -24,7 +24,7 @@ from keyturn.gateway.protocol.wire import (
     VerdictKind,
 )
 from keyturn.gateway.service.run.agents import AgentService
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.triage.request import TriageRequest
 from tests.service.harness import ANA, CHLOE, POLICY, ServiceHarness, still_members

@@ -8,7 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from keyturn.gateway.store.connection import Argument, Connection, fields, number, text
+from keyturn.gateway.store.connection.connection import (
+    Argument,
+    Connection,
+    fields,
+    number,
+    text,
+)
 from tests.lifetimes import listed
 from tests.soak.growth import kind_of
 

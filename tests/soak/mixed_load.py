@@ -60,10 +60,10 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.people.freezing import FreezeService
-from keyturn.gateway.store.connection import Argument
-from keyturn.gateway.store.durability import server_info
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.connection.connection import Argument
+from keyturn.gateway.store.connection.durability import server_info
 from keyturn.gateway.store.keys import LEASE_MS
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.sandbox.client import UserActionFailed
 from tests.chaos import stack
 from tests.chaos.people import REVIEWERS, TEAM, People

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from keyturn.gateway.store.api_keys import ApiKeyStore
-from keyturn.gateway.store.audit_index import AuditIndex
+from keyturn.gateway.store.audit.index import AuditIndex
+from keyturn.gateway.store.http.api_keys import ApiKeyStore
 from keyturn.gateway.store.store import Store
 from tests.api.test_api_key_store import SEALS, made
 from tests.service.audit_harness import AuditHarness

@@ -8,17 +8,17 @@ from keyturn.gateway.approvals.audit_leaf import SealState
 from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.service.people.freezing import FreezeService
-from keyturn.gateway.store.audit_files import Row
-from keyturn.gateway.store.audit_log import row_of
-from keyturn.gateway.store.audit_seals import (
+from keyturn.gateway.store.audit.files import Row
+from keyturn.gateway.store.audit.log import row_of
+from keyturn.gateway.store.connection.connection import entries
+from keyturn.gateway.store.keys import Keys, keys_of_tenant
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.sealing.event_seals import (
     event_texts,
     nonce_of,
     parts_of,
     read_seal,
 )
-from keyturn.gateway.store.connection import entries
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
-from keyturn.gateway.store.keys import Keys, keys_of_tenant
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness
 

@@ -16,10 +16,10 @@ from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import AuditUnreadable
 from keyturn.gateway.service.report import audit_writing
 from keyturn.gateway.service.report.audit_reading import verify_log_of
-from keyturn.gateway.store import audit_log
-from keyturn.gateway.store.audit_files import segment_path, segments
-from keyturn.gateway.store.audit_seals import parts_of, sealed_text
-from keyturn.gateway.store.connection import Argument, number
+from keyturn.gateway.store.audit import log as audit_log
+from keyturn.gateway.store.audit.files import segment_path, segments
+from keyturn.gateway.store.connection.connection import Argument, number
+from keyturn.gateway.store.sealing.event_seals import parts_of, sealed_text
 from keyturn.gateway.store.store import Store
 from tests.service.audit_harness import AuditHarness
 

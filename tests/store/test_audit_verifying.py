@@ -15,15 +15,15 @@ import pytest
 from keyturn.gateway.service.report import audit_writing
 from keyturn.gateway.service.report.audit_reading import verify_log_of
 from keyturn.gateway.service.report.audit_writing import public_keys
-from keyturn.gateway.store.audit_files import (
+from keyturn.gateway.store.audit.files import (
     RECORD_BYTES,
     Segment,
     TreeFiles,
     erase,
     segment_path,
 )
-from keyturn.gateway.store.audit_verifying import Evidence, Verified, verify_log
-from keyturn.gateway.store.connection import fields, number, text
+from keyturn.gateway.store.audit.verifying import Evidence, Verified, verify_log
+from keyturn.gateway.store.connection.connection import fields, number, text
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.checkpoints import Checkpoint
 from keyturn.gateway.trust.key_folder import Role, SigningKey

@@ -16,10 +16,10 @@ from keyturn.gateway import background
 from keyturn.gateway.protocol.http_api import LeaseReply, LeaseVerb
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.remote.program import RemoteThreads
-from keyturn.gateway.store import leases as leases_module
-from keyturn.gateway.store.jobs import Delivery, Job, JobKind, JobQueue
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.leases import beating
+from keyturn.gateway.store.runs import leases as leases_module
+from keyturn.gateway.store.runs.jobs import Delivery, Job, JobKind, JobQueue
+from keyturn.gateway.store.runs.leases import beating
 from keyturn.gateway.store.store import Store
 from tests.patience import WAIT_S
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from keyturn.gateway.errors import StoreUnavailable, Unanswered
-from keyturn.gateway.store import connection, servers
-from keyturn.gateway.store.connection import Connection, number, text
-from keyturn.gateway.store.usable import can_pass
+from keyturn.gateway.store.connection import connection, servers
+from keyturn.gateway.store.connection.connection import Connection, number, text
+from keyturn.gateway.store.connection.usable import can_pass
 from tests.store.wire import Handler, Scripted, answering, deaf, serve_tls, through
 from tests.topologies import DURABLE, Node, programs
 

@@ -18,21 +18,21 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Claimed
 from keyturn.gateway.service.submit.standing import rejection_of
-from keyturn.gateway.store import changing
-from keyturn.gateway.store.atomic_write import (
+from keyturn.gateway.store.connection.connection import Reply, text
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.limits.precedents import Known
+from keyturn.gateway.store.limits.windows import Use, use_of
+from keyturn.gateway.store.records import changing
+from keyturn.gateway.store.records.atomic_write import (
     EvaluationInputs,
     Loaded,
     Write,
     WriteMany,
     write,
 )
-from keyturn.gateway.store.changing import MOST_CHANGED
-from keyturn.gateway.store.connection import Reply, text
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
-from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.precedents import Known
+from keyturn.gateway.store.records.changing import MOST_CHANGED
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.windows import Use, use_of
 from tests.lifetimes import lose_records
 from tests.service.harness import ANA, BEN, POLICY, ServiceHarness
 from tests.streams import audit_entries

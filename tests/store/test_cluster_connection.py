@@ -11,7 +11,7 @@ import pytest
 from redis.crc import key_slot
 
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.store.connection import Connection, number, text
+from keyturn.gateway.store.connection.connection import Connection, number, text
 from tests.conftest import eventually
 from tests.topologies import Cluster, Node, until
 

@@ -11,8 +11,8 @@ from typing import cast
 import pytest
 
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.store.connection import Connection, number, text
-from keyturn.gateway.store.servers import MOST_CONNECTIONS
+from keyturn.gateway.store.connection.connection import Connection, number, text
+from keyturn.gateway.store.connection.servers import MOST_CONNECTIONS
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 

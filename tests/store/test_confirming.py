@@ -17,16 +17,16 @@ from keyturn.gateway.errors import NotConfirmed
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from keyturn.gateway.resume.store_threads import StoreThreads
-from keyturn.gateway.store.connection import (
+from keyturn.gateway.store.connection.connection import (
     Connection,
     LostWriteError,
     NotConfirmedError,
     Reply,
     confirmed,
 )
-from keyturn.gateway.store.durability import ensure_durable
-from keyturn.gateway.store.jobs import Job
-from keyturn.gateway.store.servers import Command
+from keyturn.gateway.store.connection.durability import ensure_durable
+from keyturn.gateway.store.connection.servers import Command
+from keyturn.gateway.store.runs.jobs import Job
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.service.harness import ANA, ServiceHarness

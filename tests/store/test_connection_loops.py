@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from keyturn.gateway.store.connection import Connection, number, text
+from keyturn.gateway.store.connection.connection import Connection, number, text
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 

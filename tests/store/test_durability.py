@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from keyturn.gateway.errors import StoreUnavailable, UnsafeStore
-from keyturn.gateway.store.connection import Connection, Reply
-from keyturn.gateway.store.durability import (
+from keyturn.gateway.store.connection.connection import Connection, Reply
+from keyturn.gateway.store.connection.durability import (
     EngineFacts,
     durability_problems,
     ensure_durable,
     read_facts,
 )
-from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.embedded.engine import EmbeddedEngine
 
 SAFE = EngineFacts(
     software="valkey",

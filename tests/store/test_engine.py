@@ -20,20 +20,20 @@ import pytest
 import redis
 
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.store import engine as engine_module
-from keyturn.gateway.store.engine import (
+from keyturn.gateway.store.embedded import engine as engine_module
+from keyturn.gateway.store.embedded.engine import (
     MAX_SOCKET_PATH,
     EmbeddedEngine,
     ServerProcess,
     socket_path,
 )
-from keyturn.gateway.store.folder_lock import FolderLock
+from keyturn.gateway.store.embedded.folder_lock import FolderLock
 
 OWNER = """\
 import sys, threading
 from pathlib import Path
 from typing import Any, cast
-from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.embedded.engine import EmbeddedEngine
 with EmbeddedEngine(Path(sys.argv[1])) as engine:
     print(engine.pid, engine.is_adopted, flush=True)
     sys.stdin.read()

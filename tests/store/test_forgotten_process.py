@@ -15,11 +15,11 @@ import pytest
 from keyturn.gateway.approvals.audit_leaf import SealState
 from keyturn.gateway.approvals.events import Event, EventName, SecurityKind
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.store.api_keys import ApiKeyStore
-from keyturn.gateway.store.audit_seals import parts_of, sealed_text
-from keyturn.gateway.store.jobs import Job, JobKind
-from keyturn.gateway.store.kept_answers import KeptAnswer, KeptAnswers
+from keyturn.gateway.store.http.api_keys import ApiKeyStore
+from keyturn.gateway.store.http.kept_answers import KeptAnswer, KeptAnswers
 from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.runs.jobs import Job, JobKind
+from keyturn.gateway.store.sealing.event_seals import parts_of, sealed_text
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.api_keys import new_api_key
 from keyturn.gateway.trust.seals import Purpose, SealKeys

@@ -6,10 +6,9 @@ import asyncio
 
 import pytest
 
-from keyturn.gateway.store import jobs
-from keyturn.gateway.store.connection import Argument, Reply
-from keyturn.gateway.store.encryption import MARK
-from keyturn.gateway.store.jobs import (
+from keyturn.gateway.store.connection.connection import Argument, Reply
+from keyturn.gateway.store.runs import jobs
+from keyturn.gateway.store.runs.jobs import (
     Delivery,
     Job,
     JobKind,
@@ -17,6 +16,7 @@ from keyturn.gateway.store.jobs import (
     input_of,
     sealed_job,
 )
+from keyturn.gateway.store.sealing.encryption import MARK
 from keyturn.gateway.store.store import Store
 
 JOB = Job(kind=JobKind.START, tenant="default", agent="x", thread="t", input="hi")

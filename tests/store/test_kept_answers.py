@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from keyturn.gateway.store.encryption import MARK, unpacked
-from keyturn.gateway.store.kept_answers import KeptAnswer, KeptAnswers
-from keyturn.gateway.store.sealing import MARK as SEAL_MARK
+from keyturn.gateway.store.http.kept_answers import KeptAnswer, KeptAnswers
+from keyturn.gateway.store.sealing.encryption import MARK, unpacked
+from keyturn.gateway.store.sealing.sealing import MARK as SEAL_MARK
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.seals import SEAL_BYTES
 

@@ -18,11 +18,11 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.protocol.records import ItemState, Result
 from keyturn.gateway.protocol.wire import Claimed, ClaimRequest, Refused
-from keyturn.gateway.store import codec, known_records
-from keyturn.gateway.store.changing import load_many
-from keyturn.gateway.store.codec import RecordSeals
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.known_records import KnownRecords
+from keyturn.gateway.store.records import codec, known_records
+from keyturn.gateway.store.records.changing import load_many
+from keyturn.gateway.store.records.codec import RecordSeals
+from keyturn.gateway.store.records.known_records import KnownRecords
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness, claim_of
 from tests.store_secrets import SECRETS

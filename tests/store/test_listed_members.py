@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from keyturn.gateway.approvals.timing import TimerKind
-from keyturn.gateway.store.approval_indexes import Timer
+from keyturn.gateway.store.events.readers import make_group, trim_outbox
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.missed_cards import mark_missed
-from keyturn.gateway.store.readers import make_group, trim_outbox
+from keyturn.gateway.store.records.approval_indexes import Timer
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ServiceHarness
 

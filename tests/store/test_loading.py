@@ -12,11 +12,11 @@ import pytest
 import redis
 
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.store import engine as engine_module
-from keyturn.gateway.store import usable
-from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.connection import usable
+from keyturn.gateway.store.connection.usable import Loading
+from keyturn.gateway.store.embedded import engine as engine_module
+from keyturn.gateway.store.embedded.engine import EmbeddedEngine
 from keyturn.gateway.store.open_store import ENGINE_FOLDER, open_store
-from keyturn.gateway.store.usable import Loading
 from tests.conftest import eventually
 
 KEYS = 400

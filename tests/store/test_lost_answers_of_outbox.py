@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.store.connection import Argument, Reply
-from keyturn.gateway.store.outbox import Outbox
+from keyturn.gateway.store.connection.connection import Argument, Reply
+from keyturn.gateway.store.events.outbox import Outbox
 from keyturn.gateway.store.store import Store
 
 READER = "slack:default"

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from keyturn.gateway.store.script import FOLDER
+from keyturn.gateway.store.scripts.script import FOLDER
 from keyturn.gateway.store.store import Store
 
 # More than the arguments that Lua passes to one call.

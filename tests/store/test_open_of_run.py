@@ -10,10 +10,10 @@ import pytest
 from keyturn.gateway.approvals.decisions import Reject
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.store.connection import number
-from keyturn.gateway.store.jobs import Job, JobKind
+from keyturn.gateway.store.connection.connection import number
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.threads import ThreadFacts
+from keyturn.gateway.store.runs.jobs import Job, JobKind
+from keyturn.gateway.store.runs.threads import ThreadFacts
 from tests.service.harness import ANA, ServiceHarness
 
 RUN = RunRef(agent="support", thread="t1")

@@ -9,8 +9,8 @@ import zlib
 
 import pytest
 
-from keyturn.gateway.store import encryption
-from keyturn.gateway.store.encryption import packed, unpacked
+from keyturn.gateway.store.sealing import encryption
+from keyturn.gateway.store.sealing.encryption import packed, unpacked
 
 RECORD = json.dumps({"thread": "t", "items": [{"tool": "refund", "args": {}}] * 20})
 

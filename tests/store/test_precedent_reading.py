@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from keyturn.gateway.approvals.precedents import Precedent
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.store.connection import Connection
+from keyturn.gateway.store.connection.connection import Connection
 from keyturn.gateway.store.keys import keys_of_tenant
-from keyturn.gateway.store.precedents import AutoRun, read, row_of_auto_run
+from keyturn.gateway.store.limits.precedents import AutoRun, read, row_of_auto_run
 
 CONN = Connection("redis://127.0.0.1:1")
 

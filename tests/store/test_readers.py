@@ -9,19 +9,25 @@ import pytest
 
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.service.run.sweep import Sweeper
-from keyturn.gateway.store import readers
-from keyturn.gateway.store.audit_seals import parts_of, sealed_text
-from keyturn.gateway.store.connection import Argument, Reply, fields, number, text
-from keyturn.gateway.store.jobs import GROUP, Job, JobQueue
-from keyturn.gateway.store.keys import KEEP_MS, Keys
-from keyturn.gateway.store.listed_members import pages_by_score
-from keyturn.gateway.store.outbox import Outbox
-from keyturn.gateway.store.readers import (
+from keyturn.gateway.store.connection.connection import (
+    Argument,
+    Reply,
+    fields,
+    number,
+    text,
+)
+from keyturn.gateway.store.connection.listed_members import pages_by_score
+from keyturn.gateway.store.events import readers
+from keyturn.gateway.store.events.outbox import Outbox
+from keyturn.gateway.store.events.readers import (
     backlog,
     drop_idle_readers,
     forget_consumers,
     trim_outbox,
 )
+from keyturn.gateway.store.keys import KEEP_MS, Keys
+from keyturn.gateway.store.runs.jobs import GROUP, Job, JobQueue
+from keyturn.gateway.store.sealing.event_seals import parts_of, sealed_text
 from keyturn.gateway.store.store import Store
 from tests.lifetimes import listed
 from tests.service.harness import ServiceHarness

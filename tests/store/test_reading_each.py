@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from keyturn.gateway.errors import CorruptRecord, StoreUnavailable
-from keyturn.gateway.store.approvals import AT_ONCE, read_each
-from keyturn.gateway.store.atomic_write import Loaded
+from keyturn.gateway.store.records.approvals import AT_ONCE, read_each
+from keyturn.gateway.store.records.atomic_write import Loaded
 
 IDS = [f"ap_{number}" for number in range(AT_ONCE)]
 

@@ -14,9 +14,9 @@ from keyturn.gateway.protocol.digest import action_args
 from keyturn.gateway.protocol.records import Finding, ItemState, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, Refused
-from keyturn.gateway.store.codec import SEAL
-from keyturn.gateway.store.connection import fields
-from keyturn.gateway.store.encryption import DATA_KEY, MARK
+from keyturn.gateway.store.connection.connection import fields
+from keyturn.gateway.store.records.codec import SEAL
+from keyturn.gateway.store.sealing.encryption import DATA_KEY, MARK
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.encryption import encrypted_by, encryption_keys
 from keyturn.gateway.trust.seals import Purpose, derived_key

@@ -11,18 +11,18 @@ import pytest
 
 from keyturn.gateway.errors import StoreUnavailable, Unanswered, UnsafeStore
 from keyturn.gateway.service.report.process_check import Registration, registered
-from keyturn.gateway.store import durability
-from keyturn.gateway.store.connection import Connection, Reply, text
-from keyturn.gateway.store.durability import (
+from keyturn.gateway.store.connection import durability
+from keyturn.gateway.store.connection.connection import Connection, Reply, text
+from keyturn.gateway.store.connection.durability import (
     CALLED,
     ensure_durable,
     ensure_writable,
     permission_problems,
 )
-from keyturn.gateway.store.engine import EmbeddedEngine
+from keyturn.gateway.store.embedded.engine import EmbeddedEngine
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.processes import ProcessInfo
-from keyturn.gateway.store.script import FOLDER
+from keyturn.gateway.store.runs.processes import ProcessInfo
+from keyturn.gateway.store.scripts.script import FOLDER
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.store_secrets import SECRETS

@@ -10,8 +10,8 @@ import pytest
 from keyturn.gateway.approvals.decisions import Approve, Decided
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.service.report.process_check import NO_WRITES, registered
-from keyturn.gateway.store.connection import Connection
-from keyturn.gateway.store.processes import ProcessInfo
+from keyturn.gateway.store.connection.connection import Connection
+from keyturn.gateway.store.runs.processes import ProcessInfo
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.service.harness import ANA, ServiceHarness

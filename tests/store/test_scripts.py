@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from keyturn.gateway.store import script
-from keyturn.gateway.store.connection import Reply
-from keyturn.gateway.store.script import Script
+from keyturn.gateway.store.connection.connection import Reply
+from keyturn.gateway.store.runs.threads import TAKE_LEASE
+from keyturn.gateway.store.scripts import script
+from keyturn.gateway.store.scripts.script import Script
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.threads import TAKE_LEASE
 
 LUA = script.FOLDER
 INCLUDED = ("records", "lifetimes", "windows", "precedents", "next_version")

@@ -8,8 +8,8 @@ import contextlib
 import pytest
 
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.store import connection
-from keyturn.gateway.store.connection import Connection, text
+from keyturn.gateway.store.connection import connection
+from keyturn.gateway.store.connection.connection import Connection, text
 from tests.conftest import eventually
 from tests.topologies import MASTER, SentinelSet, until
 

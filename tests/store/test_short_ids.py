@@ -6,7 +6,7 @@ import pytest
 
 from keyturn.gateway.approvals.decisions import Reject
 from keyturn.gateway.approvals.record import short_id
-from keyturn.gateway.store.connection import number
+from keyturn.gateway.store.connection.connection import number
 from keyturn.gateway.store.keys import KEEP_MS, Keys
 from tests.service.harness import ANA, ServiceHarness
 

@@ -33,9 +33,9 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.service.submit.submitting import StoredVerdicts
 from keyturn.gateway.store import open_store as opening
-from keyturn.gateway.store.connection import text
+from keyturn.gateway.store.connection.connection import text
 from keyturn.gateway.store.open_store import FORMATS, ensure_format, open_store
-from keyturn.gateway.store.processes import ProcessInfo
+from keyturn.gateway.store.runs.processes import ProcessInfo
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.api_keys import ApiKey
 

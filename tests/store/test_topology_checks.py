@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from keyturn.gateway.errors import UnsafeStore
-from keyturn.gateway.store.connection import Connection
-from keyturn.gateway.store.durability import ensure_durable, topology_problems
+from keyturn.gateway.store.connection.connection import Connection
+from keyturn.gateway.store.connection.durability import (
+    ensure_durable,
+    topology_problems,
+)
 from keyturn.gateway.store.open_store import open_store
 from tests.topologies import MASTER, Cluster, SentinelSet, until
 

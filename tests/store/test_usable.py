@@ -18,9 +18,9 @@ from keyturn.gateway.errors import (
     Unanswered,
     UnsafeStore,
 )
-from keyturn.gateway.store import usable
+from keyturn.gateway.store.connection import usable
+from keyturn.gateway.store.connection.usable import until_usable
 from keyturn.gateway.store.open_store import open_store
-from keyturn.gateway.store.usable import until_usable
 from tests.topologies import SentinelSet, until
 
 

@@ -19,10 +19,10 @@ from hypothesis.stateful import (
 
 from keyturn.gateway.policy.windows import MAX_MICRO
 from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.store import windows
+from keyturn.gateway.store.limits import windows
+from keyturn.gateway.store.limits.windows import Use, use_of
+from keyturn.gateway.store.records.turn_opener import Preconditions
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.turn_opener import Preconditions
-from keyturn.gateway.store.windows import Use, use_of
 from tests.levels import examples
 from tests.store_secrets import SECRETS
 

@@ -35,7 +35,7 @@ from keyturn.gateway.config import Settings, SlackMode
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.protocol.records import Person as Requester
 from keyturn.gateway.remote.program import RemoteKeyturn
-from keyturn.gateway.store.api_keys import ApiKeyStore
+from keyturn.gateway.store.http.api_keys import ApiKeyStore
 from keyturn.gateway.trust.api_keys import new_api_key
 from keyturn.sandbox.client import Person
 from keyturn.sandbox.samples import TEAM

@@ -18,7 +18,7 @@ from keyturn.bot.ids import CARD_EVENT, Action, Input
 from keyturn.cli.demo_stack import DemoStack, open_demo_stack
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.config import SlackMode
-from keyturn.gateway.store.connection import text
+from keyturn.gateway.store.connection.connection import text
 from keyturn.sandbox.json_types import JsonObject, as_object, as_objects
 from keyturn.sandbox.records import Channel, User
 from keyturn.sandbox.samples import TEAM

@@ -21,9 +21,9 @@ from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import NotVerified
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.report.audit_reading import security_events
-from keyturn.gateway.store.readers import drop_idle_readers, reader_states
+from keyturn.gateway.store.events.readers import drop_idle_readers, reader_states
+from keyturn.gateway.store.http.webhooks import ReceiverState, receiver_state
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.webhooks import ReceiverState, receiver_state
 from keyturn.gateway.trust.webhook_signatures import verify_webhook, webhook_secret
 from keyturn.gateway.webhooks import Answer, pause_after, sending_webhooks
 from tests.api.gateway_process import gateway_process

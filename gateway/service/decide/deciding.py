@@ -55,7 +55,7 @@ from keyturn.gateway.service.submit.call_evaluation import (
 )
 from keyturn.gateway.service.submit.standing import rejection_of
 from keyturn.gateway.service.tenant_service import PolicyService
-from keyturn.gateway.store.atomic_write import Loaded, Write, WriteMany
+from keyturn.gateway.store.records.atomic_write import Loaded, Write, WriteMany
 from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)

@@ -61,10 +61,10 @@ from keyturn.gateway.service.submit.quality_checks import (
 )
 from keyturn.gateway.service.submit.standing import StandingService
 from keyturn.gateway.service.tenant_service import PolicyService
-from keyturn.gateway.store.atomic_write import Loaded, Write
-from keyturn.gateway.store.jobs import Job, JobKind
+from keyturn.gateway.store.records.atomic_write import Loaded, Write
+from keyturn.gateway.store.runs.jobs import Job, JobKind
+from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.threads import ThreadFacts
 
 MAX_REEVALUATED = 50
 """Most waiting approvals to evaluate again after a window may have changed."""

@@ -26,16 +26,16 @@ from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.service.submit.standing import end_those
 from keyturn.gateway.service.tenant_service import PolicyService, TenantService
-from keyturn.gateway.store.freezes import (
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.limits.freezes import (
     NOT_BELIEVED,
     Freeze,
     FreezeScope,
     ScopeKind,
     names_of,
 )
-from keyturn.gateway.store.jobs import Job
-from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.stalled import HALTED, RunState, StalledRun
+from keyturn.gateway.store.runs.jobs import Job
+from keyturn.gateway.store.runs.stalled import HALTED, RunState, StalledRun
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.validation_errors import did_you_mean
 

@@ -16,9 +16,12 @@ from keyturn.gateway.protocol.records import Person, Tier
 from keyturn.gateway.service.report import audit_reading
 from keyturn.gateway.service.submit.call_evaluation import as_of_now
 from keyturn.gateway.service.tenant_service import TenantService
-from keyturn.gateway.store.atomic_write import Loaded
-from keyturn.gateway.store.delegations import MOST_DELEGATIONS, Delegation
-from keyturn.gateway.store.listed_members import listed_approvals, pages_by_score
+from keyturn.gateway.store.connection.listed_members import (
+    listed_approvals,
+    pages_by_score,
+)
+from keyturn.gateway.store.records.atomic_write import Loaded
+from keyturn.gateway.store.reviewers.delegations import MOST_DELEGATIONS, Delegation
 from keyturn.gateway.store.store import Store
 
 MAX_ENTRIES = 2000

@@ -24,18 +24,18 @@ from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.report.audit_writing import public_keys, required
 from keyturn.gateway.service.tenant_service import TenantService
-from keyturn.gateway.store.audit_files import LogName, Row, TreeFiles, problem_of
-from keyturn.gateway.store.audit_log import TreeNotes, place_text
-from keyturn.gateway.store.audit_seals import read_seal
-from keyturn.gateway.store.audit_verifying import (
+from keyturn.gateway.store.audit.files import LogName, Row, TreeFiles, problem_of
+from keyturn.gateway.store.audit.log import TreeNotes, place_text
+from keyturn.gateway.store.audit.verifying import (
     Evidence,
     Problem,
     Verified,
     verify_log,
 )
-from keyturn.gateway.store.connection import number
+from keyturn.gateway.store.connection.connection import number
+from keyturn.gateway.store.events.readers import Backlog, backlog, entry_id
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.readers import Backlog, backlog, entry_id
+from keyturn.gateway.store.sealing.event_seals import read_seal
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.audit_bundle import BundleWriter, entry_line, header_line
 from keyturn.gateway.trust.checkpoints import (

@@ -39,21 +39,21 @@ from keyturn.gateway.errors import (
     ThreadUnavailable,
 )
 from keyturn.gateway.protocol.public_keys import PublicKey
-from keyturn.gateway.store import audit_files
-from keyturn.gateway.store.audit_files import LogName, Row, TreeFiles, TreeRecord
-from keyturn.gateway.store.audit_index import facts_in
-from keyturn.gateway.store.audit_log import (
+from keyturn.gateway.store.audit import files as audit_files
+from keyturn.gateway.store.audit.files import LogName, Row, TreeFiles, TreeRecord
+from keyturn.gateway.store.audit.index import facts_in
+from keyturn.gateway.store.audit.log import (
     TreeNote,
     TreeNotes,
     behind,
     is_overdue,
     place_text,
 )
-from keyturn.gateway.store.audit_seals import read_seal
-from keyturn.gateway.store.connection import fields, text
-from keyturn.gateway.store.fences import Lease, holding
+from keyturn.gateway.store.connection.connection import fields, text
+from keyturn.gateway.store.events.readers import EntryId, entry_id
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.readers import EntryId, entry_id
+from keyturn.gateway.store.scripts.fences import Lease, holding
+from keyturn.gateway.store.sealing.event_seals import read_seal
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.checkpoints import (
     Checkpoint,

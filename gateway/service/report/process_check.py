@@ -21,12 +21,16 @@ from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
 from keyturn.gateway.clock import offset_sentence
 from keyturn.gateway.errors import SettingsError, StoreUnavailable
 from keyturn.gateway.failures import log_failure
-from keyturn.gateway.store.connection import refuses
+from keyturn.gateway.store.connection.connection import refuses
+from keyturn.gateway.store.connection.usable import until_usable
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.processes import AgentCheckpoints, Processes, ProcessInfo
-from keyturn.gateway.store.sealing import SEALED_OTHERWISE, knows_secret
+from keyturn.gateway.store.runs.processes import (
+    AgentCheckpoints,
+    Processes,
+    ProcessInfo,
+)
+from keyturn.gateway.store.sealing.sealing import SEALED_OTHERWISE, knows_secret
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.usable import until_usable
 
 logger = logging.getLogger(__name__)
 

@@ -73,15 +73,15 @@ from keyturn.gateway.service.run.claiming import (
 from keyturn.gateway.service.run.proving import are_proven, is_edit_proven, proven_words
 from keyturn.gateway.service.submit.submitting import StoredVerdicts, Submitter
 from keyturn.gateway.service.tenant_service import TenantService
-from keyturn.gateway.store.atomic_write import Loaded, Write
-from keyturn.gateway.store.auto_runs import Note
-from keyturn.gateway.store.fences import Lease
-from keyturn.gateway.store.jobs import Job
 from keyturn.gateway.store.keys import tenant_of_approval
-from keyturn.gateway.store.run_list import Listed
-from keyturn.gateway.store.sealing import Sealed
+from keyturn.gateway.store.records.atomic_write import Loaded, Write
+from keyturn.gateway.store.runs.auto_runs import Note
+from keyturn.gateway.store.runs.jobs import Job
+from keyturn.gateway.store.runs.run_list import Listed
+from keyturn.gateway.store.runs.threads import REACH, ThreadFacts, Why
+from keyturn.gateway.store.scripts.fences import Lease
+from keyturn.gateway.store.sealing.sealing import Sealed
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.threads import REACH, ThreadFacts, Why
 
 logger = logging.getLogger(__name__)
 

@@ -35,7 +35,11 @@ from keyturn.gateway.protocol.records import EditRecord, Effect, ItemState
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.service.submit.call_evaluation import as_of_now
 from keyturn.gateway.service.tenant_service import PolicyService
-from keyturn.gateway.store.listed_members import Due, due_page, listed_approvals
+from keyturn.gateway.store.connection.listed_members import (
+    Due,
+    due_page,
+    listed_approvals,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -88,8 +88,8 @@ from keyturn.gateway.service.submit.proposals import freeze_message
 from keyturn.gateway.service.submit.quality_checks import with_spot_check
 from keyturn.gateway.service.submit.standing import end_standing, standing_of
 from keyturn.gateway.service.tenant_service import PolicyService
-from keyturn.gateway.store.atomic_write import Loaded, Write, spend_again
-from keyturn.gateway.store.freezes import names_of
+from keyturn.gateway.store.limits.freezes import names_of
+from keyturn.gateway.store.records.atomic_write import Loaded, Write, spend_again
 from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)

@@ -49,8 +49,8 @@ from keyturn.gateway.protocol.receipts import (
 from keyturn.gateway.protocol.records import Effect, ItemState, Tier
 from keyturn.gateway.protocol.strict_json import parse_object
 from keyturn.gateway.protocol.wire import Refused
-from keyturn.gateway.store.atomic_write import Loaded
-from keyturn.gateway.store.quarantine import quarantine
+from keyturn.gateway.store.records.atomic_write import Loaded
+from keyturn.gateway.store.records.quarantine import quarantine
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import Keyring, Role
 

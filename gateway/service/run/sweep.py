@@ -14,11 +14,11 @@ from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.service.tenant_service import TenantService
-from keyturn.gateway.store.approval_indexes import Timer
-from keyturn.gateway.store.atomic_write import Loaded, Write
+from keyturn.gateway.store.events.readers import MANY, drop_idle_readers, trim_outbox
 from keyturn.gateway.store.keys import KEEP_MS, RETENTION
-from keyturn.gateway.store.quarantine import quarantine
-from keyturn.gateway.store.readers import MANY, drop_idle_readers, trim_outbox
+from keyturn.gateway.store.records.approval_indexes import Timer
+from keyturn.gateway.store.records.atomic_write import Loaded, Write
+from keyturn.gateway.store.records.quarantine import quarantine
 from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)

@@ -43,13 +43,13 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Turn, Verdict
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.service.submit.proposals import cannot_start_message, freeze_of
-from keyturn.gateway.store.agent_load import AgentLoad, Wanted
-from keyturn.gateway.store.atomic_write import EvaluationInputs
-from keyturn.gateway.store.freezes import Freeze
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.precedents import AutoRun, Known, Row, row_of_auto_run
+from keyturn.gateway.store.limits.agent_load import AgentLoad, Wanted
+from keyturn.gateway.store.limits.freezes import Freeze
+from keyturn.gateway.store.limits.precedents import AutoRun, Known, Row, row_of_auto_run
+from keyturn.gateway.store.limits.windows import ItemUses, Use, held_in, use_of
+from keyturn.gateway.store.records.atomic_write import EvaluationInputs
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.windows import ItemUses, Use, held_in, use_of
 
 
 @dataclass(frozen=True)

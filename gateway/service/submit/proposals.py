@@ -53,9 +53,14 @@ from keyturn.gateway.protocol.wire import (
     VerdictKind,
     args_hash,
 )
-from keyturn.gateway.store.agent_load import AgentLoad, Rejection, Wanted, fingerprint
-from keyturn.gateway.store.freezes import Freeze, names_of, paused
-from keyturn.gateway.store.threads import ThreadFacts
+from keyturn.gateway.store.limits.agent_load import (
+    AgentLoad,
+    Rejection,
+    Wanted,
+    fingerprint,
+)
+from keyturn.gateway.store.limits.freezes import Freeze, names_of, paused
+from keyturn.gateway.store.runs.threads import ThreadFacts
 
 
 def opened_events(approval: Approval) -> list[Event]:

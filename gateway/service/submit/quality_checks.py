@@ -32,10 +32,10 @@ from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from keyturn.gateway.service.submit.proposals import EvaluatedCall, Source, propose
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store import keys as store_keys
-from keyturn.gateway.store.atomic_write import Loaded, Write
 from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.records.atomic_write import Loaded, Write
+from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.threads import ThreadFacts
 
 logger = logging.getLogger(__name__)
 

@@ -56,11 +56,11 @@ from keyturn.gateway.service.submit.call_evaluation import TurnPrecedents
 from keyturn.gateway.service.submit.proposals import EvaluatedCall, opened_event
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store import keys as store_keys
-from keyturn.gateway.store.agent_load import AgentLoad, rejection_effects
-from keyturn.gateway.store.atomic_write import Loaded, Write
 from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.limits.agent_load import AgentLoad, rejection_effects
+from keyturn.gateway.store.records.atomic_write import Loaded, Write
+from keyturn.gateway.store.records.turn_opener import Preconditions
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.turn_opener import Preconditions
 
 # Match a turn's calls to the standing approvals that cover them.
 #

@@ -64,18 +64,23 @@ from keyturn.gateway.service.submit.turn_evaluation import (
     triage_events,
 )
 from keyturn.gateway.service.tenant_service import PolicyService
-from keyturn.gateway.store.agent_load import AgentLoad
-from keyturn.gateway.store.atomic_write import Loaded
-from keyturn.gateway.store.encryption import decrypted, encrypted, packed, unpacked
 from keyturn.gateway.store.erasing import turn_key_of
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.precedents import Known
-from keyturn.gateway.store.run_list import Listed
-from keyturn.gateway.store.sealing import Sealed, Sealing
+from keyturn.gateway.store.limits.agent_load import AgentLoad
+from keyturn.gateway.store.limits.precedents import Known
+from keyturn.gateway.store.limits.windows import Use, use_of
+from keyturn.gateway.store.records.atomic_write import Loaded
+from keyturn.gateway.store.records.turn_opener import Preconditions
+from keyturn.gateway.store.runs.run_list import Listed
+from keyturn.gateway.store.runs.threads import ThreadFacts
+from keyturn.gateway.store.sealing.encryption import (
+    decrypted,
+    encrypted,
+    packed,
+    unpacked,
+)
+from keyturn.gateway.store.sealing.sealing import Sealed, Sealing
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.store.threads import ThreadFacts
-from keyturn.gateway.store.turn_opener import Preconditions
-from keyturn.gateway.store.windows import Use, use_of
 from keyturn.gateway.triage.asking import Triage
 from keyturn.gateway.trust.seals import SEAL_BYTES
 

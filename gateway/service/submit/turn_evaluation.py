@@ -35,7 +35,7 @@ from keyturn.gateway.service.submit.proposals import (
     over_limit,
     refusal_of,
 )
-from keyturn.gateway.store.agent_load import AgentLoad
+from keyturn.gateway.store.limits.agent_load import AgentLoad
 from keyturn.gateway.triage.asking import Triage, TriageResponse, apply_assessment, ask
 from keyturn.gateway.triage.request import request_of
 

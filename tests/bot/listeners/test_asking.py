@@ -11,7 +11,7 @@ from keyturn.gateway.approvals.record import approval_of, short_id
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.store.jobs import Job, JobKind
+from keyturn.gateway.store.runs.jobs import Job, JobKind
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack
 from tests.bot.signed import post_signed
 from tests.conftest import eventually

@@ -13,7 +13,7 @@ from keyturn.gateway.errors import NotConfirmed, Unanswered
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.wire import VerdictKind
 from keyturn.gateway.service.people.freezing import ReviewerFreezes
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack
 from tests.bot.markup_audit import assert_tame

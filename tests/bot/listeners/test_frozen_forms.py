@@ -9,7 +9,7 @@ import pytest
 from keyturn.bot.ids import Action, View
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.wire import Verdict
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.sandbox.client import Person as Actor
 from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack

@@ -11,7 +11,7 @@ from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.decide.reviews import ReviewService
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.sandbox.client import Person as Actor
 from keyturn.sandbox.json_types import as_object
 from tests.bot.bot_stack import CHANNEL, Stack, says

@@ -5,7 +5,7 @@ from __future__ import annotations
 from keyturn.bot.ids import Action
 from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
-from keyturn.gateway.store.threads import ThreadFacts
+from keyturn.gateway.store.runs.threads import ThreadFacts
 from tests.bot.bot_stack import CHANNEL, DAN, REFUND, Stack, has_button, says
 from tests.bot.tampering import button_value, click_with
 

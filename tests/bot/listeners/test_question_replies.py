@@ -12,7 +12,7 @@ from keyturn.gateway.approvals.record import DecisionRecord
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.decide.reviews import ReviewService
-from keyturn.gateway.store.cards import CardStore
+from keyturn.gateway.store.reviewers.cards import CardStore
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.bot.listeners.test_questions import NAME, asked, replied
 from tests.conftest import eventually

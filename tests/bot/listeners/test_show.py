@@ -9,7 +9,7 @@ from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.record import short_id
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store import keys
-from keyturn.gateway.store.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from tests.bot.bot_stack import CHANNEL, Stack, says
 from tests.bot.listeners.test_read_access import answer, private_call
 

@@ -8,7 +8,7 @@ from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.record import short_id
 from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.store.approval_indexes import Timer
+from keyturn.gateway.store.records.approval_indexes import Timer
 from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
 from tests.conftest import eventually

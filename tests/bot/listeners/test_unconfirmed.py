@@ -10,9 +10,9 @@ import pytest
 from keyturn.bot.ids import Action
 from keyturn.bot.listeners import router
 from keyturn.gateway.errors import NotConfirmed
-from keyturn.gateway.store import atomic_write
-from keyturn.gateway.store.atomic_write import CHANGE
-from keyturn.gateway.store.connection import Connection, Reply
+from keyturn.gateway.store.connection.connection import Connection, Reply
+from keyturn.gateway.store.records import atomic_write
+from keyturn.gateway.store.records.atomic_write import CHANGE
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually
 

@@ -1,0 +1,1 @@
+"""The audit log: entries in the store, files, and the signed tree."""

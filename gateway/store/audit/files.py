@@ -1,0 +1,577 @@
+"""Files of a tenant's audit log: signed tree, checkpoints and entries.
+
+- ``T.log.json`` names the log. The name has a random part, so logs started for one
+  tenant in two folders are distinct and not forks of each other.
+- ``T.tree`` has a record of fixed size for each entry: its position in the stream, the
+  state of its seal, and the hash of its leaf. It is append-only.
+- ``T.checkpoints`` has each checkpoint as a signed note. It is append-only, and synced
+  before anything relies on it.
+- ``T-<index>.jsonl.gz`` is a segment: JSON lines, one for each entry from that index of
+  the tree on. The tree has a hash of each entry, so readers detect missing, changed or
+  swapped segments.
+
+The entries of a checkpoint are appended to the newest segment as one more gzip member,
+and synced before the tree and the checkpoint are written. All other changes replace a
+file atomically: under a temporary name, synced, renamed, and the folder is synced.
+Writers hold `TreeFiles.locked`.
+
+Entries and records after the newest checkpoint are not final. A new writer cuts them
+off and reads the entries again from the store, which drops entries only after a
+checkpoint. So a writer that is killed at any step leaves neither a gap nor two versions
+of the log.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import hashlib
+import json
+import os
+import re
+import secrets
+import struct
+import zlib
+from collections.abc import Collection, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from pydantic import ValidationError
+
+from keyturn.gateway.approvals.audit_leaf import Leaf, SealState, leaf_of
+from keyturn.gateway.errors import AuditUnreadable, NotVerified
+from keyturn.gateway.protocol.public_keys import PublicKey
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.secret_file import make_private, sync_folder
+from keyturn.gateway.store.events.readers import EntryId, entry_id
+from keyturn.gateway.store.sealing.event_seals import nonce_of
+from keyturn.gateway.trust.checkpoints import (
+    Checkpoint,
+    TreeHead,
+    leaf_hash,
+    verified_checkpoint,
+)
+
+_RECORD = struct.Struct(">QQB32s")
+RECORD_BYTES = _RECORD.size
+_STATES = (SealState.SEALED, SealState.UNSEALED, SealState.FORGED)
+_BLOCK = 10_000
+_MOST_CUT = 1_000
+_NOTE = re.compile(r"(.+?\n\n(?:\u2014 [^\n]+\n)+)\n", re.DOTALL)
+
+
+class TreeRecord(NamedTuple):
+    """An entry in the tree: its position, the state of its seal, its leaf hash."""
+
+    place: EntryId
+    state: SealState
+    leaf: bytes
+
+    @property
+    def packed(self) -> bytes:
+        """Return the record as bytes."""
+        return _RECORD.pack(*self.place, _STATES.index(self.state), self.leaf)
+
+
+class LogName(Record):
+    """Content of ``T.log.json``.
+
+    Attributes:
+        origin: name of the log in each checkpoint.
+    """
+
+    v: int = 1
+    origin: str
+
+
+class TreeFiles:
+    """The files of one tenant's tree.
+
+    Args:
+        folder: folder of the files.
+        tenant: owner of the log.
+    """
+
+    def __init__(self, folder: Path, tenant: str) -> None:
+        self.folder = folder
+        self.tenant = tenant
+        self.name_path = folder / f"{tenant}.log.json"
+        self.tree_path = folder / f"{tenant}.tree"
+        self.checkpoints_path = folder / f"{tenant}.checkpoints"
+
+    def name(self) -> LogName | None:
+        """Return the log's name; None before the log exists.
+
+        Raises:
+            AuditUnreadable: when it cannot be read.
+        """
+        try:
+            return LogName.model_validate_json(self.name_path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError) as error:
+            raise self.damaged(self.name_path, "it cannot be read") from error
+
+    def create(self) -> LogName:
+        """Start a log; the caller holds `locked`."""
+        origin = f"keyturn/audit/{self.tenant}/{secrets.token_hex(8)}"
+        name = LogName(origin=origin)
+        self.tree_path.unlink(missing_ok=True)
+        self.checkpoints_path.unlink(missing_ok=True)
+        draft = self.name_path.with_suffix(".part")
+        write_file(draft, name.model_dump_json().encode() + b"\n", "wb")
+        draft.rename(self.name_path)
+        sync_folder(self.folder)
+        return name
+
+    @contextmanager
+    def locked(self, writer: str) -> Generator[bool | None]:
+        """Lock these files among the processes of this machine.
+
+        The lease in the store ends by the clock. A process that was paused for longer
+        still has this lock, so it and its successor never write concurrently.
+
+        Args:
+            writer: name of the caller, to detect other writers in between.
+
+        Yields:
+            Whether the caller was the last writer; None if another process has the
+            lock.
+        """
+        make_private(self.folder)
+        opened = os.open(
+            self.folder / f"{self.tenant}.lock", os.O_RDWR | os.O_CREAT, 0o600
+        )
+        try:
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                yield None
+            else:
+                was = os.pread(opened, len(writer) + 1, 0)
+                os.ftruncate(opened, 0)
+                os.pwrite(opened, writer.encode(), 0)
+                yield was == writer.encode()
+        finally:
+            os.close(opened)
+
+    def notes(self) -> list[str]:
+        """Return the checkpoints as signed notes, oldest first, without checking them.
+
+        An incomplete last one is skipped.
+        """
+        try:
+            text = self.checkpoints_path.read_bytes().decode()
+        except FileNotFoundError:
+            return []
+        except (OSError, UnicodeDecodeError) as error:
+            raise self.damaged(self.checkpoints_path, "it cannot be read") from error
+        found, end = list[str](), 0
+        while note := _NOTE.match(text, end):
+            found.append(note[1])
+            end = note.end()
+        return found
+
+    def records(self, start: int = 0, end: int | None = None) -> Iterator[TreeRecord]:
+        """Yield the tree's records in order, in a range of indexes.
+
+        Raises:
+            AuditUnreadable: when a record is malformed.
+        """
+        index = start
+        with suppress(FileNotFoundError), self.tree_path.open("rb") as file:
+            file.seek(start * RECORD_BYTES)
+            while end is None or index < end:
+                count = _BLOCK if end is None else min(_BLOCK, end - index)
+                block = file.read(count * RECORD_BYTES)
+                whole = len(block) // RECORD_BYTES
+                for ms, part, state, leaf in _RECORD.iter_unpack(
+                    block[: whole * RECORD_BYTES]
+                ):
+                    if state >= len(_STATES):
+                        raise self.damaged(self.tree_path, f"entry {index} is no entry")
+                    yield TreeRecord((ms, part), _STATES[state], leaf)
+                    index += 1
+                if whole < count:
+                    return
+
+    @property
+    def size(self) -> int:
+        """Return the number of complete records."""
+        try:
+            return self.tree_path.stat().st_size // RECORD_BYTES
+        except FileNotFoundError:
+            return 0
+
+    def index_of(self, place: EntryId) -> int:
+        """Return the number of entries before a position in the stream."""
+        low, high = 0, self.size
+        with suppress(FileNotFoundError), self.tree_path.open("rb") as file:
+            while low < high:
+                middle = (low + high) // 2
+                file.seek(middle * RECORD_BYTES)
+                ms, part, _, _ = _RECORD.unpack(file.read(RECORD_BYTES))
+                low, high = (middle + 1, high) if (ms, part) < place else (low, middle)
+        return low
+
+    def place(self, index: int) -> EntryId:
+        """Return the position of an entry in the stream; (0, 0) if there is none."""
+        return next((one.place for one in self.records(index, index + 1)), (0, 0))
+
+    @property
+    def last(self) -> EntryId:
+        """Return the position of the newest entry; (0, 0) if there is none."""
+        return self.place(self.size - 1) if self.size else (0, 0)
+
+    def noted_keys(self) -> str:
+        """Return the signing keys that the log last recorded."""
+        path = self.folder / f"{self.tenant}.keys.json"
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+    def note_keys(self, keys: str) -> None:
+        """Save the signing keys that the log last recorded."""
+        write_file(self.folder / f"{self.tenant}.keys.json", keys.encode(), "wb")
+
+    def append(self, records: Sequence[TreeRecord]) -> None:
+        """Append records; the next checkpoint syncs them to disk."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        with os.fdopen(os.open(self.tree_path, flags, 0o600), "ab") as file:
+            file.write(b"".join(one.packed for one in records))
+
+    def cut(self, size: int) -> None:
+        """Truncate the tree to its first ``size`` records."""
+        if self.tree_path.exists():
+            with self.tree_path.open("r+b") as file:
+                file.truncate(size * RECORD_BYTES)
+
+    def write_checkpoint(self, note: str) -> None:
+        """Sync the tree to disk, then write a checkpoint over it."""
+        _sync(self.tree_path)
+        is_first = not self.checkpoints_path.exists()
+        write_file(self.checkpoints_path, f"{note}\n".encode(), "ab")
+        if is_first:
+            sync_folder(self.folder)
+
+    def mend(self, notes: Sequence[str]) -> None:
+        """Cut off an incomplete checkpoint."""
+        if not self.checkpoints_path.exists():
+            return
+        whole = sum(len(one.encode()) + 1 for one in notes)
+        if self.checkpoints_path.stat().st_size > whole:
+            with self.checkpoints_path.open("ab") as file:
+                file.truncate(whole)
+                os.fsync(file.fileno())
+
+    def checked(
+        self, name: LogName, keys: Sequence[PublicKey]
+    ) -> tuple[Checkpoint, TreeHead, EntryId]:
+        """Return the newest checkpoint, its tree and the position of its last entry.
+
+        Raises:
+            AuditUnreadable: when the tree does not match the checkpoint.
+        """
+        notes, head, last = self.notes(), TreeHead(), (0, 0)
+        if not notes:
+            return Checkpoint(name.origin, 0, head.root()), head, last
+        try:
+            newest = verified_checkpoint(notes[-1], origin=name.origin, keys=keys)
+        except NotVerified as error:
+            raise self.damaged(self.checkpoints_path, error.problem) from error
+        for record in self.records(0, newest.size):
+            head.append(record.leaf)
+            last = record.place
+        if (head.size, head.root()) != (newest.size, newest.root):
+            raise self.damaged(
+                self.tree_path, "it is not what its newest checkpoint says"
+            )
+        return newest, head, last
+
+    def damaged(self, path: Path, problem: str) -> AuditUnreadable:
+        """Return the error for a damaged file."""
+        return AuditUnreadable(
+            f"The file {str(path)!r} of the audit log cannot be used: {problem}. Bring "
+            "it back from a copy; 'keyturn audit verify' says more."
+        )
+
+
+def write_file(path: Path, data: bytes, mode: str) -> None:
+    """Write or append to a private file, and sync it."""
+    opened = os.open(
+        path,
+        os.O_WRONLY | os.O_CREAT | (os.O_APPEND if "a" in mode else os.O_TRUNC),
+        0o600,
+    )
+    with os.fdopen(opened, mode) as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+_NAME = re.compile(r"-([0-9]{12})\.jsonl\.gz")
+
+
+class Row(NamedTuple):
+    """An entry as stored, and its state according to the audit tree.
+
+    Attributes:
+        seq: its position in the stream.
+        at: its time.
+        event: the event's text; empty if erased.
+        seal: the entry's seal; empty if erased, or written by another program.
+        state: state of the seal according to the tree; empty if not yet compared.
+        leaf: the remaining leaf of an erased entry.
+    """
+
+    seq: str
+    at: str
+    event: str
+    seal: str = ""
+    state: str = ""
+    leaf: str = ""
+
+    @property
+    def leaf_text(self) -> bytes:
+        """Return the entry's leaf, whose hash is in the tree."""
+        return self.leaf.encode() or self.opened_leaf.text
+
+    @property
+    def opened_leaf(self) -> Leaf:
+        """Return the leaf of an unerased entry, including the hidden parts."""
+        return leaf_of(
+            seq=self.seq,
+            at=self.at,
+            event=self.event,
+            seal=self.seal,
+            state=SealState(self.state or SealState.UNSEALED),
+            # Unsealed entries have no random part, so a guess about an erased text can
+            # be verified.
+            nonce=nonce_of(self.seal) or self.seq.encode(),
+        )
+
+
+class Segment(NamedTuple):
+    """A segment file: index of its first entry, and index after its last one."""
+
+    start: int
+    end: int
+
+
+def segment_path(files: TreeFiles, start: int) -> Path:
+    """Return the path of the segment that begins with an entry."""
+    return files.folder / f"{files.tenant}-{start:012d}.jsonl.gz"
+
+
+def segments(files: TreeFiles) -> list[Segment]:
+    """Return a tenant's segments in the folder, oldest first.
+
+    The newest one ends with the tree.
+    """
+    # Before the files are listed: segments are written before the tree.
+    size = files.size
+    starts = _starts(files)
+    ends = [*starts[1:], size]
+    rows = zip(starts, ends, strict=True) if starts else ()
+    return [Segment(start, end) for start, end in rows if start < end]
+
+
+def _starts(files: TreeFiles) -> list[int]:
+    names = [one.name for one in files.folder.glob(f"{files.tenant}-*.jsonl.gz")]
+    found = [_NAME.fullmatch(one.removeprefix(files.tenant)) for one in names]
+    return sorted(int(one[1]) for one in found if one)
+
+
+def append(files: TreeFiles, start: int, rows: Sequence[Row], *, most: int) -> None:
+    """Append entries to the newest segment; they are on disk when this returns.
+
+    Args:
+        files: the files; their tree ends before the first of these entries.
+        start: index of the first entry.
+        rows: the entries.
+        most: number of entries from which another segment begins.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    newest = max(_starts(files), default=start)
+    path = segment_path(files, start if start - newest >= most else newest)
+    write_file(path, gzip.compress(_lines(rows), mtime=0), "ab")
+    sync_folder(files.folder)
+
+
+def cut(files: TreeFiles, size: int) -> None:
+    """Remove the entries after the first ``size`` ones, and incomplete writes.
+
+    Raises:
+        AuditUnreadable: earlier entries are missing, or more follow than a writer adds
+            at once: the store may have dropped these.
+    """
+    starts = _starts(files)
+    newest = max(starts, default=0)
+    rows, is_whole = _read(segment_path(files, newest)) if starts else ([], True)
+    end = newest + len(rows)
+    if newest > size or end - size > _MOST_CUT:
+        raise files.damaged(files.tree_path, "segments have entries that it lacks")
+    if starts and newest == size:
+        segment_path(files, newest).unlink()
+        cut(files, size)
+    elif end < size:
+        raise missing(files, end)
+    elif not is_whole or end > size:
+        _replace(files, newest, rows[: size - newest])
+
+
+def expire(files: TreeFiles, oldest: EntryId) -> None:
+    """Remove segments with only entries before a position; the newest one is kept."""
+    for one in segments(files)[:-1]:
+        if files.place(one.end - 1) < oldest:
+            segment_path(files, one.start).unlink(missing_ok=True)
+
+
+def _lines(rows: Sequence[Row]) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def _replace(files: TreeFiles, start: int, rows: Sequence[Row]) -> None:
+    # A fixed name: the remains of a killed process are overwritten.
+    rough = files.folder / f"{files.tenant}.segment.part"
+    write_file(rough, gzip.compress(_lines(rows), mtime=0), "wb")
+    rough.replace(segment_path(files, start))
+    sync_folder(files.folder)
+
+
+def erase(files: TreeFiles, segment: Segment, seqs: Collection[str]) -> None:
+    """Permanently erase people and their texts in entries of a segment.
+
+    The leaf of each erased entry remains, so segment and tree still verify.
+
+    Raises:
+        AuditUnreadable: the segment does not match the tree.
+        OSError: it cannot be written.
+    """
+    rows = [
+        one if one.leaf or one.seq not in seqs else _erased(one)
+        for one in read_segment(files, segment)
+    ]
+    _replace(files, segment.start, rows)
+
+
+def _erased(row: Row) -> Row:
+    leaf = row.opened_leaf.text.decode()
+    return Row(row.seq, row.at, "", "", row.state, leaf)
+
+
+def read_segment(files: TreeFiles, segment: Segment) -> list[Row]:
+    """Return the entries of a segment.
+
+    Raises:
+        FileNotFoundError: the file is missing.
+        AuditUnreadable: it cannot be read, or does not match the tree.
+    """
+    path, size = segment_path(files, segment.start), segment.end - segment.start
+    rows = read_rows(path)[:size]
+    what = f"The segment {str(path)!r} of the audit log was changed or exchanged"
+    found = compared(files, segment.start, rows, what=what)
+    if len(found) < size:
+        raise missing(files, segment.start + len(found))
+    return found
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Return the entries of a segment file without comparing them with the tree.
+
+    Raises:
+        FileNotFoundError: the file is missing.
+        AuditUnreadable: it cannot be read.
+    """
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[list[Row], bool]:
+    """Return the entries of a file; False if the last write is incomplete."""
+    found = bytearray()
+    try:
+        left = path.read_bytes()
+        while left:
+            member = zlib.decompressobj(wbits=31)
+            part = member.decompress(left)
+            if not member.eof:
+                break
+            found += part
+            left = member.unused_data
+    except FileNotFoundError:
+        raise
+    except (OSError, zlib.error) as error:
+        raise AuditUnreadable(
+            f"The segment {str(path)!r} of the audit log cannot be read "
+            f"({type(error).__name__}); restore it from a copy."
+        ) from error
+    return [_row(one) for one in bytes(found).splitlines()], not left
+
+
+def _row(line: bytes) -> Row:
+    try:
+        return Row(*cast("list[str]", json.loads(line)))
+    except (ValueError, TypeError):
+        # This position precedes every entry of the tree, so it never matches.
+        return Row("0-0", "", hashlib.sha256(line).hexdigest())
+
+
+def compared(
+    files: TreeFiles, start: int, rows: Sequence[Row], *, what: str
+) -> list[Row]:
+    """Return entries with their states according to the tree.
+
+    Args:
+        files: files of the tree.
+        start: index of the first entry.
+        rows: the entries; those after the tree's end are dropped.
+        what: subject of the error message.
+
+    Raises:
+        AuditUnreadable: an entry does not match the tree.
+    """
+    found: list[Row] = []
+    records = files.records(start, start + len(rows))
+    # The tree may be shorter than the rows.
+    for index, (row, record) in enumerate(zip(rows, records, strict=False), start):
+        if problem := problem_of(row, record, index):
+            raise AuditUnreadable(
+                f"{what}: {problem}. Restore it from a copy; 'keyturn audit verify' "
+                "names the first bad entry."
+            )
+        found.append(row._replace(state=record.state))
+    return found
+
+
+def problem_of(row: Row, record: TreeRecord, index: int) -> str:
+    """Describe how an entry differs from the tree; empty if it matches."""
+    try:
+        place = entry_id(row.seq)
+        leaf = leaf_hash(row._replace(state=record.state).leaf_text)
+    except (ValueError, TypeError, AttributeError):
+        return f"entry {index} cannot be read"
+    if place < record.place:
+        return f"before entry {index} stands one that was added later"
+    if place > record.place:
+        return f"entry {index} is missing"
+    is_same = leaf == record.leaf and row.state in {"", record.state}
+    return "" if is_same else f"entry {index} was changed"
+
+
+def missing(files: TreeFiles, index: int) -> AuditUnreadable:
+    """Return the error for a missing entry."""
+    name = segment_path(files, index).name
+    return AuditUnreadable(
+        f"Entry {index} of the audit log is missing in {str(files.folder)!r}: restore "
+        f"the segment {name!r}, or else the one before it, from a copy, or set "
+        "'audit_folder' to the folder that has it."
+    )

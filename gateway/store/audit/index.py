@@ -1,0 +1,132 @@
+"""Index of revoked API keys and of freeze epochs in the audit log.
+
+An attacker with write access to Redis can restore an older key or list of freezes whose
+seal is valid. The writer of the audit tree therefore keeps a file next to the tree with
+the revoked keys and the epoch of the newest list of freezes, one line of JSON each. The
+lines of an entry are on disk before its checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from pydantic import BaseModel, Field
+
+from keyturn.gateway.approvals.audit_leaf import SealState
+from keyturn.gateway.approvals.events import EPOCH, EventName
+from keyturn.gateway.store.audit.files import Row
+
+_FREEZES = (EventName.FREEZE_SET, EventName.FREEZE_LIFTED)
+_FACTS = tuple(f'"{name}"' for name in (EventName.API_KEY_REVOKED, *_FREEZES))
+
+
+class JsonEvent(BaseModel):
+    """The fields of an event that the index reads."""
+
+    name: str = ""
+    tenant: str = ""
+    data: dict[str, str] = Field(default_factory=dict)
+
+
+class AuditIndex:
+    """The index of all tenants in one process.
+
+    Attributes:
+        folder: folder of the files, next to the trees; None: memory only.
+    """
+
+    def __init__(self) -> None:
+        self.folder: Path | None = None
+        self._known: dict[tuple[str, str], int] = {}
+        self._sizes: dict[Path, int] = {}
+        # Event loops in several threads share one store.
+        self._lock = threading.Lock()
+
+    def is_revoked(self, tenant: str, key_id: str) -> bool:
+        """Return whether a tenant's log contains the revocation of an API key."""
+        return self._newest(tenant, _key_name(tenant, key_id)) > 0
+
+    def freeze_epoch(self, tenant: str) -> int:
+        """Return the newest epoch of a tenant's list of freezes; 0 if unknown."""
+        return self._newest(tenant, _freezes_name(tenant))
+
+    def note(self, tenant: str, facts: Mapping[str, int]) -> None:
+        """Remember facts from entries that are on disk."""
+        with self._lock:
+            for name, number in facts.items():
+                place = (tenant, name)
+                self._known[place] = max(self._known.get(place, 0), number)
+
+    def write(self, tenant: str, facts: Mapping[str, int]) -> None:
+        """Write facts from entries to the file; blocks, so call it in a thread."""
+        path = self._path(tenant)
+        if path is None or (not facts and path.exists()):
+            return
+        # A newline before each line: an earlier process may have died in mid-line.
+        lines = "".join(f"\n{json.dumps(one)}\n" for one in facts.items())
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        with os.fdopen(os.open(path, flags, 0o600), "ab") as file:
+            file.write(lines.encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def exists(self, tenant: str) -> bool:
+        """Return whether the file exists."""
+        path = self._path(tenant)
+        return path is not None and path.exists()
+
+    def _newest(self, tenant: str, name: str) -> int:
+        # Another process may have written to the file.
+        if (path := self._path(tenant)) is not None:
+            with suppress(OSError):
+                self._read(tenant, path)
+        return self._known.get((tenant, name), 0)
+
+    def _read(self, tenant: str, path: Path) -> None:
+        size = path.stat().st_size
+        if size == self._sizes.get(path):
+            return
+        for line in path.read_bytes().splitlines():
+            with suppress(ValueError):
+                name, number = json.loads(line)
+                self.note(tenant, {name: int(number)})
+        self._sizes[path] = size
+
+    def _path(self, tenant: str) -> Path | None:
+        return self.folder / f"{tenant}.facts.jsonl" if self.folder else None
+
+
+def _fact_in(row: Row) -> Mapping[str, int]:
+    """Return the fact in an entry about an API key or freezes; else nothing."""
+    # The event's name may also occur in a person's text, so parse the event.
+    is_sealed = row.state == SealState.SEALED
+    if not is_sealed or not any(one in row.event for one in _FACTS):
+        return {}
+    event = JsonEvent.model_validate_json(row.event)
+    if event.name == EventName.API_KEY_REVOKED:
+        return {_key_name(event.tenant, event.data.get("key", "")): 1}
+    if event.name in _FREEZES and (epoch := event.data.get(EPOCH)):
+        return {_freezes_name(event.tenant): int(epoch)}
+    return {}
+
+
+def facts_in(rows: Iterable[Row]) -> dict[str, int]:
+    """Return the facts in entries, with the largest number of each."""
+    facts = dict[str, int]()
+    for row in rows:
+        for name, number in _fact_in(row).items():
+            facts[name] = max(facts.get(name, 0), number)
+    return facts
+
+
+def _key_name(tenant: str, key_id: str) -> str:
+    return f"api_key {tenant} {key_id}"
+
+
+def _freezes_name(tenant: str) -> str:
+    return f"freezes {tenant}"

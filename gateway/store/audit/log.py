@@ -1,0 +1,372 @@
+"""Read a tenant's audit log: signed entries in files, then the entries in the store.
+
+Entries are written to the store with the changes that they record. The writer of the
+audit tree copies them into files with each checkpoint, and the store drops them later.
+Each step reads the store first and then the files, so every entry is read once, even
+while another process writes files and trims the store.
+
+The store also has a note about the audit tree: its name, its signed size, and whether
+entries leave the store. The note prevents a gateway without the tree's folder from
+starting a new tree, and reveals a folder that lacks entries. Only the signed files
+count. A forged note stops entries from being signed, which raises an alarm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from keyturn.gateway.approvals.audit_leaf import opened
+from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.errors import AuditUnreadable, NotVerified
+from keyturn.gateway.store.audit.files import (
+    Row,
+    Segment,
+    TreeFiles,
+    missing,
+    read_segment,
+)
+from keyturn.gateway.store.audit.files import segments as segments_of
+from keyturn.gateway.store.connection.connection import (
+    Argument,
+    Connection,
+    Entry,
+    Reply,
+    entries,
+    fields,
+    text,
+)
+from keyturn.gateway.store.events.readers import EntryId, entry_id
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.sealing.event_seals import (
+    decrypted_event,
+    parts_of,
+    sealed_text,
+)
+
+logger = logging.getLogger(__name__)
+
+_TRIMMED = 10_000
+"""Limit of entries dropped in one step."""
+
+_PAGE = 500
+
+_NUMBER = re.compile(rb"[0-9]{1,12}")
+
+OVERDUE_MS = 10 * 60 * 1000
+"""Age of an unsigned entry from which a missing checkpoint is reported; checkpoints are
+made every minute if there are new entries."""
+
+_FIELDS = ("origin", "size", "root", "last", "moved")
+
+_PLACE = re.compile(r"[0-9]{1,20}-[0-9]{1,20}", re.ASCII)
+
+
+class AuditLog:
+    """The audit log of one tenant.
+
+    Args:
+        conn: connection to the store.
+        keys: keys of the tenant.
+        folder: folder of the files; None: the whole log is in the store.
+    """
+
+    def __init__(self, conn: Connection, keys: Keys, folder: Path | None) -> None:
+        self._conn = conn
+        self._keys = keys
+        self._files = TreeFiles(folder, keys.tenant) if folder else None
+
+    async def append(self, event: Event) -> None:
+        """Write an entry that belongs to no other change.
+
+        Raises:
+            StoreUnavailable: when the result is unknown.
+        """
+        body = event.model_dump_json(exclude_defaults=True)
+        text, seal = parts_of(sealed_text(self._conn, self._keys, body))
+        at_ms = await self._conn.now_ms(self._keys.audit)
+        row: list[Argument] = ["XADD", self._keys.audit, "*", "e", text, "at", at_ms]
+        await self._conn.keep([*row, "s", seal])
+
+    async def trim(self, kept: timedelta, *, before: EntryId | None = None) -> None:
+        """Drop old entries from the store, a few thousand at most.
+
+        Args:
+            kept: retention of entries.
+            before: a position; the entry there and all later ones stay.
+        """
+        now_ms = await self._conn.now_ms(self._keys.audit)
+        oldest = (max(0, now_ms - int(kept.total_seconds() * 1000)), 0)
+        first = oldest if before is None else min(oldest, before)
+        # Exact trimming of a long stream would block the server. "~" with LIMIT removes
+        # whole nodes, a part in each sweep, so some entries stay a little longer.
+        oldest_kept: list[Argument] = ["MINID", "~", place_text(first)]
+        await self._conn.command(
+            "XTRIM", self._keys.audit, *oldest_kept, "LIMIT", _TRIMMED
+        )
+
+    async def end(self) -> str:
+        """Return the position of the newest entry; `entries` can continue after it."""
+        last, found = await self._snapshot("XREVRANGE", "+", "-", 1)
+        newest = entry_id(found[0].seq) if found else (0, 0)
+        return place_text(max(newest, last))
+
+    async def entries(
+        self, *, since_ms: int = 0, until_ms: int | None = None, after: str = ""
+    ) -> AsyncGenerator[Event]:
+        """Yield all entries, oldest first.
+
+        Corrupt entries are logged with their position, and skipped.
+
+        Args:
+            since_ms: the earliest time, in Unix milliseconds of the store's clock.
+            until_ms: exclusive end of the time range; None for now.
+            after: ``seq`` of an entry; yields only later ones.
+
+        Raises:
+            StoreUnavailable: when the store does not answer, or a segment is missing
+                or was changed.
+        """
+        rows = self.rows(since_ms=since_ms, until_ms=until_ms, after=after)
+        async with aclosing(rows):
+            async for row in rows:
+                event = _event_of(row)
+                if event is not None:
+                    yield event
+
+    async def rows(
+        self, *, since_ms: int = 0, until_ms: int | None = None, after: str = ""
+    ) -> AsyncGenerator[Row]:
+        """Yield the raw entries; see `entries`."""
+        # Stream ids start with the server's time in milliseconds.
+        low = behind(entry_id(after)) if after else (since_ms, 0)
+        end = "+" if until_ms is None else f"({until_ms}-0"
+        while until_ms is None or low < (until_ms, 0):
+            last, found = await self._snapshot("XRANGE", place_text(low), end, _PAGE)
+            if last >= low:
+                high = behind(last)
+                limit = high if until_ms is None else min(high, (until_ms, 0))
+                async for row in self._in_files(low, limit):
+                    yield row
+                low = high
+                continue
+            for row in found:
+                yield row
+            if len(found) < _PAGE:
+                return
+            # Continue after the last id, not by count: the log grows and is trimmed
+            # concurrently.
+            low = behind(entry_id(found[-1].seq))
+
+    async def live(self, after: EntryId) -> AsyncGenerator[Row]:
+        """Yield the store's entries after a position, in files or not."""
+        low = behind(after)
+        while True:
+            reply = await self._conn.command(
+                "XRANGE", self._keys.audit, place_text(low), "+", "COUNT", _PAGE
+            )
+            page = self._rows(reply)
+            for row in page:
+                yield row
+            if len(page) < _PAGE:
+                return
+            low = behind(entry_id(page[-1].seq))
+
+    async def newest(self, limit: int) -> AsyncGenerator[Event]:
+        """Yield up to ``limit`` entries, newest first.
+
+        Entries are read on demand, so the caller may stop early. Corrupt entries are
+        skipped; `entries` logs them.
+
+        Raises:
+            StoreUnavailable: as `entries` does.
+        """
+        end, left = "+", limit
+        while True:
+            size = min(left, _PAGE)
+            last, found = await self._snapshot("XREVRANGE", end, "-", size)
+            rows = [one for one in found if entry_id(one.seq) > last]
+            for row in rows:
+                if (event := _event_of(row, is_logged=False)) is not None:
+                    yield event
+            left -= len(rows)
+            if rows:
+                end = f"({rows[-1].seq}"
+            if left <= 0:
+                return
+            if len(rows) < size:
+                break
+        high = behind(last) if end == "+" else entry_id(end.removeprefix("("))
+        async for row in self._in_files((0, 0), high, is_reversed=True):
+            if left <= 0:
+                return
+            left -= 1
+            if (event := _event_of(row, is_logged=False)) is not None:
+                yield event
+
+    async def segments(self) -> list[Segment]:
+        """Return the segments in the folder, oldest first."""
+        files = self._files
+        return await asyncio.to_thread(segments_of, files) if files else []
+
+    async def _in_files(
+        self, low: EntryId, high: EntryId, *, is_reversed: bool = False
+    ) -> AsyncGenerator[Row]:
+        """Yield the entries in files from a position up to another one, exclusive."""
+        files, listed = self._files, await self.segments()
+        if files is None:
+            return
+        start, end = [
+            await asyncio.to_thread(files.index_of, one) for one in (low, high)
+        ]
+        if start < end and not listed:
+            raise missing(files, start)
+        for one in reversed(listed) if is_reversed else listed:
+            if start < one.end and one.start < end:
+                rows = await self._of_segment(files, one)
+                part = rows[max(0, start - one.start) : end - one.start]
+                for row in reversed(part) if is_reversed else part:
+                    yield row
+
+    async def _of_segment(self, files: TreeFiles, segment: Segment) -> list[Row]:
+        try:
+            return await asyncio.to_thread(read_segment, files, segment)
+        except FileNotFoundError:
+            # The segment may have expired since it was listed.
+            if (left := await self.segments()) and segment.start < left[0].start:
+                return []
+            raise missing(files, segment.start) from None
+
+    async def _snapshot(
+        self, command: str, start: Argument, end: Argument, count: int
+    ) -> tuple[EntryId, list[Row]]:
+        """Return the position of the newest entry in files, and entries of the store.
+
+        Raises:
+            AuditUnreadable: when entries have left the store for another folder.
+        """
+        key = self._keys.audit_tree
+        noted, reply = await self._conn.transaction(
+            ["HMGET", key, "moved", "last"],
+            [command, self._keys.audit, start, end, "COUNT", count],
+        )
+        files = self._files
+        last = await asyncio.to_thread(lambda: files.last) if files else (0, 0)
+        moved, at = (one or b"" for one in cast("list[bytes | None]", noted))
+        place = at.decode(errors="replace")
+        if moved and _PLACE.fullmatch(place) and entry_id(place) > last:
+            raise AuditUnreadable(
+                f"The entries of the audit log up to {place} are in files; set "
+                "'audit_folder' to their folder."
+            )
+        return last, self._rows(reply)
+
+    def _rows(self, reply: Reply) -> list[Row]:
+        return [row_of(self._conn, self._keys, one) for one in entries(reply)]
+
+
+def row_of(conn: Connection, keys: Keys, entry: Entry) -> Row:
+    """Return a store entry in the form of segments, without loss of bytes.
+
+    Encrypted text is decrypted if possible; otherwise it stays encrypted.
+    """
+    event = entry.values.get("e", b"")
+    with suppress(ValueError):
+        event = decrypted_event(conn, keys, event)
+
+    # Keyturn writes only UTF-8, but other bytes must survive, too.
+    def kept(raw: bytes) -> str:
+        return raw.decode("utf-8", "surrogateescape")
+
+    at, seal = (kept(entry.values.get(name, b"")) for name in ("at", "s"))
+    return Row(entry.id, at, kept(event), seal)
+
+
+def _event_of(row: Row, *, is_logged: bool = True) -> Event | None:
+    """Parse an event; None for anything else."""
+    if row.leaf:
+        # Erased: the leaf has the event without people and texts.
+        with suppress(ValueError, NotVerified):
+            return opened(json.loads(row.leaf), {})
+    with suppress(ValueError):
+        event = Event.model_validate_json(row.event)
+        return event.with_(at_ms=int(row.at), seq=row.seq)
+    if is_logged:
+        logger.error("audit.corrupt seq=%s", row.seq)
+    return None
+
+
+def behind(place: EntryId) -> EntryId:
+    """Return the position that follows another one."""
+    return place[0], place[1] + 1
+
+
+class TreeNote(NamedTuple):
+    """The store's copy of the newest checkpoint; empty if no tree is known.
+
+    ``moved`` is "1" if signed entries leave the store. A malformed size is read as -1.
+    """
+
+    origin: str = ""
+    size: int = 0
+    root: str = ""
+    last: str = ""
+    moved: str = ""
+
+
+class TreeNotes:
+    """A tenant's note about its audit tree.
+
+    Attributes:
+        last: the note that this process last accepted or wrote.
+    """
+
+    def __init__(self, conn: Connection, keys: Keys) -> None:
+        self._conn = conn
+        self._place = keys.audit_tree
+        self.last = TreeNote()
+
+    async def read(self) -> TreeNote:
+        """Return the store's note."""
+        stored = fields(await self._conn.command("HGETALL", self._place))
+        if not stored:
+            return TreeNote()
+        origin, size, *others = (stored.get(name, b"") for name in _FIELDS)
+        number = int(size) if _NUMBER.fullmatch(size) else -1
+        root, last, moved = (one.decode(errors="replace") for one in others)
+        return TreeNote(origin.decode(errors="replace"), number, root, last, moved)
+
+    async def write(self, note: TreeNote) -> None:
+        """Write the tenant's tree and its signed size."""
+        words: list[Argument] = []
+        for name, value in zip(_FIELDS, note, strict=True):
+            words += [name, str(value)]
+        await self._conn.command("HSET", self._place, *words)
+        self.last = note
+
+
+def place_text(place: EntryId) -> str:
+    """Return a stream position in the store's notation."""
+    return f"{place[0]}-{place[1]}"
+
+
+async def is_overdue(conn: Connection, keys: Keys) -> bool:
+    """Return whether the oldest unsigned entry has waited too long for a checkpoint.
+
+    Raises:
+        StoreUnavailable: when the store does not answer.
+    """
+    last = text(await conn.command("HGET", keys.audit_tree, "last"))
+    if not _PLACE.fullmatch(last):
+        return False
+    start = f"({last}"
+    waiting = await conn.command("XRANGE", keys.audit, start, "+", "COUNT", 1)
+    oldest = [entry_id(one.id)[0] for one in entries(waiting)]
+    return bool(oldest) and await conn.now_ms(keys.audit) - oldest[0] > OVERDUE_MS

@@ -1,0 +1,240 @@
+"""Verify the audit log of a tenant: its tree, checkpoints and segments.
+
+The entries in files are compared with the tree, and the tree with signed checkpoints.
+Each problem has the index of the first affected entry; entries from there on are not
+reliable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from keyturn.gateway.approvals.audit_leaf import SealState
+from keyturn.gateway.errors import AuditUnreadable, NotVerified
+from keyturn.gateway.protocol.public_keys import PublicKey
+from keyturn.gateway.store.audit.files import (
+    Row,
+    Segment,
+    TreeFiles,
+    problem_of,
+    read_rows,
+    segment_path,
+    segments,
+)
+from keyturn.gateway.store.events.readers import EntryId
+from keyturn.gateway.trust.checkpoints import Checkpoint, TreeHead, verified_checkpoint
+
+_EVERY = 5000
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A problem, and the index of the first affected entry."""
+
+    index: int
+    text: str
+
+
+@dataclass
+class Verified:
+    """Result of verifying one tenant's log.
+
+    Attributes:
+        tenant: owner of the log.
+        origin: name of the log; empty if there is no tree yet.
+        size: number of entries in the newest checkpoint.
+        checkpoints: number of valid checkpoints.
+        kept_from: index of the first entry with more than a hash.
+        unsigned: number of entries without a checkpoint.
+        not_ours: number of entries from other programs, by the state of their seal.
+        problems: the problems found.
+    """
+
+    tenant: str
+    origin: str = ""
+    size: int = 0
+    checkpoints: int = 0
+    kept_from: int = 0
+    unsigned: int = 0
+    not_ours: dict[str, int] = field(default_factory=dict[str, int])
+    problems: list[Problem] = field(default_factory=list[Problem])
+
+    @property
+    def first_bad(self) -> Problem | None:
+        """Return the problem with the lowest index."""
+        return min(self.problems, key=lambda one: one.index, default=None)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Input of a verification.
+
+    Attributes:
+        files: files of the tree.
+        keys: public keys accepted for checkpoints.
+        noted: origin, size and root of the newest checkpoint, according to the store.
+        oldest_ms: entries before this time may have been dropped.
+        outside: a checkpoint saved elsewhere, as a signed note.
+    """
+
+    files: TreeFiles
+    keys: Sequence[PublicKey]
+    noted: tuple[str, int, str]
+    oldest_ms: int
+    outside: str = ""
+
+
+def verify_log(
+    what: Evidence, *, progress: Callable[[int, int], None] = lambda _done, _all: None
+) -> Verified:
+    """Verify one tenant's log; see `Verified`."""
+    return _Verification(what, progress).run()
+
+
+class _Verification:
+    def __init__(self, what: Evidence, progress: Callable[[int, int], None]) -> None:
+        self._what, self._progress = what, progress
+        self._found = Verified(what.files.tenant)
+
+    def run(self) -> Verified:
+        what, found = self._what, self._found
+        try:
+            name = what.files.name()
+        except AuditUnreadable as error:
+            self._add(0, str(error))
+            return found
+        if name is None:
+            if what.noted[0]:
+                tree = what.noted[0]
+                self._add(0, f"the tree {tree!r} that the store knows is not here")
+            return found
+        found.origin = name.origin
+        signed = self._checkpoints()
+        self._compare_noted(signed)
+        # Rows are found by binary search, so the tree must be ordered.
+        if self._compare_tree(signed) and (problem := self._compare_rows()):
+            found.problems.append(problem)
+        return found
+
+    def _add(self, index: int, text: str) -> None:
+        self._found.problems.append(Problem(index, text))
+
+    def _checkpoints(self) -> list[Checkpoint]:
+        """Return the valid checkpoints before the first invalid one."""
+        what, found, signed = self._what, self._found, list[Checkpoint]()
+        try:
+            notes = what.files.notes()
+        except AuditUnreadable as error:
+            self._add(0, str(error))
+            return signed
+        path, size = what.files.checkpoints_path, 0
+        for number, note in enumerate(notes, start=1):
+            try:
+                one = verified_checkpoint(note, origin=found.origin, keys=what.keys)
+            except NotVerified as error:
+                self._add(size, f"checkpoint {number} is refused: {error.problem}")
+                return signed
+            if one.size <= size:
+                after = f"after one with {size}"
+                self._add(
+                    one.size, f"checkpoint {number} has {one.size} entries, {after}"
+                )
+                return signed
+            signed.append(one)
+            size = one.size
+            found.size, found.checkpoints = size, len(signed)
+        whole = sum(len(note.encode()) + 1 for note in notes)
+        if path.exists() and path.stat().st_size != whole:
+            self._add(size, f"checkpoint {len(notes) + 1} cannot be read")
+        return signed
+
+    def _compare_noted(self, signed: Sequence[Checkpoint]) -> None:
+        """Compare the newest checkpoint with copies saved elsewhere."""
+        what, found = self._what, self._found
+        origin, size, root = what.noted
+        roots = {one.size: one.root.hex() for one in signed}
+        if origin and origin != found.origin:
+            self._add(0, f"the store knows another tree, {origin!r}")
+        elif size and roots.get(size) != root:
+            text = f"the store knows a checkpoint with {size} entries that is not here"
+            self._add(min(found.size, max(size, 1) - 1), text)
+        if not what.outside:
+            return
+        try:
+            kept = verified_checkpoint(
+                what.outside, origin=found.origin, keys=what.keys
+            )
+        except NotVerified as error:
+            self._add(0, f"the checkpoint that was given is refused: {error.problem}")
+            return
+        if kept.size and roots.get(kept.size) != kept.root.hex():
+            text = (
+                f"the given checkpoint with {kept.size} entries is not one of this log"
+            )
+            self._add(min(found.size, kept.size - 1), text)
+
+    def _compare_tree(self, signed: Sequence[Checkpoint]) -> bool:
+        """Compare the tree with its checkpoints; False if it is out of order."""
+        what, found = self._what, self._found
+        head, before, left = TreeHead(), 0, list(signed)
+        last: EntryId = (-1, 0)
+        try:
+            for index, record in enumerate(what.files.records(0, found.size)):
+                if record.place <= last:
+                    text = f"entry {index} stands before the one in front of it"
+                    self._add(index, text)
+                    return False
+                head.append(record.leaf)
+                last = record.place
+                if left and head.size == left[0].size:
+                    if head.root() != left[0].root:
+                        entries = f"the entries {before} to {head.size - 1}"
+                        self._add(before, f"{entries} are not those that were signed")
+                        return True
+                    before, left = head.size, left[1:]
+                if index % _EVERY == 0:
+                    self._progress(index, found.size)
+        except AuditUnreadable as error:
+            self._add(head.size, str(error))
+            return True
+        if head.size < found.size:
+            text = f"the tree ends before entry {head.size} of {found.size}"
+            self._add(head.size, text)
+        return True
+
+    def _compare_rows(self) -> Problem | None:
+        """Compare each entry in files with the tree; return the first problem."""
+        files, found = self._what.files, self._found
+        listed = [one for one in segments(files) if one.start < found.size]
+        index = found.kept_from = listed[0].start if listed else found.size
+        oldest = (self._what.oldest_ms, 0)
+        try:
+            if index and files.place(index - 1) >= oldest:
+                kept = files.index_of(oldest)
+                return Problem(kept, f"entry {kept} is not kept, and should be")
+            records = files.records(index, found.size)
+            for row, record in zip(self._rows(listed), records, strict=False):
+                if problem := problem_of(row, record, index):
+                    return Problem(index, problem)
+                if record.state is not SealState.SEALED:
+                    count = found.not_ours.get(record.state, 0)
+                    found.not_ours[record.state] = count + 1
+                index += 1
+                if index % _EVERY == 0:
+                    self._progress(index, found.size)
+        except (AuditUnreadable, OSError) as error:
+            return Problem(index, str(error))
+        if index < found.size:
+            return Problem(index, f"entry {index} is not kept any more")
+        return None
+
+    def _rows(self, listed: Sequence[Segment]) -> Iterator[Row]:
+        """Yield the entries of the segments before the first gap."""
+        end = listed[0].start if listed else 0
+        for one in listed:
+            if one.start != end:
+                return
+            rows = read_rows(segment_path(self._what.files, one.start))
+            yield from rows[: one.end - one.start]
+            end += len(rows)

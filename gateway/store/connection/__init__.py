@@ -1,0 +1,1 @@
+"""Connections to Redis, their checks, and paged reading of lists."""

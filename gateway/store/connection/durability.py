@@ -1,0 +1,484 @@
+"""Check that the servers of a store do not lose acknowledged writes.
+
+Measured with kill -9 and failovers: ``everysec`` loses thousands of acknowledged
+writes, a failover without ``min-replicas-to-write`` loses most of them, and a server
+with an eviction policy deletes arbitrary keys. Each rule below prevents one such loss.
+
+The checks include the Sentinels, the nodes of a cluster, and the user's permissions. A
+script stops at a forbidden command, and its earlier writes stay: a decision would be
+stored without its audit entry or its job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast
+from urllib.parse import urlsplit
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError, ResponseError
+
+from keyturn.gateway.errors import StoreUnavailable, UnsafeStore
+from keyturn.gateway.store.connection.connection import (
+    Connection,
+    Reply,
+    milliseconds,
+    number,
+    text,
+)
+from keyturn.gateway.store.connection.servers import (
+    ASK_S,
+    SENTINEL,
+    Options,
+    StoreAddress,
+    client_options,
+    store_address,
+)
+from keyturn.gateway.store.keys import Keys
+
+OLDEST = {"redis": 7, "valkey": 8}
+_RUNS_SCRIPTS = 7
+"""First major version of Redis that accepts the first line of Keyturn's scripts."""
+
+_USE = "use Redis 7 or newer, or Valkey 8 or newer"
+MAX_CLOCK_OFFSET_S = 5.0
+_NEEDED = {
+    "appendonly": ("yes", "a restart loses every approval"),
+    "appendfsync": ("always", "a crash loses acknowledged decisions"),
+    "no-appendfsync-on-rewrite": (
+        "no",
+        "a crash while it rewrites its AOF loses acknowledged decisions",
+    ),
+    "maxmemory-policy": ("noeviction", "a full memory throws approvals away"),
+}
+"""Required value of each setting, and the reason."""
+
+_SETTINGS = (*_NEEDED, "min-replicas-to-write", "io-threads")
+_THREADS_ANSWER_EARLY = {"redis": (8, 2), "valkey": (8, 0)}
+"""First release in which I/O threads reply before the AOF is written.
+
+Measured by the order of system calls: every second reply of Redis 8.2.3 and 8.6.3, one
+in some thousands of Valkey 9.1.2, none of Redis 7.0.15 and 8.0.6.
+"""
+
+_FEWEST = 3
+
+CALLED = (
+    "APPEND", "DECRBY", "DEL", "EXISTS", "GET", "HDEL", "HEXISTS", "HGET", "HGETALL",
+    "HINCRBY", "HKEYS", "HLEN", "HMGET", "HSET", "HSETNX", "INCR", "INCRBY", "PERSIST",
+    "PEXPIRE", "PEXPIREAT", "PTTL", "SET", "SMEMBERS", "TIME", "XACK", "XADD",
+    "XDEL", "XGROUP DELCONSUMER", "XINFO CONSUMERS", "XINFO GROUPS",
+    "ZADD", "ZCARD", "ZCOUNT", "ZRANGEBYSCORE", "ZREM",
+    "ZREMRANGEBYRANK", "ZREMRANGEBYSCORE", "ZREVRANGE", "ZSCORE",
+)  # fmt: skip
+"""Commands called by scripts."""
+
+# With one of Keyturn's keys, since permissions may be limited to other keys. Redis 8.6
+# rejects a wrong number of arguments.
+MISSING = """
+local missing, unknown = {}, {}
+if not redis.acl_check_cmd then return {missing, unknown} end
+for at = 2, #ARGV do
+  local name, of = string.match(ARGV[at], '^(%S+) ?(.*)$')
+  local words = of == '' and {name} or {name, of}
+  local is_known, may
+  for _ = 1, 6 do
+    words[#words + 1] = ARGV[1]
+    is_known, may = pcall(redis.acl_check_cmd, unpack(words))
+    if is_known then break end
+  end
+  if not is_known and of == '' then -- TIME takes nothing
+    is_known, may = pcall(redis.acl_check_cmd, name)
+  end
+  if not is_known then
+    unknown[#unknown + 1] = ARGV[at]
+  elseif not may then
+    missing[#missing + 1] = ARGV[at]
+  end
+end
+return {missing, unknown}
+"""
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """Facts that a server reports.
+
+    Attributes:
+        software: ``redis``, ``valkey``, or another name.
+        version: version in the server's notation.
+        settings: values of CONFIG GET; None if the server forbids reading them.
+        role: ``master``, or ``slave`` for a replica.
+        replicas: number of connected replicas.
+        clock_offset_s: the server's clock minus this process's clock.
+        place: its address, in a store of several servers.
+        has_sentinels: True if Sentinels replace it when it fails.
+    """
+
+    software: str
+    version: str
+    settings: Mapping[str, str] | None = field(default_factory=dict[str, str])
+    role: str = "master"
+    replicas: int = 0
+    clock_offset_s: float = 0.0
+    place: str = ""
+    has_sentinels: bool = False
+
+    @property
+    def needed_replicas(self) -> int:
+        """Return the number of replicas that each write requires."""
+        waits = (self.settings or {}).get("min-replicas-to-write", "0")
+        return int(waits) if waits.isdecimal() else 0
+
+    @property
+    def release(self) -> tuple[int, int]:
+        """Return the first two numbers of the version; zeros if there are none."""
+        found = re.match(r"(\d+)(?:\.(\d+))?", self.version)
+        return (int(found[1]), int(found[2] or 0)) if found else (0, 0)
+
+    @property
+    def name(self) -> str:
+        """Return name and version, for people."""
+        return f"{self.software} {self.version}"
+
+
+def durability_problems(facts: EngineFacts) -> list[str]:
+    """Return why this server must not store approvals, each with the command to run."""
+    found = _problems(facts)
+    if not facts.place:
+        return found
+    # Keep the type, so that temporary problems stay distinguishable.
+    return [type(one)(f"{facts.place}: {one}") for one in found]
+
+
+def _problems(facts: EngineFacts) -> list[str]:
+    problems: list[str] = []
+    oldest = OLDEST.get(facts.software)
+    # Unknown software is refused: its losses were never measured.
+    if oldest is None or facts.release[0] < oldest:
+        problems.append(f"The server is {facts.name}; {_USE}.")
+    if facts.role != "master":
+        why = "The server is a replica; set KEYTURN_REDIS_URL to its master."
+        problems.append(Passing(why))
+    if facts.settings is None:
+        problems.append(
+            "CONFIG GET is forbidden here, so nobody can tell whether this server "
+            "keeps what it acknowledges; allow it (ACL SETUSER <user> +config|get) or "
+            "use a server of your own: many managed ones sync once a second."
+        )
+    else:
+        problems += _setting_problems(facts.settings)
+        problems += _thread_problems(facts, facts.settings)
+        problems += _replica_problems(facts)
+    if abs(facts.clock_offset_s) >= MAX_CLOCK_OFFSET_S:
+        problems.append(
+            f"The server's clock is {facts.clock_offset_s:+.1f} s from this machine's, "
+            f"{MAX_CLOCK_OFFSET_S:.0f} s are allowed; switch on NTP on both."
+        )
+    return problems
+
+
+def _setting_problems(settings: Mapping[str, str]) -> list[str]:
+    return [
+        _problem(name, settings.get(name, ""), value, why)
+        for name, (value, why) in _NEEDED.items()
+        if settings.get(name) != value
+    ]
+
+
+def _thread_problems(facts: EngineFacts, settings: Mapping[str, str]) -> list[str]:
+    threads = settings.get("io-threads", "1")
+    first = _THREADS_ANSWER_EARLY.get(facts.software)
+    if first is None or facts.release < first or threads == "1":
+        return []
+    why = (
+        "it may then answer before its AOF is written, and a crash loses acknowledged "
+        "decisions"
+    )
+    remedy = "set it to 1 in the configuration of the server, and restart it"
+    return [f"io-threads is {threads!r}: {why}; {remedy}."]
+
+
+def _replica_problems(facts: EngineFacts) -> list[str]:
+    # Without replicas there is no failover that could lose writes.
+    if (facts.replicas or facts.has_sentinels) and not facts.needed_replicas:
+        waits = (facts.settings or {}).get("min-replicas-to-write", "0")
+        why = "a fail-over loses acknowledged decisions"
+        return [_problem("min-replicas-to-write", waits, "1", why)]
+    if facts.replicas < facts.needed_replicas:
+        return [
+            Passing(
+                f"min-replicas-to-write is {facts.needed_replicas} and "
+                f"{facts.replicas} replicas are connected, so every write is refused; "
+                "start a replica, and see that it reaches its master."
+            )
+        ]
+    return []
+
+
+def _problem(name: str, value: str, needed: str, why: str) -> str:
+    return f"{name} is {value!r}: {why}; run: CONFIG SET {name} {needed}"
+
+
+async def ensure_durable(
+    conn: Connection, *, insecure_dev: bool = False
+) -> EngineFacts:
+    """Check a store before it is used; return the facts of its server.
+
+    If its servers require replicas, the connection waits for them from now on.
+
+    Args:
+        conn: an open connection.
+        insecure_dev: accept a server that may lose decisions; for development only.
+
+    Raises:
+        UnsafeStore: names every problem with the command that solves it.
+        StoreUnavailable: when the server does not answer.
+    """
+    every = await read_facts(conn)
+    _refuse_without_scripts(every)
+    problems = [one for facts in every for one in durability_problems(facts)]
+    problems += await topology_problems(conn.url)
+    problems += await permission_problems(conn)
+    # One is enough: a failover promotes the replica with the most data.
+    conn.confirmed_by = int(any(facts.needed_replicas for facts in every))
+    if problems and not insecure_dev:
+        lines = "\n  - ".join(problems)
+        raise UnsafeStore(
+            f"This store could lose acknowledged decisions:\n  - {lines}\n"
+            "Make settings last with CONFIG REWRITE, or start with --insecure-dev to "
+            "try things out on it anyway.",
+            can_pass=all(isinstance(one, Passing) for one in problems),
+        )
+    return every[0]
+
+
+def _refuse_without_scripts(every: list[EngineFacts]) -> None:
+    # Refused in development, too: an old server does not understand the commands of the
+    # other checks, so their results mean nothing.
+    for facts in every:
+        is_old = 0 < facts.release[0] < _RUNS_SCRIPTS
+        if facts.software == "redis" and is_old:
+            why = "which cannot run the scripts of Keyturn"
+            raise UnsafeStore(f"The server is {facts.name}, {why}; {_USE}.")
+
+
+async def server_info(conn: Connection) -> dict[str, str]:
+    """Return a server's INFO, which also works while the server loads its data.
+
+    Raises:
+        StoreUnavailable: when it does not answer.
+    """
+    return _mapping(await conn.command("INFO"))
+
+
+async def read_facts(conn: Connection) -> list[EngineFacts]:
+    """Read the facts of each master of a store.
+
+    Raises:
+        StoreUnavailable: when one does not answer.
+    """
+    infos = await conn.on_each_master("INFO")
+    settings = await _settings(conn)
+    before = _now()
+    times = await conn.on_each_master("TIME")
+    # The replies were made between the two readings of the local clock.
+    ours = (before + _now()) / 2
+    # A master replaced in between is skipped; the next start checks again.
+    return [
+        _facts(
+            _mapping(info),
+            settings.get(place) if settings is not None else None,
+            milliseconds(times[place]) / 1000 - ours,
+            place=place if len(infos) > 1 else "",
+            has_sentinels=urlsplit(conn.url).scheme in SENTINEL,
+        )
+        for place, info in infos.items()
+        if place in times
+    ]
+
+
+def _facts(
+    info: Mapping[str, str],
+    settings: Mapping[str, str] | None,
+    offset_s: float,
+    *,
+    place: str,
+    has_sentinels: bool,
+) -> EngineFacts:
+    software = "redis"
+    for name in ("valkey", "dragonfly", "keydb"):
+        # They also report a redis_version, for compatibility.
+        if f"{name}_version" in info or info.get("server_name") == name:
+            software = name
+    return EngineFacts(
+        software=software,
+        version=info.get(f"{software}_version", info.get("redis_version", "?")),
+        settings=settings,
+        role=info.get("role", "?"),
+        replicas=number(info.get("connected_slaves", "0")),
+        clock_offset_s=offset_s,
+        place=place,
+        has_sentinels=has_sentinels,
+    )
+
+
+async def _settings(conn: Connection) -> dict[str, dict[str, str]] | None:
+    try:
+        found = await conn.on_each_master("CONFIG GET", *_SETTINGS)
+    except StoreUnavailable as error:
+        if isinstance(error.__cause__, ResponseError):
+            # NOPERM, or a managed server without the command.
+            return None
+        raise
+    return {place: _mapping(reply) for place, reply in found.items()}
+
+
+def _mapping(reply: Reply) -> dict[str, str]:
+    pairs = cast("dict[object, object]", reply)
+    return {_text(key): _text(value) for key, value in pairs.items()}
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _now() -> float:
+    return time.time()  # noqa: TID251 - compares two clocks, decides nothing
+
+
+class Passing(str):
+    """A problem that may be temporary, such as a failover in progress."""
+
+    __slots__ = ()
+
+
+async def topology_problems(url: str) -> list[str]:
+    """Return why a store of several servers could stop or lose writes.
+
+    Temporary problems are `Passing`.
+    """
+    address = store_address(url)
+    if address.master:
+        return await _sentinel_problems(address)
+    if address.places:
+        return await _cluster_problems(address)
+    return []
+
+
+async def _sentinel_problems(found: StoreAddress) -> list[str]:
+    said = await asyncio.gather(
+        *(
+            _asked(found.sentinel_options, one, "SENTINEL", "CKQUORUM", found.master)
+            for one in found.places
+        )
+    )
+    problems: list[str] = [
+        Passing(
+            f"The Sentinel {host}:{port} does not answer ({answer}); start it, "
+            "or take it out of KEYTURN_REDIS_URL."
+        )
+        for (host, port), answer in zip(found.places, said, strict=True)
+        if isinstance(answer, OSError)
+    ]
+    # NOQUORUM: too few Sentinels see each other to replace a master.
+    refused = [one for one in said if isinstance(one, ResponseError)]
+    if refused:
+        problems.append(
+            Passing(
+                f"The Sentinels cannot replace the master {found.master!r} "
+                f"({refused[0]}); start more of them, so that a majority sees it."
+            )
+        )
+    if len(found.places) < _FEWEST:
+        problems.append(
+            f"KEYTURN_REDIS_URL lists {len(found.places)} Sentinels; list three or "
+            "more, on machines of their own: fewer cannot agree when one is away."
+        )
+    return problems
+
+
+async def _cluster_problems(found: StoreAddress) -> list[str]:
+    said = await asyncio.gather(
+        *(_asked(found.options, one, "CLUSTER", "INFO") for one in found.places)
+    )
+    # An unreachable node is skipped: other nodes report its slots.
+    answers = [
+        (f"{host}:{port}", reply)
+        for (host, port), reply in zip(found.places, said, strict=True)
+        if isinstance(reply, bytes)
+    ]
+    if not answers:
+        why = "No node of the cluster in KEYTURN_REDIS_URL answers; start them."
+        return [Passing(why)]
+    broken = [one for one, reply in answers if b"cluster_state:ok" not in reply]
+    if not broken:
+        return []
+    place = broken[0]
+    return [
+        Passing(
+            f"The cluster is not whole, says {place}, so some tenants have no store; "
+            f"see: redis-cli --cluster check {place}"
+        )
+    ]
+
+
+async def _asked(options: Options, place: tuple[str, int], *words: str) -> Reply:
+    """Return a server's reply; its error reply, or an OSError without a reply."""
+    host, port = place
+    client = Redis(
+        host=host, port=port, retry=Retry(NoBackoff(), 0), **client_options(options)
+    )
+    try:
+        async with asyncio.timeout(ASK_S):
+            return cast("Reply", await client.execute_command(*words))  # type: ignore[no-untyped-call]
+    except ResponseError as error:
+        return error
+    except (RedisError, OSError) as error:
+        return OSError(str(error))
+    finally:
+        await client.aclose()
+
+
+async def permission_problems(conn: Connection) -> list[str]:
+    """Return the commands that a connection's user lacks, with the fix.
+
+    Raises:
+        StoreUnavailable: when a server does not answer, or cannot run scripts.
+    """
+    found = await conn.on_each_master("EVAL", MISSING, 0, Keys("any").members, *CALLED)
+    each = [cast("list[list[Reply]]", one) for one in found.values()]
+    missing, unknown = (
+        sorted({text(name) for one in each for name in one[at]}) for at in (0, 1)
+    )
+    problems: list[str] = []
+    if unknown:
+        problems.append(
+            f"The server does not know {', '.join(unknown)}, which the scripts of "
+            "Keyturn call, so decisions would be kept in part; take 'rename-command' "
+            "of these out of its configuration, and restart it."
+        )
+    if not missing:
+        return problems
+    allowed = " ".join(f"+{one.lower().replace(' ', '|')}" for one in missing)
+    why = (
+        "The user of KEYTURN_REDIS_URL may not run all that the scripts of Keyturn "
+        "call on its keys, so decisions would be kept in part"
+    )
+    return [*problems, f"{why}; run: ACL SETUSER <user> ~tk:* {allowed}"]
+
+
+async def ensure_writable(conn: Connection, keys: Keys) -> None:
+    """Send a write command without effect; fails if the server refuses writes.
+
+    Raises:
+        StoreUnavailable: names the reason and the next step.
+    """
+    # XX: the key does not exist, so nothing is set.
+    await conn.keep(["SET", f"{keys.members}:none", "", "XX"])

@@ -1,0 +1,127 @@
+"""Read lists in the store that may contain foreign entries.
+
+Lists are not sealed: they only contain candidates. So each reader skips malformed
+members and continues. A long sorted set is read in pages by score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Literal, NamedTuple, TypeVar, cast
+
+from keyturn.gateway.store.connection.connection import Argument, Connection, Reply
+from keyturn.gateway.store.keys import Keys
+
+T = TypeVar("T")
+
+PAGE = 500
+"""Members on a page."""
+
+
+def readable(members: Reply | Iterable[bytes], read: Callable[[bytes], T]) -> list[T]:
+    """Parse the members of a list, without malformed ones.
+
+    Args:
+        members: the store's reply.
+        read: parses a member; raises ValueError for junk.
+    """
+    found = list[T]()
+    for member in cast("Iterable[bytes]", members or ()):
+        with suppress(ValueError):
+            found.append(read(member))
+    return found
+
+
+def readable_fields(
+    rows: Mapping[str, bytes], read: Callable[[str, bytes], T]
+) -> dict[str, T]:
+    """Parse the fields of a hash, without malformed ones; see `readable`."""
+    found = dict[str, T]()
+    for field, value in rows.items():
+        with suppress(ValueError):
+            found[field] = read(field, value)
+    return found
+
+
+async def without_junk(
+    conn: Connection,
+    name: str,
+    members: Reply | Iterable[bytes],
+    read: Callable[[bytes], T],
+    *,
+    taken_out: Literal["ZREM", "SREM"] = "ZREM",
+) -> list[T]:
+    """Parse the members of a list, and remove malformed ones from the store.
+
+    Reads are limited: junk at the start could hide all other members.
+    """
+    found = list[T]()
+    for member in cast("Iterable[bytes]", members or ()):
+        try:
+            found.append(read(member))
+        except ValueError:
+            await conn.command(taken_out, name, member)
+    return found
+
+
+async def listed_approvals(
+    conn: Connection, keys: Keys, name: str, members: Reply | Iterable[bytes]
+) -> list[str]:
+    """Return the approvals in a sorted set; malformed members are removed."""
+    return await without_junk(conn, name, members, keys.unlisted)
+
+
+class Due(NamedTuple):
+    """A member of a sorted set, and its score.
+
+    Attributes:
+        at: Unix milliseconds in the store's notation.
+        member: see `Keys.listed`.
+    """
+
+    at: str
+    member: bytes
+
+
+async def due_page(
+    conn: Connection, key: str, after: Due | None, size: int
+) -> list[Due]:
+    """Return the next members after a position; empty at the end.
+
+    Raises:
+        StoreUnavailable: when the store does not answer.
+    """
+    wanted = count = max(size, 1)
+    start: Argument = "-inf" if after is None else after.at
+    while True:
+        reply = await conn.command(
+            "ZRANGEBYSCORE", key, start, "+inf", "WITHSCORES", "LIMIT", 0, count
+        )
+        flat = cast("list[bytes]", reply or [])
+        pairs = zip(flat[::2], flat[1::2], strict=True)
+        rows = [Due(str(float(at)), member) for member, at in pairs]
+        found = [row for row in rows if after is None or _key(row) > _key(after)]
+        # Many may have the same score: skip those up to the position.
+        if len(found) >= wanted or len(rows) < count:
+            return found[:wanted]
+        count *= 4
+
+
+async def pages_by_score(
+    conn: Connection, key: str, *, after: Due | None = None, size: int = PAGE
+) -> AsyncGenerator[list[Due]]:
+    """Yield the members of a sorted set after a position, lowest score first.
+
+    Unchanged members come exactly once. Members added, removed or moved during the
+    iteration may be missed, or come twice.
+    """
+    page = await due_page(conn, key, after, size)
+    while page:
+        yield page
+        page = await due_page(conn, key, page[-1], size)
+
+
+def _key(due: Due) -> tuple[float, bytes]:
+    # The order of the sorted set.
+    return float(due.at), due.member

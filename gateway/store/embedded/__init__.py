@@ -1,0 +1,1 @@
+"""The embedded Valkey server of one machine."""

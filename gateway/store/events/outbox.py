@@ -1,0 +1,272 @@
+"""Event streams: the outbox, consumed at least once, and the audit log.
+
+Each event is appended to both. The outbox drops events after all readers took them. A
+program that was offline catches up from the audit log (`EventTail`), any number of
+times.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import cast
+
+from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.store.connection.connection import (
+    Argument,
+    Connection,
+    Entry,
+    Reply,
+    claimed,
+    entries,
+    first_stream,
+    milliseconds,
+    number,
+    text,
+)
+from keyturn.gateway.store.events.readers import (
+    entry_id,
+    has_group,
+    make_group,
+    reader_groups,
+)
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.sealing.event_seals import (
+    parts_of,
+    sealed_event,
+    sealed_text,
+)
+from keyturn.gateway.store.sealing.sealing import Sealed, Sealing
+
+logger = logging.getLogger(__name__)
+
+START = "0-0"
+"""The position before the first entry."""
+
+
+class Outbox:
+    """The event stream of one tenant for one named reader.
+
+    Each reader (Slack, a metric, another chat) has a consumer group and gets every
+    event. Invalid entries would block later ones, so they are skipped, reported and
+    counted in ``corrupt``.
+    """
+
+    def __init__(
+        self, conn: Connection, keys: Keys, *, reader: str, sealing: Sealing
+    ) -> None:
+        self._conn = conn
+        self._sealing = sealing
+        self._keys = keys
+        self.reader = reader
+        self.corrupt = 0
+        self._taken = "0-0"
+
+    async def prepare(self) -> None:
+        """Create this reader's group if it is missing, starting at the first event."""
+        await make_group(self._conn, self._keys.outbox, self.reader)
+
+    async def is_known(self) -> bool:
+        """Return whether this reader has a group, so that its events are kept."""
+        return await has_group(self._conn, self._keys, self.reader)
+
+    async def put(self, event: Event) -> None:
+        """Announce an event without a change of an approval, such as a finished run."""
+        at_ms = await self._conn.now_ms(self._keys.outbox)
+        await self._conn.keep(
+            *announcement(self._conn, self._keys, event, event, at_ms)
+        )
+
+    async def unfinished(
+        self, consumer: str, *, idle_ms: int, limit: int = 100
+    ) -> list[Event]:
+        """Take over events that were taken and never acknowledged, oldest first."""
+        found: list[Event] = []
+        after = "0-0"
+        # One XAUTOCLAIM examines at most ten times its COUNT. As many events taken a
+        # moment ago would hide all later ones.
+        while after and len(found) < limit:
+            page, after = await self._claim(consumer, idle_ms, after, limit)
+            found += page
+        return found
+
+    async def left(
+        self, consumer: str, *, start: str = "0-0", limit: int = 500
+    ) -> tuple[list[Event], str]:
+        """Return a page of events that any consumer took and did not acknowledge.
+
+        Returns:
+            The events in order, and the start of the next page; "" after the last.
+        """
+        return await self._claim(consumer, 0, start, limit)
+
+    async def _claim(
+        self, consumer: str, idle_ms: int, start: str, limit: int
+    ) -> tuple[list[Event], str]:
+        reply = await self._conn.command(
+            "XAUTOCLAIM", self._keys.outbox, self.reader, consumer, idle_ms,
+            start, "COUNT", limit,
+        )  # fmt: skip
+        after = text(cast("list[Reply]", reply)[0])
+        found = claimed(reply)
+        self._taken = max((self._taken, *(one.id for one in found)), key=entry_id)
+        return await self._readable(found), "" if after == "0-0" else after
+
+    async def unread_ms(self) -> int:
+        """Return the age of the oldest event that this reader has not taken."""
+        groups = await reader_groups(self._conn, self._keys)
+        taken = next((one.taken for one in groups if one.name == self.reader), "0-0")
+        # "(" makes the start exclusive.
+        found, now = await self._conn.transaction(
+            ["XRANGE", self._keys.outbox, f"({taken}", "+", "COUNT", 1], ["TIME"]
+        )
+        oldest = entries(found)
+        if not oldest:
+            return 0
+        return max(0, milliseconds(now) - entry_id(oldest[0].id)[0])
+
+    async def take(
+        self, consumer: str, *, block_ms: int, limit: int = 100
+    ) -> list[Event]:
+        """Take new events; wait up to ``block_ms`` for the first one.
+
+        Each process has a separate consumer, which takes one page at a time.
+        """
+        words = "XREADGROUP", "GROUP", self.reader, consumer, "COUNT", limit
+        streams = "STREAMS", self._keys.outbox
+        resent = self._conn.resent
+        reply = await self._conn.command(*words, "BLOCK", block_ms, *streams, ">")
+        found = first_stream(reply)
+        if self._conn.resent != resent:
+            # The reply to the first of two requests may be lost. The server counts its
+            # events as taken, so `>` would never return them again.
+            found = list[Entry]()
+            while reply := first_stream(
+                await self._conn.command(
+                    *words, *streams, found[-1].id if found else self._taken
+                )
+            ):
+                found += reply
+            # Trimmed entries have an id but no values.
+            found = [one for one in found if one.values]
+        self._taken = max((self._taken, *(one.id for one in found)), key=entry_id)
+        return await self._readable(found)
+
+    async def _readable(self, found: list[Entry]) -> list[Event]:
+        read: list[Event] = []
+        for entry in found:
+            try:
+                read.append(self._event(entry))
+            except (KeyError, ValueError) as error:
+                if isinstance(error, KeyError | NotSealed):
+                    # Report it before it is acknowledged: others may need it.
+                    junk = b"\n".join(entry.values.values())
+                    await self._sealing.refuse(self._keys, Sealed.EVENT, junk)
+                self.corrupt += 1
+                logger.error(  # noqa: TRY400 - the error may hold what was written
+                    "event.corrupt reader=%s seq=%s count=%d",
+                    self.reader,
+                    entry.id,
+                    self.corrupt,
+                )
+                # Acknowledged anyway: an entry that stays pending would keep the
+                # outbox from being trimmed.
+                await self.done(entry.id)
+        return read
+
+    def _event(self, entry: Entry) -> Event:
+        """Parse an event; raises KeyError or ValueError for anything else."""
+        return event_in(self._conn, self._keys, entry)
+
+    async def done(self, *seqs: str) -> None:
+        """Acknowledge events by their ``seq``."""
+        if seqs:
+            await self._conn.command("XACK", self._keys.outbox, self.reader, *seqs)
+
+
+def announcement(
+    conn: Connection, keys: Keys, outbox_event: Event, audit_event: Event, at_ms: int
+) -> list[list[Argument]]:
+    """Return the commands that put an event into the outbox and the audit log."""
+    streams = (keys.outbox, outbox_event), (keys.audit, audit_event)
+    return [
+        _added(stream, *parts_of(sealed_text(conn, keys, one.model_dump_json())), at_ms)
+        for stream, one in streams
+    ]
+
+
+def _added(stream: str, body: str, seal: str, at_ms: int) -> list[Argument]:
+    return ["XADD", stream, "*", "e", body, "at", at_ms, "s", seal]
+
+
+class NotSealed(ValueError):
+    """An outbox entry that another program wrote or changed."""
+
+
+def event_in(conn: Connection, keys: Keys, entry: Entry) -> Event:
+    """Verify and parse the event in an outbox entry.
+
+    Raises:
+        KeyError: the entry has no event.
+        NotSealed: its seal is invalid.
+        ValueError: it cannot be parsed.
+    """
+    body = sealed_event(conn, keys, entry.values)
+    if body is None:
+        raise NotSealed
+    return Event.model_validate_json(body).with_(
+        at_ms=number(entry.values["at"]), seq=entry.id
+    )
+
+
+class EventTail:
+    """A tenant's events in order, read from the audit log.
+
+    Args:
+        conn: connection to the store.
+        keys: keys of the tenant.
+    """
+
+    def __init__(self, conn: Connection, keys: Keys) -> None:
+        self._conn = conn
+        self._keys = keys
+        self._name = keys.audit
+
+    async def newest(self) -> str:
+        """Return the position of the newest event."""
+        reply = await self._conn.command("XREVRANGE", self._name, "+", "-", "COUNT", 1)
+        found = entries(reply)
+        return found[0].id if found else START
+
+    async def keeps(self, place: str) -> bool:
+        """Return whether all events after a position are still in the log."""
+        reply = await self._conn.command("XRANGE", self._name, "-", "+", "COUNT", 1)
+        oldest = entries(reply)
+        return bool(oldest) and entry_id(oldest[0].id) <= entry_id(place)
+
+    async def read(
+        self, after: str, *, block_ms: int | None = None, limit: int = 500
+    ) -> tuple[list[Event], str]:
+        """Return events after a position, and the position of the last one.
+
+        Waits up to ``block_ms`` for the first event; None does not wait. Invalid
+        entries are skipped.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        waits: list[str | int] = [] if block_ms is None else ["BLOCK", block_ms]
+        reply = await self._conn.command(
+            "XREAD", "COUNT", limit, *waits, "STREAMS", self._name, after
+        )
+        found = first_stream(reply)
+        return self._events(found), found[-1].id if found else after
+
+    def _events(self, found: Sequence[Entry]) -> list[Event]:
+        read: list[Event] = []
+        for entry in found:
+            # Readers of the audit log itself report invalid entries.
+            with suppress(KeyError, ValueError):
+                read.append(event_in(self._conn, self._keys, entry))
+        return read

@@ -1,0 +1,255 @@
+"""Track each outbox reader's position, and trim events that all have acknowledged.
+
+Every reader, such as the bot of a tenant, is a consumer group. An event stays until all
+readers have acknowledged it: a card, a reminder or an agent's last message may depend
+on it. So the outbox grows while a reader is away. The log, the metrics, ``/readyz`` and
+``keyturn doctor`` name that reader. A reader that is gone for good is dropped by hand,
+or after `keyturn.gateway.store.keys.RETENTION`. If it comes back, it checks all cards
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import cast
+
+from redis.exceptions import ResponseError
+
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.store.connection.connection import Connection, Reply, number, text
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.scripts.script import Script
+
+MANY = 100_000
+"""Size of an outbox from which the slowest reader is reported."""
+
+_KEPT = timedelta(minutes=10)
+"""Minimum lifetime of an event, for observers that are not readers."""
+
+_TRIMMED = 10_000
+"""Limit of events dropped in one step."""
+
+_CONSUMER_GONE = timedelta(minutes=10)
+"""Idle time after which a process counts as gone; a running one polls often."""
+
+FORGET_CONSUMERS = Script("forget_consumers")
+
+EntryId = tuple[int, int]
+"""An entry's position in a stream: milliseconds, and a sequence number."""
+
+
+@dataclass(frozen=True)
+class ReaderGroup:
+    """A reader: its latest event, and the oldest one that it still needs."""
+
+    name: str
+    taken: str
+    needs: EntryId
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """Length of an outbox, and the slowest reader.
+
+    Attributes:
+        events: number of events.
+        reader: name of the slowest reader; "" if all are up to date.
+    """
+
+    events: int
+    reader: str = ""
+
+    @property
+    def problem(self) -> str:
+        """Return a sentence about a long outbox with the next step; "" for none."""
+        if self.events <= MANY or not self.reader:
+            return ""
+        return (
+            f"The outbox holds {self.events:,} events because the reader "
+            f"{self.reader!r} has not read them: start what reads as it, or run "
+            "'keyturn outbox drop' if it is gone for good."
+        )
+
+
+@dataclass(frozen=True)
+class ReaderState:
+    """A reader's state, for people.
+
+    Attributes:
+        name: the reader's name.
+        unread: number of unacknowledged events, as reported by the store.
+        idle_ms: time since a process last polled as this reader; None: never. Redis
+            before 7.2 counts from the last event that was delivered.
+    """
+
+    name: str
+    unread: int
+    idle_ms: int | None
+
+
+def entry_id(entry: str) -> EntryId:
+    """Return the position of an entry."""
+    milliseconds, _, index = entry.partition("-")
+    return int(milliseconds), int(index or 0)
+
+
+async def has_group(conn: Connection, keys: Keys, name: str) -> bool:
+    """Return whether the outbox has a reader of this name."""
+    return any(text(one["name"]) == name for one in await _groups(conn, keys))
+
+
+async def make_group(conn: Connection, stream: str, name: str) -> None:
+    """Create a group at the start of a stream if it is missing."""
+    try:
+        await conn.command("XGROUP", "CREATE", stream, name, "0", "MKSTREAM")
+    except StoreUnavailable as error:
+        # An error reply is BUSYGROUP: the group exists, perhaps created by another
+        # process just now.
+        if not isinstance(error.__cause__, ResponseError):
+            raise
+
+
+async def reader_groups(conn: Connection, keys: Keys) -> list[ReaderGroup]:
+    """Return every reader of a tenant's outbox."""
+    found: list[ReaderGroup] = []
+    for facts in await _groups(conn, keys):
+        name, taken = text(facts["name"]), text(facts["last-delivered-id"])
+        needs = entry_id(taken)
+        # Unacknowledged entries may be far behind the last delivered one.
+        if number(facts["pending"]):
+            summary = await conn.command("XPENDING", keys.outbox, name)
+            oldest = cast("Mapping[str, Reply]", summary)["min"]
+            needs = entry_id(text(oldest)) if oldest is not None else needs
+        found.append(ReaderGroup(name, taken, needs))
+    return found
+
+
+async def trim_outbox(conn: Connection, keys: Keys) -> Backlog:
+    """Drop events that every reader has acknowledged, some thousands at most.
+
+    Returns:
+        The remaining outbox.
+    """
+    groups = await reader_groups(conn, keys)
+    # No reader yet: keep all events, since the first reader starts with the first one.
+    if groups:
+        # Compared as numbers: as strings, "9-0" is greater than "10-0".
+        needs = min(one.needs for one in groups)
+        oldest_ms, index = min(needs, (await _young_ms(conn, keys), 0))
+        first = f"{oldest_ms}-{index}"
+        await conn.command("XTRIM", keys.outbox, "MINID", "~", first, "LIMIT", _TRIMMED)
+    return await backlog(conn, keys)
+
+
+async def backlog(conn: Connection, keys: Keys) -> Backlog:
+    """Return the length of an outbox, and the slowest reader."""
+    groups = await reader_groups(conn, keys)
+    events = number(await conn.command("XLEN", keys.outbox))
+    last = min(groups, key=lambda one: one.needs, default=None)
+    # Events younger than the minimum lifetime stay anyway; no reader causes that.
+    if last is None or last.needs[0] >= await _young_ms(conn, keys):
+        return Backlog(events)
+    return Backlog(events, last.name)
+
+
+async def _young_ms(conn: Connection, keys: Keys) -> int:
+    return max(0, await conn.now_ms(keys.outbox) - int(_KEPT.total_seconds() * 1000))
+
+
+async def reader_states(conn: Connection, keys: Keys) -> list[ReaderState]:
+    """Return every reader of an outbox with its progress."""
+    found: list[ReaderState] = []
+    for facts in await _groups(conn, keys):
+        name = text(facts["name"])
+        # The lag is unknown if entries in the middle were deleted.
+        unread = number(facts["pending"]) + number(facts.get("lag"))
+        idle = await _idle_ms(conn, keys, name)
+        found.append(ReaderState(name, unread, min(idle, default=None)))
+    return sorted(found, key=lambda one: one.name)
+
+
+async def drop_reader(conn: Connection, keys: Keys, name: str) -> bool:
+    """Drop a reader that is gone for good; False if there is no such reader."""
+    return bool(number(await conn.command("XGROUP", "DESTROY", keys.outbox, name)))
+
+
+async def drop_idle_readers(
+    conn: Connection,
+    keys: Keys,
+    *,
+    idle_ms: int,
+    prefix: str = "",
+    kept: Collection[str] = (),
+) -> list[str]:
+    """Drop idle readers whose names have a prefix.
+
+    Readers in ``kept`` stay.
+
+    Returns:
+        Their names. Such a reader has to check all cards when it comes back.
+    """
+    dropped: list[str] = []
+    for group in await _groups(conn, keys):
+        name = text(group["name"])
+        if not name.startswith(prefix) or name in kept:
+            continue
+        idle = await _idle_ms(conn, keys, name)
+        # A group without consumers was just created by a new reader.
+        if idle and min(idle) > idle_ms:
+            await drop_reader(conn, keys, name)
+            dropped.append(name)
+    return dropped
+
+
+async def forget_consumers(
+    conn: Connection, keys: Keys, *, idle: timedelta = _CONSUMER_GONE
+) -> int:
+    """Delete consumers of processes that are gone, for jobs and events.
+
+    Each process is a separate consumer, which the store would keep forever. Consumers
+    with unfinished entries stay until another process has taken these over. A consumer
+    that comes back is created again by its next request.
+
+    Returns:
+        The number of deleted consumers.
+    """
+    idle_ms = int(idle.total_seconds() * 1000)
+    count = 0
+    for stream in (keys.jobs, keys.outbox):
+        reply = await FORGET_CONSUMERS(conn, stream=stream, idle_ms=idle_ms)
+        count += number(reply[1])
+    return count
+
+
+async def _idle_ms(conn: Connection, keys: Keys, name: str) -> list[int]:
+    reply = await conn.command("XINFO", "CONSUMERS", keys.outbox, name)
+    return [number(one["idle"]) for one in _rows(reply)]
+
+
+async def _groups(conn: Connection, keys: Keys) -> list[dict[str, Reply]]:
+    try:
+        found = _rows(await conn.command("XINFO", "GROUPS", keys.outbox))
+    except StoreUnavailable as error:
+        if isinstance(error.__cause__, ResponseError):
+            return []  # there is no outbox yet
+        raise
+    # Ignore foreign groups with malformed names: they must not block trimming.
+    return [one for one in found if _is_text(one["name"])]
+
+
+def _is_text(name: Reply) -> bool:
+    with suppress(ValueError):
+        text(name)
+        return True
+    return False
+
+
+def _rows(reply: Reply) -> list[dict[str, Reply]]:
+    """Parse Redis's description of groups or consumers, by field name."""
+    return [
+        dict(zip(map(text, row[::2]), row[1::2], strict=True))
+        for row in cast("list[list[Reply]]", reply)
+    ]

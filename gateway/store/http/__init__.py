@@ -1,0 +1,1 @@
+"""State of the HTTP API: keys, kept answers, webhook receivers."""

@@ -1,0 +1,226 @@
+"""Store the sealed API keys of a tenant; keys with an invalid seal are reported."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from keyturn.gateway.approvals.events import (
+    Event,
+    EventName,
+    SecurityEvent,
+    SecurityKind,
+)
+from keyturn.gateway.errors import NotAllowed, NotVerified
+from keyturn.gateway.store.connection.connection import (
+    Argument,
+    fields,
+    milliseconds,
+    number,
+)
+from keyturn.gateway.store.sealing.conditional_write import write_if
+from keyturn.gateway.store.sealing.sealing import ensure_known
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.api_keys import ApiKey, sealed, unsealed
+from keyturn.gateway.trust.seals import SealKeys
+
+MOST_KEYS = 10_000
+"""Limit of keys for each tenant, including revoked ones."""
+
+KEPT = timedelta(days=30)
+"""How long an ended key stays in the list."""
+
+
+_LONGEST_ID = 32
+
+
+@dataclass(frozen=True)
+class FoundKey:
+    """A stored key, and the store's time when it was read."""
+
+    key: ApiKey
+    now: datetime
+
+
+class ApiKeyStore:
+    """The API keys of one tenant.
+
+    Args:
+        store: the store.
+        seals: the gateway's sealing keys for API keys.
+        tenant: owner of the keys.
+    """
+
+    def __init__(self, store: Store, seals: SealKeys, *, tenant: str) -> None:
+        self._conn = store.conn
+        self._security = store.security
+        self._index = store.audit_index
+        self._keys = store.keys_of_tenant(tenant)
+        self._name = self._keys.api_keys
+        self._seals = seals
+
+    async def now(self) -> datetime:
+        """Return the store's time."""
+        return _time(await self._conn.now_ms(self._name))
+
+    async def find(self, key_id: str) -> FoundKey | None:
+        """Return a key, even if revoked; None if it is missing or its seal is invalid.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        stored, time = await self._conn.transaction(
+            ["HGET", self._name, key_id], ["TIME"]
+        )
+        if not isinstance(stored, bytes):
+            return None
+        key = await self._read(key_id, stored)
+        if key is None or await self._was_revoked(key, stored):
+            return None
+        return FoundKey(key, _time(milliseconds(time)))
+
+    async def all(self) -> tuple[ApiKey, ...]:
+        """Return all keys, oldest first; drops those that ended long ago.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        found: list[ApiKey] = []
+        now = await self.now()
+        for key_id, stored in await self._rows():
+            key = await self._read(key_id, stored)
+            if key is None:
+                continue
+            if min(key.expires_at, key.revoked_at or key.expires_at) + KEPT < now:
+                await self._write(key_id, stored, b"", None)
+                continue
+            found.append(key)
+        return tuple(sorted(found, key=lambda key: (key.created_at, key.id)))
+
+    async def refused(self) -> tuple[str, ...]:
+        """Return the ids of stored keys with an invalid seal.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        rows = await self._rows()
+        return tuple(
+            [
+                key_id
+                for key_id, stored in rows
+                if await self._read(key_id, stored) is None
+            ]
+        )
+
+    async def add(self, key: ApiKey, by: str) -> None:
+        """Store a new key.
+
+        Raises:
+            NotAllowed: when there are too many keys.
+            StoreUnavailable: when the result is unknown.
+        """
+        if number(await self._conn.command("HLEN", self._name)) >= MOST_KEYS:
+            raise NotAllowed(
+                f"There are {MOST_KEYS} API keys already; revoke unused ones."
+            )
+        event = self._event(EventName.API_KEY_CREATED, key, by)
+        await self._write(key.id, b"", sealed(self._seals, key), event)
+
+    async def revoke(self, key_id: str, by: str) -> ApiKey | Literal["removed"] | None:
+        """Revoke a key; None if there is no active key with this id.
+
+        A key with an invalid seal is removed; it has no content to return.
+
+        Raises:
+            StoreUnavailable: when the result is unknown.
+        """
+        while True:
+            stored, time = await self._conn.transaction(
+                ["HGET", self._name, key_id], ["TIME"]
+            )
+            if not isinstance(stored, bytes):
+                return None
+            key = await self._read(key_id, stored)
+            if key is None:
+                await self._write(key_id, stored, b"", None)
+                return "removed"
+            if key.revoked_at is not None:
+                return None
+            ended = key.with_(revoked_at=_time(milliseconds(time)))
+            event = self._event(EventName.API_KEY_REVOKED, key, by)
+            body = sealed(self._seals, ended)
+            if await self._write(key_id, stored, body, event):
+                return ended
+
+    async def _rows(self) -> list[tuple[str, bytes]]:
+        reply = await self._conn.command("HGETALL", self._name)
+        return list(fields(reply).items())
+
+    async def report(
+        self, kind: SecurityKind, key_id: str, stored: bytes = b""
+    ) -> None:
+        """Report a problem with a key; never fails.
+
+        Args:
+            kind: the problem.
+            key_id: the key's id, which is unverified input.
+            stored: the stored value.
+        """
+        found = SecurityEvent(
+            kind=kind,
+            tenant=self._keys.tenant,
+            about="api_key",
+            name=key_id[:_LONGEST_ID],
+            key_id=self._seals.id,
+            evidence=hashlib.sha256(stored).hexdigest() if stored else "",
+        )
+        await self._security.report(self._keys, found)
+
+    async def _was_revoked(self, key: ApiKey, stored: bytes) -> bool:
+        """Return whether the audit log contains the end of a seemingly active key."""
+        if key.revoked_at or not self._index.is_revoked(self._keys.tenant, key.id):
+            return False
+        # Someone restored an older sealed copy.
+        await self.report(SecurityKind.REPLAYED, key.id, stored)
+        return True
+
+    async def _read(self, key_id: str, stored: bytes) -> ApiKey | None:
+        try:
+            return unsealed(self._seals, self._keys.tenant, key_id, stored)
+        except NotVerified:
+            await ensure_known(self._conn, self._security, self._keys)
+            await self.report(SecurityKind.SEAL_WRONG, key_id, stored)
+            return None
+
+    async def _write(
+        self, key_id: str, seen: bytes, body: bytes, event: Event | None
+    ) -> bool:
+        """Replace a stored key, or delete it; False if it has changed."""
+        key = self._name
+        change: list[Argument] = ["HDEL", key, key_id]
+        if body:
+            change = ["HSET", key, key_id, body]
+        checks = [(["HGET", key, key_id], seen)]
+        events = [event] if event else []
+        return await write_if(self._conn, self._keys, checks, change, audit=events)
+
+    def _event(self, name: EventName, key: ApiKey, by: str) -> Event:
+        return Event(
+            name=name,
+            tenant=self._keys.tenant,
+            actor=by,
+            data={
+                "key": key.id,
+                "name": key.name,
+                "agents": ",".join(sorted(key.agents)),
+                "tools": ",".join(sorted(key.tools)),
+                "scopes": ",".join(sorted(key.scopes)),
+                "expires_at": key.expires_at.isoformat(),
+            },
+        )
+
+
+def _time(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, UTC)

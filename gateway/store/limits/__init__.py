@@ -1,0 +1,1 @@
+"""Stored facts that limit new calls: freezes, windows, load, precedents."""

@@ -1,0 +1,385 @@
+"""Freezes (kill switches), pauses of agents, and the sealed list of a tenant's freezes.
+
+Deleting a freeze from the store does not lift it. Absence cannot be sealed, so all
+freezes of a tenant are in one sealed list with an epoch, a number that rises with each
+change. Each process caches the list it last verified. The scripts that start calls
+compare the list's seal in the step that writes: if the store has another list, nothing
+is written, and the process reads and verifies it. A list with an invalid seal freezes
+the whole tenant until people have lifted all freezes. So does a missing list, or one
+older than the newest list known to this process or to the audit log.
+
+Pauses of agents are in a separate hash, which a script writes. They only stop new
+requests for approval.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import lru_cache
+from typing import NamedTuple, cast
+from weakref import WeakKeyDictionary
+
+from pydantic import Field, ValidationError, model_validator
+
+from keyturn.gateway.approvals.events import BY_GATEWAY, EPOCH, Event
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.store.connection.connection import (
+    Argument,
+    Connection,
+    fields,
+    milliseconds,
+)
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.sealing.conditional_write import write_if
+from keyturn.gateway.store.sealing.sealing import MARK, Sealed, Sealing
+from keyturn.gateway.trust.seals import SEAL_BYTES
+
+_ATTEMPTS = 16
+_BUSY = "Others froze or unfroze something at the same time; see what is frozen."
+
+
+class ScopeKind(StrEnum):
+    """Kind of a freeze."""
+
+    TENANT = "tenant"
+    AGENT = "agent"
+    TOOL = "tool"
+
+
+class FreezeScope(Record):
+    """One agent, one tool, or a whole tenant (without a name)."""
+
+    kind: ScopeKind
+    name: str = ""
+
+    @model_validator(mode="after")
+    def _named(self) -> FreezeScope:
+        if bool(self.name) == (self.kind is ScopeKind.TENANT):
+            raise ValueError("an agent or a tool needs its name, a tenant has none.")
+        return self
+
+    def __str__(self) -> str:
+        """Return the scope's name for people and the store, such as ``tool refund``."""
+        return _name_in_store(self.kind, self.name)
+
+
+class Freeze(Record):
+    """A stop with its author, reason and time.
+
+    A pause is set by the gateway and only stops new requests for approval. Calls that
+    people authorized before may still run.
+    """
+
+    scope: FreezeScope
+    by: str
+    reason: str
+    at_ms: int = 0
+    is_pause: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return its name in the store."""
+        return paused(self.scope.name) if self.is_pause else str(self.scope)
+
+
+def paused(agent: str) -> str:
+    """Return the name of an agent's pause in the store."""
+    return f"paused {agent}"
+
+
+# Cached: every click and every starting call needs the names for its tool.
+@lru_cache(maxsize=1024)
+def names_of(agent: str, *tools: str) -> tuple[str, ...]:
+    """Return the names of every freeze that stops these tools of an agent.
+
+    Calls may contain any tool name, even one that cannot be frozen.
+    """
+    return (
+        _name_in_store(ScopeKind.TENANT, ""),
+        _name_in_store(ScopeKind.AGENT, agent),
+        # Not a `FreezeScope`: a call's tool name may be invalid as a scope.
+        *(_name_in_store(ScopeKind.TOOL, tool) for tool in dict.fromkeys(tools)),
+    )
+
+
+def _name_in_store(kind: ScopeKind, name: str) -> str:
+    return f"{kind} {name}".rstrip()
+
+
+class _Read(NamedTuple):
+    """The list as stored and as verified, the pauses, and the store's clock."""
+
+    stored: bytes
+    known: KnownList
+    pauses: dict[str, bytes]
+    now_ms: int
+
+
+class FreezeStore:
+    """Freezes of all tenants."""
+
+    def __init__(self, conn: Connection, lists: FreezeLists) -> None:
+        self._conn = conn
+        self._lists = lists
+
+    async def set(self, keys: Keys, freeze: Freeze, event: Event) -> bool:
+        """Set a freeze; False, and no change, if it exists already.
+
+        Raises:
+            StoreUnavailable: when the result is unknown.
+        """
+        for _ in range(_ATTEMPTS):
+            read = await self._read(keys)
+            freezes = _frozen(read.known)
+            # The first freeze keeps its author and reason, as announced to people.
+            if freezes.get(freeze.name, NOT_BELIEVED) != NOT_BELIEVED:
+                return False
+            freezes[freeze.name] = freeze
+            if await self._write(keys, read, freezes, [], event):
+                return True
+        raise StoreUnavailable(_BUSY)
+
+    async def lift(self, keys: Keys, scope: FreezeScope, event: Event) -> bool:
+        """Lift a freeze and the pause of an agent; False if there is none.
+
+        Raises:
+            StoreUnavailable: when the result is unknown.
+        """
+        names = [str(scope)]
+        if scope.kind is ScopeKind.AGENT:
+            names.append(paused(scope.name))
+        for _ in range(_ATTEMPTS):
+            read = await self._read(keys)
+            freezes = _frozen(read.known)
+            if not {*freezes, *read.pauses} & {*names}:
+                return False
+            left = {name: one for name, one in freezes.items() if name not in names}
+            if await self._write(keys, read, left, names, event):
+                return True
+        raise StoreUnavailable(_BUSY)
+
+    async def all(self, keys: Keys) -> tuple[Freeze, ...]:
+        """Return a tenant's freezes and pauses, oldest first."""
+        read = await self._read(keys)
+        found = self._lists.in_force(keys, None, read.pauses)
+        return tuple(sorted(found.values(), key=lambda freeze: freeze.at_ms))
+
+    async def _read(self, keys: Keys) -> _Read:
+        list_, pauses, time = await self._conn.transaction(
+            ["GET", sealed_key(keys)], ["HGETALL", keys.frozen], ["TIME"]
+        )
+        stored = cast("bytes", list_ or b"")
+        known = await self._lists.learn(keys, stored)
+        return _Read(stored, known, fields(pauses), milliseconds(time))
+
+    async def _write(
+        self,
+        keys: Keys,
+        read: _Read,
+        freezes: dict[str, Freeze],
+        removed: list[str],
+        event: Event,
+    ) -> bool:
+        after = read.known.found.with_(freezes=freezes)
+        stored, epoch = self._lists.sealed(keys, after, now_ms=read.now_ms)
+        # The epoch in the audit log exposes an older list after a restart.
+        told = [event.with_(data={**event.data, EPOCH: str(epoch)})]
+        key, checks = sealed_key(keys), [(["GET", sealed_key(keys)], read.stored)]
+        writes: list[list[Argument]] = [["SET", key, stored]]
+        if removed:
+            writes.append(["HDEL", keys.frozen, *removed])
+        if not await write_if(
+            self._conn, keys, checks, *writes, outbox=told, audit=told
+        ):
+            return False
+        await self._lists.learn(keys, stored)
+        return True
+
+
+def _frozen(known: KnownList) -> dict[str, Freeze]:
+    """Return the freezes to start a change from.
+
+    If the list was rejected, the whole tenant stays frozen until people unfreeze it;
+    adding a freeze must not end that.
+    """
+    if not known.is_believed:
+        return {NOT_BELIEVED.name: NOT_BELIEVED}
+    return dict(known.found.freezes)
+
+
+_SEAL = slice(len(MARK), len(MARK) + SEAL_BYTES)
+_PAUSED = "paused "
+_PAUSE_REASON = re.compile(r"[0-9]{1,6} of its calls were rejected in a row", re.ASCII)
+_MOVED = "-"
+"""Never equal to a seal."""
+
+
+class FreezeList(Record):
+    """The sealed content of a tenant's list of freezes.
+
+    Attributes:
+        epoch: rises with each change.
+        freezes: freezes by name.
+    """
+
+    epoch: int = 0
+    freezes: dict[str, Freeze] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class KnownList:
+    """The list that this process last verified.
+
+    Attributes:
+        found: its content; empty if it was rejected.
+        seal: its seal in hex; empty if there is none.
+        is_believed: False freezes everything.
+    """
+
+    found: FreezeList = field(default_factory=FreezeList)
+    seal: str = ""
+    is_believed: bool = True
+
+
+NOT_BELIEVED = Freeze(
+    scope=FreezeScope(kind=ScopeKind.TENANT),
+    by=BY_GATEWAY,
+    reason=(
+        "the list of freezes in the store is missing, changed or older than the audit "
+        "log; the operator of Keyturn freezes again what must stay frozen, and then "
+        "confirms by 'keyturn unfreeze everything'"
+    ),
+)
+
+
+class FreezeLists:
+    """This process's cache of the lists of all tenants.
+
+    Args:
+        conn: connection to the store.
+        sealing: seals of the lists.
+    """
+
+    def __init__(self, conn: Connection, sealing: Sealing) -> None:
+        self._conn = conn
+        self._sealing = sealing
+        self._known: dict[str, KnownList] = {}
+        _OF[conn] = self
+
+    def known(self, keys: Keys) -> KnownList:
+        """Return the list that was last verified."""
+        return self._known.get(sealed_key(keys), KnownList())
+
+    def compared(self, keys: Keys, names: Iterable[str]) -> list[str]:
+        """Return values for a script to compare: the seal of the list, and pauses.
+
+        If the cached list freezes one of the names, the values match no seal. The
+        script then reports a conflict, and the caller reads the freezes again.
+        """
+        wanted, known = list(names), self.known(keys)
+        if not wanted:
+            return []
+        is_frozen = not known.is_believed or any(
+            one in known.found.freezes for one in wanted
+        )
+        pauses = [one for one in wanted if one.startswith(_PAUSED)]
+        return [_MOVED if is_frozen else known.seal, *pauses]
+
+    async def refresh(self, keys: Keys) -> KnownList:
+        """Read the list and verify it."""
+        stored = await self._conn.command("GET", sealed_key(keys))
+        return await self.learn(keys, cast("bytes", stored or b""))
+
+    async def compare(self, keys: Keys, epoch: int) -> KnownList:
+        """Read the list; reject it if it is older than an epoch."""
+        self._sealing.is_older(sealed_key(keys), epoch)
+        return await self.refresh(keys)
+
+    async def learn(self, keys: Keys, stored: bytes) -> KnownList:
+        """Verify a list that was read; report a rejected one."""
+        key = sealed_key(keys)
+        known = self._verified(key, stored)
+        self._known[key] = known
+        if not known.is_believed:
+            is_older = self._sealing.opened(Sealed.FREEZES, (key,), stored) is not None
+            await self._sealing.refuse(
+                keys, Sealed.FREEZES, stored, is_older=is_older or not stored
+            )
+        return known
+
+    def _verified(self, key: str, stored: bytes) -> KnownList:
+        seal = stored[_SEAL].hex()
+        body = self._sealing.opened(Sealed.FREEZES, (key,), stored) if stored else b""
+        if body is None:
+            return KnownList(seal=seal, is_believed=False)
+        found = FreezeList.model_validate_json(body) if body else FreezeList()
+        is_believed = not self._sealing.is_older(key, found.epoch)
+        if not is_believed:
+            found = FreezeList()
+        return KnownList(found, seal, is_believed)
+
+    def sealed(
+        self, keys: Keys, found: FreezeList, *, now_ms: int
+    ) -> tuple[bytes, int]:
+        """Return the next list in stored form, and its greater epoch."""
+        key = sealed_key(keys)
+        # Based on the time, so that it exceeds all epochs even after a rollback.
+        epoch = max(found.epoch + 1, self._sealing.newest(key) + 1, now_ms)
+        body = found.with_(epoch=epoch).model_dump_json(exclude_defaults=True)
+        return self._sealing.sealed(Sealed.FREEZES, (key,), body.encode()), epoch
+
+    def in_force(
+        self, keys: Keys, names: Sequence[str] | None, pauses: Mapping[str, bytes]
+    ) -> dict[str, Freeze]:
+        """Return freezes and pauses by name.
+
+        Args:
+            keys: keys of the tenant.
+            names: names to return; None for all.
+            pauses: pauses of agents in stored form.
+        """
+        known = self.known(keys)
+        listed = known.found.freezes
+        wanted = listed if names is None else names
+        found = {name: listed[name] for name in wanted if name in listed}
+        for name, stored in pauses.items():
+            if name.startswith(_PAUSED) and len(name) > len(_PAUSED):
+                found[name] = _pause(name, stored)
+        if not known.is_believed:
+            found[NOT_BELIEVED.name] = NOT_BELIEVED
+        return found
+
+
+_OF: WeakKeyDictionary[Connection, FreezeLists] = WeakKeyDictionary()
+
+
+def freeze_lists(conn: Connection) -> FreezeLists:
+    """Return the lists of the store of a connection."""
+    return _OF[conn]
+
+
+def compared(conn: Connection, keys: Keys, names: Iterable[str]) -> list[str]:
+    """Return values for a script to compare, see `FreezeLists.compared`."""
+    return freeze_lists(conn).compared(keys, names)
+
+
+def sealed_key(keys: Keys) -> str:
+    """String: the sealed list of a tenant's freezes; scripts derive this key."""
+    return f"{keys.frozen}_sealed"
+
+
+def _pause(name: str, stored: bytes) -> Freeze:
+    agent = name.removeprefix(_PAUSED)
+    scope = FreezeScope(kind=ScopeKind.AGENT, name=agent)
+    reason, at_ms = "its calls were rejected in a row", 0
+    with suppress(ValidationError):
+        kept = Freeze.model_validate_json(stored)
+        # Show only a reason that the gateway wrote.
+        if kept.by == BY_GATEWAY and _PAUSE_REASON.fullmatch(kept.reason):
+            reason, at_ms = kept.reason, kept.at_ms
+    return Freeze(scope=scope, by=BY_GATEWAY, reason=reason, at_ms=at_ms, is_pause=True)

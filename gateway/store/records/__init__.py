@@ -1,0 +1,1 @@
+"""Approvals: their stored form, how they open, change and are listed."""

@@ -1,0 +1,146 @@
+"""Indexes of a tenant's approvals: standing ones, and those with timers.
+
+The index of standing approvals only lists candidates. A listed approval that has ended
+costs one read; an unlisted one covers no calls.
+
+A timer is set in the step that opens its approval and removed in the step that
+announces it. It fires once, whichever process checks it, and survives a restart. One
+sorted set of a tenant orders the timers by due time.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from keyturn.gateway.approvals.record import Waiting
+from keyturn.gateway.approvals.timing import TimerKind
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.store.connection.connection import (
+    Argument,
+    Connection,
+    milliseconds,
+    number,
+    text,
+)
+from keyturn.gateway.store.connection.listed_members import without_junk
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.records.codec import CHECKED, CHECKED_SEAL, RecordSeals
+from keyturn.gateway.store.sealing.conditional_write import write_if
+
+
+class StandingStore:
+    """Standing approvals of all tenants."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+        self._seals = RecordSeals(conn)
+
+    async def add(self, keys: Keys, approval: str, *, until_ms: int) -> None:
+        """List a standing approval, before it is opened."""
+        await self._conn.command("ZADD", keys.standing, until_ms, approval)
+
+    async def listed(self, keys: Keys) -> list[str]:
+        """Return the ids of those that may be in force, first end first."""
+        key = keys.standing
+        found = await self._conn.command("ZRANGE", key, 0, -1)
+        return await without_junk(self._conn, key, found, text)
+
+    async def drop(self, keys: Keys, approval: str) -> None:
+        """Remove an ended approval from the list."""
+        await self._conn.command("ZREM", keys.standing, approval)
+
+    async def drop_overdue(self, keys: Keys) -> None:
+        """Remove all approvals past their end from the list, in any state."""
+        key = keys.standing
+        now_ms = await self._conn.now_ms(key)
+        await self._conn.command("ZREMRANGEBYSCORE", key, "-inf", now_ms)
+
+    async def confirm(self, keys: Keys, approval: str, *, asked_ms: int) -> bool:
+        """Record when Slack confirmed the givers' roles; False if it has ended.
+
+        ``asked_ms`` is the store's time before the request to Slack.
+        """
+        head = keys.head(approval)
+        seal = self._seals.of_moment(approval, CHECKED, str(asked_ms))
+        while True:
+            state, checked = cast(
+                "list[bytes | None]",
+                await self._conn.command("HMGET", head, "0:s", CHECKED),
+            )
+            if state != b"authorized":
+                return False
+            # The time never goes back: of two bots, the later request counts.
+            if number(checked) >= asked_ms:
+                return True
+            # The revision stays, as for a heartbeat: the content does not change.
+            seen = [("0:s", state), (CHECKED, checked or b"")]
+            checks = [(["HGET", head, name], value) for name, value in seen]
+            change: list[Argument] = [
+                "HSET",
+                head,
+                CHECKED,
+                asked_ms,
+                CHECKED_SEAL,
+                seal,
+            ]
+            if await write_if(self._conn, keys, checks, change):
+                return True
+
+
+class Timer(Record):
+    """One timer of one approval."""
+
+    approval: str
+    kind: TimerKind
+
+    def __str__(self) -> str:
+        """Return its name in the store."""
+        return f"{self.approval} {self.kind}"
+
+
+def timer_rows(waiting: Waiting) -> list[tuple[str, int]]:
+    """Return a new approval's timers: kind, and milliseconds after its creation."""
+    times = (
+        (TimerKind.REMIND, waiting.remind_at_ms),
+        (TimerKind.ESCALATE, waiting.escalate_at_ms),
+    )
+    return [(kind.value, after_ms) for kind, after_ms in times if after_ms]
+
+
+def _timer(member: bytes) -> Timer:
+    """Parse a timer's name; raises ValueError for anything else."""
+    approval, _, kind = member.decode("utf-8").rpartition(" ")
+    return Timer(approval=approval, kind=TimerKind(kind))
+
+
+class TimerStore:
+    """Timers of all tenants."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    async def due(self, keys: Keys, limit: int) -> list[Timer]:
+        """Return timers that are due by the store's clock, earliest first."""
+        now_ms = await self._conn.now_ms(keys.timers)
+        reply = await self._conn.command(
+            "ZRANGEBYSCORE", keys.timers, 0, now_ms, "LIMIT", 0, limit
+        )
+        # Remove junk; otherwise it would always be due, and come first.
+        return await without_junk(self._conn, keys.timers, reply, _timer)
+
+    async def approvals_with(self, keys: Keys, kind: TimerKind) -> list[str]:
+        """Return ids of a tenant's approvals that have a timer of a kind."""
+        reply = await self._conn.command("ZRANGE", keys.timers, 0, -1)
+        timers = await without_junk(self._conn, keys.timers, reply, _timer)
+        return [timer.approval for timer in timers if timer.kind is kind]
+
+    async def is_due(self, keys: Keys, timer: Timer) -> bool:
+        """Return False if another replica fired the timer or it was postponed."""
+        at, time = await self._conn.transaction(
+            ["ZSCORE", keys.timers, str(timer)], ["TIME"]
+        )
+        return at is not None and float(str(text(at))) <= milliseconds(time)
+
+    async def drop(self, keys: Keys, timer: Timer) -> None:
+        """Remove a timer whose approval is gone."""
+        await self._conn.command("ZREM", keys.timers, str(timer))

@@ -1,0 +1,432 @@
+"""Write the next versions of approvals unless they changed since they were read.
+
+Writes use optimistic concurrency: a change names the inputs it was computed from, and
+the script that writes it compares them. With a ledger, the attempts that a change uses
+are recorded before it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from pydantic_core import to_json
+
+from keyturn.gateway.approvals import timing
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.approvals.executing import (
+    Attempt,
+    begun_attempts,
+    next_attempt,
+    spent_by,
+)
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.background import begun, waited_for
+from keyturn.gateway.protocol.records import ItemState
+from keyturn.gateway.protocol.work import aside
+from keyturn.gateway.store.connection.connection import Connection, number, text
+from keyturn.gateway.store.connection.ledger import Ledger
+from keyturn.gateway.store.keys import KEEP_MS, Keys
+from keyturn.gateway.store.limits.agent_load import FAILED_MS
+from keyturn.gateway.store.limits.freezes import compared
+from keyturn.gateway.store.limits.precedents import (
+    Known,
+    encrypted_rows,
+    rows_of_change,
+    seen_precedents,
+)
+from keyturn.gateway.store.limits.windows import Use, as_rows
+from keyturn.gateway.store.records import codec
+from keyturn.gateway.store.records.codec import SEAL, RecordSeals, Stored
+from keyturn.gateway.store.runs.jobs import Job
+from keyturn.gateway.store.scripts.script import Script
+from keyturn.gateway.store.sealing.encryption import DATA_KEY
+from keyturn.gateway.store.sealing.event_seals import (
+    event_texts,
+    sealed_texts,
+    with_sealed_event,
+)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An approval at ``now_ms`` of the store's clock.
+
+    Attributes:
+        approval: the record.
+        now_ms: Unix time in milliseconds.
+        stored: the stored form; None if the record was not read from the store.
+    """
+
+    approval: Approval
+    now_ms: int
+    stored: Stored | None = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class EvaluationInputs:
+    """An item's window uses, and the inputs of its evaluation.
+
+    Attributes:
+        uses: the item's uses of windows.
+        totals: the sum of each window.
+        known: precedents; None if the evaluation does not depend on them.
+    """
+
+    uses: Sequence[Use]
+    totals: Mapping[str, int]
+    known: Known | None = None
+
+
+@dataclass(frozen=True)
+class Write:
+    """A change, and related data that is written in the same step.
+
+    Attributes:
+        change: the next version.
+        inputs: evaluation inputs by item index. The change is computed again if a
+            window has a higher sum, or if the precedents differ.
+        unfrozen: names that must not be frozen.
+        rejection: from `rejection_effects`; empty if no call is rejected.
+        is_fenced: True if it requires the lease of the current context.
+        standing: a standing approval that must be unchanged since it was read.
+    """
+
+    change: Change
+    inputs: Mapping[int, EvaluationInputs] = field(
+        default_factory=dict[int, EvaluationInputs]
+    )
+    unfrozen: Sequence[str] = ()
+    rejection: Mapping[str, object] = field(default_factory=dict[str, object])
+    is_fenced: bool = False
+    standing: Approval | None = None
+
+    @property
+    def approval(self) -> Approval:
+        """Return the next version."""
+        return self.change.approval
+
+
+@dataclass(frozen=True)
+class WriteMany:
+    """Changes of several approvals of one tenant, written all or none.
+
+    None of them is written under a thread's lease.
+
+    Attributes:
+        writes: one for each changed approval; at least one.
+        events: events about all changes together.
+    """
+
+    writes: Sequence[Write]
+    events: Sequence[Event] = ()
+
+
+T = TypeVar("T")
+
+
+async def after_spending(
+    ledger: Ledger,
+    attempts: Sequence[Attempt],
+    unspent: Sequence[Attempt],
+    now_ms: int,
+    write: Callable[[], Awaitable[T]],
+) -> T:
+    """Write to Redis after the attempts are recorded; see `Ledger.spend`.
+
+    Args:
+        ledger: the ledger.
+        attempts: attempts to record.
+        unspent: attempts that must still be unused.
+        now_ms: the store's clock.
+        write: returns a false value if it wrote nothing.
+    """
+
+    async def both() -> T:
+        await ledger.spend(attempts, unspent, now_ms=now_ms)
+        is_used = False
+        try:
+            written = await write()
+            is_used = bool(written)
+        finally:
+            if not is_used:
+                await ledger.take_back(attempts, now_ms=now_ms)
+        return written
+
+    # Not interrupted by cancellation: between the two writes, the call would end up in
+    # doubt.
+    return await waited_for(begun(both()))
+
+
+async def spend_again(
+    ledger: Ledger | None,
+    loaded: Loaded,
+    standing: Approval | None,
+    only: Item | None = None,
+) -> None:
+    """Record the attempts of running calls again, with the same owners.
+
+    For a claim that was written although its process got no reply. ``standing`` is the
+    standing approval that covers the call.
+
+    Raises:
+        AlreadySpent: there is another attempt: an older record was restored.
+    """
+    approval = loaded.approval
+    attempts = [
+        attempt
+        for one in (approval.items if only is None else (only,))
+        if one.state is ItemState.EXECUTING
+        for attempt in begun_attempts(approval, one, standing)
+    ]
+    if ledger is not None and attempts:
+        await ledger.spend(attempts, now_ms=loaded.now_ms, again=True)
+
+
+def moves(
+    conn: Connection, keys: Keys, seen: Loaded, what: Write
+) -> tuple[dict[str, object], Stored]:
+    """Return a script's arguments for one change, named as in `next_version.lua`.
+
+    The second result is the next version in stored form.
+    """
+    before, change = seen.approval, what.change
+    after = change.approval
+    if seen.stored is None:
+        raise ValueError("what is stored of the record is not known")
+    uses = {str(i): as_rows(one.uses) for i, one in what.inputs.items()}
+    fields, stored = following(RecordSeals(conn), seen.stored, before, after, uses)
+    states = _states(before, after)
+    values: dict[str, object] = {
+        "id": before.id,
+        "rev": str(before.rev),
+        "seen_ms": seen.now_ms,
+        "before_ms": change.before_ms,
+        "unfrozen": compared(conn, keys, what.unfrozen),
+        "fires": change.fires,
+        "fields": fields,
+        # The seal, not only `rev`: another master may have other changes under the same
+        # revision.
+        "as_read": _claims_as_read(before, fields) | {SEAL: seen.stored.seal.hex()},
+        "states": states,
+        "uses": [_uses(i, inputs) for i, inputs in sorted(what.inputs.items())],
+        "set": [*timing.timers(before, after, now_ms=seen.now_ms), *change.timers],
+        "events": sealed_texts(conn, keys, change.events),
+        "job": _job_text(change),
+        "rejection": with_sealed_event(
+            conn,
+            keys,
+            keys.rejected(before.agent, before.thread),
+            _rejection(before, what),
+        ),
+        "failed": _failed(before, after),
+        "precedents": encrypted_rows(conn, rows_of_change(keys, before, after)),
+        "seen": seen_precedents(one.known for one in what.inputs.values() if one.known),
+        "standing": _states_as_read(what.standing),
+    }
+    # Omit empty values, which are the majority.
+    return {name: one for name, one in values.items() if one}, stored
+
+
+def following(
+    seals: RecordSeals,
+    seen: Stored,
+    before: Approval,
+    after: Approval,
+    uses: Mapping[str, str],
+) -> tuple[dict[str, str | bool], Stored]:
+    """Return the head's fields to write, and the next version in stored form.
+
+    Args:
+        seals: seals of the records.
+        seen: this version in stored form.
+        before: this version, parsed.
+        after: the next version.
+        uses: the items' new uses of windows, by index.
+    """
+    fields = codec.changed(codec.head(before), codec.head(after))
+    wrapped = seen.head.get(DATA_KEY, b"")
+    document, data_key = seals.encryption.stored(
+        after.id, codec.document(after), wrapped
+    )
+    if data_key != wrapped:
+        fields[DATA_KEY] = data_key.hex()
+    head = codec.applied(seen.head, fields | {"rev": str(before.rev + 1)})
+    for i, rows in uses.items():
+        if rows.encode() != head.get(f"{i}:w", b"[]"):
+            head[f"{i}:w"] = rows.encode()
+    stored = seals.sealed(after.id, head, document)
+    return fields | {SEAL: stored.seal.hex()}, stored
+
+
+def tenant_keys(keys: Keys) -> dict[str, str]:
+    """Return the keys shared by a tenant's changes, by their names in the script."""
+    return {
+        "expiry": keys.expiry,
+        "outbox": keys.outbox,
+        "audit": keys.audit,
+        "jobs": keys.jobs,
+        "timers": keys.timers,
+        "frozen": keys.frozen,
+    }
+
+
+def record_keys(keys: Keys, approval_id: str, agent: str, thread: str) -> list[str]:
+    """Return the keys of one approval, in the order of the script."""
+    return [
+        keys.head(approval_id),
+        keys.document(approval_id),
+        keys.waiting(agent),
+        keys.rejections(agent),
+        keys.rejected(agent, thread),
+        keys.failures(agent),
+    ]
+
+
+def _claims_as_read(before: Approval, fields: Iterable[str]) -> dict[str, str]:
+    """Return the claims that must be unchanged since the record was read."""
+    # Only claims that this change moves: heartbeats of other items do not matter.
+    old = codec.head(before)
+    return {field: old.get(field, "") for field in fields if field.endswith(":u")}
+
+
+def _states_as_read(standing: Approval | None) -> list[tuple[str, str]]:
+    return [(standing.id, standing.items[0].state.value)] if standing else []
+
+
+def _states(before: Approval, after: Approval) -> dict[str, str]:
+    """Return the states of items whose state or deadline changed."""
+    return {
+        str(item.index): item.state
+        for item, was in zip(after.items, before.items, strict=True)
+        if item.state is not was.state
+        or (
+            item.is_pending and timing.end_of(after, item) != timing.end_of(before, was)
+        )
+    }
+
+
+def _uses(index: int, inputs: EvaluationInputs) -> dict[str, object]:
+    totals = [str(inputs.totals[use.name]) for use in inputs.uses]
+    return {"index": str(index), "rows": as_rows(inputs.uses), "totals": totals}
+
+
+def _failed(before: Approval, after: Approval) -> list[str]:
+    """Return the items whose failure this change reports."""
+    return [
+        item.id
+        for item, was in zip(after.items, before.items, strict=True)
+        # Compared by identity: `with_` copies no members, so an unchanged result is the
+        # same object, while a late report replaces it.
+        if item.result is not was.result and item.result and not item.result.ok
+    ]
+
+
+def _rejection(before: Approval, what: Write) -> dict[str, object]:
+    # A human authorization ends the row of rejections, even if an earlier call of the
+    # same card was rejected.
+    is_authorized = any(
+        item.state is ItemState.AUTHORIZED and was.state is ItemState.PENDING
+        for item, was in zip(what.approval.items, before.items, strict=True)
+    )
+    return {**what.rejection, **({"ends": True} if is_authorized else {})}
+
+
+def _job_text(change: Change) -> str:
+    """Return the job that a change queues, as text; "" for none."""
+    approval = change.approval
+    has_agent = not (approval.is_standing or approval.resumes_itself)
+    if not (change.resumes and has_agent):
+        return ""
+    run = approval.run_ref
+    return Job.to_resume(approval.tenant, run.agent, run.thread).model_dump_json()
+
+
+CHANGE = Script("change")
+FENCED_CHANGE = Script("change", is_fenced=True)
+
+
+async def write(
+    conn: Connection, keys: Keys, seen: Mapping[str, Loaded], what: WriteMany
+) -> list[Loaded]:
+    """Write changes of approvals unless anything they depend on changed since.
+
+    Args:
+        conn: the server.
+        keys: keys of the approvals' tenant.
+        seen: the records the changes were computed from, by id.
+        what: the changes.
+
+    Returns:
+        The new versions; an empty list after a conflict, when nothing was written.
+
+    Raises:
+        StoreUnavailable: when the result is unknown.
+        LeaseLost: another process has the lease now; nothing was written.
+        AlreadySpent: an attempt to execute was used before; nothing was written.
+    """
+    write_now = partial(_written, conn, keys, seen, what)
+    # With a ledger, its entries are made first.
+    attempts = [
+        attempt
+        for one in what.writes
+        for attempt in spent_by(
+            seen[one.approval.id].approval, one.approval, one.standing
+        )
+    ]
+    if conn.ledger is None or not attempts:
+        return await write_now()
+    unspent = [
+        next_attempt(one.standing, one.standing.items[0])
+        for one in what.writes
+        if one.standing and one.standing.items[0].state is ItemState.AUTHORIZED
+    ]
+    now_ms = max(seen[one.approval.id].now_ms for one in what.writes)
+    return await after_spending(conn.ledger, attempts, unspent, now_ms, write_now)
+
+
+async def _written(
+    conn: Connection, keys: Keys, seen: Mapping[str, Loaded], what: WriteMany
+) -> list[Loaded]:
+    after, stored, changes = (
+        [one.approval for one in what.writes],
+        list[Stored](),
+        list[bytes](),
+    )
+    for one in what.writes:
+        move = partial(moves, conn, keys, seen[one.approval.id], one)
+        moved, next_stored = await aside(move, _texts(one))
+        stored.append(next_stored)
+        changes += [to_json(moved), next_stored.document]
+    is_fenced = any(one.is_fenced for one in what.writes)
+    reply = await (FENCED_CHANGE if is_fenced else CHANGE)(
+        conn,
+        **tenant_keys(keys),
+        records=[
+            key
+            for one in after
+            for key in record_keys(keys, one.id, one.agent, one.thread)
+        ],
+        failed_ms=FAILED_MS,
+        keep_ms=KEEP_MS,
+        events=event_texts(conn, keys, what.events) if what.events else "[]",
+        count=len(stored),
+        changes=changes,
+    )
+    if text(reply[0]) != "done":
+        return []
+    now_ms = number(reply[1])
+    pairs = zip(after, stored, strict=True)
+    return [Loaded(one, now_ms=now_ms, stored=each) for one, each in pairs]
+
+
+def _texts(what: Write) -> list[str]:
+    """Return the large texts in the document of a next version."""
+    found: list[str] = []
+    for item in what.approval.items:
+        found += [item.requested, item.action]
+        found += [one.payload for one in (item.result, item.late_result) if one]
+    return found

@@ -1,0 +1,279 @@
+"""Change approvals of one tenant atomically: read, compute, compare and write.
+
+Competing changes of one process take turns. Changes of the same approval run one after
+another, and each starts from its predecessor's result without another read. Otherwise
+200 concurrent changes would lose nearly every comparison, and most would run out of
+attempts.
+
+Changes of different approvals compete if their calls have the same effect: each one
+changes the precedents of the others. Such a change waits for the others only after a
+failed attempt. Turns only save attempts: every write is still compared with the state
+that was read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+from typing import NamedTuple, TypeVar, cast
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.protocol.work import aside
+from keyturn.gateway.store.connection.connection import Connection, fields, milliseconds
+from keyturn.gateway.store.keys import Keys, tenant_of_approval
+from keyturn.gateway.store.limits.freezes import freeze_lists
+from keyturn.gateway.store.records.atomic_write import (
+    Loaded,
+    WriteMany,
+    spend_again,
+    write,
+)
+from keyturn.gateway.store.records.codec import Stored
+from keyturn.gateway.store.records.known_records import KnownRecords
+from keyturn.gateway.store.sealing.encryption import unpacked
+
+MOST_CHANGED = 50
+"""Limit of approvals in one step: the server is blocked while it runs."""
+
+Found = TypeVar("Found")
+Compute = Callable[[Mapping[str, Loaded]], Awaitable[Found]]
+
+# A failed comparison nearly always means that another write succeeded. Sixteen failures
+# in a row mean heavy contention, not a livelock, and the person can click again.
+ATTEMPTS = 16
+BUSY = "Too many changed this at once; nothing of yours was recorded. Please try again."
+
+_PAUSE_S = 0.03
+"""Growth of the longest pause with each attempt; at most 3 s altogether."""
+
+LONGEST_S = 10.0
+"""How long a change waits for its turn before it continues without one."""
+
+
+class Changes:
+    """The only way to change approvals.
+
+    Args:
+        conn: the server.
+        known: cache of records that this process read or wrote.
+    """
+
+    def __init__(self, conn: Connection, known: KnownRecords) -> None:
+        self._conn = conn
+        self._known = known
+        self._turns = Turns()
+
+    async def change(
+        self,
+        keys: Keys,
+        approval_ids: Iterable[str],
+        compute: Compute[Found],
+        seen: Mapping[str, Loaded],
+    ) -> Found:
+        """Compute the next versions of approvals, and write all or none of them.
+
+        Args:
+            keys: keys of the approvals' tenant.
+            approval_ids: at most `MOST_CHANGED`.
+            compute: gets the existing approvals by id; returns a `WriteMany`, or a
+                result that needs no write. It is called again after a conflict.
+            seen: records that the caller has just read; saves one read.
+
+        Returns:
+            The `WriteMany` that was written, or the result of ``compute``.
+
+        Raises:
+            StoreUnavailable: every attempt met a conflict; nothing was written.
+            CorruptRecord: when a record is corrupt.
+            ValueError: when there are too many approvals.
+        """
+        here = _ids_of(keys, approval_ids)
+        confirmed: dict[str, int] | None = None
+        lost: WriteMany | None = None
+        async with self._turns.of(here) as turn:
+            known, is_passed_on = {**seen, **turn.after}, bool(turn.after)
+            for attempt in range(ATTEMPTS):
+                await pause_before(attempt)
+                loaded = known
+                if not known.keys() >= {*here}:
+                    loaded = await load_many(self._conn, self._known, keys, here)
+                # After a broken connection, a resent write conflicts with itself.
+                is_kept = lost is not None and _is_stored(lost, loaded)
+                found = cast("Found", lost) if is_kept else await compute(loaded)
+                if is_kept and lost:
+                    for one in lost.writes:
+                        read = loaded[one.approval.id]
+                        await spend_again(self._conn.ledger, read, one.standing)
+                if isinstance(found, WriteMany) and not is_kept:
+                    resent = self._conn.resent
+                    if written := await self._write(keys, loaded, found):
+                        turn.pass_on(written)
+                        return found
+                    lost = found if self._conn.resent != resent else None
+                    if attempt == 0:
+                        await turn.wait_for_effects(found)
+                elif not is_passed_on:
+                    revs = {one: each.approval.rev for one, each in loaded.items()}
+                    if not self._conn.confirmed_by or confirmed == revs:
+                        return found
+                    # The result may depend on a write that replicas lack. Read again
+                    # after the confirmation: there may be a new master.
+                    await self._conn.confirm(keys.expiry)
+                    confirmed = revs
+                # Passed records serve one attempt: a conflict would repeat. A result
+                # needs a fresh read, too, since other processes may have written.
+                known, is_passed_on = {}, False
+        raise StoreUnavailable(BUSY)
+
+    async def _write(
+        self, keys: Keys, seen: Mapping[str, Loaded], what: WriteMany
+    ) -> list[Loaded]:
+        written = await write(self._conn, keys, seen, what)
+        for one in written:
+            self._known.wrote(one)
+        if not written and any(one.unfrozen for one in what.writes):
+            await freeze_lists(self._conn).refresh(keys)
+        return written
+
+
+def _ids_of(keys: Keys, approval_ids: Iterable[str]) -> list[str]:
+    wanted = list(dict.fromkeys(approval_ids))
+    if len(wanted) > MOST_CHANGED:
+        raise ValueError(f"{len(wanted)} approvals cannot be changed in one step")
+    # Approvals of other tenants are treated as missing.
+    return [one for one in wanted if tenant_of_approval(one) == keys.tenant]
+
+
+def _is_stored(what: WriteMany, loaded: Mapping[str, Loaded]) -> bool:
+    after = (one.approval for one in what.writes)
+    return all(one.id in loaded and loaded[one.id].approval == one for one in after)
+
+
+async def load_many(
+    conn: Connection, known: KnownRecords, keys: Keys, approval_ids: Sequence[str]
+) -> dict[str, Loaded]:
+    """Read the existing approvals of a list in one consistent snapshot.
+
+    Raises:
+        ForgedRecord: when a record's seal is invalid.
+        CorruptRecord: when a record is corrupt.
+    """
+    lasting = known.lasting(approval_ids)
+    # One MULTI: the time belongs to the same snapshot.
+    *replies, time = await conn.transaction(
+        *(
+            command
+            for one in approval_ids
+            for command in (["HGETALL", keys.head(one)], ["GET", keys.document(one)])
+        ),
+        ["TIME"],
+    )
+    now_ms, found = milliseconds(time), dict[str, Loaded]()
+    rows = [
+        (approval_id, Stored(fields(head), cast("bytes", document)))
+        for approval_id, head, document in zip(
+            approval_ids, replies[::2], replies[1::2], strict=True
+        )
+        if head and document
+    ]
+    for approval_id, stored in rows:
+        parse = partial(
+            known.parsed,
+            approval_id,
+            stored,
+            lasting=lasting[approval_id],
+            # With replicas, another process's write may be unconfirmed.
+            is_lasting=not conn.confirmed_by,
+        )
+        approval = await aside(parse, [_text(stored.document)])
+        found[approval_id] = Loaded(approval, now_ms, stored=stored)
+    return found
+
+
+def _text(stored: bytes) -> bytes:
+    with suppress(ValueError):
+        return unpacked(stored)
+    return stored  # encrypted, or damaged
+
+
+async def pause_before(attempt: int) -> None:
+    """Pause before an attempt, counted from 0; not before the first two."""
+    # A process with a series of calls writes faster than one that has to read first.
+    # The pause gives the series time to finish.
+    if attempt > 1:
+        await asyncio.sleep(random.uniform(0, _PAUSE_S * attempt))  # noqa: S311
+
+
+class SharedTurn(asyncio.Lock):
+    """Lock for an approval or an effect, with the last version written under it."""
+
+    written: Loaded | None = None
+
+
+class Turn(NamedTuple):
+    """The turn of one change.
+
+    Attributes:
+        after: predecessor's results, by approval id.
+        pass_on: hands this change's results to its successors.
+        wait_for_effects: also locks the effects of a failed change. Call it once: two
+            changes that hold locks and request more could deadlock.
+    """
+
+    after: Mapping[str, Loaded]
+    pass_on: Callable[[Iterable[Loaded]], None]
+    wait_for_effects: Callable[[WriteMany], Awaitable[None]]
+
+
+class Turns:
+    """Locks by approval and by effect, removed when unused."""
+
+    def __init__(self) -> None:
+        # Threads share a store, but a lock belongs to one event loop.
+        self._locks = WeakKeyDictionary[
+            asyncio.AbstractEventLoop, WeakValueDictionary[str, SharedTurn]
+        ]()
+
+    @asynccontextmanager
+    async def of(self, approval_ids: Iterable[str]) -> AsyncGenerator[Turn]:
+        """Wait for the turn of each approval; release all after the block."""
+        async with AsyncExitStack() as held:
+            own = await self._take(held, approval_ids)
+
+            def pass_on(written: Iterable[Loaded]) -> None:
+                for one in written:
+                    own[one.approval.id].written = one
+
+            after = {key: one.written for key, one in own.items() if one.written}
+            yield Turn(after, pass_on, partial(self._take_effects, held))
+
+    async def _take_effects(self, held: AsyncExitStack, lost: WriteMany) -> None:
+        known = (one.known for each in lost.writes for one in each.inputs.values())
+        await self._take(held, {one.key for one in known if one})
+
+    async def _take(
+        self, held: AsyncExitStack, names: Iterable[str]
+    ) -> dict[str, SharedTurn]:
+        loop = asyncio.get_running_loop()
+        locks = self._locks.setdefault(loop, WeakValueDictionary[str, SharedTurn]())
+        # Sorted: one global order prevents deadlocks.
+        turns = {name: locks.setdefault(name, SharedTurn()) for name in sorted(names)}
+        try:
+            async with asyncio.timeout(LONGEST_S):
+                for turn in turns.values():
+                    await held.enter_async_context(turn)
+        except TimeoutError:
+            # If the store hangs, changes must not queue up behind each other.
+            await held.aclose()
+        return turns

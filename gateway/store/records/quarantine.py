@@ -1,0 +1,194 @@
+"""Quarantine a corrupt approval, so that timers and threads continue."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from typing import cast
+
+from pydantic_core import to_json
+
+from keyturn.gateway.approvals import ending, timing
+from keyturn.gateway.approvals.events import (
+    Event,
+    EventName,
+    SecurityEvent,
+    SecurityKind,
+)
+from keyturn.gateway.approvals.executing import NEVER_AGAIN, Attempt
+from keyturn.gateway.errors import ForgedRecord, StoreUnavailable
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.wire import TurnRef
+from keyturn.gateway.store.connection.connection import (
+    Argument,
+    Connection,
+    fields,
+    milliseconds,
+)
+from keyturn.gateway.store.keys import KEEP_MS, Keys
+from keyturn.gateway.store.limits.agent_load import FAILED_MS
+from keyturn.gateway.store.records import codec
+from keyturn.gateway.store.records.atomic_write import CHANGE, record_keys, tenant_keys
+from keyturn.gateway.store.records.codec import (
+    QUARANTINE_SEAL,
+    QUARANTINED,
+    WRONG_SEAL,
+    RecordSeals,
+)
+from keyturn.gateway.store.runs.jobs import Job
+from keyturn.gateway.store.runs.run_list import Listed, RunLists
+from keyturn.gateway.store.sealing.event_seals import sealed_texts
+from keyturn.gateway.store.sealing.sealing import ensure_known
+from keyturn.gateway.store.sealing.security_events import SecurityEvents
+
+
+class ForgedRecords:
+    """Reports forged records, and quarantines them.
+
+    Args:
+        conn: connection to the store.
+        security: reports security events.
+    """
+
+    def __init__(self, conn: Connection, security: SecurityEvents) -> None:
+        self._conn = conn
+        self._security = security
+
+    @asynccontextmanager
+    async def noticed(self, keys: Keys) -> AsyncGenerator[None]:
+        """Quarantine a forged record found in the block, then raise the error again.
+
+        Raises:
+            ForgedRecord: the error of the block.
+            StoreUnavailable: the seal may be valid under a secret unknown here.
+        """
+        try:
+            yield
+        except ForgedRecord as error:
+            if error.why == WRONG_SEAL:
+                await ensure_known(
+                    self._conn, self._security, keys, approval=error.approval
+                )
+            # The record is refused even if the quarantine cannot be written.
+            with suppress(StoreUnavailable):
+                tenant, ref = await quarantine(
+                    self._conn, keys, error.approval, why=error.why
+                )
+                await self._security.report(keys, _event(error, tenant, ref))
+            raise
+
+
+def _event(error: ForgedRecord, tenant: str, ref: TurnRef) -> SecurityEvent:
+    replayed = error.is_replayed
+    return SecurityEvent(
+        kind=SecurityKind.REPLAYED if replayed else SecurityKind.SEAL_WRONG,
+        tenant=tenant,
+        about="record",
+        agent=ref.run_ref.agent,
+        thread=ref.run_ref.thread,
+        approval=error.approval,
+    )
+
+
+async def quarantine(
+    conn: Connection, keys: Keys, approval_id: str, *, why: str = ""
+) -> tuple[str, TurnRef]:
+    """End a corrupt approval: none of its items can be decided or run any more.
+
+    Pending items are withdrawn and leave their windows, and deadlines are removed. The
+    end is announced, and the thread is resumed if its name is legible. A record that
+    was quarantined before stays unchanged. ``why`` is the reason in words. Returns the
+    tenant and the turn, as far as they are legible.
+    """
+    raw_head, document, time = await conn.transaction(
+        ["HGETALL", keys.head(approval_id)],
+        ["GET", keys.document(approval_id)],
+        ["TIME"],
+    )
+    head, now_ms = fields(raw_head), milliseconds(time)
+    # The sweep and a click may find the record at once; announce it and resume the
+    # thread only once.
+    seals = RecordSeals(conn)
+    is_first = not seals.is_quarantined(approval_id, head)
+    # Placeholder names match no existing keys, so the script changes no other data.
+    tenant, ref = "", TurnRef(agent="", thread="", message_id="")
+    with suppress(ForgedRecord):
+        plain = seals.encryption.opened(
+            approval_id, head, cast("bytes", document or b"")
+        )
+        tenant, ref = codec.whose(plain) or (tenant, ref)
+    run_ref = ref.run_ref
+    await _mend_of(conn, keys, approval_id, ref)
+    event = Event(
+        name=EventName.RECORD_QUARANTINED,
+        tenant=tenant,
+        agent=run_ref.agent,
+        thread=run_ref.thread,
+        approval=approval_id,
+        reason=why,
+    )
+    job = Job.to_resume(tenant, run_ref.agent, run_ref.thread)
+    states = {
+        str(i): s for i, s in ending.quarantined_states(codec.states(head)).items()
+    }
+    if conn.ledger is not None:
+        # Before the record ends: a sealed earlier version, restored later, must not run
+        # calls that were announced as ended.
+        spent = [Attempt(approval_id, int(i), NEVER_AGAIN) for i in states]
+        await conn.ledger.spend(spent, now_ms=now_ms)
+    moved = {f"{i}:s": state for i, state in states.items()}
+    since = dict.fromkeys((f"{i}:t" for i in states), str(now_ms))
+    change: dict[str, object] = {
+        "id": approval_id,
+        # Compared as text with the stored value, even if that is malformed.
+        "rev": head.get("rev", b"").decode("utf-8", "replace"),
+        "seen_ms": now_ms,
+        "fields": {**moved, **since, **_set_aside(seals, approval_id, now_ms)},
+        "states": states,
+        # Score 0 removes every timer; otherwise each would find the record again.
+        "set": [(kind, 0) for kind in timing.TimerKind],
+        "events": sealed_texts(conn, keys, [event] * is_first),
+        "job": job.model_dump_json() if run_ref.thread and is_first else "",
+        # No queues: the names of the reviewers may be the corrupt part. The approval
+        # stays in its queues until they expire, but is unreadable.
+    }
+    await CHANGE(
+        conn,
+        **tenant_keys(keys),
+        records=record_keys(keys, approval_id, ref.agent, run_ref.thread),
+        failed_ms=FAILED_MS,
+        keep_ms=KEEP_MS,
+        events="[]",
+        count=1,
+        changes=[to_json(change), ""],
+    )
+    return tenant, ref
+
+
+def _set_aside(seals: RecordSeals, approval_id: str, now_ms: int) -> dict[str, str]:
+    at = str(now_ms)
+    seal = seals.of_moment(approval_id, QUARANTINED, at)
+    return {QUARANTINED: at, QUARANTINE_SEAL: seal.hex()}
+
+
+async def _mend_of(
+    conn: Connection, keys: Keys, approval_id: str, ref: TurnRef
+) -> None:
+    """Return fields that restore a record's run and turn, if those were damaged.
+
+    The script uses them to end the approval in its run and turn; otherwise both would
+    count it as open forever.
+    """
+    # Accept the names only if the turn and the run list the approval.
+    run = keys.run(ref.run_ref)
+    turn = keys.turn(digest.turn_key(tenant=keys.tenant, **ref.names))
+    run_hash, turn_hash = (bytes.fromhex(key.rpartition(":")[2]) for key in (run, turn))
+    mended: list[Argument] = []
+    listed = await RunLists(conn).open_of_run(keys, ref.run_ref)
+    if Listed(approval_id, ref.ns) in listed:
+        mended += ["run", run_hash + ref.ns.encode()]
+    verdicts = cast("bytes", await conn.command("GET", turn) or b"")
+    if approval_id.encode() in verdicts.partition(b"\n")[0].split():
+        mended += ["turn", turn_hash]
+    if mended:
+        await conn.command("HSET", keys.head(approval_id), *mended)

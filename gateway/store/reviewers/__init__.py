@@ -1,0 +1,1 @@
+"""The reviewers' side: cards, messages, Home tabs, delegations, checks."""

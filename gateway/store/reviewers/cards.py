@@ -1,0 +1,689 @@
+"""Store of Slack state: cards and their copies, pages read, modals, drafts, nonces.
+
+A card's hash has a field for each personal copy, which is a direct message. Of each
+person's copies, the first registered one is usable, as with cards.
+
+A collected card shows several approvals in one message. Its id has the form of an
+approval's id, and its place in Slack is stored in the same kind of hash. Its members
+are fixed, but a member may leave for a separate card.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
+
+from pydantic import Field
+
+from keyturn.gateway.approvals.record import short_id
+from keyturn.gateway.errors import NotConfirmed, StoreUnavailable
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.store.connection.connection import fields, text
+from keyturn.gateway.store.connection.listed_members import listed_approvals
+from keyturn.gateway.store.keys import DRAFT_MS, KEEP_MS, NONCE_MS, VIEW_MS, Keys
+from keyturn.gateway.store.scripts.script import Script
+from keyturn.gateway.store.sealing.conditional_write import write_if
+from keyturn.gateway.store.sealing.sealing import Sealed, Sealing
+
+ATTACH = Script("attach")
+
+# Fields of the hash of a card.
+MEMBERS, GROUP, IN = "members", "group", "in"
+ALONE = ""
+"""Value of ``in`` for an approval that left: it is not collected again."""
+
+# Greater than any revision, so that no change makes the message due.
+_IN_SUMMARY = 2**53
+_MENTIONED = "asked "
+_POSTING = "posting"
+
+_NOTHING: dict[str, str] = {}
+
+_MOST_DISPLAYS = 20_000
+_KNOWN = ("at", "rev", "display", "decision")
+
+CARD_SHOWN = Script("card_shown")
+
+
+class AttachedStore:
+    """Hashes next to an approval, with the approval's lifetime.
+
+    Args:
+        sealing: prevents an attacker with write access from faking that a person saw a
+            page, or from changing what a modal decides.
+    """
+
+    def __init__(self, sealing: Sealing) -> None:
+        self._conn = sealing.conn
+        self._sealing = sealing
+
+    async def _attach(
+        self,
+        keys: Keys,
+        approval: str,
+        *,
+        own: str = "",
+        texts: Sequence[str] = (),
+        first: Mapping[str, str] = _NOTHING,
+        newest: Mapping[str, str] = _NOTHING,
+    ) -> None:
+        """Write fields of a card's hash, or of another hash; see `attach.lua`."""
+        await ATTACH(
+            self._conn,
+            record=keys.head(approval),
+            own=own or keys.card(approval),
+            texts=texts,
+            holder=approval,
+            first=json.dumps(first),
+            newest=json.dumps(newest),
+            keep_ms=KEEP_MS,
+        )
+
+
+OPENED, AT, SHOWN, REFUSED = "dm ", "dm_at ", "dm_shown ", "dm_refused "
+
+
+class CardCopy(Record):
+    """One person's copy of a card.
+
+    Attributes:
+        channel: id of the direct message; known before the copy is posted.
+        ts: ts of the message; "" before one is registered.
+        rev: the approval's revision that the copy shows.
+        decision_digest: digest of the text about required approvals.
+        refused: Slack's error code if there is no copy; "" otherwise.
+    """
+
+    channel: str = ""
+    ts: str = ""
+    rev: int = 0
+    decision_digest: str = ""
+    refused: str = ""
+
+    @property
+    def is_posted(self) -> bool:
+        """Return whether the person has a usable copy."""
+        return bool(self.ts) and not self.refused
+
+
+def copies_in(found: Mapping[str, bytes]) -> dict[str, CardCopy]:
+    """Return each person's copy from the fields of a card's hash."""
+    copies: dict[str, CardCopy] = {}
+    for name, value in found.items():
+        for prefix in (OPENED, AT, SHOWN, REFUSED):
+            if name.startswith(prefix):
+                user = name.removeprefix(prefix)
+                copy = copies.get(user, CardCopy())
+                copies[user] = _with_field(copy, prefix, readable(value))
+    return copies
+
+
+def readable(stored: bytes | None) -> str:
+    """Return a field of a card's hash; invalid UTF-8 matches nothing."""
+    return (stored or b"").decode("utf-8", "backslashreplace")
+
+
+def rev_of(stored: str) -> int:
+    """Return a revision; 0, older than any, for a malformed value."""
+    return int(stored) if stored.isascii() and stored.isdecimal() else 0
+
+
+def _with_field(copy: CardCopy, prefix: str, value: str) -> CardCopy:
+    first, _, second = value.partition(" ")
+    if prefix == AT:
+        return copy.with_(channel=first, ts=second)
+    if prefix == SHOWN:
+        return copy.with_(rev=rev_of(first), decision_digest=second)
+    if prefix == REFUSED:
+        return copy.with_(refused=value)
+    return copy if copy.ts else copy.with_(channel=value)
+
+
+class CopyStore(AttachedStore):
+    """Personal copies of cards."""
+
+    async def of_card(self, keys: Keys, approval: str) -> dict[str, CardCopy]:
+        """Return each person's copy, even if no card in a channel is registered."""
+        return copies_in(
+            fields(await self._conn.command("HGETALL", keys.card(approval)))
+        )
+
+    async def opened(
+        self, keys: Keys, approval: str, user: str, *, channel: str
+    ) -> None:
+        """Record a person's direct message before a copy is posted there.
+
+        If the reply to the post is lost, a click identifies the copy.
+        """
+        await self._attach(keys, approval, newest={OPENED + user: channel})
+
+    async def posted(
+        self, keys: Keys, approval: str, user: str, *, channel: str, ts: str
+    ) -> CardCopy:
+        """Register a person's first copy; return the usable one."""
+        place = keys.card_at(channel, ts)
+        name = AT + user
+        # A second copy, posted after a lost reply, never replaces the first.
+        await self._attach(
+            keys,
+            approval,
+            texts=[place],
+            first={name: f"{channel} {ts}"},
+            newest={keys.suffix(place): ""},
+        )
+        kept = text(await self._conn.command("HGET", keys.card(approval), name))
+        kept_channel, _, kept_ts = kept.partition(" ")
+        return CardCopy(channel=kept_channel, ts=kept_ts)
+
+    async def shown(
+        self, keys: Keys, approval: str, user: str, *, rev: int, decision_digest: str
+    ) -> bool:
+        """Record the revision a copy shows; False if it showed a newer one.
+
+        A paused publisher may have overwritten a newer state. Then the content of the
+        copy is unknown, and it must be drawn again.
+        """
+        name = SHOWN + user
+        before = text(await self._conn.command("HGET", keys.card(approval), name))
+        is_newer = rev_of(before.partition(" ")[0]) > rev
+        shown = {name: f"{0 if is_newer else rev} {decision_digest}"}
+        await self._attach(keys, approval, newest=shown)
+        return not is_newer
+
+    async def refused(self, keys: Keys, approval: str, user: str, why: str) -> None:
+        """Record that a person has no copy, or a copy that can no longer change."""
+        await self._attach(keys, approval, newest={REFUSED + user: why})
+
+
+class ReadPageStore(AttachedStore):
+    """Pages that reviewers have seen, each sealed."""
+
+    async def opened_page(
+        self, keys: Keys, approval: str, *, reader: str, page: int, pages: int
+    ) -> bool:
+        """Record that a reviewer saw a page; return whether they have seen all pages.
+
+        Args:
+            keys: keys of the approval's tenant.
+            approval: the approval's id.
+            reader: user, item and action hash, so that an edit resets the progress.
+            page: page number from 0.
+            pages: number of pages.
+        """
+        # One field for each page, so that concurrent requests do not overwrite each
+        # other.
+        name, own = f"{reader} {page}", keys.opened(approval)
+        seal = self._sealing.seal(Sealed.PAGE, (own, name), b"")
+        await self._attach(keys, approval, own=own, newest={name: seal.hex()})
+        return await self.has_opened(keys, approval, reader=reader, pages=pages)
+
+    async def has_opened(
+        self, keys: Keys, approval: str, *, reader: str, pages: int
+    ) -> bool:
+        """Return whether a reviewer has seen every page of an item's full view."""
+        own = keys.opened(approval)
+        names = [f"{reader} {page}" for page in range(pages)]
+        reply = await self._conn.command("HMGET", own, *names)
+        found = cast("list[bytes | None]", reply)
+        has_all = True
+        for name, stored in zip(names, found, strict=True):
+            if stored is not None and self._is_ours(own, name, stored):
+                continue
+            has_all = False
+            if stored is not None:
+                await self._sealing.refuse(keys, Sealed.PAGE, stored, approval=approval)
+        return has_all
+
+    def _is_ours(self, own: str, name: str, stored: bytes) -> bool:
+        try:
+            seal = bytes.fromhex(stored.decode())
+        except ValueError:
+            return False
+        return self._sealing.is_valid(Sealed.PAGE, (own, name), b"", seal)
+
+
+class CollectedCardStore(AttachedStore):
+    """Collected cards of all tenants."""
+
+    async def now_ms(self, keys: Keys) -> int:
+        """Return the time of the tenant's server."""
+        return await self._conn.now_ms(keys.outbox)
+
+    async def collect(
+        self, keys: Keys, card: str, members: Sequence[str], *, group: str
+    ) -> None:
+        """Put approvals without a card on one new collected card.
+
+        Args:
+            keys: keys of the tenant.
+            card: a new id.
+            members: the approvals, in order; those that were collected before are
+                skipped.
+            group: the members' common group, see `group_of`.
+        """
+        # The list first: after a crash in between, the members are collected again, and
+        # the abandoned card has no members.
+        listed = {MEMBERS: json.dumps(list(members)), GROUP: group}
+        await self._attach(keys, card, first=listed)
+        short = keys.short(short_id(card))
+        await self._conn.transaction(
+            ["SADD", short, keys.listed(card)], ["PEXPIRE", short, KEEP_MS, "NX"]
+        )
+        for approval in members:
+            await self._attach(keys, approval, first={IN: card})
+
+    async def card_of(self, keys: Keys, approval: str) -> str | None:
+        """Return the id of the collected card that shows an approval.
+
+        "" if it left or has a separate card; None if it has no card.
+        """
+        found = await self._conn.command("HMGET", keys.card(approval), IN, "at")
+        card, own = cast("list[bytes | None]", found)
+        if own is not None:
+            return ALONE
+        return None if card is None else text(card)
+
+    async def members(self, keys: Keys, card: str) -> tuple[list[str], int]:
+        """Return a collected card's approvals, and how many have left it."""
+        body = text(await self._conn.command("HGET", keys.card(card), MEMBERS))
+        listed = cast("list[str]", json.loads(body)) if body else []
+        if not listed:
+            return [], 0
+        # The members' fields decide: the list still has those that left, and a paused
+        # publisher may have posted a separate card for one.
+        shown = await self._conn.transaction(
+            *(["HMGET", keys.card(one), IN, "at"] for one in listed)
+        )
+        members = [
+            one
+            for one, where in zip(listed, shown, strict=True)
+            if where == [card.encode(), None]
+        ]
+        return members, len(listed) - len(members)
+
+    async def group(self, keys: Keys, card: str) -> str:
+        """Return the common group of a collected card's members."""
+        return text(await self._conn.command("HGET", keys.card(card), GROUP))
+
+    async def regroup(self, keys: Keys, card: str, group: str) -> None:
+        """Record a new common group of all members of a card."""
+        await self._attach(keys, card, newest={GROUP: group})
+
+    async def leave(self, keys: Keys, approval: str) -> None:
+        """Give an approval a separate card from now on."""
+        await self._attach(keys, approval, newest={IN: ALONE})
+
+    async def tells(self, keys: Keys, card: str, event: str, seq: str) -> bool:
+        """Return whether this event is the one its card announces for that name.
+
+        All members are reminded at about the same time, and one message is enough. The
+        first event wins, even if it is read again after a restart.
+        """
+        field = f"told {event}"
+        await self._attach(keys, card, first={field: seq})
+        kept = text(await self._conn.command("HGET", keys.card(card), field))
+        return kept == seq
+
+
+class CardPlace(Record):
+    """A card's only usable message in a channel, and the revision it shows.
+
+    ``decision_digest`` is a digest of the text about required approvals.
+    ``mentioned_roles`` are the roles mentioned on the card or in its thread. ``copies``
+    are direct messages with the same card, by user id. ``collected`` is the id of the
+    collected card at this place, "" for a separate card.
+    """
+
+    channel: str
+    ts: str
+    rev: int = 0
+    display_digest: str = ""
+    decision_digest: str = ""
+    mentioned_roles: frozenset[str] = frozenset()
+    copies: dict[str, CardCopy] = Field(default_factory=dict)
+    collected: str = ""
+
+    @property
+    def sent(self) -> tuple[str, ...]:
+        """Return the people who have a copy, in a stable order."""
+        return tuple(sorted(user for user, one in self.copies.items() if one.is_posted))
+
+    @property
+    def places(self) -> dict[str, tuple[str, str]]:
+        """Return channel and ts of each copy."""
+        return {
+            user: (self.copies[user].channel, self.copies[user].ts)
+            for user in self.sent
+        }
+
+    @property
+    def is_in_summary(self) -> bool:
+        """Return whether this is a summary of many calls instead of a card."""
+        return self.rev == _IN_SUMMARY
+
+
+class CardTrouble(Record):
+    """Slack's error code for a failed post or update, and the channel."""
+
+    channel: str
+    why: str
+
+
+class ViewBinding(Record):
+    """The subject of an open modal: a person, an item, a version, a hash.
+
+    ``index`` is None for a whole batch, and the hash is then the batch's digest.
+    ``place`` is the card from which it was opened, ``parent`` the view below it.
+    ``staged`` is the bot's text: the person's choices so far, or the policy shown.
+    """
+
+    user: str
+    approval: str
+    index: int | None
+    version: int
+    action_hash: str
+    purpose: str
+    channel: str = ""
+    ts: str = ""
+    parent: str = ""
+    staged: str = ""
+
+
+class CardStore(AttachedStore):
+    """Cards, open modals and the nonces of signed requests."""
+
+    def __init__(self, sealing: Sealing) -> None:
+        super().__init__(sealing)
+        self._displays: dict[str, str] = {}
+
+    def display_of(self, approval: str) -> str:
+        """Return the digest of a card's blocks, as last seen by this process.
+
+        Decisions record it as the content their person saw; "" if unknown.
+        """
+        return self._displays.get(approval, "")
+
+    def _note_display(self, approval: str, display_digest: str) -> None:
+        if len(self._displays) >= _MOST_DISPLAYS:
+            self._displays.clear()
+        if display_digest:
+            self._displays[approval] = display_digest
+
+    async def place(self, keys: Keys, approval: str) -> CardPlace | None:
+        """Return an approval's card in a channel; None before it was posted.
+
+        An approval on a collected card has that card's place.
+        """
+        found = fields(await self._conn.command("HGETALL", keys.card(approval)))
+        collected = "" if "at" in found else text(found.get(IN))
+        if collected:
+            found = fields(await self._conn.command("HGETALL", keys.card(collected)))
+        if "at" not in found:
+            return None
+        known = {name: readable(found.get(name)) for name in _KNOWN}
+        channel, _, ts = known["at"].partition(" ")
+        self._note_display(approval, known["display"])
+        return CardPlace(
+            channel=channel,
+            ts=ts,
+            rev=rev_of(known["rev"]),
+            display_digest=known["display"],
+            decision_digest=known["decision"],
+            mentioned_roles=frozenset(
+                name.removeprefix(_MENTIONED)
+                for name in found
+                if name.startswith(_MENTIONED)
+            ),
+            copies=copies_in(found),
+            collected=collected,
+        )
+
+    async def begin_post(self, keys: Keys, approval: str, channel: str) -> None:
+        """Record the channel before a card is posted: a crash may lose the reply."""
+        await self._attach(keys, approval, newest={_POSTING: channel})
+
+    async def begun_in(self, keys: Keys, approval: str) -> str:
+        """Return the channel of the last `begin_post`; "" if there is none."""
+        return text(await self._conn.command("HGET", keys.card(approval), _POSTING))
+
+    async def posted(
+        self, keys: Keys, approval: str, *, channel: str, ts: str
+    ) -> CardPlace:
+        """Register a card's message; return the usable one.
+
+        A second copy, posted after a lost reply, never replaces the first.
+        """
+        place = keys.card_at(channel, ts)
+        named = {keys.suffix(place): ""}
+        return await self._placed(
+            keys, approval, channel, ts, texts=[place], newest=named
+        )
+
+    async def _placed(
+        self,
+        keys: Keys,
+        approval: str,
+        channel: str,
+        ts: str,
+        *,
+        texts: Sequence[str] = (),
+        newest: Mapping[str, str] = _NOTHING,
+    ) -> CardPlace:
+        first = {"at": f"{channel} {ts}"}
+        await self._attach(keys, approval, texts=texts, first=first, newest=newest)
+        # Read back: if another bot posted first, this message is a duplicate.
+        kept = text(await self._conn.command("HGET", keys.card(approval), "at"))
+        kept_channel, _, kept_ts = kept.partition(" ")
+        return CardPlace(channel=kept_channel, ts=kept_ts)
+
+    async def forget_place(self, keys: Keys, approval: str) -> None:
+        """Forget a message that is no longer visible."""
+        await self._conn.command("DEL", keys.card(approval))
+
+    async def shown_at(self, keys: Keys, channel: str, ts: str) -> str:
+        """Return the approval that a message shows; "" for none.
+
+        This includes duplicates of a card.
+        """
+        return text(await self._conn.command("GET", keys.card_at(channel, ts)))
+
+    async def shown_in_summary(
+        self, keys: Keys, approvals: Sequence[str], channel: str, ts: str
+    ) -> None:
+        """Record that one summary message replaces several notifications.
+
+        The message shows no states, so no revision makes it due again. It can be found
+        through its last approval only, and has the same lifetime.
+        """
+        never = {"rev": str(_IN_SUMMARY)}
+        for approval in approvals:
+            is_last = approval == approvals[-1]
+            place = (
+                await self.posted(keys, approval, channel=channel, ts=ts)
+                if is_last
+                else await self._placed(keys, approval, channel, ts)
+            )
+            # An approval that got a separate card keeps it.
+            if (place.channel, place.ts) == (channel, ts):
+                await self._attach(keys, approval, newest=never)
+
+    async def shown(
+        self,
+        keys: Keys,
+        approval: str,
+        *,
+        rev: int,
+        display_digest: str,
+        decision_digest: str = "",
+        has_copies: bool = False,
+    ) -> None:
+        """Record the revision, decision text and blocks that a card shows.
+
+        A paused publisher may have overwritten a newer revision. Then the content of
+        the card is unknown, and it must be drawn again. A card with copies stays listed
+        as outdated, since the copies are drawn later.
+        """
+        self._note_display(approval, display_digest)
+        await CARD_SHOWN(
+            self._conn,
+            record=keys.head(approval),
+            card=keys.card(approval),
+            outdated=keys.outdated,
+            approval=approval,
+            rev=rev,
+            display=display_digest,
+            decision=decision_digest,
+            has_copies=has_copies,
+            keep_ms=KEEP_MS,
+        )
+
+    async def outdated(self, keys: Keys, limit: int) -> list[str]:
+        """Return approvals with a missing or outdated card, earliest expiry first."""
+        key = keys.outdated
+        reply = await self._conn.command("ZRANGE", key, 0, limit - 1)
+        return await listed_approvals(self._conn, keys, key, reply)
+
+    async def mark_outdated(self, keys: Keys, *approvals: str) -> None:
+        """List cards as missing or outdated until they are drawn."""
+        if not approvals:
+            return
+        key = keys.outdated
+        until_ms = await self._conn.now_ms(key) + KEEP_MS
+        rows = [part for one in approvals for part in (until_ms, keys.listed(one))]
+        await self._conn.command("ZADD", key, *rows)
+
+    async def unmark(self, keys: Keys, approval: str) -> None:
+        """Remove a card without open decisions from the outdated ones."""
+        await self._conn.command("ZREM", keys.outdated, keys.listed(approval))
+
+    async def forget_message(
+        self, keys: Keys, approval: str, place: tuple[str, str]
+    ) -> None:
+        """Forget an approval's message: its buttons are refused, its card is missing.
+
+        Does nothing if the card has another message now.
+        """
+        card = keys.card(approval)
+        until_ms = await self._conn.now_ms(keys.outdated) + KEEP_MS
+        # Nor is it searched for. Earlier reminders and mentions stay recorded.
+        await write_if(
+            self._conn,
+            keys,
+            [(["HGET", card, "at"], " ".join(place))],
+            ["HDEL", card, *_KNOWN, _POSTING],
+            ["ZADD", keys.outdated, until_ms, keys.listed(approval)],
+        )
+
+    async def keep_trouble(
+        self, keys: Keys, approval: str, trouble: CardTrouble
+    ) -> None:
+        """Record the error of a failed post or update."""
+        noted = {"trouble": trouble.model_dump_json()}
+        await self._attach(keys, approval, newest=noted)
+
+    async def trouble(self, keys: Keys, approval: str) -> CardTrouble | None:
+        """Return the error of a failed post or update; None if there is none."""
+        body = text(await self._conn.command("HGET", keys.card(approval), "trouble"))
+        return CardTrouble.model_validate_json(body) if body else None
+
+    async def mark_reported(self, keys: Keys, approval: str, what: str) -> None:
+        """Record that a problem of a card was reported to people."""
+        noted = {f"told {what}": "1"}
+        await self._attach(keys, approval, newest=noted)
+
+    async def was_reported(self, keys: Keys, approval: str, what: str) -> bool:
+        """Return whether a problem of a card was reported to people."""
+        reply = await self._conn.command("HEXISTS", keys.card(approval), f"told {what}")
+        return bool(reply)
+
+    async def mark_mentioned(
+        self, keys: Keys, approval: str, roles: Iterable[str]
+    ) -> None:
+        """Record that a message about a card mentioned these roles."""
+        marks = {f"{_MENTIONED}{role}": "1" for role in roles}
+        if marks:
+            await self._attach(keys, approval, newest=marks)
+
+    async def keep_words(
+        self, keys: Keys, approval: str, *, user: str, ts: str, words: str
+    ) -> None:
+        """Save a person's text under a card, to prefill a form."""
+        key = keys.draft(approval, user, ts)
+        await self._conn.command("SET", key, words, "PX", DRAFT_MS)
+
+    async def kept_words(self, keys: Keys, approval: str, *, user: str, ts: str) -> str:
+        """Return a person's saved text under a card; "" if there is none."""
+        key = keys.draft(approval, user, ts)
+        return text(await self._conn.command("GET", key))
+
+    async def bind_view(self, keys: Keys, view_id: str, binding: ViewBinding) -> None:
+        """Bind a modal to its subject; the modal itself carries no state.
+
+        The binding is sealed, because a submission decides the item it names.
+        """
+        name, body = keys.view(view_id), binding.model_dump_json().encode()
+        sealed = self._sealing.sealed(Sealed.VIEW, (name,), body)
+        await self._conn.command("SET", name, sealed, "PX", VIEW_MS)
+
+    async def bound_view(self, keys: Keys, view_id: str) -> ViewBinding | None:
+        """Return a modal's binding; None if it is unknown or its seal is invalid."""
+        name = keys.view(view_id)
+        stored = await self._conn.command("GET", name)
+        if not isinstance(stored, bytes):
+            return None
+        body = self._sealing.opened(Sealed.VIEW, (name,), stored)
+        if body is None:
+            await self._sealing.refuse(keys, Sealed.VIEW, stored)
+            return None
+        return ViewBinding.model_validate_json(body)
+
+    async def is_first(
+        self, keys: Keys, request_digest: str, mine: bytes = b""
+    ) -> bool:
+        """Return whether a signed request is new, and remember it.
+
+        ``mine`` identifies a repeated attempt whose reply was lost.
+        """
+        # NX: of two simultaneous deliveries exactly one is first. No confirmation is
+        # needed: a replica that has the request's later writes in the same tenant also
+        # has this one.
+        mine = mine or secrets.token_bytes(8)
+        held = await self._conn.command(
+            "SET", keys.nonce(request_digest), mine, "NX", "GET", "PX", NONCE_MS
+        )
+        # Equal after a broken connection, when the command was sent again.
+        return held in {None, mine}
+
+    async def takes_effect(self, keys: Keys, request_digest: str, token: str) -> bool:
+        """Return whether a request without a version number may still take effect.
+
+        After a failover, `is_first` alone could accept such a request twice: the
+        failover may happen between that write and the request's effect. This second
+        mark is confirmed by a replica before anything else is done.
+
+        Args:
+            keys: keys of the tenant.
+            request_digest: digest of the request.
+            token: identifies this delivery, including its retries.
+
+        Raises:
+            StoreUnavailable: when the result is unknown; the request must not proceed.
+        """
+        if not self._conn.confirmed_by:
+            return True
+        key = keys.nonce(f"{request_digest}:kept")
+        try:
+            [held] = await self._conn.keep(
+                ["SET", key, token, "NX", "GET", "PX", NONCE_MS]
+            )
+        except NotConfirmed as error:
+            # Only the mark may have been written, so nothing needs repair.
+            raise StoreUnavailable(str(error)) from None
+        return held in {None, token.encode()}
+
+    async def forget(self, keys: Keys, request_digest: str) -> None:
+        """Forget a signed request without effect, so that it counts as new."""
+        names = (request_digest, f"{request_digest}:kept")
+        await self._conn.command("DEL", *map(keys.nonce, names))

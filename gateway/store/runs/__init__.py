@@ -1,0 +1,1 @@
+"""Runs of agents: jobs, threads, leases, failed runs, and processes."""

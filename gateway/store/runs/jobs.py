@@ -1,0 +1,260 @@
+"""Job queue on Redis Streams to start and resume agents, at least once."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from time import monotonic
+
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.protocol.records import Record
+from keyturn.gateway.store.connection.connection import (
+    Connection,
+    Entry,
+    claimed,
+    first_stream,
+    number,
+)
+from keyturn.gateway.store.events.readers import make_group
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.runs.leases import beating
+from keyturn.gateway.store.scripts.script import Script
+from keyturn.gateway.store.sealing.encryption import MARK, decrypted_text, encrypt_text
+from keyturn.gateway.store.sealing.sealing import Sealed, Sealing
+
+PUT_BACK = Script("put_back")
+REQUEUE = Script("requeue")
+
+logger = logging.getLogger(__name__)
+
+GROUP = "workers"
+_MARK = MARK.decode()
+_LOOKS = 60
+"""Checks for abandoned jobs per lease lifetime, at most."""
+
+
+class JobKind(StrEnum):
+    """Kind of a job."""
+
+    START = "start"
+    RESUME = "resume"
+
+
+class Job(Record):
+    """Advance one thread: start it with an input, or resume it with its decisions.
+
+    ``id`` distinguishes two starts with the same input. Resume jobs have no ``id``:
+    equal ones count as one job. A start job has a ``seal``, so that write access to the
+    store is not enough to start an agent. A resume job is only a hint: the worker acts
+    on the sealed record.
+    """
+
+    kind: JobKind
+    tenant: str
+    agent: str
+    thread: str
+    input: str = ""
+    id: str = ""
+    seal: str = ""
+
+    @classmethod
+    def to_resume(cls, tenant: str, agent: str, thread: str) -> Job:
+        """Return the job that resumes a thread with its answers."""
+        return cls(kind=JobKind.RESUME, tenant=tenant, agent=agent, thread=thread)
+
+
+def sealed_job(sealing: Sealing, job: Job) -> Job:
+    """Encrypt the input of a start job if required, and seal the job."""
+    job = job.with_(input=_encrypted(sealing, job))
+    return job.with_(seal=sealing.seal(Sealed.JOB, *_content(job)).hex())
+
+
+def _is_believed(sealing: Sealing, job: Job) -> bool:
+    if job.kind is JobKind.RESUME:
+        return True
+    with suppress(ValueError):
+        seal = bytes.fromhex(job.seal)
+        return sealing.is_valid(Sealed.JOB, *_content(job), seal)
+    return False
+
+
+def input_of(sealing: Sealing, job: Job) -> str:
+    """Return a start job's input.
+
+    Raises:
+        ValueError: it was encrypted with a key that is no longer configured.
+    """
+    if not job.input.startswith(_MARK):
+        return job.input
+    found = decrypted_text(sealing.conn, _place(job), job.input.encode())
+    return str(json.loads(found)[0])
+
+
+def _encrypted(sealing: Sealing, job: Job) -> str:
+    if not sealing.conn.encrypts and not job.input.startswith(_MARK):
+        return job.input
+    # JSON, to distinguish it from compressed data.
+    return encrypt_text(sealing.conn, _place(job), json.dumps([job.input]))
+
+
+def _place(job: Job) -> tuple[str, ...]:
+    return Sealed.JOB, job.tenant, job.agent, job.thread, job.id
+
+
+def _content(job: Job) -> tuple[tuple[str, ...], bytes]:
+    place = (job.tenant, job.agent, job.thread, job.id)
+    return place, job.input.encode()
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A job delivered to one worker, with its stream id."""
+
+    id: str
+    job: Job
+
+
+class JobQueue:
+    """The jobs of one tenant, read by one consumer group."""
+
+    def __init__(
+        self, conn: Connection, keys: Keys, sealing: Sealing, *, lease_ms: int
+    ) -> None:
+        self._conn = conn
+        self._sealing = sealing
+        self._keys = keys
+        self._lease_ms = lease_ms
+        self._next_look_s = 0.0
+
+    async def prepare(self) -> None:
+        """Create the consumer group if it is missing."""
+        await make_group(self._conn, self._keys.jobs, GROUP)
+
+    async def put(self, job: Job) -> None:
+        """Queue a job."""
+        if job.kind is JobKind.START:
+            job = sealed_job(self._sealing, job)
+        await self._conn.keep(
+            ["XADD", self._keys.jobs, "*", "j", job.model_dump_json()]
+        )
+
+    async def take(self, consumer: str, *, block_ms: int) -> Delivery | None:
+        """Take one job: an abandoned one first, else a new one within ``block_ms``.
+
+        One at a time: a second job would age while the first one runs. Invalid entries
+        are reported and dropped, so that they do not block other jobs.
+        """
+        while True:
+            entry = await self._next(consumer, block_ms)
+            if entry is None:
+                return None
+            job: Job | None = None
+            with suppress(ValueError):
+                job = _job(entry)
+                if _is_believed(self._sealing, job):
+                    return Delivery(id=entry.id, job=job)
+            logger.error("job.corrupt job=%s", entry.id)
+            await self._sealing.refuse(
+                self._keys,
+                Sealed.JOB,
+                b"\n".join(entry.values.values()),
+                agent=job.agent if job else "",
+                thread=job.thread if job else "",
+            )
+            await self._drop(entry.id)
+
+    async def _next(self, consumer: str, block_ms: int) -> Entry | None:
+        found = await self._abandoned(consumer)
+        if not found:
+            reply = await self._conn.command(
+                "XREADGROUP", "GROUP", GROUP, consumer, "COUNT", 1,
+                "BLOCK", block_ms, "STREAMS", self._keys.jobs, ">",
+            )  # fmt: skip
+            found = first_stream(reply)
+        return found[0] if found else None
+
+    async def _abandoned(self, consumer: str) -> list[Entry]:
+        """Claim an abandoned job, but check only from time to time."""
+        now_s = monotonic()
+        if now_s < self._next_look_s:
+            return []
+        # Start at the beginning: the oldest abandoned job comes first. A job is
+        # abandoned when its worker sent no heartbeat for one lease lifetime.
+        found = claimed(
+            await self._conn.command(
+                "XAUTOCLAIM", self._keys.jobs, GROUP, consumer, self._lease_ms,
+                "0", "COUNT", 1,
+            )
+        )  # fmt: skip
+        # There may be more: a crashed worker can leave several.
+        self._next_look_s = 0.0 if found else now_s + self._lease_ms / _LOOKS / 1000
+        return found
+
+    async def _put_back(self, delivery: str, job: str, delay_ms: int) -> None:
+        await PUT_BACK(
+            self._conn,
+            jobs=self._keys.jobs,
+            retry=self._keys.retry,
+            group=GROUP,
+            delivery=delivery,
+            job=job,
+            delay_ms=delay_ms,
+        )
+
+    @asynccontextmanager
+    async def holding(
+        self, consumer: str, delivery: Delivery
+    ) -> AsyncGenerator[None, None]:
+        """Prevent others from taking over a delivery while the block runs."""
+        # A third of the lease: two heartbeats may be lost.
+        async with beating(
+            self._lease_ms / 3000, lambda: self._keep(consumer, delivery)
+        ):
+            yield
+
+    async def done(self, delivery: Delivery) -> None:
+        """Acknowledge a job and drop it."""
+        await self._drop(delivery.id)
+
+    async def _drop(self, delivery: str) -> None:
+        await self._conn.transaction(
+            ["XACK", self._keys.jobs, GROUP, delivery],
+            # XACK alone leaves the entry in the stream, which is never trimmed.
+            ["XDEL", self._keys.jobs, delivery],
+        )
+
+    async def later(self, delivery: Delivery, *, delay_ms: int) -> None:
+        """Put a job back without counting a failure, because its thread is busy.
+
+        Does nothing if another worker has put it back or finished it.
+        """
+        await self._put_back(delivery.id, delivery.job.model_dump_json(), delay_ms)
+
+    async def requeue_due(self, limit: int = 100) -> int:
+        """Move jobs whose back-off is over into the stream; return their number."""
+        reply = await REQUEUE(
+            self._conn, retry=self._keys.retry, jobs=self._keys.jobs, limit=limit
+        )
+        return number(reply[1])
+
+    async def depth(self) -> int:
+        """Return the number of jobs that wait, run or back off."""
+        streams = number(await self._conn.command("XLEN", self._keys.jobs))
+        return streams + number(await self._conn.command("ZCARD", self._keys.retry))
+
+    async def _keep(self, consumer: str, delivery: Delivery) -> None:
+        with suppress(StoreUnavailable):
+            # No JUSTID: redis-py cannot parse that reply. The consumer claims its own
+            # entry, which resets the idle time.
+            await self._conn.command(
+                "XCLAIM", self._keys.jobs, GROUP, consumer, 0, delivery.id
+            )
+
+
+def _job(entry: Entry) -> Job:
+    """Parse a job; raises ValueError for anything else."""
+    return Job.model_validate_json(entry.values.get("j", b""))

@@ -1,0 +1,1 @@
+"""Lua scripts, and the leases that fence them."""

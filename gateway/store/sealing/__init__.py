@@ -1,0 +1,1 @@
+"""Seals, encryption, and writes that carry sealed events."""

@@ -1,0 +1,237 @@
+"""Compress and encrypt stored texts (AES-256-GCM).
+
+Each approval's document has a separate data key. The fields of the head that scripts
+compare are not encrypted: states, times, revisions, hashes of keys. The document is
+compressed first, because encrypted data cannot be compressed.
+
+The data key is a field of the record, wrapped with a key derived from the secret, so
+deleting this field erases the whole document. Encrypted data is bound to its approval.
+The record's seal covers the stored form and is checked before decryption
+(`codec`), so a document moved to another approval is rejected. Decryption
+rejects it as well, in case a seal was forged.
+
+Texts outside of records (events, facts, jobs, verdicts) are bound to their place and
+encrypted with a key derived from the secret. Readers accept plain texts, too: a store
+may contain both.
+
+Comments on earlier calls are sealed if they are stored outside of a record: models and
+reviewers read them, and must not be shown forged comments. The seal precedes the text,
+since scripts take only strings, and covers the stored form.
+
+JSON starts with a brace or a bracket and a zlib stream with 0x78, which distinguishes
+the two.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from keyturn.gateway.errors import ForgedRecord, NotVerified
+from keyturn.gateway.store.connection.connection import Connection
+from keyturn.gateway.trust.encryption import (
+    KEY_BYTES,
+    EncryptionKeys,
+    decrypt,
+    encrypt,
+    encrypted_by,
+    encryption_keys,
+)
+from keyturn.gateway.trust.seals import Purpose, SealKeys, seal_keys
+
+DATA_KEY: Final = "dk"
+"""Field of the head: the wrapped data key of an encrypted record."""
+
+MARK: Final = b"\x1e"
+"""First byte of an encrypted text; JSON and packed texts start differently."""
+
+_MISPLACED = "what is encrypted in it belongs elsewhere"
+
+_TEXT_MARK: Final = MARK.decode()
+_SEAL: Final = 24
+"""Length of a seal in base64."""
+
+MOST_BYTES = 64 * 2**20
+"""Size limit of a decompressed text: a forged stream could exhaust the memory."""
+
+_PLAIN = b"{["
+
+
+class RecordEncryption:
+    """Encrypts and decrypts the documents of one store.
+
+    Args:
+        conn: the store.
+    """
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    @property
+    def _keys(self) -> EncryptionKeys:
+        return encryption_keys(self._conn.secrets, Purpose.DATA_KEYS)
+
+    def stored(
+        self, approval_id: str, document: bytes, wrapped: bytes = b""
+    ) -> tuple[bytes, bytes]:
+        """Return a document in stored form, and its wrapped data key.
+
+        The key is empty without encryption. A key wrapped with an older secret is
+        wrapped again.
+
+        Args:
+            approval_id: id of the approval.
+            document: from `codec.document`.
+            wrapped: the record's wrapped data key; empty if there is none.
+        """
+        if not (wrapped or self._conn.encrypts):
+            return document, b""
+        keys, place = self._keys, _key_place(approval_id)
+        key = keys.decrypt(wrapped, place) if wrapped else os.urandom(KEY_BYTES)
+        if encrypted_by(wrapped) != keys.current:
+            wrapped = keys.encrypt(key, place)
+        return MARK + encrypt(key, document, _place(approval_id)), wrapped
+
+    def opened(
+        self, approval_id: str, head: Mapping[str, bytes], document: bytes
+    ) -> bytes:
+        """Return the plain document.
+
+        Raises:
+            ForgedRecord: when it was not encrypted for this approval.
+        """
+        if not document.startswith(MARK):
+            return document
+        try:
+            wrapped = head.get(DATA_KEY, b"")
+            key = self._keys.decrypt(wrapped, _key_place(approval_id))
+            return decrypt(key, document[len(MARK) :], _place(approval_id))
+        except NotVerified as error:
+            raise ForgedRecord(approval_id, _MISPLACED) from error
+
+
+def _place(approval_id: str) -> tuple[str, str]:
+    return approval_id, "document"
+
+
+def _key_place(approval_id: str) -> tuple[str, str]:
+    return approval_id, "data key"
+
+
+def _text_keys(conn: Connection) -> EncryptionKeys:
+    return encryption_keys(conn.secrets, Purpose.TEXTS)
+
+
+def encrypted(conn: Connection, place: Sequence[str], body: bytes) -> bytes:
+    """Return a text in stored form; unchanged if the store does not encrypt."""
+    if not (conn.encrypts and body):
+        return body
+    return MARK + _text_keys(conn).encrypt(body, place)
+
+
+def decrypted(conn: Connection, place: Sequence[str], stored: bytes) -> bytes:
+    """Return a plain text; unencrypted texts are returned unchanged.
+
+    Raises:
+        ValueError: it was encrypted for another place, or with an unknown key.
+    """
+    if not stored.startswith(MARK):
+        return stored
+    try:
+        return _text_keys(conn).decrypt(stored[len(MARK) :], place)
+    except NotVerified as error:
+        raise ValueError("not encrypted for this place") from error
+
+
+def encrypted_text(conn: Connection, place: Sequence[str], body: str) -> str:
+    """Like `encrypted`, for JSON that scripts take as a string."""
+    return encrypt_text(conn, place, body) if conn.encrypts and body else body
+
+
+def encrypt_text(conn: Connection, place: Sequence[str], body: str) -> str:
+    """Encrypt JSON and return it as a string."""
+    raw = _text_keys(conn).encrypt(packed(body), place)
+    return _TEXT_MARK + base64.b64encode(raw).decode()
+
+
+def decrypted_text(conn: Connection, place: Sequence[str], stored: bytes) -> bytes:
+    """Reverse `encrypted_text`; unencrypted texts are returned unchanged.
+
+    Raises:
+        ValueError: as `decrypted` does.
+    """
+    if not stored.startswith(MARK):
+        return stored
+    try:
+        raw = base64.b64decode(stored[len(MARK) :], validate=True)
+        return unpacked(_text_keys(conn).decrypt(raw, place))
+    except (NotVerified, binascii.Error) as error:
+        raise ValueError("not encrypted for this place") from error
+
+
+def sealed_words(conn: Connection, place: Sequence[str], body: str) -> str:
+    """Return JSON in stored form: its seal, then the text, encrypted if required.
+
+    Args:
+        conn: connection to the store, with the sealing keys.
+        place: where it is stored; the first part is the kind of text.
+        body: JSON.
+    """
+    text = encrypted_text(conn, place, body)
+    return seal_of_words(conn, place, text) + text
+
+
+def seal_of_words(conn: Connection, place: Sequence[str], text: str) -> str:
+    """Return the seal of a stored text at a place."""
+    seal = _keys(conn).make(place[0], place[1:], text.encode())
+    return binascii.b2a_base64(seal, newline=False).decode()
+
+
+def opened_words(
+    conn: Connection, place: Sequence[str], stored: bytes
+) -> tuple[bytes, bool]:
+    """Return stored JSON, and whether its seal is valid for this place.
+
+    Raises:
+        ValueError: it was encrypted for another place.
+    """
+    try:
+        seal, text = base64.b64decode(stored[:_SEAL], validate=True), stored[_SEAL:]
+    except binascii.Error:
+        seal, text = b"", stored
+    if not (seal and _keys(conn).is_valid(seal, place[0], place[1:], text)):
+        seal, text = b"", stored
+    return decrypted_text(conn, place, text), bool(seal)
+
+
+def _keys(conn: Connection) -> SealKeys:
+    return seal_keys(conn.secrets, Purpose.FACTS)
+
+
+def packed(text: str) -> bytes:
+    """Return JSON in stored form: compressed if that is shorter."""
+    plain = text.encode("utf-8")
+    body = zlib.compress(plain)
+    return body if len(body) < len(plain) else plain
+
+
+def unpacked(stored: bytes) -> bytes:
+    """Return the original JSON of a stored text.
+
+    Raises:
+        ValueError: when it is damaged, or longer than `MOST_BYTES`.
+    """
+    if not stored or stored[0] in _PLAIN:
+        return stored
+    inflate = zlib.decompressobj()
+    try:
+        plain = inflate.decompress(stored, MOST_BYTES)
+    except zlib.error as error:
+        raise ValueError("damaged") from error
+    if not inflate.eof or inflate.unused_data:
+        raise ValueError("damaged")
+    return plain

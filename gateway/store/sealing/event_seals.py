@@ -1,0 +1,168 @@
+"""Seals of events: proof that Keyturn wrote an entry.
+
+In the outbox and the audit log the seal is a separate field; in arguments of scripts it
+follows the event after a newline. Its format is ``<nonce>.<code>``. The code
+(HMAC-SHA256, cut to 16 bytes) covers the tenant, the nonce and the event's text. The
+nonce makes equal events distinct, and the salts of the entry's leaf in the audit tree
+are derived from it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import secrets
+from collections.abc import Iterable, Mapping
+from typing import cast
+
+from pydantic_core import to_json
+
+from keyturn.gateway.approvals.audit_leaf import SealState
+from keyturn.gateway.approvals.events import Event
+from keyturn.gateway.store.connection.connection import Connection
+from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.sealing.encryption import (
+    decrypted_text,
+    encrypted_text,
+    opened_words,
+    sealed_words,
+)
+from keyturn.gateway.trust.seals import Purpose, seal_keys
+
+_LABEL = "audit-entry"
+_EVENT, _REJECTION = "event", "rejection"
+_NONCE_BYTES = 12
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
+_SEAL = re.compile(r"([\w-]{16})\.([\w-]{22})", re.ASCII)
+
+
+def sealed_text(conn: Connection, keys: Keys, body: str) -> str:
+    """Return an event's text and its seal, as scripts expect them.
+
+    Args:
+        conn: connection to the store, with the sealing keys.
+        keys: keys of the tenant whose log gets the event.
+        body: the event's text.
+    """
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    known = seal_keys(conn.secrets, Purpose.AUDIT_ENTRIES)
+    # The seal covers the plain text, whether or not it is encrypted.
+    code = known.make(_LABEL, (keys.tenant, nonce), body.encode())
+    stored = encrypted_text(conn, (_EVENT, keys.tenant), body)
+    return f"{stored}\n{_encoded(nonce)}.{_encoded(code)}"
+
+
+def sealed_event(
+    conn: Connection, keys: Keys, values: Mapping[str, bytes]
+) -> bytes | None:
+    """Return the text of an outbox entry; None if its seal is invalid.
+
+    Raises:
+        KeyError: there is no text.
+        ValueError: it cannot be decrypted for this tenant.
+    """
+    body = decrypted_event(conn, keys, values["e"])
+    # Surrogates: bytes other than UTF-8 fail the check and must not raise.
+    event, seal = (
+        one.decode("utf-8", "surrogateescape") for one in (body, values.get("s", b""))
+    )
+    is_ours = read_seal(conn, keys, event, seal) is SealState.SEALED
+    return body if is_ours else None
+
+
+def decrypted_event(conn: Connection, keys: Keys, stored: bytes) -> bytes:
+    """Return the plain text of an event in a tenant's streams.
+
+    Raises:
+        ValueError: it cannot be decrypted for this tenant.
+    """
+    return decrypted_text(conn, (_EVENT, keys.tenant), stored)
+
+
+def event_texts(conn: Connection, keys: Keys, events: Iterable[Event]) -> str:
+    """Return events for a script: a JSON array of the `sealed_texts`."""
+    return to_json(sealed_texts(conn, keys, events)).decode()
+
+
+def sealed_texts(conn: Connection, keys: Keys, events: Iterable[Event]) -> list[str]:
+    """Return the texts of events with their seals; default values are omitted."""
+    return [
+        sealed_text(conn, keys, one.model_dump_json(exclude_defaults=True))
+        for one in events
+    ]
+
+
+def with_sealed_event(
+    conn: Connection, keys: Keys, rejected: str, rejection: Mapping[str, object]
+) -> dict[str, object]:
+    """Return the effects of a rejection with their event sealed.
+
+    Comments on each call are sealed, and encrypted, for their place in the store.
+    """
+    found = dict(rejection)
+    if isinstance(calls := found.get("calls"), list):
+        rows = cast("list[list[str]]", calls)
+        found["calls"] = [
+            [one, sealed_words(conn, (_REJECTION, rejected, one), body)]
+            for one, body in rows
+        ]
+    if isinstance(paused := found.get("event"), str):
+        found["event"] = sealed_text(conn, keys, paused)
+    return found
+
+
+def opened_rejection(
+    conn: Connection, rejected: str, call: str, stored: bytes
+) -> bytes | None:
+    """Return the stored rejection of a call in a thread.
+
+    None if the seal is invalid for this thread and call.
+    """
+    try:
+        body, is_sealed = opened_words(conn, (_REJECTION, rejected, call), stored)
+    except ValueError:
+        return None
+    return body if is_sealed else None
+
+
+def read_seal(conn: Connection, keys: Keys, event: str, seal: str) -> SealState:
+    """Check the seal of an entry."""
+    if not seal:
+        return SealState.UNSEALED
+    found = _SEAL.fullmatch(seal)
+    if found is None:
+        return SealState.FORGED
+    known = seal_keys(conn.secrets, Purpose.AUDIT_ENTRIES)
+    # Surrogates: bytes other than UTF-8 fail the check and must not raise.
+    body, place = (
+        event.encode("utf-8", "surrogateescape"),
+        (keys.tenant, nonce_of(seal)),
+    )
+    is_valid = known.is_valid(_decoded(found[2]), _LABEL, place, body)
+    return SealState.SEALED if is_valid else SealState.FORGED
+
+
+def nonce_of(seal: str) -> bytes:
+    """Return the nonce of an unchecked seal; empty without one."""
+    found = _SEAL.fullmatch(seal)
+    return _decoded(found[1]) if found else b""
+
+
+def parts_of(sealed: str) -> tuple[str, str]:
+    """Split the result of `sealed_text` into text and seal."""
+    body, _, seal = sealed.partition("\n")
+    return body, seal
+
+
+def _encoded(raw: bytes) -> str:
+    # `base64` makes a Python call for each step; every click makes two seals.
+    text = binascii.b2a_base64(raw, newline=False)
+    return text.translate(_URL_SAFE).rstrip(b"=").decode()
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except binascii.Error:
+        return b""

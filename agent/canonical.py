@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -474,6 +474,14 @@ _PASSED_BY_NAME = cast("Any", BaseTool)._to_args_and_kwargs  # noqa: SLF001 - La
 
 
 def _takes(function: Callable[..., Any], first: tuple[None, ...]) -> _Takes | None:
+    """Return how a function is called; None if it has no signature."""
+    # Each call is bound twice, and a signature takes longer than the rest of the check.
+    inspect = _inspected if isinstance(function, Hashable) else _inspected.__wrapped__
+    return inspect(function, first)
+
+
+@lru_cache(maxsize=1000)
+def _inspected(function: Callable[..., Any], first: tuple[None, ...]) -> _Takes | None:
     try:
         seen = signature_of(function).parameters
         # Python binds to the outermost function, even if a decorator shows another.

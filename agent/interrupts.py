@@ -16,7 +16,6 @@ from pydantic import (
     BaseModel,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
-    TypeAdapter,
     ValidationError,
 )
 from pydantic_core import CoreSchema, core_schema
@@ -81,15 +80,15 @@ class Expected(Generic[_A]):
         """Return a valid answer.
 
         Raises:
-            ValidationError: when it is invalid.
+            ValueError: when it is invalid.
         """
-        return cast("_A", TypeAdapter[Any](cast("Any", self)).validate_python(answer))
+        return cast("_A", self._checked(answer))
 
     def accepts(self, answer: object) -> bool:
         """Return True if an answer is valid."""
         try:
             self.parse(answer)
-        except ValidationError:
+        except ValueError:
             return False
         return True
 
@@ -249,10 +248,10 @@ def _interrupt(
         )
         try:
             return expected.parse(answer)
-        except ValidationError as error:
+        except ValueError as error:
             # Not raised: each resume replays a saved invalid answer, and would stop the
             # thread each time.
-            errors = [str(problem["msg"])[:300] for problem in error.errors()]
+            errors = [str(error)[:300]]
 
 
 def _latest(answer: Answer, expected: Expected[Answer]) -> Answer:

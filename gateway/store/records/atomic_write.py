@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 from typing import TypeVar
 
 from pydantic_core import to_json
@@ -210,7 +211,8 @@ def moves(
         "fields": fields,
         # The seal, not only `rev`: another master may have other changes under the same
         # revision.
-        "as_read": _claims_as_read(before, fields) | {SEAL: seen.stored.seal.hex()},
+        "as_read": _claims_as_read(seen.stored, fields)
+        | {SEAL: seen.stored.seal.hex()},
         "states": states,
         "uses": [_uses(i, inputs) for i, inputs in sorted(what.inputs.items())],
         "set": [*timing.timers(before, after, now_ms=seen.now_ms), *change.timers],
@@ -247,10 +249,14 @@ def following(
         after: the next version.
         uses: the items' new uses of windows, by index.
     """
-    fields = codec.changed(codec.head(before), codec.head(after))
+    fields = codec.changed_head(before, after)
     wrapped = seen.head.get(DATA_KEY, b"")
+    rows = [
+        old if old and item is was else codec.row(item)
+        for item, was, old in zip_longest(after.items, before.items, seen.rows)
+    ]
     document, data_key = seals.encryption.stored(
-        after.id, codec.document(after), wrapped
+        after.id, codec.document(after, rows), wrapped
     )
     if data_key != wrapped:
         fields[DATA_KEY] = data_key.hex()
@@ -258,7 +264,7 @@ def following(
     for i, rows in uses.items():
         if rows.encode() != head.get(f"{i}:w", b"[]"):
             head[f"{i}:w"] = rows.encode()
-    stored = seals.sealed(after.id, head, document)
+    stored = seals.sealed(after.id, head, document, rows)
     return fields | {SEAL: stored.seal.hex()}, stored
 
 
@@ -286,11 +292,11 @@ def record_keys(keys: Keys, approval_id: str, agent: str, thread: str) -> list[s
     ]
 
 
-def _claims_as_read(before: Approval, fields: Iterable[str]) -> dict[str, str]:
+def _claims_as_read(seen: Stored, fields: Iterable[str]) -> dict[str, str]:
     """Return the claims that must be unchanged since the record was read."""
     # Only claims that this change moves: heartbeats of other items do not matter.
-    old = codec.head(before)
-    return {field: old.get(field, "") for field in fields if field.endswith(":u")}
+    moved = (field for field in fields if field.endswith(":u"))
+    return {field: seen.head.get(field, b"").decode() for field in moved}
 
 
 def _states_as_read(standing: Approval | None) -> list[tuple[str, str]]:
@@ -397,8 +403,9 @@ async def _written(
         list[bytes](),
     )
     for one in what.writes:
-        move = partial(moves, conn, keys, seen[one.approval.id], one)
-        moved, next_stored = await aside(move, _texts(one))
+        read = seen[one.approval.id]
+        move = partial(moves, conn, keys, read, one)
+        moved, next_stored = await aside(move, _texts(read, one))
         stored.append(next_stored)
         changes += [to_json(moved), next_stored.document]
     is_fenced = any(one.is_fenced for one in what.writes)
@@ -423,10 +430,13 @@ async def _written(
     return [Loaded(one, now_ms=now_ms, stored=each) for one, each in pairs]
 
 
-def _texts(what: Write) -> list[str]:
-    """Return the large texts in the document of a next version."""
+def _texts(seen: Loaded, what: Write) -> list[str]:
+    """Return the large texts of a next version that are written anew."""
+    is_known = bool(seen.stored and seen.stored.rows)
     found: list[str] = []
-    for item in what.approval.items:
+    for item, was in zip(what.approval.items, seen.approval.items, strict=True):
+        if is_known and item is was:
+            continue
         found += [item.requested, item.action]
         found += [one.payload for one in (item.result, item.late_result) if one]
     return found

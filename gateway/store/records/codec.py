@@ -25,9 +25,9 @@ Excluded from the seal are fields that scripts change between two versions:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
 
 from pydantic import JsonValue
 
@@ -79,10 +79,18 @@ Fields = Mapping[str, bytes]
 
 @dataclass(frozen=True)
 class Stored:
-    """A record in stored form: its head and its document."""
+    """A record in stored form: its head and its document.
+
+    Attributes:
+        head: the fields that scripts compare.
+        document: the rest, packed and perhaps encrypted.
+        rows: the JSON text of each item in the document, so that the next version
+            writes only those that change; empty if unknown.
+    """
 
     head: Fields
     document: bytes
+    rows: Sequence[str] = field(default=(), repr=False, compare=False)
 
     @property
     def seal(self) -> bytes:
@@ -112,10 +120,12 @@ class RecordSeals:
         """Return the seal of a record."""
         return self._keys.make(_RECORD, (approval_id,), _content(stored))
 
-    def sealed(self, approval_id: str, head: Fields, document: bytes) -> Stored:
+    def sealed(
+        self, approval_id: str, head: Fields, document: bytes, rows: Sequence[str] = ()
+    ) -> Stored:
         """Return a record with its seal."""
         seal = self.of(approval_id, Stored(head, document))
-        return Stored({**head, SEAL: seal}, document)
+        return Stored({**head, SEAL: seal}, document, rows)
 
     def of_moment(self, approval_id: str, field: str, at: str) -> bytes:
         """Return the seal of a time that has a separate field."""
@@ -182,7 +192,7 @@ _TIMES = {
 # Derived: an item's id from the approval's id, its context and tool from its action.
 _ITEM_ELSEWHERE = {"state", "id", "index", "ctx", "tool", *_NUMBERS.values()}
 _SHOWN_ONLY = {"past", "is_frozen"}
-_ELSEWHERE = {"id", "rev", *_TIMES.values()}
+_ELSEWHERE = {"id", "rev", "items", *_TIMES.values()}
 _BYTES = {SEAL, QUARANTINE_SEAL, DATA_KEY, "run", "turn"}
 """Binary fields; scripts get them in hex, see `records.lua`."""
 
@@ -190,36 +200,65 @@ _OF_CONTEXT = ("tenant", "agent", "thread", "ns", "message_id")
 _STATES = frozenset(ItemState)
 
 
-def document(approval: Approval) -> bytes:
-    """Return the document of an approval, not yet encrypted."""
-    excluded: dict[str, Any] = dict.fromkeys(_ELSEWHERE, True)
-    excluded["items"] = {item.index: _not_stored(item) for item in approval.items}
-    return packed(approval.model_dump_json(exclude=excluded, exclude_defaults=True))
+def document(approval: Approval, rows: Iterable[str]) -> bytes:
+    """Return the document of an approval, not yet encrypted.
+
+    ``rows`` has the `row` of each item.
+    """
+    rest = approval.model_dump_json(exclude=_ELSEWHERE, exclude_defaults=True)
+    return packed(f'{rest[:-1]},"items":[{",".join(rows)}]}}')
 
 
-def _not_stored(item: Item) -> set[str]:
+def row(item: Item) -> str:
+    """Return the JSON text of an item in the document."""
     # The action of an unedited item equals its request.
     same = {"action"} if item.action == item.requested else set[str]()
-    return _ITEM_ELSEWHERE | _SHOWN_ONLY | same
+    excluded = _ITEM_ELSEWHERE | _SHOWN_ONLY | same
+    return item.model_dump_json(exclude=excluded, exclude_defaults=True)
 
 
 def head(approval: Approval) -> dict[str, str]:
     """Return the fields of an approval that scripts compare; zeros are omitted.
 
-    The store itself maintains ``rev``. `CONCERNED` contains the people whom the pending
-    calls concern, so that a queue can be listed without the documents.
+    The store itself maintains ``rev``.
+    """
+    found = _own_fields(approval)
+    for item in approval.items:
+        found |= _item_fields(item)
+    return found
+
+
+def changed_head(before: Approval, after: Approval) -> dict[str, str | bool]:
+    """Return the fields of the head with new values; False for deleted fields."""
+    old, new = _own_fields(before), _own_fields(after)
+    for was, item in zip(before.items, after.items, strict=True):
+        if item is not was:
+            old |= _item_fields(was)
+            new |= _item_fields(item)
+    # Not None: Lua treats JSON null as true.
+    found: dict[str, str | bool] = dict.fromkeys(old.keys() - new.keys(), False)
+    found |= {key: value for key, value in new.items() if old.get(key) != value}
+    return found
+
+
+def _own_fields(approval: Approval) -> dict[str, str]:
+    """Return the fields that do not belong to an item.
+
+    `CONCERNED` contains the people whom the pending calls concern, so that a queue can
+    be listed without the documents.
     """
     times = ((name, getattr(approval, field)) for name, field in _TIMES.items())
     found = {name: str(value) for name, value in times if value}
     if people := concerned(approval):
         names = [sorted(people.users), sorted(people.groups)]
         found[CONCERNED] = json.dumps(names, separators=(",", ":"))
-    for item in approval.items:
-        found[f"{item.index}:s"] = str(item.state)
-        for name, field in _NUMBERS.items():
-            if value := getattr(item, field):
-                found[f"{item.index}:{name}"] = str(value)
     return found
+
+
+def _item_fields(item: Item) -> dict[str, str]:
+    numbers = ((name, getattr(item, field)) for name, field in _NUMBERS.items())
+    found = {f"{item.index}:{name}": str(value) for name, value in numbers if value}
+    return {f"{item.index}:s": str(item.state), **found}
 
 
 def concerned_in(stored: Reply) -> Concerned | None:
@@ -231,14 +270,6 @@ def concerned_in(stored: Reply) -> Concerned | None:
         return Concerned(set(users), set(groups))
     except (ValueError, TypeError):
         return None
-
-
-def changed(before: dict[str, str], after: dict[str, str]) -> dict[str, str | bool]:
-    """Return the changed fields with new values; False for deleted fields."""
-    # Not None: Lua treats JSON null as true.
-    found: dict[str, str | bool] = dict.fromkeys(before.keys() - after.keys(), False)
-    found |= {key: value for key, value in after.items() if before.get(key) != value}
-    return found
 
 
 def applied(
@@ -258,8 +289,8 @@ def applied(
 def states(head: Mapping[str, bytes]) -> dict[int, ItemState]:
     """Return the legible item states of a corrupt record, by index."""
     found: dict[int, ItemState] = {}
-    for field, value in head.items():
-        index, _, kind = field.partition(":")
+    for name, value in head.items():
+        index, _, kind = name.partition(":")
         state = value.decode("utf-8", "replace")
         # The record is corrupt, so trust nothing: skip unknown states.
         if kind == "s" and index.isdecimal() and state in _STATES:

@@ -136,4 +136,5 @@ def _size(stored: Stored, approval: Approval) -> int:
     # Stored texts are packed, sometimes to a hundredth, so measure the plain ones.
     texts = sum([len(one.requested) + len(one.action) for one in approval.items])
     fields = len(stored.document) + sum(map(len, stored.head.values()))
+    texts += sum(map(len, stored.rows))
     return _RECORD + _ITEM * len(approval.items) + texts + fields

@@ -276,7 +276,9 @@ def _opening_row(
         *items, rev=1, created_at_ms=created_ms, expires_at_ms=ends_ms
     )
     run, turn = (bytes.fromhex(key.rpartition(":")[2]) for key in of)
-    document, data_key = seals.encryption.stored(opened.id, codec.document(opened))
+    document, data_key = seals.encryption.stored(
+        opened.id, codec.document(opened, map(codec.row, opened.items))
+    )
     raw = {"run": run + approval.ns.encode(), "turn": turn, DATA_KEY: data_key}
     used = ((item.index, as_rows(held.get(item.id, ()))) for item in items)
     fields: dict[str, str | bool] = {

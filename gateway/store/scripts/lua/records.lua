@@ -15,16 +15,15 @@ local function reindex(head, expiry, id, now)
     if at > 0 and (due == nil or at < due) then due = at end
   end
   for i = 0, tonumber(redis.call('HGET', head, 'n')) - 1 do
-    local item = redis.call('HMGET', head, i .. ':s', i .. ':l', i .. ':u')
-    local state = item[1]
+    local state = redis.call('HGET', head, i .. ':s')
     if state == 'pending' then
       consider(end_of(head, i))
     elseif state == 'authorized' then
-      consider(item[2])
+      consider(redis.call('HGET', head, i .. ':l'))
     elseif state == 'executing' then
       -- The next process that requests a claim finds that it has ended. If it stayed
       -- listed, an idempotent call in execution would be swept forever.
-      local ends = tonumber(item[3] or '0')
+      local ends = tonumber(redis.call('HGET', head, i .. ':u') or '0')
       if ends > now then consider(ends) end
     end
   end

@@ -418,10 +418,7 @@ async def _in_thread(
 
 
 def _begin_in_sqlite(conn: sqlite3.Connection, lease: Lease) -> None:
-    if conn.in_transaction:
-        # Another statement on this shared connection opened it; BEGIN would fail inside
-        # it. Commit, because those writes belong to another caller.
-        conn.commit()
+    _commit_others(conn)
     # IMMEDIATE locks before the comparison. A deferred transaction would lock with its
     # first write, after another process may have changed the fence.
     conn.execute("BEGIN IMMEDIATE")
@@ -431,15 +428,32 @@ def _begin_in_sqlite(conn: sqlite3.Connection, lease: Lease) -> None:
         raise LeaseLost
 
 
+def _commit_others(conn: sqlite3.Connection) -> None:
+    """Commit what another caller began on this shared connection."""
+    # Neither BEGIN nor PRAGMA works inside its transaction.
+    if conn.in_transaction:
+        conn.commit()
+
+
 def _raise_in_sqlite(conn: sqlite3.Connection, lease: Lease) -> int:
-    conn.execute(TABLE)
-    conn.execute(
-        "INSERT INTO keyturn_fences (lease, fence) VALUES (?, ?) "
-        "ON CONFLICT (lease) DO UPDATE SET fence = excluded.fence "
-        "WHERE keyturn_fences.fence < excluded.fence",
-        (lease.name, lease.fence),
-    )
-    conn.commit()
+    _commit_others(conn)
+    # A power failure may undo this commit, but it also ends every process that could
+    # write to the file. Waiting for the disk would only delay the run.
+    [synchronous] = conn.execute("PRAGMA synchronous").fetchone()
+    conn.execute("PRAGMA synchronous = NORMAL")
+    try:
+        conn.execute(TABLE)
+        conn.execute(
+            "INSERT INTO keyturn_fences (lease, fence) VALUES (?, ?) "
+            "ON CONFLICT (lease) DO UPDATE SET fence = excluded.fence "
+            "WHERE keyturn_fences.fence < excluded.fence",
+            (lease.name, lease.fence),
+        )
+        conn.commit()
+    finally:
+        if conn.in_transaction:
+            conn.rollback()
+        conn.execute(f"PRAGMA synchronous = {synchronous}")
     return _kept_in_sqlite(conn, lease)
 
 

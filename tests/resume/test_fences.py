@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +14,7 @@ import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from keyturn.gateway import clock
 from keyturn.gateway.errors import LeaseLost, StoreUnavailable
@@ -322,6 +324,34 @@ async def test_a_writer_that_is_paused_in_a_transaction_holds_up_nobody_for_long
             await under_lease(
                 store, at, lambda: runner(saver).start("paused", "hello", key="k")
             )
+
+
+async def test_a_fence_does_not_change_how_sqlite_writes_checkpoints(
+    store: Store, tmp_path: Path
+) -> None:
+    path = tmp_path / "checkpoints.db"
+    at = place(store)
+    async with (
+        store.threads.lease(at.keys, "shop", "t1") as lease,
+        open_checkpoints(str(path)) as saver,
+    ):
+        own = cast("AsyncSqliteSaver", saver)
+        fence = fence_tables.SqliteFence()
+        await fence.raise_fence(saver, lease)
+        # Another caller of the connection left a transaction open.
+        await own.conn.execute("DELETE FROM keyturn_fences")
+        await fence.raise_fence(saver, lease)
+        # Another process writes to the file, so the fence is not raised.
+        await own.conn.execute("PRAGMA busy_timeout = 1")
+        with closing(sqlite3.connect(path)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(sqlite3.OperationalError, match="locked"):
+                await fence.raise_fence(saver, lease)
+
+        assert not own.conn.in_transaction
+        async with own.conn.execute("PRAGMA synchronous") as found:
+            full = 2
+            assert await found.fetchone() == (full,)
 
 
 async def test_two_stacks_of_one_store_never_fork_a_thread(

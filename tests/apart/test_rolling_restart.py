@@ -20,8 +20,10 @@ pytestmark = pytest.mark.slow
 
 # A channel takes one card a second, so each call more takes as long. Some are left
 # for after the last restart.
-THREADS = [f"t{number}" for number in range(10)]
-TIMES = 4
+THREADS = [f"t{number}" for number in range(size(deep=10, short=4))]
+TIMES = size(deep=4, short=3)
+AT_LEAST = size(deep=4, short=2)
+"""Calls that have to run before the next process is restarted."""
 NAMES, ORDERS = ("gateway", "bot", "agent"), size(deep=6, short=1)
 
 
@@ -91,7 +93,7 @@ def count(house: House) -> int:
 
 async def goes_on(house: House) -> None:
     """Wait until some more calls have run, or all of them."""
-    until = min(count(house) + 4, len(THREADS) * TIMES)
+    until = min(count(house) + AT_LEAST, len(THREADS) * TIMES)
 
     async def has_gone_on() -> bool:
         return count(house) >= until

@@ -36,7 +36,7 @@ DURABLE = {
 
 @pytest.fixture(scope="session", autouse=True)
 def slack_waits() -> Generator[pytest.MonkeyPatch]:
-    """Wait longer for answers in this process."""
+    """Wait longer for answers in this process, and look for work more often."""
     with pytest.MonkeyPatch.context() as patch:
         be_patient(patch)
         yield patch
@@ -129,9 +129,9 @@ def harness(store: Store) -> ServiceHarness:
     return ServiceHarness(store)
 
 
-@pytest.fixture(params=["valkey", "redis"])
+@pytest.fixture
 def server_program(request: pytest.FixtureRequest) -> str:
-    """Give the path of each kind of server in turn, for tests of several nodes."""
+    """Give the path of a server of the kind that `tests.levels` chooses."""
     found = programs().get(request.param)
     if found is None:
         pytest.skip(f"this machine has no {request.param}-server")

@@ -158,6 +158,13 @@ def examples(count: int) -> int:
     return size(deep=count, short=max(FAST_EXAMPLES, count // SHORT_SHARE))
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests of several nodes on one kind of server; on both in a deep run."""
+    if "server_program" in metafunc.fixturenames:
+        kinds = sample(["valkey", "redis"], 1)
+        metafunc.parametrize("server_program", kinds, indirect=True)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]

@@ -84,6 +84,7 @@ class Node:
 
     Attributes:
         env: what the process finds in its environment, from its next start on.
+        lines: more lines of the settings file, for the first start.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Node:
         self.port = free_port()
         self.folder = folder
         self.env: dict[str, str] = {}
+        self.lines: list[str] = []
         self._program = program
         self._settings = {"port": str(self.port), "bind": "127.0.0.1", **settings}
         self._words = words
@@ -118,10 +120,10 @@ class Node:
         config = self.folder / "node.conf"
         # Sentinels keep their state in their file; a restart must not undo it.
         if not config.exists():
-            lines = (
-                f"{name} {value or _EMPTY}\n" for name, value in self._settings.items()
-            )
-            config.write_text("".join(lines), encoding="utf-8")
+            lines = [
+                f"{name} {value or _EMPTY}" for name, value in self._settings.items()
+            ]
+            config.write_text("\n".join([*lines, *self.lines, ""]), encoding="utf-8")
         bound = [sys.executable, "-I", "-S", parent_bound.__file__, str(os.getpid())]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -318,7 +320,26 @@ class SentinelSet(Topology):
             Node(program, folder / f"s{index}", dict(watch), "--sentinel")
             for index in range(sentinels)
         )
+        self._introduce()
         self.nodes += self.sentinels
+
+    def _introduce(self) -> None:
+        """Name the replicas and the other Sentinels to each Sentinel.
+
+        They would find each other by messages that they publish every two seconds.
+        """
+        ids = {one: f"{index:040x}" for index, one in enumerate(self.sentinels, 1)}
+        known = [
+            f"known-replica {MASTER} 127.0.0.1 {one.port}" for one in self.servers[1:]
+        ]
+        for sentinel in self.sentinels:
+            others = [
+                f"known-sentinel {MASTER} 127.0.0.1 {one.port} {ids[one]}"
+                for one in self.sentinels
+                if one is not sentinel
+            ]
+            told = [f"myid {ids[sentinel]}", *known, *others]
+            sentinel.lines = [f"sentinel {line}" for line in told]
 
     @property
     def url(self) -> str:

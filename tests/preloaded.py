@@ -27,6 +27,7 @@ for name in (
 
 # As `conftest.slack_waits` has it in the process of the tests.
 import_module("tests.patience").be_patient(pytest.MonkeyPatch())
+import_module("tests.patience").lift_limits(pytest.MonkeyPatch())
 
 # A collection in a fork would touch, and so copy, every object of these modules.
 gc.freeze()

@@ -152,7 +152,7 @@ async def test_gateways_that_start_together_on_a_fresh_postgres_all_start(
 async def test_a_postgres_that_does_not_answer_is_named_without_its_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("keyturn.gateway.resume.checkpoints._CONNECT_S", 5)
+    monkeypatch.setattr("keyturn.gateway.resume.checkpoints._CONNECT_S", 2)
     with pytest.raises(SettingsError, match=r"at '127\.0\.0\.1'") as caught:
         async with open_checkpoints("postgresql://user:hunter2@127.0.0.1:1/keyturn"):
             pass
@@ -164,7 +164,7 @@ async def test_a_postgres_that_does_not_answer_is_named_without_its_password(
 async def test_a_missing_database_is_named_and_what_to_check(
     postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("keyturn.gateway.resume.checkpoints._CONNECT_S", 5)
+    monkeypatch.setattr("keyturn.gateway.resume.checkpoints._CONNECT_S", 2)
     missing = urlsplit(postgres)._replace(path="/no_such_database").geturl()
 
     with pytest.raises(SettingsError, match='"no_such_database" does not exist'):

@@ -10,6 +10,7 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.protocol.port import connected
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store.runs.jobs import Delivery, Job, JobKind
+from tests.levels import size
 from tests.resume import sample_tools
 from tests.resume.resume_stack import RULES, Stack
 
@@ -48,8 +49,8 @@ async def test_a_message_that_another_one_overtook_is_not_given_again(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("others", [1, 12])
-async def test_it_is_known_however_many_came_since(stack: Stack, others: int) -> None:
+async def test_it_is_known_however_many_came_since(stack: Stack) -> None:
+    others = size(deep=12, short=4)
     delivery = await taken_by_one_that_dies(stack, look_up("A"))
     async with stack.working():
         for number in range(others):

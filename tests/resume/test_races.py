@@ -15,6 +15,7 @@ from keyturn.gateway.resume.store_threads import ThreadRef, under_lease
 from keyturn.gateway.store.runs.jobs import Job, JobKind
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
+from tests.levels import size
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack, open_stack
 from tests.store_secrets import SECRETS
@@ -35,7 +36,7 @@ async def second(stack: Stack, tmp_path: Path) -> AsyncGenerator[Stack]:
 async def test_two_workers_with_the_last_two_items_never_lose_the_continuation(
     stack: Stack, second: Stack
 ) -> None:
-    threads = [f"t{number}" for number in range(40)]
+    threads = [f"t{number}" for number in range(size(deep=40, short=10))]
     async with stack.working(), second.working():
         for thread in threads:
             await stack.ask(("refund", {"order": thread, "amount": 1.0}), EMAIL,

@@ -26,6 +26,7 @@ from keyturn.gateway.resume.langgraph_local import LangGraphLocal
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.forked import Forked
+from tests.levels import sample
 from tests.resume import sample_tools, web_program
 from tests.resume.checkpoint_process import keep_step, keep_steps
 from tests.resume.resume_stack import RULES
@@ -277,7 +278,7 @@ async def connect_to_both_workers(
     assert await blocked != other
 
 
-@pytest.mark.parametrize("is_embedded", [False, True])
+@pytest.mark.parametrize("is_embedded", sample([True, False], 1))
 async def test_a_keyturn_for_each_request_under_two_workers_keeps_every_thread(
     store: Store, tmp_path: Path, *, is_embedded: bool
 ) -> None:

@@ -9,7 +9,7 @@ import yaml
 
 from tests.browser.demo_process import ROOT, Demo
 
-TWO_PEOPLE, SEVERAL, E_MAIL = "suggestion-2", "suggestion-1", "suggestion-4"
+TWO_PEOPLE, SEVERAL = "suggestion-2", "suggestion-1"
 
 
 def hasty_demo(folder: Path, mode: str = "socket") -> Demo:

@@ -9,25 +9,25 @@ from selenium.webdriver import Chrome
 
 from keyturn.bot.cards.metrics_messages import metrics_message
 from tests.bot.samples_of_metrics import a_busy_week
-from tests.browser.demo_process import Demo
-from tests.browser.hasty import hasty_demo
-from tests.browser.test_standing import allow, ask, open_form
-from tests.browser.test_stories import (
+from tests.browser.acts import (
     REASON,
     REPLY,
+    allow,
     amount_field,
+    approve_as,
+    ask,
     ask_dan,
+    ask_for_two,
+    choose_last,
     field_of,
+    last_thread,
+    open_form,
+    press_last,
     reply_as_dan,
     words_on,
 )
-from tests.browser.test_two_people import (
-    approve_as,
-    ask_for_two,
-    choose_last,
-    last_thread,
-    press_last,
-)
+from tests.browser.demo_process import Demo
+from tests.browser.hasty import hasty_demo
 from tests.sandbox.page.fake_slack import FakeSlack
 from tests.sandbox.page.scenes import BOT, message, ts, workspace
 from tests.sandbox.page.screen import Screen

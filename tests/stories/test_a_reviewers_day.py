@@ -7,8 +7,6 @@ store and bot against the sandbox Slack, over the same signed HTTP as its page.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,18 +37,28 @@ STORIES = {
     "direct": ["copy.posted", "item.voted", "item.executed", "copy.updated"],
     "outage": ["item.executed", "run.waiting", "run.resumed"],
 }
+CROWDS = {"queue": ["queue.counted"], "shared": ["card.counted"]}
+"""Stories of many threads, which end with a count."""
 
+LAST = {
+    **CROWDS,
+    "batch": ["agent.said", "batch.counted"],
+    "digest": ["agent.said", "digest.posted"],
+}
+"""The last events of the stories that end otherwise than with the agent's words."""
+
+Line = dict[str, Any]
 
 PLAYED = [
     (story, mode)
-    for number, story in enumerate(STORIES)
+    for number, story in enumerate(STORIES | CROWDS)
     for place, mode in enumerate(("socket", "http"))
     if is_deep() or number % 2 == place
 ]
 """The transports take turns; a deep run plays each story over both."""
 
 
-def play(*words: str) -> tuple[int, list[dict[str, Any]]]:
+def play(*words: str) -> tuple[int, list[Line]]:
     """Run the command; return its exit code and its lines."""
     run = Forked("keyturn", "demo", *words, "--json", cwd=ROOT)
     lines = [json.loads(line) for line in run.stdout]
@@ -64,74 +72,66 @@ def test_the_story_ends_as_it_should(story: str, mode: str) -> None:
 
     assert (code, lines[-1]["ok"]) == (0, True), lines
     told = [line["event"] for line in lines]
-    assert told[:3] == ["script.started", "agent.asked", "card.posted"]
-    last = {"batch": ["batch.counted"], "digest": ["digest.posted"]}
-    counted = last.get(story, [])
-    assert told[-2 - len(counted) :] == ["agent.said", *counted, "script.ended"]
+    assert told[0] == "script.started"
+    last = LAST.get(story, ["agent.said"])
+    assert told[-1 - len(last) : -1] == last
     wanted = iter(told)
-    assert all(event in wanted for event in STORIES[story]), told
+    assert all(event in wanted for event in (STORIES | CROWDS)[story]), told
+    assert all("T" in line["at"] for line in lines)
+    if story in FACTS:
+        FACTS[story](lines)
 
 
-@pytest.mark.slow
-def test_56_calls_take_three_interactions_and_eight_clicks() -> None:
-    _, lines = play("--script", "batch")
-
-    (counted,) = (line for line in lines if line["event"] == "batch.counted")
+def of_a_batch(lines: list[Line]) -> None:
+    """Check that 56 calls take three interactions and eight clicks."""
+    counted = line_of(lines, "batch.counted")
     assert (counted["approved"], counted["edited"], counted["rejected"]) == (54, 1, 1)
     assert counted["interactions"] <= 3
     assert counted["clicks"] <= 8
     assert counted["card_updates"] <= 3
 
 
-@pytest.mark.slow
-def test_20_threads_take_three_interactions_and_three_clicks() -> None:
-    code, lines = play("--script", "queue")
-
-    assert code == 0, lines
-    (counted,) = (line for line in lines if line["event"] == "queue.counted")
+def of_a_queue(lines: list[Line]) -> None:
+    """Check that 20 threads take three interactions and three clicks."""
+    counted = line_of(lines, "queue.counted")
     assert counted["approved"] == counted["cards"] == 20
     assert (counted["interactions"], counted["clicks"]) == (3, 3)
 
 
-@pytest.mark.slow
-def test_20_threads_share_one_card_and_take_one_click_and_its_question() -> None:
-    code, lines = play("--script", "shared")
-
-    assert code == 0, lines
-    (counted,) = (line for line in lines if line["event"] == "card.counted")
+def of_a_shared_card(lines: list[Line]) -> None:
+    """Check that 20 threads share a card, and take a click and its confirmation."""
+    counted = line_of(lines, "card.counted")
     assert (counted["approved"], counted["cards"], counted["clicks"]) == (20, 1, 2)
     assert counted["card_updates"] <= 3
 
 
-@pytest.mark.slow
-def test_every_line_says_when_and_about_what() -> None:
-    # As a newcomer starts it, with all of its imports.
-    run = subprocess.run(
-        [sys.executable, "-m", "keyturn", "demo", "--script", "edit", "--json"],
-        cwd=ROOT, check=True, capture_output=True, text=True, timeout=STOP_S,
-    )  # fmt: skip
-    lines = [json.loads(line) for line in run.stdout.splitlines()]
-
-    about = [line for line in lines if line["event"].startswith(("item.", "reviewer."))]
-    assert all("T" in line["at"] for line in lines)
-    assert all(line["item"].startswith(line["approval"]) for line in about)
-
-
-@pytest.mark.slow
-def test_a_refund_over_1000_takes_two_people_one_of_them_senior() -> None:
-    _, lines = play("--script", "escalate")
-
+def of_two_people(lines: list[Line]) -> None:
+    """Check that a refund over 1000 takes two people, one of them senior."""
     clicks = [line["by"] for line in lines if line["event"] == "reviewer.clicked"]
     votes = [(line["have"], line["need"]) for line in lines if "have" in line]
     assert clicks == ["U0ANA", "U0CHLOE"]
     assert votes == [(1, 2)]
 
 
-@pytest.mark.slow
-def test_an_edit_is_told_with_its_difference_and_its_reason() -> None:
-    _, lines = play("--script", "edit")
-
-    words = next(line["text"] for line in lines if line["event"] == "agent.said")
-
+def of_an_edit(lines: list[Line]) -> None:
+    """Check that each line names its call, and the agent the edit and its reason."""
+    about = [line for line in lines if line["event"].startswith(("item.", "reviewer."))]
+    assert all(line["item"].startswith(line["approval"]) for line in about)
+    words = line_of(lines, "agent.said")["text"]
     assert "449.50 instead of 899.00" in words
     assert "Only half of it was damaged." in words
+
+
+FACTS = {
+    "batch": of_a_batch,
+    "queue": of_a_queue,
+    "shared": of_a_shared_card,
+    "escalate": of_two_people,
+    "edit": of_an_edit,
+}
+
+
+def line_of(lines: list[Line], event: str) -> Line:
+    """Return the only line with an event."""
+    (found,) = (line for line in lines if line["event"] == event)
+    return found

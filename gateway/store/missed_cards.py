@@ -29,7 +29,7 @@ async def mark_missed(store: Store, keys: Keys) -> int:
     found = set[str]()
     async for page in pages_by_score(store.conn, keys.expiry):
         listed = [one.member for one in page]
-        ids = await listed_approvals(store.conn, keys, keys.expiry, listed)
+        ids = await listed_approvals(store.conn, keys.expiry, listed)
         behind = await _behind(store, keys, ids)
         for loaded in await store.approvals.load_each(behind):
             approval = loaded.approval
@@ -42,7 +42,7 @@ async def mark_missed(store: Store, keys: Keys) -> int:
     due = keys.messages_due
     async for page in pages_by_score(store.conn, due):
         listed = [one.member for one in page]
-        ids = await listed_approvals(store.conn, keys, due, listed)
+        ids = await listed_approvals(store.conn, due, listed)
         behind = await _behind(store, keys, [one for one in ids if one not in found])
         for loaded in await store.approvals.load_each(behind):
             approval = loaded.approval

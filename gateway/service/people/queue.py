@@ -156,7 +156,7 @@ class ReviewQueue(TenantService):
         # Every waiting approval has a deadline, and so have some others.
         async for page in pages_by_score(conn, keys.expiry, size=_PAGE):
             members = [one.member for one in page]
-            ids = await listed_approvals(conn, keys, keys.expiry, members)
+            ids = await listed_approvals(conn, keys.expiry, members)
             found = await self._store.approvals.concerned(keys, ids)
             yield [
                 (one, each)

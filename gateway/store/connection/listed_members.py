@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Literal, NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
-from keyturn.gateway.store.connection.connection import Argument, Connection, Reply
-from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.connection.connection import (
+    Argument,
+    Connection,
+    Reply,
+    text,
+)
 
 T = TypeVar("T")
 
@@ -49,10 +53,8 @@ async def without_junk(
     name: str,
     members: Reply | Iterable[bytes],
     read: Callable[[bytes], T],
-    *,
-    taken_out: Literal["ZREM", "SREM"] = "ZREM",
 ) -> list[T]:
-    """Parse the members of a list, and remove malformed ones from the store.
+    """Parse the members of a sorted set, and remove malformed ones from the store.
 
     Reads are limited: junk at the start could hide all other members.
     """
@@ -61,15 +63,15 @@ async def without_junk(
         try:
             found.append(read(member))
         except ValueError:
-            await conn.command(taken_out, name, member)
+            await conn.command("ZREM", name, member)
     return found
 
 
 async def listed_approvals(
-    conn: Connection, keys: Keys, name: str, members: Reply | Iterable[bytes]
+    conn: Connection, name: str, members: Reply | Iterable[bytes]
 ) -> list[str]:
     """Return the approvals in a sorted set; malformed members are removed."""
-    return await without_junk(conn, name, members, keys.unlisted)
+    return await without_junk(conn, name, members, text)
 
 
 class Due(NamedTuple):
@@ -77,7 +79,7 @@ class Due(NamedTuple):
 
     Attributes:
         at: Unix milliseconds in the store's notation.
-        member: see `Keys.listed`.
+        member: such as the id of an approval.
     """
 
     at: str

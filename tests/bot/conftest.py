@@ -13,6 +13,7 @@ from keyturn.sandbox.api_errors import ApiError
 from keyturn.sandbox.response_urls import ResponseUrls
 from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import Stack
+from tests.patience import lift_limits
 
 
 @pytest.fixture
@@ -38,6 +39,20 @@ def late_urls(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ApiError("expired_url")
 
     monkeypatch.setattr(ResponseUrls, "use", use)
+
+
+@pytest.fixture(autouse=True)
+def without_limits(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lift Slack's rate limits, except in the tests that ask for `slacks_limits`."""
+    if "slacks_limits" not in request.fixturenames:
+        lift_limits(monkeypatch)
+
+
+@pytest.fixture
+def slacks_limits() -> None:
+    """Keep Slack's rate limits, and the bot's."""
 
 
 @pytest.fixture

@@ -77,26 +77,3 @@ def test_each_test_runs_once_and_groups_stay_together(
     assert len({name for name, _ in ran}) == 2
     assert scheduling.tests_finished
     assert all(process.shutting_down for process in processes)
-
-
-def test_nothing_is_remembered_of_what_has_been_run(
-    scheduling: Any, processes: list[Process]
-) -> None:
-    run(scheduling, processes)
-
-    assert not any(scheduling.assigned_work.values())
-
-
-def test_what_a_process_that_ended_left_is_run_by_others(
-    scheduling: Any, processes: list[Process]
-) -> None:
-    ended, other = processes
-    first = ended.given.popleft()
-    scheduling.mark_test_complete(ended, first)
-    running = EVERY[ended.given[0]]
-
-    crashed = scheduling.remove_node(ended)
-    ran = run(scheduling, [other])
-
-    assert crashed == running
-    assert sorted([EVERY[first], *(test for _, test in ran)]) == sorted(EVERY)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from deepagents import create_deep_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import END, START, MessagesState, StateGraph
 
 from keyturn.agent import ApprovalMiddleware, edit_messages
 from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
@@ -66,37 +64,6 @@ def _outer(
     return graph, model
 
 
-async def test_agents_inside_tools_pause_apart_although_their_ids_are_equal(
-    runner: Runner, saver: Any, effects: Effects
-) -> None:
-    gateway = FakeGateway(TIERS)
-    same_id = pay(1, "ada").model_copy(update={"id": "m1"})
-    also_same_id = pay(2, "bob").model_copy(update={"id": "m1"})
-    inners = {
-        "pay ada": _inner(gateway, effects, same_id, AIMessage("ada is paid"))[0],
-        "pay bob": _inner(gateway, effects, also_same_id, AIMessage("bob is paid"))[0],
-    }
-    delegate = _delegating(inners, is_async=runner.is_async)
-    graph, _ = _outer(gateway, [delegate], saver, DELEGATE)
-
-    await runner.say(graph, "pay them")
-    items = list(gateway.items.values())
-    namespaces = {item.ctx.ns for item in items}
-    gateway.approve(items[0].id)
-    await runner.resume(graph, gateway)
-    after_one = list(effects.paid)
-    gateway.approve(items[1].id)
-    end = await runner.resume(graph, gateway)
-
-    assert {(i.ctx.message_id, i.ctx.tool_call_id) for i in items} == {("m1", "c1")}
-    assert len(namespaces) == 2
-    assert all(ns.startswith("tools:") and "|" not in ns for ns in namespaces)
-    assert len(after_one) == 1
-    assert sorted(effects.paid) == [(1, "ada"), (2, "bob")]
-    assert by_call(end)["d1"].text == "ada is paid"
-    assert by_call(end)["d2"].text == "bob is paid"
-
-
 async def test_the_outer_agent_learns_of_an_edit_inside_its_tool(
     runner: Runner, saver: Any, effects: Effects
 ) -> None:
@@ -146,61 +113,6 @@ async def test_a_gated_tool_with_an_agent_inside_is_asked_twice_and_runs_once(
     assert effects.paid == [(1, "ada")]
     assert item_of(gateway, "d1").state is ItemState.EXECUTED
     assert by_call(end)["d1"].text == "ada is paid"
-
-
-async def test_a_subagent_of_deepagents_is_gated_and_its_parent_is_told(
-    runner: Runner, saver: Any, effects: Effects
-) -> None:
-    gateway = FakeGateway(TIERS)
-    child = scripted([pay(1, "ada"), AIMessage("I paid ada 1")])
-    parent = scripted(
-        [calling(("task", {"description": "pay ada", "subagent_type": "payer"}, "t1"))]
-    )
-    payer: Any = {
-        "name": "payer",
-        "description": "pays",
-        "system_prompt": "pay",
-        "model": child,
-        "tools": effects.tools(),
-        "middleware": [ApprovalMiddleware("payer", gateway=gateway)],
-    }
-    graph: Any = create_deep_agent(
-        model=parent,
-        tools=[],
-        subagents=[payer],
-        middleware=[ApprovalMiddleware("boss", gateway=gateway)],
-        checkpointer=saver,
-    )
-    await runner.say(graph, "pay ada")
-    gateway.edit(item_of(gateway, "c1").id, {"amount": 0.5, "to": "ada"})
-
-    end = await runner.resume(graph, gateway)
-
-    told = by_call(end)["t1"].text
-    assert effects.paid == [(0.5, "ada")]
-    assert '"amount": 0.5' in told
-    assert told.endswith("I paid ada 1")
-    assert str(parent.seen[-1]).count("[keyturn:edited]") == 1
-
-
-async def test_an_agent_as_a_node_of_a_graph_is_gated_in_its_own_namespace(
-    runner: Runner, saver: Any, effects: Effects
-) -> None:
-    gateway = FakeGateway(TIERS)
-    inner, _ = _inner(gateway, effects, pay(1, "ada"), AIMessage("ada is paid"))
-    builder: Any = StateGraph(MessagesState)
-    builder.add_node("payer", inner)
-    builder.add_edge(START, "payer")
-    builder.add_edge("payer", END)
-    graph = builder.compile(checkpointer=saver)
-    await runner.say(graph, "pay ada")
-    gateway.approve(gateway.only().id)
-
-    end = await runner.resume(graph, gateway)
-
-    assert gateway.only().ctx.ns.startswith("payer:")
-    assert effects.paid == [(1, "ada")]
-    assert end["messages"][-1].text == "ada is paid"
 
 
 @pytest.mark.parametrize("first", [0, 1])

@@ -9,63 +9,12 @@ import pytest
 
 from bench import __main__ as command
 from bench import (
-    click_to_ack,
-    decision_at_scale,
-    decision_over_http,
-    decision_to_tool,
-    idle,
     load,
-    start_time,
 )
 from bench.clicks import ensure_decided, prepare
 from bench.stats import Figure, Measured, NotMeasured, percentile, ratio, table
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.server import Sandbox
-
-# Both start real servers: some seconds each, more when the machine is busy.
-smoke = pytest.mark.timeout(240)
-
-
-@smoke
-async def test_the_way_from_decision_to_tool_is_measured() -> None:
-    plan = decision_to_tool.Plan(rounds=1, approvals=2)
-
-    figure = await decision_to_tool.measured(plan)
-
-    assert [len(one.rounds[0]) for one in figure.measured] == [2, 2]
-    assert all(one.at(0.0) > 0 for one in figure.measured)
-    assert figure.ratios[0].at_most == 2.2
-
-
-@smoke
-async def test_the_way_over_http_is_measured_beside_that_in_one_process() -> None:
-    plan = decision_to_tool.Plan(rounds=1, approvals=2)
-
-    figure = await decision_over_http.measured(plan)
-
-    assert [one.name for one in figure.measured] == ["in process", "over HTTP"]
-    assert [len(one.rounds[0]) for one in figure.measured] == [2, 2]
-    assert all(one.at(0.0) > 0 for one in figure.measured)
-    [over] = figure.ratios
-    assert over.at_most == 2
-
-
-@smoke
-async def test_the_way_from_click_to_acknowledgement_is_measured() -> None:
-    plan = click_to_ack.Plan(rounds=1, alone=5, together=25)
-
-    figure = await click_to_ack.measured(plan)
-
-    ours, bolts, our_rate, bolts_rate = figure.measured
-    lengths = [len(one.rounds[0]) for one in figure.measured]
-    assert lengths == [5, 5, 1, 1]
-    # Bolt's runner looks for the answer every 10 ms.
-    assert bolts.at(0.0) > 10
-    assert ours.at(0.0) > 0
-    assert our_rate.at(0.5) > 1
-    assert bolts_rate.at(0.5) > 1
-    assert [one.at_most for one in figure.ratios] == [0.5, None]
-    assert [one.at_least for one in figure.ratios] == [None, 0.2]
 
 
 async def test_a_click_that_decided_nothing_fails_the_measurement(store: Store) -> None:
@@ -74,16 +23,6 @@ async def test_a_click_that_decided_nothing_fails_the_measurement(store: Store) 
 
         with pytest.raises(NotMeasured, match="is pending, decided by nobody"):
             await ensure_decided(store, clicks)
-
-
-async def test_a_prepared_click_is_on_a_card_of_its_own(store: Store) -> None:
-    async with Sandbox() as sandbox:
-        clicks = await prepare(store, sandbox, 3)
-
-    keys = store.keys_of_tenant("default")
-    places = [await store.cards.place(keys, click.approval) for click in clicks]
-    assert len({place.ts for place in places if place}) == 3
-    assert len({click.request.body for click in clicks}) == 3
 
 
 async def test_a_server_that_hangs_up_fails_the_measurement() -> None:
@@ -178,35 +117,3 @@ def test_a_figure_that_cannot_be_measured_is_told_in_one_sentence(
     assert command.main([]) == 1
     told = "one could not be measured: Not every click got 200.\n"
     assert capsys.readouterr().err.endswith(told)
-
-
-def test_an_unknown_figure_is_refused_with_the_names_there_are(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        command.main(["click_to_ak"])
-
-    assert stopped.value.code == 2
-    assert (
-        "no figure 'click_to_ak'; choose from click_to_ack" in capsys.readouterr().err
-    )
-
-
-@smoke
-@pytest.mark.deep
-async def test_a_system_at_rest_and_imports_are_measured() -> None:
-    processor, memory = (await idle.measure(is_quick=True)).measured
-    assert processor.at(0.5) >= 0
-    assert 50 < memory.at(0.5) < 1_000
-
-    own, program, shown = (await start_time.measure(is_quick=True)).measured
-    assert 0 < own.at(0.5) < program.at(0.5)
-    assert shown.at(0.5) > 0
-
-
-@smoke
-async def test_decisions_are_measured_among_many_and_few() -> None:
-    figure = await decision_at_scale.measured(20, rounds=1, decisions=2)
-
-    assert [len(one.rounds[0]) for one in figure.measured] == [2, 2]
-    assert figure.ratios[0].at_most == 1.2

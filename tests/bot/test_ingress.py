@@ -25,8 +25,6 @@ from keyturn.bot.ingress import (
     signature_problem,
 )
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.protocol.records import ItemState
-from keyturn.sandbox.signed_http import Forgery
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.bot.signed import FORM, post, signed_headers
 
@@ -427,35 +425,6 @@ async def read_to_the_end(reader: asyncio.StreamReader) -> bytes:
     if not data:
         raise ConnectionResetError
     return data
-
-
-@pytest.mark.parametrize("forgery", [f for f in Forgery if f is not Forgery.NONE])
-async def test_forged_clicks_decide_nothing(stack: Stack, forgery: Forgery) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        await stack.actor("U0EVE").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        await stack.told("U0EVE", "Please ask one of them")
-
-        answer = await stack.sandbox.control.resend(forgery)
-
-        expected = 200 if forgery is Forgery.FRESH else 401
-        assert answer["status"] == expected
-        assert (await stack.approval(verdict)).rev == 1
-
-
-async def test_a_replayed_click_decides_once(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-
-        answers = [await stack.sandbox.control.resend() for _ in range(3)]
-
-        assert [(each["status"], each["body"]) for each in answers] == [(200, "")] * 3
-        item = (await stack.approval(verdict)).items[0]
-        assert (item.state, len(item.votes)) == (ItemState.AUTHORIZED, 1)
-        assert await stack.actor("U0ANA").ephemerals(CHANNEL) == []
 
 
 async def test_url_verification_and_ssl_check_pass(stack: Stack) -> None:

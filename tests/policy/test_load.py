@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from keyturn.gateway.errors import PolicyError
 from keyturn.gateway.policy.crosscheck import mistake
 from keyturn.gateway.policy.load import BadPolicy, load_policy
-from keyturn.gateway.policy.rules import Policy
 
 GOOD = """\
 version: 1
@@ -186,20 +183,6 @@ def test_the_digest_covers_the_meaning_and_not_the_text() -> None:
     assert plain.digest == commented.digest == spelled.digest
     assert plain.digest != other.digest
     assert plain.digest.startswith("sha256:")
-
-
-@given(st.text() | st.from_regex(r"\A(version: 1\n)?([a-z]+:( [^\n]*)?\n){0,6}\Z"))
-@example("tools: !!null")
-@example("version: 1\ntools: {a: {redact: [args.]}}")
-def test_any_text_either_loads_or_names_a_line(text: str) -> None:
-    try:
-        policy = load_policy(text, "p.yml")
-    except PolicyError as error:
-        place, _, line = error.location.rpartition(":")
-        assert place == "p.yml"
-        assert line.isdigit()
-    else:
-        assert isinstance(policy, Policy)
 
 
 def test_of_several_misspelt_keywords_the_same_one_is_reported_each_time() -> None:

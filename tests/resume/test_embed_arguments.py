@@ -15,7 +15,6 @@ from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.setting_forms import AUDIT_KEPT
 from keyturn.gateway.store.store import Store
 from tests.agent.agent_runner import results
-from tests.conftest import eventually
 
 POLICY = """
 version: 1
@@ -100,51 +99,4 @@ async def test_a_deny_on_a_number_stops_its_every_spelling(
         )
 
     assert "level 3 is forbidden" in told
-    assert RAN == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("force", [True, "yes", 1, "true", "on"])
-async def test_a_flag_is_one_flag_however_it_is_spelled(
-    store: Store, policy: Path, tmp_path: Path, force: object
-) -> None:
-    async with Keyturn(policy=policy, url=store.conn.url, data_dir=tmp_path) as tk:
-        graph = graph_of("deploy", {"env": "prod", "force": force})
-        given = {"messages": [("user", "go")]}
-        with pytest.raises(TimeoutError):
-            await tk.run(graph, given, thread_id="t1", agent="ops", timeout_s=0.01)
-
-        async def is_asked() -> bool:
-            return bool([loaded async for loaded in tk.reviews.queue.waiting()])
-
-        await eventually(is_asked)
-        (waiting,) = [loaded async for loaded in tk.reviews.queue.waiting()]
-
-    assert waiting.approval.items[0].args == {"env": "prod", "force": True, "level": 0}
-    assert RAN == []
-
-
-@pytest.mark.slow
-async def test_a_customer_has_one_sum_however_the_number_is_spelled(
-    store: Store, policy: Path, tmp_path: Path
-) -> None:
-    spellings = (7, "7", "07", "+7", "7.0", "007")
-    async with Keyturn(policy=policy, url=store.conn.url, data_dir=tmp_path) as tk:
-        told = [
-            await said(tk, f"t{n}", "pay", {"customer": spelled, "amount": 49})
-            for n, spelled in enumerate(spellings)
-        ]
-
-    assert RAN == [(7, 49.0), (7, 49.0)]
-    assert all("over 100 in 24 h" in text for text in told[2:])
-
-
-async def test_what_does_not_fit_is_told_to_the_model_and_asks_nobody(
-    store: Store, policy: Path, tmp_path: Path
-) -> None:
-    async with Keyturn(policy=policy, url=store.conn.url, data_dir=tmp_path) as tk:
-        told = await said(tk, "t1", "pay", {"customer": "seven", "amount": 49})
-
-        assert "customer: Input should be a valid integer" in told
-        assert [loaded async for loaded in tk.reviews.queue.waiting()] == []
     assert RAN == []

@@ -31,7 +31,6 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, TurnRef, Verdict
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
-from keyturn.gateway.store.records.changing import MOST_CHANGED
 from keyturn.gateway.store.store import Store
 from tests.service.harness import (
     ANA,
@@ -376,36 +375,3 @@ async def test_calls_whose_uses_are_reserved_are_approved_at_once(
 
     assert (outcome.approved, outcome.rejected) == ((0, 2), (1,))
     assert await refunded(harness) == 700
-
-
-async def test_rejections_of_a_gesture_count_once_for_each_agent(
-    store: Store,
-) -> None:
-    rules = POLICY.replace("pause_after_rejections: 1000", "pause_after_rejections: 2")
-    harness = ServiceHarness(store, load_policy(rules, "policy.yml"))
-    asked = await refunds(harness, 3)
-    others = await ask(harness, ("process_refund", {"amount": 1}), agent="b")
-    clicks = await clicks_on(harness, [*asked, *others])
-    keys = store.keys_of_tenant("default")
-
-    await say(harness, clicks, NO, NO, NO, YES)
-    once = await store.freezes.all(keys)
-    await say(harness, await clicks_on(harness, await refunds(harness, 3)), NO, NO, NO)
-
-    assert once == ()
-    assert [str(one.scope) for one in await store.freezes.all(keys)] == [
-        "agent support"
-    ]
-
-
-async def test_too_many_approvals_are_no_gesture(
-    harness: ServiceHarness,
-) -> None:
-    (click,) = await clicks_on(harness, await refunds(harness, 1))
-    many = [
-        click.with_(approval=f"ap_default_{n:032x}") for n in range(MOST_CHANGED + 1)
-    ]
-
-    with pytest.raises(ValueError, match="51 approvals"):
-        await say(harness, many, *[YES] * len(many))
-    assert await say(harness, many, *[YES] * MOST_CHANGED, None) == Unknown()

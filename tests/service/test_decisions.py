@@ -47,20 +47,6 @@ async def test_a_turn_gets_one_verdict_a_call_in_order(harness: ServiceHarness) 
     ]
 
 
-async def test_a_turn_submitted_twice_opens_one_approval(
-    harness: ServiceHarness,
-) -> None:
-    turns = [
-        harness.submit(("process_refund", {"amount": 899}), message_id="m1")
-        for _ in range(8)
-    ]
-
-    answers = await asyncio.gather(*turns)
-
-    assert len({verdicts for _, verdicts in answers}) == 1
-    assert len(await harness.opened()) == 1
-
-
 async def test_two_calls_with_one_id_are_both_denied(harness: ServiceHarness) -> None:
     ref, _ = await harness.submit(("look_up_order", {}))
     twin = ProposedCall(tool="process_refund", args={"amount": 1}, tool_call_id="c0")

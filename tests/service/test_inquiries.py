@@ -54,23 +54,6 @@ async def test_a_question_and_its_reply_are_read_back(harness: ServiceHarness) -
     ]
 
 
-async def test_a_card_that_was_asked_about_is_decided_as_any_other(
-    harness: ServiceHarness,
-) -> None:
-    click, claim = await harness.refund()
-    before = await read(harness, click.approval)
-    await harness.reviews.ask_requester(click.approval, None, ANA, "Why?")
-
-    # By the click on the card as it was before the question.
-    outcome = await harness.reviews.decide(click, Approve(), BEN)
-
-    assert outcome.kind == "decided"
-    assert (await harness.agents.claim(claim)).kind == "new"
-    after = await read(harness, click.approval)
-    assert (after.version, after.expires_at_ms) == (1, before.expires_at_ms)
-    assert after.inquiries[0].text == "Why?"
-
-
 async def test_another_tenant_asks_and_learns_nothing(harness: ServiceHarness) -> None:
     click, _ = await harness.refund()
     other = ReviewService(harness.store, lambda: harness.policy, tenant="other")

@@ -12,7 +12,6 @@ from keyturn.gateway.approvals.waiting_changes import acknowledge
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.store.records.atomic_write import Loaded, Write
-from keyturn.gateway.store.records.turn_opener import Preconditions
 from tests.service.harness import ANA, ServiceHarness
 
 RUN = RunRef(agent="support", thread="t1")
@@ -108,20 +107,3 @@ async def test_a_run_has_something_open_until_its_last_call_has_ended(
 
     assert before
     assert not await store.has_open(keys, RUN)
-
-
-async def test_the_open_script_itself_opens_a_turn_once(
-    harness: ServiceHarness,
-) -> None:
-    keys = harness.store.keys_of_tenant("default")
-    turn, free = "sha256:" + "1" * 64, Preconditions((), 1, 1, RUN)
-
-    first = await harness.store.approvals.open_turn(
-        keys, turn, [], verdicts=b"1", events=[], thread=("a", "t"), preconditions=free
-    )
-    second = await harness.store.approvals.open_turn(
-        keys, turn, [], verdicts=b"2", events=[], thread=("a", "t"), preconditions=free
-    )
-
-    assert (first, second) == ([], None)
-    assert await harness.store.conn.command("GET", keys.turn(turn)) == b"1"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import cast
 
 import pytest
@@ -65,14 +64,6 @@ async def test_customers_are_counted_apart_and_their_spellings_together(
 
     assert other[0].tier is Tier.APPROVE
     assert same[0].tier is Tier.ESCALATE
-
-
-async def test_a_turn_submitted_twice_counts_once(harness: ServiceHarness) -> None:
-    await asyncio.gather(
-        *(harness.submit(refund(300), message_id="m1") for _ in "12345")
-    )
-
-    assert await refunded(harness) == 300
 
 
 @pytest.mark.parametrize("decision", [Reject(reason="no"), Respond(message="ask")])

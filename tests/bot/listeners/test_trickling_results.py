@@ -11,12 +11,10 @@ from keyturn.bot.delivery import card_updater
 from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.submit.proposals import MAX_BATCH
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
-from tests.bot.listeners.test_batches_and_doubt import worker_dies
 from tests.bot.readable import readable
 from tests.conftest import eventually
 
@@ -106,28 +104,6 @@ async def test_a_failure_is_told_at_once_and_drawn_at_the_end(stack: Stack) -> N
 
 
 @pytest.mark.usefixtures("told_soon")
-async def test_one_failure_and_one_doubt_are_three_updates(stack: Stack) -> None:
-    stack.policy = load_policy(ASKS, "policy.yml")
-    async with stack.running():
-        verdicts, ts = await approved(stack)
-        await trickle(stack, verdicts[:50], failing={16})
-        await stack.card(verdicts[0], says("*1 of 99 failed:* #17"))
-        await worker_dies(stack, verdicts[50])
-        await trickle(stack, verdicts[51:98])
-
-        assert updates(stack, ts) == 2
-        assert await notes_with(stack, ts, "*Call 51:* ❓") == 1
-        await stack.execute(verdicts[98])
-
-        card = await stack.card(verdicts[0], says("Please check 2 of 99"))
-        await stack.drawn(verdicts[0])
-        assert updates(stack, ts) == 3
-        text = readable(card["blocks"])
-        assert "*1 of 99 failed:* #17" in text
-        assert "*1 of 99 may have run:* #51" in text
-
-
-@pytest.mark.usefixtures("told_soon")
 async def test_when_all_calls_fail_people_can_answer_the_first_at_once(
     stack: Stack,
 ) -> None:
@@ -139,25 +115,3 @@ async def test_when_all_calls_fail_people_can_answer_the_first_at_once(
         card = await stack.card(verdicts[0], says("99 failed:* #1"))
         assert updates(stack, ts) == 2
         assert has_button(card, Action.RECONCILE_RERUN)
-
-
-async def test_a_failed_call_runs_again_alone_with_one_click(stack: Stack) -> None:
-    stack.policy = load_policy(ASKS, "policy.yml")
-    async with stack.running():
-        verdicts, ts = await approved(stack)
-        await trickle(stack, verdicts, failing={16})
-        await stack.card(verdicts[0], says("Please check 1 of 99"))
-        items = (await stack.approval(verdicts[0])).items
-        before = [item.fence for item in items]
-
-        await stack.actor("U0ANA").click(CHANNEL, ts, Action.RECONCILE_RERUN)
-
-        items = (await stack.approval(verdicts[0])).items
-        assert items[16].state is ItemState.AUTHORIZED
-        others = {item.state for item in items if item.index != 16}
-        assert others == {ItemState.EXECUTED}
-        await stack.execute(verdicts[16])
-        await stack.card(verdicts[0], says("99 done"))
-        items = (await stack.approval(verdicts[0])).items
-        again = [item.index for item in items if item.fence != before[item.index]]
-        assert again == [16]

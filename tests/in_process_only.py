@@ -9,7 +9,6 @@ _ORDERS = (
     "It chooses the order of round trips inside the process of the gateway, and knows "
     "of no other; test_window_races asks over HTTP."
 )
-_CLICKS = "It is about clicks in a bot; test_failovers asks over HTTP."
 
 IN_PROCESS_ONLY: Mapping[str, str] = {
     "tests/races/test_window_interleavings.py::test_several_at_once_in_any_order": (

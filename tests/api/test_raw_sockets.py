@@ -219,7 +219,6 @@ async def test_an_odd_request_is_answered_or_cut_off(
 
 
 DEEP = MAX_BODY_BYTES // 16
-MEMBERS = size(deep=200_000, short=20_000)
 JSON: dict[str, bytes] = {
     "twice": b'{"agent":"support","agent":"billing"}',
     "twice_inside": b'{"agent":"support","x":{"a":1,"a":1}}',

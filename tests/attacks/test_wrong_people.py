@@ -148,10 +148,6 @@ async def click_on(stack: Stack, verdict: Verdict) -> Click:
     )
 
 
-async def has_votes(stack: Stack, verdict: Verdict, count: int) -> bool:
-    return len((await stack.approval(verdict)).items[0].votes) == count
-
-
 async def set_state(stack: Stack, verdict: Verdict, state: ItemState) -> None:
     approval = await stack.approval(verdict)
     head = stack.keys.head(approval.id)

@@ -97,18 +97,6 @@ def read_history(path: Path) -> list[Operation]:
     return list(found.values())
 
 
-def write_history(path: Path, history: Iterable[Operation]) -> None:
-    """Write operations as a recorder does, so that `read_history` returns them."""
-    with path.open("w", encoding="ascii") as file:
-        for number, one in enumerate(history, start=1):
-            rows: list[tuple[Value, ...]] = [
-                (number, one.called, one.key, one.name, one.given)
-            ]
-            if not one.is_open:
-                rows.append((number, one.returned, one.output))
-            file.writelines(json.dumps(row) + "\n" for row in rows)
-
-
 def by_key(history: Iterable[Operation]) -> dict[str, list[Operation]]:
     """Return the operations on each object.
 

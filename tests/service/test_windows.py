@@ -18,7 +18,7 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.windows import window_key
-from keyturn.gateway.protocol.records import Finding, Result, Tier
+from keyturn.gateway.protocol.records import Finding, ItemState, Result, Tier
 from keyturn.gateway.protocol.wire import Claimed, VerdictKind
 from keyturn.gateway.store.store import Store
 from tests.service.harness import (
@@ -192,15 +192,19 @@ async def test_a_doubt_stays_counted_until_it_is_reconciled(
     assert (in_doubt, await refunded(harness)) == (900, 900)
 
 
-async def test_an_edit_moves_what_is_reserved_to_what_would_run(
+async def test_an_edit_moves_what_is_reserved_to_what_would_run_and_it_runs(
     harness: ServiceHarness,
 ) -> None:
-    _, verdicts = await harness.submit(refund(900))
+    ref, (verdict,) = await harness.submit(refund(900))
     edit = Edit(args={"amount": 300, "customer": "c8"})
 
-    await harness.reviews.decide(await harness.click(verdicts[0]), edit, ANA)
+    await harness.reviews.decide(await harness.click(verdict), edit, ANA)
 
     assert (await refunded(harness), await refunded(harness, "c8")) == (0, 300)
+    claimed = await harness.agents.claim(claim_of(ref, verdict))
+    assert isinstance(claimed, Claimed)
+    assert await harness.agents.finish(verdict.item_id, claimed.fence, Result(ok=True))
+    assert (await harness.item(verdict.item_id)).state is ItemState.EXECUTED
 
 
 async def test_an_edit_is_evaluated_by_the_sum_it_would_make(

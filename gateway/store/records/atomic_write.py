@@ -261,9 +261,9 @@ def following(
     if data_key != wrapped:
         fields[DATA_KEY] = data_key.hex()
     head = codec.applied(seen.head, fields | {"rev": str(before.rev + 1)})
-    for i, rows in uses.items():
-        if rows.encode() != head.get(f"{i}:w", b"[]"):
-            head[f"{i}:w"] = rows.encode()
+    for i, used in uses.items():
+        if used.encode() != head.get(f"{i}:w", b"[]"):
+            head[f"{i}:w"] = used.encode()
     stored = seals.sealed(after.id, head, document, rows)
     return fields | {SEAL: stored.seal.hex()}, stored
 

@@ -25,7 +25,7 @@ from keyturn.gateway.protocol.records import Person, RunRef
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import LangGraphLocal
-from keyturn.gateway.resume.worker import ThreadChange
+from keyturn.gateway.resume.runner import ThreadChange
 from keyturn.gateway.running import running
 from keyturn.gateway.store.open_store import open_store
 from keyturn.gateway.store.store import Store

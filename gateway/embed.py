@@ -29,9 +29,8 @@ from keyturn.gateway.remote.program import RemoteKeyturn
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.ledger import ledger_of
 from keyturn.gateway.resume.program import Program
-from keyturn.gateway.resume.runner import Runners
+from keyturn.gateway.resume.runner import Runners, ThreadChange
 from keyturn.gateway.resume.thread_runs import ThreadRuns
-from keyturn.gateway.resume.worker import ThreadChange
 from keyturn.gateway.running import gateway_process, load_runners, load_triage, running
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.report.process_check import registered
@@ -44,7 +43,7 @@ from keyturn.gateway.trust.key_folder import Keyring, own_keyring
 from keyturn.gateway.webhooks import sending_webhooks
 
 
-class Keyturn(Program[ThreadRuns]):
+class Keyturn(Program):
     """A gateway in this process: store, checkpoints, workers and the periodic sweep.
 
     Args:

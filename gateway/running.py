@@ -36,7 +36,7 @@ from keyturn.gateway.resume.graphs import (
 from keyturn.gateway.resume.langgraph_local import LangGraphLocal
 from keyturn.gateway.resume.recovery import TICK_S, RecoveryLoop
 from keyturn.gateway.resume.retries import Retries
-from keyturn.gateway.resume.runner import Runner, Runners
+from keyturn.gateway.resume.runner import Runner, Runners, ThreadChange
 from keyturn.gateway.resume.transient_retry import (
     AUDIT_S,
     FORGET_S,
@@ -44,7 +44,7 @@ from keyturn.gateway.resume.transient_retry import (
     SWEEP_S,
     repeat,
 )
-from keyturn.gateway.resume.worker import GRACE_S, ThreadChange, Worker, ignore
+from keyturn.gateway.resume.worker import GRACE_S, Worker, ignore
 from keyturn.gateway.service.people.freezing import FreezeService
 from keyturn.gateway.service.report.audit_writing import AuditWriter, end_audit
 from keyturn.gateway.service.report.process_check import process_name

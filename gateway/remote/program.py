@@ -9,8 +9,7 @@ advances them itself, as `Keyturn` does in a process with the store.
 
 Theory of operation. Each run has one task here, its drive. The drive takes the lease,
 advances the thread until it waits or ends, releases the lease, and waits with a long
-poll for the next answer. So two processes with the same checkpoints may drive one
-thread: the lease holder works, and the other process finds the results.
+poll for the next answer.
 """
 
 from __future__ import annotations
@@ -23,14 +22,13 @@ from collections.abc import (
     AsyncGenerator,
     Callable,
     Collection,
-    Coroutine,
     Iterable,
     Mapping,
     Sequence,
 )
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Self
+from typing import Self
 
 from pydantic import ValidationError
 from typing_extensions import override
@@ -51,7 +49,6 @@ from keyturn.gateway.errors import (
     NotAllowed,
     NotVerified,
     SettingsError,
-    ThreadUnavailable,
 )
 from keyturn.gateway.protocol import http_api, run_context
 from keyturn.gateway.protocol.http_api import (
@@ -70,31 +67,21 @@ from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import Record, RunRef
 from keyturn.gateway.resume import program
 from keyturn.gateway.resume.advancer import Threads
-from keyturn.gateway.resume.diagnosis import ThreadHalted, diagnose
-from keyturn.gateway.resume.langgraph_local import LangGraphLocal
 from keyturn.gateway.resume.program import (
     BUSY_S,
-    GRACE_S,
-    Attempts,
     Program,
     ProgramRuns,
-    given_up,
-    has_work,
-    input_key,
-    probe,
-    rests_for_good,
+    ThreadChanges,
 )
 from keyturn.gateway.resume.runner import (
     Answers,
     PendingInterrupt,
+    ThreadChange,
     ThreadState,
     asked_items,
     questions_of,
 )
-from keyturn.gateway.resume.transient_retry import (
-    drain_tasks,
-    retry_transient,
-)
+from keyturn.gateway.resume.transient_retry import retry_transient
 from keyturn.gateway.setting_forms import RetrySettings
 from keyturn.gateway.store.runs.leases import held
 from keyturn.gateway.store.scripts.fences import Lease
@@ -112,9 +99,6 @@ SECRET_VARIABLE = "KEYTURN_WEBHOOK_SECRET"  # noqa: S105 - its name
 
 _MOST_KNOWN = 10_000
 """Number of messages that are recognized when they are repeated."""
-
-_AS_IT_IS = (KeyRefused, ThreadHalted, ThreadUnavailable)
-"""Errors that already contain the next step for a thread."""
 
 
 class WebhookNews(Record):
@@ -315,73 +299,19 @@ class RemoteThreads(Threads):
         await self._connection.ask(http_api.REMEMBER, facts)
 
 
-class Drive:
-    """The task that advances one thread, until a newer one replaces it."""
-
-    def __init__(self) -> None:
-        self.moved = asyncio.Event()
-        self.successor: Drive | None = None
-        self.task: asyncio.Task[ThreadState]
-
-
 class RemoteThreadRuns(ProgramRuns):
     """Threads that a program runs with a gateway in another process.
 
-    Args:
-        gateway: the agents' gateway.
-        threads: leases and answers.
-        retries: time limits for a failing step.
+    No worker of the gateway has the graphs, so this process resumes the threads.
     """
+
+    resumes_threads = True
 
     def __init__(
         self, gateway: Gateway, threads: RemoteThreads, retries: RetrySettings
     ) -> None:
-        super().__init__(gateway, threads)
+        super().__init__(gateway, threads, retries, threads.url)
         self._asks = threads
-        self._retries = retries
-        self._drives: dict[RunRef, Drive] = {}
-
-    def _attempts(self, run: RunRef) -> Attempts:
-        return Attempts(run, self._retries, self._asks.url)
-
-    @override
-    async def run(
-        self, run: RunRef, runner: LangGraphLocal, given: object
-    ) -> dict[str, Any]:
-        """See `ProgramRuns.run`."""
-        before = self._drives.get(run)
-        drive = self._begin(run, runner, given)
-        if before is not None:
-            # The old drive leaves the thread after its current step.
-            before.successor = drive
-            before.moved.set()
-        # A cancelled wait must not stop a step in the middle.
-        return await self._values(run, runner, await asyncio.shield(drive.task))
-
-    def wake(self, run: RunRef) -> bool:
-        """Make a thread check for its answer now; False if it does not run here."""
-        drive = self._drives.get(run)
-        if drive is not None:
-            drive.moved.set()
-        return drive is not None
-
-    async def take_up(self, run: RunRef, runner: LangGraphLocal) -> None:
-        """Advance a thread of these checkpoints, unless it rests for good."""
-        state = await probe(run, runner)
-        if state.exists and not rests_for_good(state) and not self.wake(run):
-            self._begin(run, runner, None)
-
-    @override
-    async def wait(self, run: RunRef, runner: LangGraphLocal) -> dict[str, Any]:
-        """See `ProgramRuns.wait`."""
-        while (drive := self._drives.get(run)) is None:
-            state = await probe(run, runner)
-            if rests_for_good(state):
-                return await self._values(run, runner, state)
-            await self._next_answer(run, state)
-            # Another process resumes it: an answer exists before its effects do.
-            await asyncio.sleep(BUSY_S)
-        return await self._values(run, runner, await asyncio.shield(drive.task))
 
     @override
     async def _answers(
@@ -391,73 +321,18 @@ class RemoteThreadRuns(ProgramRuns):
         return await retry_transient(look)
 
     @override
-    async def close(self) -> None:
-        """See `ProgramRuns.close`."""
-        self._closing.set()
-        for one in self._drives.values():
-            one.moved.set()  # those that wait stop at once
-        await drain_tasks([one.task for one in self._drives.values()], GRACE_S)
+    async def _next_change(
+        self, run: RunRef, state: ThreadState, changes: ThreadChanges, within_s: float
+    ) -> ThreadChange | None:
+        """See `ProgramRuns._next_change`; other processes are followed by polls."""
+        if run in self._drives:
+            return await super()._next_change(run, state, changes, within_s)
+        await self._next_answer(run, state)
+        # Another process resumes it: an answer exists before its effects do.
+        await asyncio.sleep(BUSY_S)
+        return None
 
-    def _begin(self, run: RunRef, runner: LangGraphLocal, given: object) -> Drive:
-        drive = Drive()
-        drive.task = asyncio.create_task(self._drive(drive, run, runner, given))
-        drive.task.add_done_callback(lambda _: self._ended(run, drive))
-        self._drives[run] = drive
-        return drive
-
-    async def _drive(
-        self, drive: Drive, run: RunRef, runner: LangGraphLocal, given: object
-    ) -> ThreadState:
-        """Advance a thread until it rests for good, or a newer drive takes over."""
-        attempts, has_waited = self._attempts(run), False
-        while True:
-            if self._closing.is_set() or drive.successor is not None:
-                return await self._left(drive, run)
-            try:
-                advance = partial(self._begin_or_go_on, run, runner, given)
-                advance = partial(advance, has_begun=has_waited)
-                state = await self._under_lease(run, advance)
-            except Exception as error:
-                if not (has_waited or await has_work(run, runner, given)):
-                    raise
-                pause_s = attempts.pause_s(error)
-                if pause_s is None and has_waited and not isinstance(error, _AS_IT_IS):
-                    reason = diagnose(error).reason
-                    raise given_up(run, reason) from error
-                if pause_s is None:
-                    raise
-                await self._until_moved(drive, asyncio.sleep(pause_s))
-                if given is not None and await _has_taken(runner, run, given):
-                    # Giving it again after another input would be a new message.
-                    given = None
-                continue
-            attempts, has_waited = self._attempts(run), True
-            # It has its input; a thread that is deleted now is not begun again.
-            given = None
-            if rests_for_good(state):
-                return state
-            await self._until_moved(drive, self._next_answer(run, state))
-
-    async def _left(self, drive: Drive, run: RunRef) -> ThreadState:
-        """Return the result of a drive that does not continue itself."""
-        if drive.successor is not None and not self._closing.is_set():
-            return await asyncio.shield(drive.successor.task)
-        raise ThreadUnavailable(
-            f"The program ended before the thread {run.thread!r} did; run it again to "
-            "go on with it."
-        )
-
-    async def _until_moved(self, drive: Drive, work: Coroutine[Any, Any, None]) -> None:
-        """Wait for work; end early on news, on another drive, or on close."""
-        tasks = [asyncio.ensure_future(one) for one in (work, drive.moved.wait())]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            drive.moved.clear()
-
+    @override
     async def _next_answer(self, run: RunRef, state: ThreadState) -> None:
         """Wait until a thread may have an answer; at most one poll.
 
@@ -476,19 +351,8 @@ class RemoteThreadRuns(ProgramRuns):
             )
             await asyncio.sleep(BUSY_S)
 
-    def _ended(self, run: RunRef, drive: Drive) -> None:
-        if self._drives.get(run) is drive:
-            del self._drives[run]
-        if not self._closing.is_set():
-            self._error_of(run, drive.task)
 
-
-async def _has_taken(runner: LangGraphLocal, run: RunRef, given: object) -> bool:
-    key = input_key(given)
-    return await retry_transient(lambda: runner.has_taken(run.thread, key))
-
-
-class RemoteKeyturn(Program[RemoteThreadRuns]):
+class RemoteKeyturn(Program):
     """A gateway in another process, for a program that runs its own threads.
 
     Args:

@@ -79,6 +79,15 @@ class ThreadState:
         return self.exists and not self.has_tasks and not self.pending
 
 
+@dataclass(frozen=True)
+class ThreadChange:
+    """A thread may have advanced; ``error`` is set if its run was given up."""
+
+    agent: str
+    thread: str
+    error: BaseException | None = None
+
+
 class Runner(Protocol):
     """One agent in one runtime. The caller has the thread's lease throughout."""
 

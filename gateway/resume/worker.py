@@ -21,7 +21,6 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
@@ -46,6 +45,7 @@ from keyturn.gateway.resume.runner import (
     PendingInterrupt,
     Runner,
     Runners,
+    ThreadChange,
     ThreadState,
     fits,
     question_of,
@@ -88,15 +88,6 @@ _REFUSING = ("reject", "respond")
 
 Redact = Callable[[str], Iterable[str]]
 """Returns the paths of a tool's arguments that the policy redacts."""
-
-
-@dataclass(frozen=True)
-class ThreadChange:
-    """A thread may have advanced; ``error`` is set if its run was given up."""
-
-    agent: str
-    thread: str
-    error: BaseException | None = None
 
 
 def ignore(change: ThreadChange) -> None:

@@ -16,9 +16,10 @@ from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import GraphError, SettingsError, ThreadUnavailable
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.http_api import PendingCall
-from keyturn.gateway.resume import thread_runs
+from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.resume import program
 from keyturn.gateway.resume.graphs import attached
-from keyturn.gateway.resume.thread_runs import ThreadChanges, next_change
+from keyturn.gateway.resume.program import ThreadChanges, next_change
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools
@@ -269,7 +270,7 @@ async def test_a_wait_costs_no_command_until_something_happens(
             return await next_change(changes, within_s=within_s)
 
         monkeypatch.setattr(runner, "probe", counted)
-        monkeypatch.setattr(thread_runs, "next_change", timed)
+        monkeypatch.setattr(program, "next_change", timed)
         (follower,) = [
             task
             for task in asyncio.all_tasks()
@@ -308,7 +309,7 @@ async def _has_no_job(tk: Keyturn) -> bool:
 def _all_wait(tk: Keyturn, count: int) -> Any:
     async def they_do() -> bool:
         waiting = cast("Any", tk)._runs._waiting
-        return len(waiting.get(("shop", "t1"), ())) == count
+        return len(waiting.get(RunRef(agent="shop", thread="t1"), ())) == count
 
     return they_do
 

@@ -15,19 +15,7 @@ import typer
 from keyturn.cli import console
 from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.demo_context import DemoContext
-from keyturn.cli.demo_scripts import (
-    SINGLE_CARDS,
-    announce_digest,
-    batch,
-    digest,
-    direct,
-    policy_for,
-    question,
-    queue,
-    shared,
-    similar,
-    tamper,
-)
+from keyturn.cli.demo_scripts import SCRIPTS, announce_digest, policy_for
 from keyturn.cli.demo_stack import (
     CHANNEL,
     FIRST_REQUEST,
@@ -63,11 +51,6 @@ SAMPLE = "support"
 _NOT_YOURS = (
     "This is Keyturn's sample agent; 'keyturn run --sandbox' shows your agents."
 )
-
-SCRIPTS = SINGLE_CARDS | {
-    script.__name__: script
-    for script in (batch, digest, direct, queue, question, shared, similar, tamper)
-}
 
 
 def demo(

@@ -17,6 +17,7 @@ from keyturn.bot.ids import CARD_EVENT, Action, View, chosen
 from keyturn.cli.demo_stack import (
     CHANNEL,
     FIRST_REQUEST,
+    QUEUED,
     REQUESTER,
     REVIEWER,
     DemoStack,
@@ -79,6 +80,18 @@ class DemoContext:
         self.say("agent.asked", by=REQUESTER, text=text)
         return await self.card_after(self.asked_at)
 
+    async def ask_all(self) -> None:
+        """Send the agent a request in each of 20 threads."""
+        for request in QUEUED:
+            await self.dan.say(CHANNEL, request)
+        self.say("agent.asked", by=REQUESTER, threads=len(QUEUED))
+
+    async def home_shows(self, words: str) -> None:
+        """Wait until the reviewer's Home tab contains a text."""
+        await self.ana.wait_for(
+            lambda state: words in json.dumps(state["home"]) or None, WAIT_S
+        )
+
     async def card_after(self, ts: str) -> tuple[str, Approval]:
         """Wait for a card after a message; return its ts and the approval."""
 
@@ -132,8 +145,7 @@ class DemoContext:
         """
         await self.click(ts, action, approval, n)
         if values is not None:
-            refused = await self.submit(values, approval, n)
-            expect(not refused, f"The form was refused: {refused}.")
+            await self.fill(values, approval, n)
         after = await self.reached(approval, {n: state})
         is_over = not any(item.is_pending for item in after.items)
         return after, await self.final_message() if is_over else ""
@@ -230,6 +242,18 @@ class DemoContext:
         )
         return errors
 
+    async def fill(
+        self, values: Mapping[Any, object], approval: Approval, n: int
+    ) -> None:
+        """Submit the modal on top, which has to accept it; see `submit`."""
+        refused = await self.submit(values, approval, n)
+        expect(not refused, f"The form was refused: {refused}.")
+
+    async def confirm(self, values: Mapping[str, object] | None = None) -> None:
+        """Submit the reviewer's modal about several calls, which has to accept it."""
+        refused = await self.ana.submit(values)
+        expect(not refused, f"The form was refused: {refused}.")
+
     async def reached(
         self, approval: Approval, states: Mapping[int, ItemState]
     ) -> Approval:
@@ -276,6 +300,17 @@ class DemoContext:
         self.say(event.value, shown=wanted)
         return str(shown["ts"])
 
+    def check(self, words: str, *said: str, refunds: list[object]) -> None:
+        """Check the refunds that ran, and the agent's last message."""
+        ran = [
+            as_object(effect["args"])["amount"]
+            for effect in self.effects()
+            if effect["tool"] == "process_refund"
+        ]
+        expect(ran == refunds, f"Refunds of {refunds} were expected; {ran} ran.")
+        for one in said:
+            expect(one in words, f"The agent does not say {one!r}.")
+
     def effects(self) -> list[JsonObject]:
         """Return the effects of all tools, in order."""
         if not self.ledger.exists():
@@ -312,9 +347,6 @@ class DemoContext:
         timeout_s: float = STEP_TIMEOUT_S,
     ) -> None:
         """Wait until a condition is true; fail the script after a while."""
-        sandbox = self.demo.sandbox
-        if not await condition():
-            await sandbox.person(REVIEWER).wait_for(bool, STEP_TIMEOUT_S)
         # Polled: the state is in the gateway, and the sandbox, which supports waiting,
         # gets no event.
         for _ in range(int(timeout_s * 20)):

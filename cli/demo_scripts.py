@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -32,7 +30,7 @@ from keyturn.cli.demo_stack import (
 )
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
-from keyturn.gateway.approvals.standing import left_of, used_micro
+from keyturn.gateway.approvals.standing import left_of
 from keyturn.gateway.metrics.fold import Selection
 from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.gateway.service.report import audit_reading
@@ -46,54 +44,166 @@ from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.runs.jobs import Job
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.audit_bundle import verify_bundle
-from keyturn.sandbox.json_types import JsonObject, as_object, as_objects
+from keyturn.sandbox.json_types import JsonObject, as_objects
 
 COUNT = len(QUEUED)
+
+REASON = "Only half of it was damaged."
+TOO_LATE = "It has left already."
+ANSWER = "Please ask for a photo of the damage first."
+QUESTION = "Did the customer send a photo of the damage?"
+REPLY = "Yes: the screen is cracked in two places."
+
+
+async def approve(context: DemoContext) -> None:
+    """Ana approves the refund unchanged."""
+    ts, approval = await context.ask()
+    _, words = await context.decide(ts, approval, Action.APPROVE, ItemState.EXECUTED)
+    context.check(words, "899", refunds=[899])
+
+
+async def edit(context: DemoContext) -> None:
+    """Ana halves the refund; the agent reports the change and the reason."""
+    ts, approval = await context.ask()
+    await context.click(ts, Action.EDIT, approval, 0)
+    # An invalid value first: the form has to stay open for a second try.
+    errors = await context.submit({"amount": "0"}, approval, 0)
+    expect(errors, "An amount of 0 was accepted.")
+    await context.fill({"amount": "449.50", Input.REASON: REASON}, approval, 0)
+    await context.reached(approval, {0: ItemState.EXECUTED})
+    context.check(await context.final_message(), "449.50", REASON, refunds=[449.5])
+
+
+async def reject(context: DemoContext) -> None:
+    """Ana rejects the refund with a reason."""
+    ts, approval = await context.ask()
+    rejected, values = ItemState.REJECTED, {Input.REASON: REASON}
+    _, words = await context.decide(ts, approval, Action.REJECT, rejected, values)
+    context.check(words, "rejected", REASON, refunds=[])
+
+
+async def respond(context: DemoContext) -> None:
+    """Ana answers instead of approving the call."""
+    ts, approval = await context.ask()
+    answered, values = ItemState.ANSWERED, {Input.MESSAGE: ANSWER}
+    _, words = await context.decide(ts, approval, Action.RESPOND, answered, values)
+    context.check(words, ANSWER, refunds=[])
+
+
+async def inquiry(context: DemoContext) -> None:
+    """Ana asks Dan before she decides; the card stays open and shows his reply."""
+    ts, approval = await context.ask()
+    await context.click(ts, Action.ASK_REQUESTER, approval, 0)
+    await context.fill({Input.QUESTION: QUESTION}, approval, 0)
+    await context.card_shows(ts, EventName.APPROVAL_ASKED, approval, QUESTION)
+    await context.dan.say(CHANNEL, f"@keyturn {REPLY}", ts)
+    await context.card_shows(ts, EventName.APPROVAL_REPLIED, approval, REPLY)
+    now = await context.approval(approval.id)
+    expect(now.items == approval.items, "A question changed the call.")
+    expect(now.expires_at_ms == approval.expires_at_ms, "A question changed its end.")
+    _, words = await context.decide(ts, approval, Action.APPROVE, ItemState.EXECUTED)
+    context.check(words, refunds=[899])
+    # The exchange between people is private; only a decision goes to the model.
+    expect(REPLY not in words, "The agent has the reply of a person.")
+
+
+async def expire(context: DemoContext) -> None:
+    """The call expires without a decision."""
+    _, approval = await context.ask()
+    await context.reached(approval, {0: ItemState.EXPIRED})
+    context.check(await context.final_message(), "in time", refunds=[])
+
+
+async def multi(context: DemoContext) -> None:
+    """Three calls in one turn: one is approved, one edited, one rejected."""
+    ts, approval = await context.ask(
+        "@keyturn refund order 78291 and do everything else"
+    )
+    # By name, so that the script does not depend on the model's order of calls.
+    place = {item.tool: item.index for item in approval.items}
+    words, ran = "", ItemState.EXECUTED
+    edited = {"amount": "449.50", Input.REASON: REASON}
+    for tool, action, state, values in (
+        ("change_address", Action.REJECT, ItemState.REJECTED, {Input.REASON: TOO_LATE}),
+        ("process_refund", Action.EDIT, ran, edited),
+        ("send_email", Action.APPROVE, ran, None),
+    ):
+        approval, words = await context.decide(
+            ts, approval, action, state, values, place[tool]
+        )
+    tools = sorted(str(effect["tool"]) for effect in context.effects())
+    expect(tools == ["process_refund", "send_email"], f"These ran: {tools}.")
+    context.check(words, "449.50", "rejected", refunds=[449.5])
+
+
+async def escalate(context: DemoContext) -> None:
+    """A refund over 1,000 takes two people; the second one called is a senior."""
+    ts, approval = await context.ask("@keyturn refund order 78420")
+    expect(approval.items[0].tier is Tier.ESCALATE, "1,299 does not take two people.")
+    await context.called(ts, approval, EventName.APPROVAL_REMINDED)
+    await context.click(ts, Action.APPROVE, approval, 0)
+    await context.voted(ts, approval, 0, have=1, need=2)
+    expect(not context.effects(), "One person was enough.")
+    await context.called(ts, approval, EventName.APPROVAL_ESCALATED)
+    await context.click(ts, Action.APPROVE, approval, 0, by=SENIOR)
+    await context.reached(approval, {0: ItemState.EXECUTED})
+    context.check(await context.final_message(), "1299", refunds=[1299])
+
+
+async def outage(context: DemoContext) -> None:
+    """The model is down after the approval; the run waits, and ends when it is back."""
+    ts, approval = await context.ask()
+    # Not before the card appears: without its model the agent proposes nothing.
+    context.outage.touch()
+    context.say("model.away")
+    await context.click(ts, Action.APPROVE, approval, 0)
+    await context.reached(approval, {0: ItemState.EXECUTED})
+    waiting = await context.run_shown(EventName.RUN_WAITING)
+    context.outage.unlink()
+    context.say("model.back")
+    ended = await context.run_shown(EventName.RUN_RESUMED)
+    expect(waiting == ended, "The outage was reported in more than one message.")
+    context.check(await context.final_message(), "899", refunds=[899])
 
 
 async def queue(context: DemoContext) -> None:
     """20 customers want a refund, each in a separate thread: one modal decides."""
-    for request in QUEUED:
-        await context.dan.say(CHANNEL, request)
-    context.say("agent.asked", by=REQUESTER, threads=COUNT)
+    await context.ask_all()
     await context.ana.open_home()
-    await _home_shows(context, f"Review {COUNT} together")
+    await context.home_shows(f"Review {COUNT} together")
     context.say("home.shown", by=REVIEWER, waiting=COUNT)
 
     await context.ana.act_in_home(Action.REVIEW)
     await context.view(View.REVIEW)
-    expect(not await context.ana.submit(), "The choice was refused.")
+    await context.confirm()
     await context.view(View.REVIEW_CONFIRM)
-    expect(not await context.ana.submit(), "The decision was refused.")
+    await context.confirm()
     await context.view(View.NOTICE, f"*{COUNT} approved*")
     context.say("reviewer.decided", by=REVIEWER, approved=COUNT)
-
-    await _home_shows(context, "Waiting for you: 0")
-
+    await context.home_shows("Waiting for you: 0")
     await context.refunded(COUNT)
-    await context.ana.wait_for(_are_cards_done, WAIT_S)
-    calls = Counter(call.method for call in context.demo.sandbox.calls)
     context.say(
-        "queue.counted",
-        by=REVIEWER,
-        clicks=3,
-        interactions=3,
-        approved=COUNT,
+        "queue.counted", by=REVIEWER, clicks=3, interactions=3, approved=COUNT,
         cards=COUNT,
-        card_updates=calls["chat.update"],
-        home_updates=calls["views.publish"],
-    )
+    )  # fmt: skip
 
 
-def _are_cards_done(state: JsonObject) -> bool:
-    """Return True if every card shows that its call ran."""
-    return json.dumps(state["channels"]).count("Approved and done: ") >= COUNT
+async def shared(context: DemoContext) -> None:
+    """20 customers want a refund, each in a separate thread: one card, one click."""
+    await context.ask_all()
+    card = await context.message(f"Approve all {COUNT}", WAIT_S)
+    ts = str(card["ts"])
+    context.say("card.posted", calls=COUNT)
 
-
-async def _home_shows(context: DemoContext, words: str) -> None:
-    await context.ana.wait_for(
-        lambda state: words in json.dumps(state["home"]) or None, WAIT_S
-    )
+    await context.ana.click(CHANNEL, ts, Action.APPROVE_ALL)
+    # Some calls run before the card is drawn, which then never reads "20 approved".
+    await context.refunded(COUNT)
+    context.say("reviewer.decided", by=REVIEWER, approved=COUNT)
+    await context.shows(ts, f"{COUNT} done", WAIT_S)
+    context.say(
+        "card.counted", by=REVIEWER, interactions=1, clicks=2, approved=COUNT,
+        cards=1, card_updates=context.updates(ts),
+    )  # fmt: skip
 
 
 FIRST, SIMILAR, LAST = 79001, (79002, 79003, 79004), 79005
@@ -108,8 +218,7 @@ async def similar(context: DemoContext) -> None:
     # An invalid value first: the form stays open for a second try.
     refused = await context.submit({"uses": "21"}, approval, 0)
     expect(refused, "More calls than the policy allows were accepted.")
-    bounds = {"uses": f"{USES}", "each": "30"}
-    expect(not await context.submit(bounds, approval, 0), "The bounds were refused.")
+    await context.fill({"uses": f"{USES}", "each": "30"}, approval, 0)
     await context.reached(approval, {0: ItemState.EXECUTED})
     live = await context.message(f"*{USES} of {USES} left.*")
     standing = await _standing(context)
@@ -131,63 +240,14 @@ async def similar(context: DemoContext) -> None:
     ts, last = await context.ask(f"@keyturn refund order {LAST}")
     expect(last.items[0].is_pending, "A refund ran after the revocation.")
     await context.decide(ts, last, Action.APPROVE, ItemState.EXECUTED)
-    context.say(
-        "similar.counted",
-        by=REVIEWER,
-        covered=len(standing.uses),
-        total=used_micro(standing) / 1_000_000,
-        left=left,
-        cards=_cards(context),
-        refunds=len(context.effects()),
-    )
-
-
-def _cards(context: DemoContext) -> int:
-    """Count the posted cards: messages with metadata outside of threads."""
-    return sum(
-        call.method == "chat.postMessage" and bool(call.arguments.get("metadata"))
-        for call in context.demo.sandbox.calls
-    )
 
 
 async def _standing(context: DemoContext) -> Approval:
-    found = [
-        one async for one in context.demo.stack.keyturn.reviews.standing.in_force()
-    ]
-    expect(len(found) == 1, f"{len(found)} standing approvals are in force.")
-    return found[0].approval
+    reviews = context.demo.stack.keyturn.reviews
+    [found] = [one async for one in reviews.standing.in_force()]
+    return found.approval
 
 
-_MOST_UPDATES = 3
-
-
-async def shared(context: DemoContext) -> None:
-    """20 customers want a refund, each in a separate thread: one card, one click."""
-    for request in QUEUED:
-        await context.dan.say(CHANNEL, request)
-    context.say("agent.asked", by=REQUESTER, threads=COUNT)
-    card = await context.message(f"Approve all {COUNT}", WAIT_S)
-    context.say("card.posted", calls=COUNT)
-
-    await context.ana.click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
-    # Some calls run before the card is drawn, which then never reads "20 approved".
-    await context.refunded(COUNT)
-    context.say("reviewer.decided", by=REVIEWER, approved=COUNT)
-    await context.shows(str(card["ts"]), f"{COUNT} done", WAIT_S)
-    updates = context.updates(str(card["ts"]))
-    expect(updates <= _MOST_UPDATES, f"The card was updated {updates} times.")
-    context.say(
-        "card.counted",
-        by=REVIEWER,
-        interactions=1,
-        clicks=2,
-        approved=COUNT,
-        cards=1,
-        card_updates=updates,
-    )
-
-
-_REASON = "It has left already."
 _WEEK_MS = 7 * 86_400_000
 
 
@@ -196,7 +256,7 @@ async def digest(context: DemoContext) -> None:
     ts, approved = await context.ask()
     await context.decide(ts, approved, Action.APPROVE, ItemState.EXECUTED)
     ts, rejected = await context.ask("@keyturn change the address of order 78304")
-    values = {Input.REASON: _REASON}
+    values = {Input.REASON: TOO_LATE}
     await context.decide(ts, rejected, Action.REJECT, ItemState.REJECTED, values)
 
     has_numbers = await announce_digest(context.demo, rejected.tenant)
@@ -241,15 +301,13 @@ async def batch(context: DemoContext) -> None:
 
     await context.ana.click(CHANNEL, ts, Action.CHOOSE)
     await context.view(View.CHOOSE)
-
     await context.ana.act_in_view(Action.CHOOSE_EDIT, chosen=f"Call {EDITED + 1}")
     await context.view(View.CHOOSE_EDIT)
-    values = {"amount": "9.95", Input.REASON: REASON}
-    expect(not await context.submit(values, approval, EDITED), "9.95 was refused.")
+    await context.fill({"amount": "9.95", Input.REASON: REASON}, approval, EDITED)
 
     await context.view(View.CHOOSE)
     # Slack allows ten checkboxes in a group, so 56 calls need six groups.
-    ticked = {
+    ticked: dict[str, object] = {
         f"calls.{start // 10}": [
             f"{index}"
             for index in range(start, min(start + 10, LAMPS))
@@ -257,12 +315,9 @@ async def batch(context: DemoContext) -> None:
         ]
         for start in range(0, LAMPS, 10)
     }
-    chosen = {**ticked, Input.OTHERS: "reject"}
-    expect(not await context.ana.submit(chosen), "The choice was refused.")
-
+    await context.confirm({**ticked, Input.OTHERS: "reject"})
     await context.view(View.CHOOSE_CONFIRM)
-    why: dict[str, object] = {Input.REASON: "It was refunded before."}
-    expect(not await context.ana.submit(why), "The decision was refused.")
+    await context.confirm({Input.REASON: "It was refunded before."})
 
     states = dict.fromkeys(range(LAMPS), ItemState.EXECUTED)
     after = await context.reached(approval, states | {REJECTED: ItemState.REJECTED})
@@ -270,8 +325,8 @@ async def batch(context: DemoContext) -> None:
     expect(len(context.effects()) == LAMPS - 1, "Not every approved refund ran once.")
     expect("9.95" in words and "rejected" in words, "The agent missed something.")
     rejected = sum(item.state is ItemState.REJECTED for item in after.items)
+    edited = sum(item.edit is not None for item in after.items)
     await context.shows(ts, f"{LAMPS - 1} done")
-    updates = context.updates(ts)
     context.say(
         "batch.counted",
         approval=approval.id,
@@ -280,16 +335,13 @@ async def batch(context: DemoContext) -> None:
         # the confirmation.
         clicks=8,
         interactions=3,
-        card_updates=updates,
-        approved=sum(item.edit is None for item in after.items) - rejected,
-        edited=sum(item.edit is not None for item in after.items),
+        card_updates=context.updates(ts),
+        approved=LAMPS - edited - rejected,
+        edited=edited,
         rejected=rejected,
     )
-    # One update for each of 56 calls would hit Slack's rate limit.
-    expect(updates <= 3, f"The card was updated {updates} times.")  # noqa: PLR2004
 
 
-_LOOK_S = 0.1
 _HOUR_MS = 3_600_000
 
 
@@ -305,14 +357,13 @@ async def tamper(context: DemoContext) -> None:
         raise StoryFailed(f"The approval {approval.id!r} has no keys in the store.")
     await _forge(store, keys, approval)
     context.say("store.forged", approval=approval.id, state=ItemState.AUTHORIZED)
-    found = await _noticed(store, approval)
+    found = await _noticed(context, approval)
     context.say(
         EventName.SECURITY_DETECTED,
         approval=approval.id,
         kind=found.reason,
         about=found.data.get("about", ""),
     )
-    expect(not context.effects(), "A forged authorization ran.")
     await _verify_log(context, store, keys)
     await _verify_bundle(context, store, approval.tenant)
     expect(not context.effects(), "A forged authorization ran.")
@@ -329,27 +380,33 @@ async def _forge(store: Store, keys: Keys, approval: Approval) -> None:
     await write("XADD", keys.jobs, "*", "j", job.model_dump_json())
 
 
-async def _noticed(store: Store, approval: Approval) -> Event:
+async def _noticed(context: DemoContext, approval: Approval) -> Event:
     """Wait for the security event about an approval."""
-    async with asyncio.timeout(STEP_TIMEOUT_S):
-        while True:
-            async for event in audit_reading.security_events(store, approval.tenant):
-                if approval.id in {event.approval, event.data.get("approval")}:
-                    return event
-            await asyncio.sleep(_LOOK_S)
+    found = list[Event]()
+
+    async def is_noticed() -> bool:
+        store = context.demo.stack.keyturn.store
+        async for event in audit_reading.security_events(store, approval.tenant):
+            if approval.id in {event.approval, event.data.get("approval")}:
+                found.append(event)
+        return bool(found)
+
+    await context.until(is_noticed, "the security event")
+    return found[0]
 
 
 async def _verify_log(context: DemoContext, store: Store, keys: Keys) -> None:
     """Verify the audit log like `keyturn audit verify`, once it is fully signed."""
     writer = AuditWriter(store, keys)
-    async with asyncio.timeout(STEP_TIMEOUT_S):
-        while True:
-            await writer.tick(is_last=True)
-            log = await audit_reading.verify_log_of(store, keys.tenant)
-            # The gateway may be writing now; then this writer's turn comes later.
-            if log.size and not log.unsigned:
-                break
-            await asyncio.sleep(_LOOK_S)
+
+    async def is_signed() -> bool:
+        await writer.tick(is_last=True)
+        log = await audit_reading.verify_log_of(store, keys.tenant)
+        # The gateway may be writing now; then this writer's turn comes later.
+        return bool(log.size and not log.unsigned)
+
+    await context.until(is_signed, "the signatures of the audit log")
+    log = await audit_reading.verify_log_of(store, keys.tenant)
     expect(not log.problems, "The audit log does not verify.")
     context.say("audit.verified", entries=log.size, checkpoints=log.checkpoints)
 
@@ -370,54 +427,6 @@ async def _verify_bundle(context: DemoContext, store: Store, tenant: str) -> Non
     expect(not report.is_verified, "A changed export verifies.")
     expect(report.bad_index is not None, "The first bad entry is not named.")
     context.say("export.refused", first_bad_index=report.bad_index, why=report.problem)
-
-
-_SHORT_EXPIRY = "2s"
-
-
-def policy_for(config: Path, script: str, folder: Path) -> Path | None:
-    """Write a copy of the policy with a script's changes.
-
-    Args:
-        config: the settings file with the key ``policy``.
-        script: its name; the result is None for one that needs no change.
-        folder: the folder of the new policy.
-    """
-    change = _CHANGES.get(script)
-    if change is None:
-        return None
-    # Not the policy loader: the file is written back in its original form.
-    policy: dict[str, Any] = yaml.safe_load(config.read_text(encoding="utf-8"))[
-        "policy"
-    ]
-    change(policy)
-    path = folder / "policy.yml"
-    path.write_text(yaml.safe_dump(policy, sort_keys=False), encoding="utf-8")
-    return path
-
-
-def _expire(policy: dict[str, Any]) -> None:
-    """Let every call expire after two seconds."""
-    policy["defaults"]["expires_in"] = _SHORT_EXPIRY
-    for tool in policy.get("tools", {}).values():
-        # A tool's own time would override the default.
-        tool.pop("expires_in", None)
-
-
-def _escalate(policy: dict[str, Any]) -> None:
-    """Remind after two seconds, call the senior after four."""
-    rule = policy["tiers"]["escalate"]
-    # With 100 seconds, percentages are seconds.
-    rule |= {"expires_in": "100s", "remind_at": "2%", "escalate_at": "4%"}
-
-
-def _share(policy: dict[str, Any]) -> None:
-    """Let the refunds of twenty customers share one card."""
-    rule = {"by": "window", "within": "2m", "up_to": len(QUEUED)}
-    policy["tools"]["process_refund"]["batch"] = rule
-
-
-_CHANGES = {"expire": _expire, "escalate": _escalate, "shared": _share}
 
 
 DONE = ", done "
@@ -497,161 +506,62 @@ async def question(context: DemoContext) -> None:
     )
 
     ts, approval = await context.card_after(ts)
-    args = approval.items[0].args
-    expect(args["street"] == STREET and args["country"] == COUNTRY, "Not as answered.")
     _, words = await context.decide(ts, approval, Action.APPROVE, ItemState.EXECUTED)
     expect(STREET in words and "Cambridge" in words, "The agent omits the address.")
 
 
-REASON = "Only half of it was damaged."
-ANSWER = "Please ask for a photo of the damage first."
-QUESTION = "Did the customer send a photo of the damage?"
-REPLY = "Yes: the screen is cracked in two places."
-
-
-async def approve(context: DemoContext) -> None:
-    """Ana approves the refund unchanged."""
-    ts, approval = await context.ask()
-    _, words = await context.decide(ts, approval, Action.APPROVE, ItemState.EXECUTED)
-    expect(_amounts(context) == [899], "The refund did not run once with 899.")
-    expect("899" in words, "The agent does not say what it refunded.")
-
-
-async def edit(context: DemoContext) -> None:
-    """Ana halves the refund; the agent reports the change and the reason."""
-    ts, approval = await context.ask()
-    await context.click(ts, Action.EDIT, approval, 0)
-    # An invalid value first: the form has to stay open for a second try.
-    errors = await context.submit({"amount": "0"}, approval, 0)
-    expect(errors, "An amount of 0 was accepted.")
-    values = {"amount": "449.50", Input.REASON: REASON}
-    expect(not await context.submit(values, approval, 0), "449.50 was refused.")
-    after = await context.reached(approval, {0: ItemState.EXECUTED})
-    words = await context.final_message()
-    expect(after.items[0].edit, "There is no edit record.")
-    expect(_amounts(context) == [449.5], "The refund did not run once with 449.50.")
-    expect("449.50" in words and REASON in words, "The agent does not know the edit.")
-
-
-async def reject(context: DemoContext) -> None:
-    """Ana rejects the refund with a reason."""
-    ts, approval = await context.ask()
-    rejected, values = ItemState.REJECTED, {Input.REASON: REASON}
-    _, words = await context.decide(ts, approval, Action.REJECT, rejected, values)
-    expect(not context.effects(), "A rejected call ran.")
-    expect("rejected" in words and REASON in words, "The agent does not say why.")
-
-
-async def respond(context: DemoContext) -> None:
-    """Ana answers instead of approving the call."""
-    ts, approval = await context.ask()
-    answered, values = ItemState.ANSWERED, {Input.MESSAGE: ANSWER}
-    _, words = await context.decide(ts, approval, Action.RESPOND, answered, values)
-    expect(not context.effects(), "An answered call ran.")
-    expect(ANSWER in words, "The agent does not pass the answer on.")
-
-
-async def inquiry(context: DemoContext) -> None:
-    """Ana asks Dan before she decides; the card stays open and shows his reply."""
-    ts, approval = await context.ask()
-    await context.click(ts, Action.ASK_REQUESTER, approval, 0)
-    await context.submit({Input.QUESTION: QUESTION}, approval, 0)
-    await context.card_shows(ts, EventName.APPROVAL_ASKED, approval, QUESTION)
-    await context.dan.say(CHANNEL, f"@keyturn {REPLY}", ts)
-    await context.card_shows(ts, EventName.APPROVAL_REPLIED, approval, REPLY)
-    now = await context.approval(approval.id)
-    expect(now.items == approval.items, "A question changed the call.")
-    expect(now.expires_at_ms == approval.expires_at_ms, "A question changed its end.")
-    _, words = await context.decide(ts, approval, Action.APPROVE, ItemState.EXECUTED)
-    expect(_amounts(context) == [899], "The refund did not run once with 899.")
-    # The exchange between people is private; only a decision goes to the model.
-    expect(REPLY not in words, "The agent has the reply of a person.")
-
-
-async def expire(context: DemoContext) -> None:
-    """The call expires without a decision."""
-    _, approval = await context.ask()
-    await context.reached(approval, {0: ItemState.EXPIRED})
-    words = await context.final_message()
-    expect(not context.effects(), "An expired call ran.")
-    expect("in time" in words, "The agent does not report the expiry.")
-
-
-async def multi(context: DemoContext) -> None:
-    """Three calls in one turn: one is approved, one edited, one rejected."""
-    ts, approval = await context.ask(
-        "@keyturn refund order 78291 and do everything else"
-    )
-    expect(len(approval.items) == 3, "The card does not have three calls.")  # noqa: PLR2004 - refund, address, e-mail
-    # By name, so that the script does not depend on the model's order of calls.
-    place = {item.tool: item.index for item in approval.items}
-    refund, address = place["process_refund"], place["change_address"]
-    mail = place["send_email"]
-    words, ran = "", ItemState.EXECUTED
-    for action, n, state, values in (
-        (Action.REJECT, address, ItemState.REJECTED, {Input.REASON: _REASON}),
-        (Action.EDIT, refund, ran, {"amount": "449.50", Input.REASON: REASON}),
-        (Action.APPROVE, mail, ran, None),
-    ):
-        approval, words = await context.decide(ts, approval, action, state, values, n)
-    tools = sorted(str(effect["tool"]) for effect in context.effects())
-    expect(tools == ["process_refund", "send_email"], f"These ran: {tools}.")
-    expect("449.50" in words and "rejected" in words, "The agent missed something.")
-
-
-async def escalate(context: DemoContext) -> None:
-    """A refund over 1,000 takes two people; the second one called is a senior."""
-    ts, approval = await context.ask("@keyturn refund order 78420")
-    expect(approval.items[0].tier is Tier.ESCALATE, "1,299 does not take two people.")
-    await context.called(ts, approval, EventName.APPROVAL_REMINDED)
-    await context.click(ts, Action.APPROVE, approval, 0)
-    await context.voted(ts, approval, 0, have=1, need=2)
-    expect(not context.effects(), "One person was enough.")
-    await context.called(ts, approval, EventName.APPROVAL_ESCALATED)
-    await context.click(ts, Action.APPROVE, approval, 0, by=SENIOR)
-    await context.reached(approval, {0: ItemState.EXECUTED})
-    words = await context.final_message()
-    expect(_amounts(context) == [1299], "The refund did not run once with 1,299.")
-    expect("1299" in words, "The agent does not say what it refunded.")
-
-
-async def outage(context: DemoContext) -> None:
-    """The model is down after the approval; the run waits, and ends when it is back."""
-    ts, approval = await context.ask()
-    # Not before the card appears: without its model the agent proposes nothing.
-    context.outage.touch()
-    context.say("model.away")
-    await context.click(ts, Action.APPROVE, approval, 0)
-    await context.reached(approval, {0: ItemState.EXECUTED})
-    waiting = await context.run_shown(EventName.RUN_WAITING)
-    context.outage.unlink()
-    context.say("model.back")
-    ended = await context.run_shown(EventName.RUN_RESUMED)
-    words = await context.final_message()
-    expect(waiting == ended, "The outage was reported in more than one message.")
-    expect(_amounts(context) == [899], "The refund did not run once with 899.")
-    expect("899" in words, "The agent does not say what it refunded.")
-
-
-SINGLE_CARDS: dict[str, Callable[[DemoContext], Awaitable[None]]] = {
+SCRIPTS: dict[str, Callable[[DemoContext], Awaitable[None]]] = {
     script.__name__: script
     for script in (
-        approve,
-        edit,
-        reject,
-        respond,
-        inquiry,
-        expire,
-        multi,
-        escalate,
-        outage,
+        *(approve, edit, reject, respond, inquiry, expire, multi, escalate, outage),
+        *(batch, digest, direct, queue, question, shared, similar, tamper),
     )
 }
 
 
-def _amounts(context: DemoContext) -> list[object]:
-    return [
-        as_object(effect["args"])["amount"]
-        for effect in context.effects()
-        if effect["tool"] == "process_refund"
+_SHORT_EXPIRY = "2s"
+
+
+def policy_for(config: Path, script: str, folder: Path) -> Path | None:
+    """Write a copy of the policy with a script's changes.
+
+    Args:
+        config: the settings file with the key ``policy``.
+        script: its name; the result is None for one that needs no change.
+        folder: the folder of the new policy.
+    """
+    change = _CHANGES.get(script)
+    if change is None:
+        return None
+    # Not the policy loader: the file is written back in its original form.
+    policy: dict[str, Any] = yaml.safe_load(config.read_text(encoding="utf-8"))[
+        "policy"
     ]
+    change(policy)
+    path = folder / "policy.yml"
+    path.write_text(yaml.safe_dump(policy, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def _expire(policy: dict[str, Any]) -> None:
+    """Let every call expire after two seconds."""
+    policy["defaults"]["expires_in"] = _SHORT_EXPIRY
+    for tool in policy.get("tools", {}).values():
+        # A tool's own time would override the default.
+        tool.pop("expires_in", None)
+
+
+def _escalate(policy: dict[str, Any]) -> None:
+    """Remind after two seconds, call the senior after four."""
+    rule = policy["tiers"]["escalate"]
+    # With 100 seconds, percentages are seconds.
+    rule |= {"expires_in": "100s", "remind_at": "2%", "escalate_at": "4%"}
+
+
+def _share(policy: dict[str, Any]) -> None:
+    """Let the refunds of twenty customers share one card."""
+    rule = {"by": "window", "within": "2m", "up_to": len(QUEUED)}
+    policy["tools"]["process_refund"]["batch"] = rule
+
+
+_CHANGES = {"expire": _expire, "escalate": _escalate, "shared": _share}

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from examples.support_agent import graph
-from keyturn.cli.demo import LEDGER, OUTAGE, SCRIPTS
-from keyturn.cli.demo_scripts import policy_for
+from keyturn.cli.demo import LEDGER, OUTAGE
+from keyturn.cli.demo_scripts import SCRIPTS, policy_for
 from tests.levels import sample
 from tests.stories.remote_demo import open_remote_demo
 from tests.stories.test_a_reviewers_day import STORIES

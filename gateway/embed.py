@@ -29,7 +29,7 @@ from keyturn.gateway.remote.program import RemoteKeyturn
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.ledger import ledger_of
 from keyturn.gateway.resume.program import Program
-from keyturn.gateway.resume.runner import Runners, ThreadChange
+from keyturn.gateway.resume.runner import Runner, Runners, ThreadChange
 from keyturn.gateway.resume.thread_runs import ThreadRuns
 from keyturn.gateway.running import gateway_process, load_runners, load_triage, running
 from keyturn.gateway.service.decide.reviews import ReviewService
@@ -112,7 +112,7 @@ class Keyturn(Program):
             insecure_dev=insecure_dev)  # fmt: skip
         self._checkpoints = checkpoints or str(data_dir / "checkpoints.sqlite")
         self._tenant, self._slots, self._retries = tenant, slots, retries
-        self._runners, self._ungated, self._folder = Runners(), ungated or {}, data_dir
+        self._ungated, self._folder = ungated or {}, data_dir
 
     async def __aenter__(self) -> Self:
         """Open everything and begin to work.
@@ -128,16 +128,16 @@ class Keyturn(Program):
             self.store = await enter(self._open_store())
             self.store.retries = self._retries or self.store.retries
             self._saver = await enter(open_checkpoints(self._checkpoints))
-            self._runners.saver = self._saver
             await enter(ledger_of(self.store, self._checkpoints, self._folder))
             self.store.keep_audit(*self._audit)
+            agents: dict[str, Runner] = {}
             if self._settings is not None:
-                self._runners.serve(await load_runners(self._settings, self._saver))
+                agents = await load_runners(self._settings, self._saver)
                 self._triage = self._triage or await load_triage(self._settings)
                 await enter(sending_webhooks(self._settings, self.store))
-            serves = self._settings.agents if self._settings else ()
+            self._runners = Runners(agents, self._saver)
             process = await gateway_process(self._saver, self._checkpoints,
-                tenant=self._tenant, serves=serves)  # fmt: skip
+                tenant=self._tenant, serves=agents)  # fmt: skip
             self.registration = await enter(registered(self.store, process))
             if isinstance(self._policy, PolicyFile):
                 await enter(followed(self._policy, self.store, tenant=self._tenant))

@@ -13,7 +13,6 @@ from collections.abc import (
     Callable,
     Collection,
     Iterable,
-    Mapping,
 )
 from contextlib import asynccontextmanager
 from functools import partial
@@ -121,7 +120,7 @@ async def gateway_process(
 async def running(
     store: Store,
     policy: Callable[[], Policy],
-    runners: Runners | Mapping[str, Runner],
+    runners: Runners,
     *,
     tenant: str = "default",
     triage: Triage | None = None,
@@ -131,13 +130,10 @@ async def running(
 ) -> AsyncGenerator[AgentService]:
     """Run workers and sweeps while the block runs; then stop with grace.
 
-    ``runners`` are those of whole agents by name, or of single threads as well.
-
     Yields:
         The gateway of this process's agents.
     """
     gateway = AgentService(store, policy, tenant=tenant, triage=triage)
-    known = runners if isinstance(runners, Runners) else Runners(runners)
     # In containers host and process id are often those of the previous process: with
     # the same name, this process would take over the other's deliveries.
     consumer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
@@ -145,7 +141,7 @@ async def running(
     worker = Worker(
         store,
         gateway,
-        known,
+        runners,
         retried,
         policy,
         consumer=consumer,
@@ -153,7 +149,7 @@ async def running(
         slots=slots,
         on_change=on_change,
     )
-    recovery = RecoveryLoop(store, known, tenant=tenant)
+    recovery = RecoveryLoop(store, runners, tenant=tenant)
     # Before the first job: a store restored from an older copy must not run a call
     # again that has already run.
     await recovery.begin()

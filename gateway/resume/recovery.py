@@ -86,81 +86,6 @@ class Found:
     was: Item
 
 
-class RecoveryService(TenantService):
-    """Change records after a loss or a restore; each change is one atomic write."""
-
-    async def end_thread(self, run_ref: RunRef) -> list[Found]:
-        """End the waiting calls of a run whose thread is gone."""
-        ids = await self._store.approvals.unfinished_of_run(self._keys, run_ref)
-        return [
-            found for one in ids for found in await self._each(one, end_with_thread)
-        ]
-
-    async def doubt_all(self, *, is_dry: bool = False) -> list[Found]:
-        """Put all unfinished calls in doubt after a restore from an older copy.
-
-        Args:
-            is_dry: only return the changes.
-        """
-        return [
-            found
-            async for approval in self.unfinished()
-            for found in await self._each(approval.id, doubt_restored, is_dry=is_dry)
-        ]
-
-    async def unfinished(self) -> AsyncGenerator[Approval]:
-        """Yield the tenant's unfinished approvals.
-
-        Their ids are read first, because the caller's change to one may end it.
-        """
-        # By the index of deadlines: calls that are already in doubt are not in it, and
-        # need no further doubt.
-        ids = await self._store.approvals.scheduled(self._keys)
-        for start in range(0, len(ids), MOST_READ):
-            page = ids[start : start + MOST_READ]
-            for loaded in await self._store.approvals.load_each(page):
-                if loaded.approval.tenant == self._tenant:
-                    yield loaded.approval
-
-    async def _each(
-        self, approval_id: str, recover: Recover, *, is_dry: bool = False
-    ) -> list[Found]:
-        found: list[Found] = []
-        for loaded in await self._store.approvals.load_each([approval_id]):
-            for item in loaded.approval.items:
-                one = await self._item(approval_id, item.index, recover, is_dry=is_dry)
-                found += [] if one is None else [one]
-        return found
-
-    async def _item(
-        self, approval_id: str, index: int, recover: Recover, *, is_dry: bool
-    ) -> Found | None:
-        found: Found | None = None
-
-        async def compute(loaded: Loaded) -> Write | None:
-            nonlocal found
-            was = loaded.approval.items[index]
-            change = recover(loaded.approval, was, loaded.now_ms)
-            found = None
-            if change is None:
-                return None
-            found = Found(change.approval, change.approval.items[index], was)
-            return None if is_dry else Write(change)
-
-        # `load_each` has just logged it; the other records must be recovered anyway.
-        with suppress(CorruptRecord):
-            written = await self._store.approvals.change(approval_id, compute)
-            if written and found:
-                logger.warning(
-                    "item.recovered item=%s agent=%s thread=%s state=%s",
-                    found.item.id,
-                    found.approval.run_ref.agent,
-                    found.approval.run_ref.thread,
-                    found.item.state,
-                )
-        return found
-
-
 # Detect that the store or the checkpoint database was lost or restored.
 #
 # Both keep a restore counter, which rises while work is done. It is raised in the store
@@ -350,8 +275,10 @@ class RecoveryReport:
         return tuple(one for one in self.mismatches if one.is_gone)
 
 
-class Recovery(RecoveryService):
-    """Compare both sides for the agents of one process.
+class Recovery(TenantService):
+    """Compare both sides for the agents of one process, and recover losses.
+
+    Each change of a record is one atomic write.
 
     Args:
         store: records and jobs.
@@ -387,6 +314,76 @@ class Recovery(RecoveryService):
                 await self._end(mismatch)
         return found
 
+    async def end_thread(self, run_ref: RunRef) -> None:
+        """End the waiting calls of a run whose thread is gone."""
+        ids = await self._store.approvals.unfinished_of_run(self._keys, run_ref)
+        for loaded in await self._store.approvals.load_each(ids):
+            await self._change(loaded.approval, end_with_thread)
+
+    async def doubt_all(self, *, is_dry: bool = False) -> list[Found]:
+        """Put all unfinished calls in doubt after a restore from an older copy.
+
+        Args:
+            is_dry: only return the changes.
+        """
+        return [
+            found
+            async for approval in self.unfinished()
+            for found in await self._change(approval, doubt_restored, is_dry=is_dry)
+        ]
+
+    async def unfinished(self) -> AsyncGenerator[Approval]:
+        """Yield the tenant's unfinished approvals.
+
+        Their ids are read first, because the caller's change to one may end it.
+        """
+        # By the index of deadlines: calls that are already in doubt are not in it, and
+        # need no further doubt.
+        ids = await self._store.approvals.scheduled(self._keys)
+        for start in range(0, len(ids), MOST_READ):
+            page = ids[start : start + MOST_READ]
+            for loaded in await self._store.approvals.load_each(page):
+                if loaded.approval.tenant == self._tenant:
+                    yield loaded.approval
+
+    async def _change(
+        self, approval: Approval, recover: Recover, *, is_dry: bool = False
+    ) -> list[Found]:
+        """Change each item of an approval, where needed; return the changes."""
+        changed = [
+            await self._change_item(approval.id, item.index, recover, is_dry=is_dry)
+            for item in approval.items
+        ]
+        return [one for one in changed if one is not None]
+
+    async def _change_item(
+        self, approval_id: str, index: int, recover: Recover, *, is_dry: bool
+    ) -> Found | None:
+        found: Found | None = None
+
+        async def compute(loaded: Loaded) -> Write | None:
+            nonlocal found
+            was = loaded.approval.items[index]
+            change = recover(loaded.approval, was, loaded.now_ms)
+            found = None
+            if change is None:
+                return None
+            found = Found(change.approval, change.approval.items[index], was)
+            return None if is_dry else Write(change)
+
+        # `load_each` has just logged it; the other records must be recovered anyway.
+        with suppress(CorruptRecord):
+            written = await self._store.approvals.change(approval_id, compute)
+            if written and found:
+                logger.warning(
+                    "item.recovered item=%s agent=%s thread=%s state=%s",
+                    found.item.id,
+                    found.approval.run_ref.agent,
+                    found.approval.run_ref.thread,
+                    found.item.state,
+                )
+        return found
+
     async def _queue(self, mismatch: Mismatch) -> None:
         run = self._keys.stalled_run(mismatch.agent, mismatch.thread)
         if await self._store.stalled.find(self._keys, run) is not None:
@@ -413,9 +410,7 @@ class Recovery(RecoveryService):
         """Return the mismatches, and change nothing."""
         mismatches = [mismatch async for mismatch in self._from_store()]
         known = {(mismatch.agent, mismatch.thread) for mismatch in mismatches}
-        unserved = 0
-        if (saver := self._runners.saver) is None:
-            return RecoveryReport(tuple(mismatches))
+        unserved, saver = 0, self._runners.saver
         async for page in newest_threads(saver):
             found = [one async for one in self._cut_off(page)]
             for thread in (thread for thread, is_waiting in page if is_waiting):
@@ -635,10 +630,7 @@ class RecoveryLoop:
     def __init__(
         self, store: Store, runners: Runners, *, tenant: str = "default"
     ) -> None:
-        saver = runners.saver
-        self._detector = (
-            None if saver is None else RestoreDetector(store, saver, tenant=tenant)
-        )
+        self._detector = RestoreDetector(store, runners.saver, tenant=tenant)
         self._recovery = Recovery(store, runners, tenant=tenant)
         self._url = store.conn.url
         self._ticks_left = 0
@@ -662,31 +654,27 @@ class RecoveryLoop:
         if self._ticks_left > 0:
             self._ticks_left -= 1
             return
-        detector = self._detector
-        is_only_process = detector is not None and await detector.is_only_process()
+        is_only_process = await self._detector.is_only_process()
         found = await self._recovery.recover(is_only_process=is_only_process)
         waits_s = HOURLY_S if self._has_looked else AGAIN_S
         self._has_looked = True
-        if found.gone and detector is not None:
+        if found.gone:
             # A worker may have had the lease on a missing thread just now. Or a gateway
             # with other checkpoints used this store a moment ago.
             waits_s = 0 if is_only_process else ALIVE_MS / 1000
         self._ticks_left = int(waits_s / TICK_S)
 
     async def _compare(self) -> None:
-        detector = self._detector
-        if detector is None:
-            return
-        consistency = await detector.compare()
+        consistency = await self._detector.compare()
         if consistency is not Consistency.SAME:
             logger.error("recovery.inconsistent %s", consistency)
             if consistency is Consistency.STORE_IS_OLDER:
                 await self._recovery.doubt_all()
             # Only after all calls are in doubt: after a crash in between, the next
             # start finds the difference again and repeats this.
-            await detector.equalize()
+            await self._detector.equalize()
             self._ticks_left = 0
-        await detector.advance()
+        await self._detector.advance()
 
 
 @dataclass(frozen=True)
@@ -720,17 +708,14 @@ async def repair_losses(
             of both sides from one moment match.
     """
     recovery = Recovery(store, runners, tenant=tenant)
-    saver, consistency = runners.saver, Consistency.SAME
-    detector = None if saver is None else RestoreDetector(store, saver, tenant=tenant)
-    if detector is not None:
-        consistency = await detector.compare()
+    detector = RestoreDetector(store, runners.saver, tenant=tenant)
+    consistency = await detector.compare()
     doubted = list[Found]()
     if is_restored or consistency is Consistency.STORE_IS_OLDER:
         doubted = await recovery.doubt_all(is_dry=is_dry)
     if is_dry:
         return RepairReport(consistency, tuple(doubted), await recovery.compare())
     report = await recovery.recover(is_only_process=True)
-    if detector is not None:
-        # Last: after a crash before this, the next repair still finds the difference.
-        await detector.equalize()
+    # Last: after a crash before this, the next repair still finds the difference.
+    await detector.equalize()
     return RepairReport(consistency, tuple(doubted), report)

@@ -141,23 +141,17 @@ class Runners:
 
     Args:
         agents: agent name to the runner of all its threads; may change later.
-        saver: the checkpoints of those agents; None if unknown.
+        saver: the checkpoints of those agents.
     """
 
     def __init__(
-        self,
-        agents: Mapping[str, Runner] | None = None,
-        saver: BaseCheckpointSaver[Any] | None = None,
+        self, agents: Mapping[str, Runner], saver: BaseCheckpointSaver[Any]
     ) -> None:
         self.saver = saver
-        self._agents: Mapping[str, Runner] = {} if agents is None else agents
+        self._agents = agents
         self._threads: dict[tuple[str, str], Runner] = {}
         # True: the thread has ended. False: the program resumes it itself.
         self._left: dict[tuple[str, str], bool] = {}
-
-    def serve(self, agents: Mapping[str, Runner]) -> None:
-        """Run every thread of these agents, except threads with a separate runner."""
-        self._agents = {**self._agents, **agents}
 
     def keep(self, agent: str, thread: str, runner: Runner) -> None:
         """Run this thread with this runner from now on; the last runner counts.

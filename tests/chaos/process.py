@@ -17,6 +17,7 @@ from keyturn.gateway.policy_file import PolicyFile, followed
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.runner import Runners
 from keyturn.gateway.running import running
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.setting_forms import AUDIT_KEPT
@@ -54,7 +55,7 @@ async def _work(settings: Settings) -> None:
         if settings.role == "gateway":
             async with open_checkpoints(settings.checkpoints) as saver:
                 runner = LangGraphLocal(attached(graph(), saver))
-                async with running(store, policy, {AGENT: runner}):
+                async with running(store, policy, Runners({AGENT: runner}, saver)):
                     await stop.wait()
         else:
             config = BotConfig(

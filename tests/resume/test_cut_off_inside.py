@@ -25,6 +25,7 @@ from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.runner import Runners
 from keyturn.gateway.running import running
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.store import Store
@@ -92,7 +93,9 @@ class Nested(Stack):
         self.reviews = ReviewService(store, lambda: FREE)
 
     def working(self, **options: Any) -> Any:
-        return running(self.store, lambda: FREE, self.runners, **options)
+        return running(
+            self.store, lambda: FREE, Runners(self.runners, self.saver), **options
+        )
 
     async def delegated(self) -> Item:
         """Make the inner agent request a refund."""

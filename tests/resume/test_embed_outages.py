@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
@@ -110,7 +110,7 @@ async def test_what_cannot_pass_is_raised_parked_and_run_again_without_input(
         await tk.run(sample_tools.graph, LOOK_UP, **PLACE)
     parked = await kept(tk)
     runner = await tk._runner(sample_tools.graph, "shop")  # pyright: ignore[reportPrivateUsage] - to be a worker of another process
-    recovery = Recovery(tk.store, Runners({"shop": runner}))
+    recovery = Recovery(tk.store, Runners({"shop": runner}, cast("Any", tk)._saver))
     await recovery.recover(is_only_process=False)
 
     assert parked

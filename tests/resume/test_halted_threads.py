@@ -121,7 +121,7 @@ async def test_a_breakpoint_that_cannot_be_seen_holds_all_the_same(
         with pytest.raises(GraphError, match="stands at a breakpoint"):
             await tk.run(graph, given, thread_id="t1", agent="shop")
     runner = await tk._runner(graph, "shop")  # pyright: ignore[reportPrivateUsage] - to be a worker of another process
-    runners = Runners({"shop": runner})
+    runners = Runners({"shop": runner}, cast("Any", tk)._saver)
     # A separate store: another secret could verify none of its records.
     await Recovery(tk.store, runners).recover(is_only_process=False)
     await idle(tk)
@@ -204,7 +204,7 @@ async def test_a_limit_that_is_reached_after_an_approval_is_reached_once(
         await run
     calls = len(model.seen)
     runner = await tk._runner(graph, "shop")  # pyright: ignore[reportPrivateUsage] - to be a worker of another process
-    recovery = Recovery(tk.store, Runners({"shop": runner}))
+    recovery = Recovery(tk.store, Runners({"shop": runner}, cast("Any", tk)._saver))
     await recovery.recover(is_only_process=False)
     await idle(tk)
 

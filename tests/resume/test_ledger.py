@@ -13,6 +13,7 @@ from unittest.mock import AsyncMock
 
 import psycopg
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.gateway.approvals.executing import Attempt
 from keyturn.gateway.clock import now_s
@@ -21,7 +22,8 @@ from keyturn.gateway.protocol.records import Finding, ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Busy, Claimed, InDoubt
 from keyturn.gateway.resume import ledger as ledgers
-from keyturn.gateway.resume.recovery import RecoveryService
+from keyturn.gateway.resume.recovery import Recovery
+from keyturn.gateway.resume.runner import Runners
 from keyturn.gateway.running import forget_attempts
 from keyturn.gateway.setting_forms import is_postgres
 from keyturn.gateway.store.connection.ledger import Ledger
@@ -263,7 +265,7 @@ async def test_people_who_let_a_restored_call_run_are_asked_once(place: Place) -
         approval = await life.harness.approval(life.verdict.item_id)
         lost = Attempt(approval.id, 0, 1, "lost")
         await ledger_of(store).spend([lost], now_ms=approval.items[0].changed_at_ms)
-        await RecoveryService(store).doubt_all()
+        await Recovery(store, Runners({}, InMemorySaver())).doubt_all()
         await life.found(Finding.RERUN)
 
         await life.claimed("next")

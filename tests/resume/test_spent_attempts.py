@@ -9,6 +9,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 import yaml
+from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.cli import bot
 from keyturn.cli.command_context import CommandContext
@@ -28,7 +29,8 @@ from keyturn.gateway.protocol.wire import (
     TurnRef,
     Verdict,
 )
-from keyturn.gateway.resume.recovery import RecoveryService
+from keyturn.gateway.resume.recovery import Recovery
+from keyturn.gateway.resume.runner import Runners
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
@@ -470,7 +472,7 @@ async def test_a_restored_call_that_people_left_alone_in_a_bot_apart_does_not_ru
         lived = Life(ServiceHarness(store))
         await lived.asks()
         await lived.approved()
-        await RecoveryService(store).doubt_all()
+        await Recovery(store, Runners({}, InMemorySaver())).doubt_all()
 
     async def left(reviews: ReviewService) -> None:
         click = await lived.harness.click(lived.verdict)

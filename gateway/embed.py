@@ -15,14 +15,13 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Self, cast, get_args
+from typing import Annotated, Self, get_args
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from typing_extensions import override
 
-from keyturn.gateway.arguments import check_ungated, is_a, require, require_secret
+from keyturn.gateway.arguments import check_ungated, require, require_secret
 from keyturn.gateway.config import MAX_WORKERS, Settings
-from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.policy_file import PolicyFile, followed, policy_of
 from keyturn.gateway.remote.program import RemoteKeyturn
@@ -172,14 +171,40 @@ class Keyturn(Program):
         self.registration.add_agent(agent)
 
 
-_OTHERS: tuple[tuple[str, type | tuple[type, ...], str], ...] = (
-    ("settings", Settings, "give what Settings.load returns, or policy=Path('…')"),
-    ("policy", (Policy, Path, str), "give the path of the file, Path('policy.yml')"),
-    ("retries", RetrySettings, "give RetrySettings(limit='1h')"),
-    ("audit_folder", Path, "give the path of a folder, Path('audit')"),
-    ("keyring", Keyring, "give a Keyring, or leave it out"),
-)
-"""Arguments that may be None: name, type, next step."""
+class _Arguments(BaseModel):
+    """The arguments of `Keyturn`; a description is a usable value, in words."""
+
+    model_config = ConfigDict(strict=True, arbitrary_types_allowed=True)
+
+    settings: Settings | None = Field(
+        description="give what Settings.load returns, or policy=Path('…')"
+    )
+    policy: Policy | Path | None = Field(
+        description="give the path of the file, Path('policy.yml')"
+    )
+    url: str | None = Field(description="give an address as text")
+    secrets: Sequence[Annotated[bytes, Field(min_length=1)]] = Field(
+        description="give a list of bytes that are not empty, as token_bytes(32)"
+    )
+    encrypt_store: bool = Field(description="give True or False")
+    insecure_dev: bool = Field(description="give True or False")
+    data_dir: Path = Field(description="give the path of a folder, Path('.keyturn')")
+    checkpoints: str | None = Field(description="give an address as text")
+    tenant: TenantName = Field(
+        description=f"give {get_args(TenantName)[1].description}"
+    )
+    slots: int = Field(
+        ge=1, le=MAX_WORKERS, description=f"give a whole number from 1 to {MAX_WORKERS}"
+    )
+    retries: RetrySettings | None = Field(description="give RetrySettings(limit='1h')")
+    audit_folder: Path | None = Field(
+        description="give the path of a folder, Path('audit')"
+    )
+    keyring: Keyring | None = Field(description="give a Keyring, or leave it out")
+
+
+_SECRET = frozenset({"url", "checkpoints", "secrets"})
+"""Arguments that may contain a password."""
 
 
 def check_arguments(given: Mapping[str, object]) -> None:
@@ -188,44 +213,16 @@ def check_arguments(given: Mapping[str, object]) -> None:
     Raises:
         SettingsError: names the first unusable argument and the next step.
     """
-    for name, kind, needed in _OTHERS:
-        value = given[name]
-        require(value is None or isinstance(value, kind), name, value, needed)
-    for name in ("url", "checkpoints"):
-        # It may contain a password.
-        is_text = given[name] is None or isinstance(given[name], str)
-        require_secret(is_text, name, given[name], "give an address as text")
-    for name in ("encrypt_store", "insecure_dev"):
-        require(isinstance(given[name], bool), name, given[name], "give True or False")
-    data_dir = given["data_dir"]
-    needed = "give the path of a folder, Path('.keyturn')"
-    require(isinstance(data_dir, Path), "data_dir", data_dir, needed)
-    _check_count("slots", given["slots"], MAX_WORKERS)
-    _check_tenant(given["tenant"])
     check_ungated(given["ungated"])
-    _check_secrets(given["secrets"])
-
-
-def _check_count(name: str, value: object, most: int) -> None:
-    is_count = isinstance(value, int) and not isinstance(value, bool)
-    is_usable = is_count and 1 <= cast("int", value) <= most
-    require(is_usable, name, value, f"give a whole number from 1 to {most}")
-
-
-def _check_tenant(tenant: object) -> None:
+    fields = _Arguments.model_fields
     try:
-        TypeAdapter[str](TenantName).validate_python(tenant, strict=True)
-    except ValidationError:
-        form = get_args(TenantName)[1].description
-        require(False, "tenant", tenant, f"give {form}")  # noqa: FBT003 - the value is invalid
-
-
-def _check_secrets(secrets: object) -> None:
-    is_list = is_a(secrets, Sequence) and not is_a(secrets, (str, bytes))
-    require_secret(is_list, "secrets", secrets, "give a list of bytes")
-    for one in cast("Sequence[object]", secrets):
-        if not (isinstance(one, bytes) and one):
-            raise SettingsError(
-                f"secrets= holds a value of type {type(one).__name__} that cannot be "
-                "used: give bytes that are not empty, such as secrets.token_bytes(32)."
-            )
+        _Arguments.model_validate({name: given[name] for name in fields})
+    except ValidationError as error:
+        name = str(error.errors()[0]["loc"][0])
+        refuse = require_secret if name in _SECRET else require
+        refuse(
+            is_usable=False,
+            name=name,
+            given=given[name],
+            needed=str(fields[name].description),
+        )

@@ -8,7 +8,7 @@ import re
 import secrets
 import stat
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from keyturn.gateway.errors import SettingsError
@@ -50,6 +50,37 @@ def sync_folder(folder: Path) -> None:
             raise
     finally:
         os.close(opened)
+
+
+def write_private(path: Path, data: bytes, *, replaces: bool = False) -> None:
+    """Write a file for this user only; it appears complete or not at all.
+
+    Raises:
+        FileExistsError: the file exists, and is not to be replaced.
+        OSError: it cannot be written.
+    """
+    make_private(path.parent)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    # Created with its mode: before a later chmod, others could open it.
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            # Before it gets its name: a crash must not leave an empty file.
+            os.fsync(file.fileno())
+        if replaces:
+            draft.replace(path)
+            # A killed process may have left its draft.
+            for left in path.parent.glob(f".{path.name}.*"):
+                left.unlink(missing_ok=True)
+        else:
+            # link, unlike rename, never replaces another process's file.
+            os.link(draft, path)
+        # Before its first use: a power cut must not lose a key in use.
+        sync_folder(path.parent)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def parse_secrets(text: str) -> tuple[bytes, ...]:
@@ -106,8 +137,9 @@ def load_or_create_secret(path: Path) -> bytes:
     hint = "Set 'data_dir' to a folder this user can write, or set KEYTURN_SECRET."
     with _usable(path, hint):
         if not path.exists():
-            make_private(path.parent)
-            _create(path)
+            # Another process may create it at the same time; its bytes then count.
+            with suppress(FileExistsError):
+                write_private(path, secrets.token_bytes(SIZE))
         return _load(path)
 
 
@@ -120,28 +152,6 @@ def _usable(path: Path, hint: str) -> Generator[None]:
         raise SettingsError(
             f"The secret {str(path)!r} cannot be used: {error.strerror}. {hint}"
         ) from error
-
-
-def _create(path: Path) -> None:
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    # Created with its mode: before a later chmod, others could open it.
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(SIZE))
-            file.flush()
-            # Before it gets its name: a crash must not leave an empty file, which no
-            # start could use.
-            os.fsync(file.fileno())
-        try:
-            # link, unlike rename, never replaces another process's file.
-            os.link(draft, path)
-        except FileExistsError:
-            return
-        # Before its first use: a power cut must not lose the key that seals the store.
-        sync_folder(path.parent)
-    finally:
-        draft.unlink()
 
 
 def _load(path: Path) -> bytes:

@@ -37,7 +37,7 @@ from keyturn.gateway.failures import log_failure
 from keyturn.gateway.protocol.public_keys import PublicKey, parse_public_key
 from keyturn.gateway.protocol.receipts import enveloped, pae
 from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.secret_file import make_private, sync_folder
+from keyturn.gateway.secret_file import make_private, write_private
 
 logger = logging.getLogger(__name__)
 
@@ -320,26 +320,8 @@ class KeyFolder:
 
     def _write(self, path: Path, file: _File, *, replaces: bool = False) -> None:
         try:
-            make_private(self._folder)
-            draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-            # With its final mode from the start.
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            try:
-                with os.fdopen(descriptor, "wb") as opened:
-                    opened.write(file.model_dump_json().encode() + b"\n")
-                    opened.flush()
-                    os.fsync(opened.fileno())
-                if replaces:
-                    draft.replace(path)
-                    # A killed process may have left the secret in a draft.
-                    for left in self._folder.glob(f".{path.name}.*"):
-                        left.unlink(missing_ok=True)
-                else:
-                    os.link(draft, path)
-                # Sync before the key signs: a power cut must not lose a key in use.
-                sync_folder(self._folder)
-            finally:
-                draft.unlink(missing_ok=True)
+            data = file.model_dump_json().encode() + b"\n"
+            write_private(path, data, replaces=replaces)
         except OSError as error:
             raise SettingsError(
                 f"The key {str(path)!r} cannot be written: {error.strerror}. Name "

@@ -133,16 +133,9 @@ def print_proofs(found: Sequence[Proven], *, tenant: str, is_json: bool) -> int:
 
 def ascii_text(text: str) -> str:
     """Return JSON without characters that control a terminal; it parses to the same."""
-    return "".join(
-        letter if letter.isascii() and letter.isprintable() else _escaped(letter)
-        for letter in text
-    )
-
-
-def _escaped(letter: str) -> str:
-    units = letter.encode("utf-16-be")
-    return "".join(
-        f"\\u{units[at] << 8 | units[at + 1]:04x}" for at in range(0, len(units), 2)
+    # ASCII has one such character that JSON does not escape.
+    return json.dumps(json.loads(text), separators=(",", ":")).replace(
+        "\x7f", r"\u007f"
     )
 
 

@@ -66,8 +66,6 @@ logger = logging.getLogger(__name__)
 
 BUSY_MS = 100
 """Delay before the next attempt at a thread that another process runs."""
-MAX_UNSERVED = 1000
-"""Most threads that the log names as not run by this process."""
 BLOCK_MS = 500
 """Duration of one blocking read for a job; a stop waits for it."""
 GRACE_S = 25.0
@@ -133,7 +131,6 @@ class Worker:
         self._slots = asyncio.Semaphore(slots)
         self._on_change = on_change
         self._running: set[asyncio.Task[None]] = set()
-        self._unserved: set[tuple[str, str]] = set()
         self._consumer = consumer
         self._keys = store.keys_of_tenant(tenant)
         self._queue = store.queue(self._keys)
@@ -325,10 +322,8 @@ class Worker:
         A restarted program serves a thread once it runs it again. A gateway with other
         checkpoints may have threads that are missing here.
         """
-        place = (at.agent, at.thread)
-        if place not in self._unserved and len(self._unserved) < MAX_UNSERVED:
-            self._unserved.add(place)
-            logger.warning("thread.not_run_here agent=%s thread=%s", *place)
+        # Offered again and again, less and less often; the log drops repeated lines.
+        logger.warning("thread.not_run_here agent=%s thread=%s", at.agent, at.thread)
         await self._retries.requeue_unserved(at, delivery, why)
 
 

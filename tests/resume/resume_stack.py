@@ -71,7 +71,7 @@ class Stack:
         saver: BaseCheckpointSaver[Any] | None = None,
     ) -> None:
         self.store = store
-        self.saver = saver
+        self.saver: Any = saver or runner._saver  # pyright: ignore[reportPrivateUsage] - where its threads are
         self.runner = runner
         self.runners: dict[str, Runner] = {"shop": runner}
         self.keys = store.keys_of_tenant("default")

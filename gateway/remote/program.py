@@ -65,14 +65,10 @@ from keyturn.gateway.protocol.http_api import (
 )
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.records import Record, RunRef
-from keyturn.gateway.resume import program
+from keyturn.gateway.resume import program_runs
 from keyturn.gateway.resume.advancer import Threads
-from keyturn.gateway.resume.program import (
-    BUSY_S,
-    Program,
-    ProgramRuns,
-    ThreadChanges,
-)
+from keyturn.gateway.resume.program import Program
+from keyturn.gateway.resume.program_runs import BUSY_S, ProgramRuns, ThreadChanges
 from keyturn.gateway.resume.runner import (
     Answers,
     PendingInterrupt,
@@ -341,7 +337,7 @@ class RemoteThreadRuns(ProgramRuns):
         if not asked_items(state.pending):
             return
         try:
-            await self._asks.answers(run, state.pending, wait_s=program.POLL_S)
+            await self._asks.answers(run, state.pending, wait_s=program_runs.POLL_S)
         except KeyturnError as error:
             logger.warning(
                 "thread.not_followed agent=%s thread=%s error=%s",

@@ -21,7 +21,7 @@ from keyturn.gateway.failures import any_failure
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.resume.diagnosis import diagnose, is_limit
 from keyturn.gateway.resume.langgraph_local import LangGraphLocal
-from keyturn.gateway.resume.program import (
+from keyturn.gateway.resume.program_runs import (
     Drive,
     GivenUp,
     ProgramRuns,

@@ -21,7 +21,7 @@ from keyturn.agent import ApprovalMiddleware, grant, guarded
 from keyturn.agent.scripted_model import ScriptedModel, calling
 from keyturn.gateway.client import http_connection
 from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.resume import program
+from keyturn.gateway.resume import program_runs
 from keyturn.gateway.setting_forms import RetrySettings
 
 RECEIPT_KEYS = "APART_RECEIPT_KEYS"
@@ -74,5 +74,5 @@ async def work(thread: str, checkpoints: str, effect: str) -> str:
 if __name__ == "__main__":
     # A gateway that does not answer is asked again soon.
     http_connection.TIMEOUT_S = 2.0
-    program.POLL_S = 1.0
+    program_runs.POLL_S = 1.0
     print(asyncio.run(work(*sys.argv[1:4])))  # noqa: T201 - how it answers

@@ -9,7 +9,7 @@ import pytest
 
 from keyturn.gateway.errors import StoreUnavailable, ThreadUnavailable
 from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.resume.program import Drive
+from keyturn.gateway.resume.program_runs import Drive
 from keyturn.gateway.setting_forms import RetrySettings
 
 

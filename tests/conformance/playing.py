@@ -195,7 +195,7 @@ async def play(cells: Sequence[Cell], url: str, folder: Path) -> dict[Cell, list
     again = [scene for scene in scenes if scene.cell.failure is Failure.RESTART]
     found: dict[Cell, list[str]] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("keyturn.gateway.resume.program.BUSY_S", 0.2)
+        patch.setattr("keyturn.gateway.resume.program_runs.BUSY_S", 0.2)
         patch.setattr("keyturn.gateway.embed.open_store", quick_store)
         exits = (SystemExit, GeneratorExit, asyncio.CancelledError, Killed)
         patch.setattr("keyturn.gateway.failures._EXITS", exits)

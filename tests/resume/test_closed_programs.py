@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import ThreadUnavailable
-from keyturn.gateway.resume import program, transient_retry
+from keyturn.gateway.resume import program_runs, transient_retry
 from keyturn.gateway.store.store import Store
 from tests.resume import sample_tools
 from tests.resume.resume_stack import RULES
@@ -94,7 +94,7 @@ async def test_a_step_that_is_stopped_is_no_cancellation_of_its_caller(
     async def drain_soon(tasks: Any, grace_s: float) -> None:
         await drain(tasks, grace_s / 1000)
 
-    monkeypatch.setattr(program, "drain_tasks", drain_soon)
+    monkeypatch.setattr(program_runs, "drain_tasks", drain_soon)
     async with Keyturn(policy=RULES, url=store.conn.url, data_dir=tmp_path) as tk:
         graph = _graph(cast("Any", never_ends))
         waiting = asyncio.ensure_future(tk.run(graph, {"name": ""}, **PLACE))

@@ -304,7 +304,7 @@ async def test_without_an_address_the_store_is_in_the_data_folder(
 async def test_a_thread_that_another_process_runs_is_waited_for(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for place in ("resume.program", "remote.program"):
+    for place in ("resume.program_runs", "remote.program"):
         monkeypatch.setattr(f"keyturn.gateway.{place}.BUSY_S", 0.02)
     hello = {"messages": [{"role": "user", "content": "hello"}]}
     async with opened() as tk:

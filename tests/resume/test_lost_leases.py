@@ -40,7 +40,7 @@ def opened(
 ) -> Open:
     """Open a program that runs its threads here, or over HTTP."""
     monkeypatch.setattr(program, "BUSY_S", 0.02)
-    monkeypatch.setattr("keyturn.gateway.resume.program.BUSY_S", 0.02)
+    monkeypatch.setattr("keyturn.gateway.resume.program_runs.BUSY_S", 0.02)
 
     @asynccontextmanager
     async def one() -> AsyncGenerator[Keyturn]:

@@ -43,7 +43,7 @@ Answered = Callable[[web.Request], Awaitable[web.StreamResponse]]
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "BUSY_S", 0.02)
-    monkeypatch.setattr("keyturn.gateway.resume.program.BUSY_S", 0.02)
+    monkeypatch.setattr("keyturn.gateway.resume.program_runs.BUSY_S", 0.02)
     monkeypatch.setattr("keyturn.gateway.resume.transient_retry.FIRST_PAUSE_S", 0.01)
 
 

@@ -17,9 +17,9 @@ from keyturn.gateway.errors import GraphError, SettingsError, ThreadUnavailable
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.http_api import PendingCall
 from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.resume import program
+from keyturn.gateway.resume import program_runs
 from keyturn.gateway.resume.graphs import attached
-from keyturn.gateway.resume.program import ThreadChanges, next_change
+from keyturn.gateway.resume.program_runs import ThreadChanges, next_change
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools
@@ -270,7 +270,7 @@ async def test_a_wait_costs_no_command_until_something_happens(
             return await next_change(changes, within_s=within_s)
 
         monkeypatch.setattr(runner, "probe", counted)
-        monkeypatch.setattr(program, "next_change", timed)
+        monkeypatch.setattr(program_runs, "next_change", timed)
         (follower,) = [
             task
             for task in asyncio.all_tasks()

@@ -39,7 +39,7 @@ from keyturn.gateway.approvals.decisions import Approve, Decided, Gesture
 from keyturn.gateway.garbage_collection import spare_what_is_there
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.resume.graphs import attached
-from keyturn.gateway.resume.runner import ThreadChange
+from keyturn.gateway.resume.thread_state import ThreadChange
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.store import Store
 from tests.approvals.builders import click_on

@@ -23,6 +23,7 @@ from keyturn.cli.store_access import (
     use_store,
 )
 from keyturn.gateway.resume.checkpoints import open_checkpoints
+from keyturn.gateway.resume.langgraph_local import Runners
 from keyturn.gateway.resume.recovery import (
     Consistency,
     Found,
@@ -30,7 +31,6 @@ from keyturn.gateway.resume.recovery import (
     RepairReport,
     repair_losses,
 )
-from keyturn.gateway.resume.runner import Runners
 from keyturn.gateway.running import gateway_process, load_runners
 from keyturn.gateway.service.report.audit_reading import forget_tree
 from keyturn.gateway.service.report.process_check import kept_by

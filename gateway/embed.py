@@ -31,7 +31,7 @@ from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.remote.program import RemoteKeyturn
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.diagnosis import diagnose, is_limit
-from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.langgraph_local import Runner, Runners
 from keyturn.gateway.resume.ledger import ledger_of
 from keyturn.gateway.resume.program import Program
 from keyturn.gateway.resume.program_runs import (
@@ -43,15 +43,13 @@ from keyturn.gateway.resume.program_runs import (
     next_change,
 )
 from keyturn.gateway.resume.retries import Retries
-from keyturn.gateway.resume.runner import (
+from keyturn.gateway.resume.store_threads import StoreThreads, ThreadRef
+from keyturn.gateway.resume.thread_state import (
     Answers,
     PendingInterrupt,
-    Runner,
-    Runners,
     ThreadChange,
     ThreadState,
 )
-from keyturn.gateway.resume.store_threads import StoreThreads, ThreadRef
 from keyturn.gateway.resume.transient_retry import InputNotGiven, retry_transient
 from keyturn.gateway.running import gateway_process, load_runners, load_triage, running
 from keyturn.gateway.service.decide.reviews import ReviewService
@@ -261,7 +259,7 @@ class ThreadRuns(ProgramRuns):
             return found
 
     @override
-    async def delete(self, run: RunRef, runner: LangGraphLocal) -> None:
+    async def delete(self, run: RunRef, runner: Runner) -> None:
         """See `ProgramRuns.delete`."""
         await super().delete(run, runner)
         self.notify(ThreadChange(run.agent, run.thread))

@@ -32,10 +32,10 @@ from keyturn.gateway.resume.graphs import (
     made_by,
     named,
 )
-from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.langgraph_local import Runner, Runners
 from keyturn.gateway.resume.recovery import TICK_S, RecoveryLoop
 from keyturn.gateway.resume.retries import Retries
-from keyturn.gateway.resume.runner import Runner, Runners, ThreadChange
+from keyturn.gateway.resume.thread_state import ThreadChange
 from keyturn.gateway.resume.transient_retry import (
     AUDIT_S,
     FORGET_S,
@@ -73,7 +73,7 @@ async def load_runners(
         logger.info("agent.importing agent=%s graph=%s", name, agent.graph)
         graph = await load_graph(agent.graph, settings.folder, agent.ungated)
         check_name(graph, name)
-        runners[name] = LangGraphLocal(
+        runners[name] = Runner(
             attached(graph, saver), agent=name, ungated=agent.ungated
         )
     return runners

@@ -69,7 +69,7 @@ from keyturn.gateway.resume import program_runs
 from keyturn.gateway.resume.advancer import Threads
 from keyturn.gateway.resume.program import Program
 from keyturn.gateway.resume.program_runs import BUSY_S, ProgramRuns, ThreadChanges
-from keyturn.gateway.resume.runner import (
+from keyturn.gateway.resume.thread_state import (
     Answers,
     PendingInterrupt,
     ThreadChange,

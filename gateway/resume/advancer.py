@@ -36,11 +36,11 @@ from keyturn.gateway.resume.diagnosis import (
     at_limit,
     is_final,
 )
-from keyturn.gateway.resume.runner import (
+from keyturn.gateway.resume.langgraph_local import Runner
+from keyturn.gateway.resume.thread_state import (
     AnswerRefused,
     Answers,
     PendingInterrupt,
-    Runner,
     ThreadState,
     asked_items,
     question_of,
@@ -264,7 +264,12 @@ class Advancer:
                 await self._halt_at_breakpoint(run, state)
 
     async def _nudge(
-        self, run: RunRef, runner: Runner, state: ThreadState, *, past_limits: bool
+        self,
+        run: RunRef,
+        runner: Runner,
+        state: ThreadState,
+        *,
+        past_limits: bool,
     ) -> None:
         halted = await self._halted(run, state)
         if isinstance(halted, AtBreakpoint) or (halted and not past_limits):

@@ -33,7 +33,7 @@ from keyturn.gateway.protocol.port import connected
 from keyturn.gateway.protocol.records import Person, RunRef
 from keyturn.gateway.resume.langgraph_local import (
     STREAM_END,
-    LangGraphLocal,
+    Runner,
     check_config,
     kept_graph,
 )
@@ -59,7 +59,7 @@ class Program:
         *,
         config: RunnableConfig | None = None,
         context: object = None,
-    ) -> LangGraphLocal:
+    ) -> Runner:
         """Return a runner for a program's graph.
 
         Raises:
@@ -69,7 +69,7 @@ class Program:
         self._serves(agent)
         ungated = self._ungated.get(agent, ())
         kept = await kept_graph(graph, f"graph of {agent}", self._saver, ungated)
-        return LangGraphLocal(
+        return Runner(
             kept, agent=agent, config=config, context=context, ungated=ungated
         )
 

@@ -39,10 +39,10 @@ from keyturn.gateway.resume.advancer import Advancer, Threads
 from keyturn.gateway.resume.diagnosis import ThreadHalted, diagnose
 from keyturn.gateway.resume.graphs import strict_serializer
 from keyturn.gateway.resume.langgraph_local import (
-    LangGraphLocal,
+    Runner,
     pending_of,
 )
-from keyturn.gateway.resume.runner import (
+from keyturn.gateway.resume.thread_state import (
     Answers,
     PendingInterrupt,
     ThreadChange,
@@ -120,7 +120,7 @@ class Drive:
         given: its input, until the thread has it; None for none.
     """
 
-    def __init__(self, run: RunRef, runner: LangGraphLocal, given: object) -> None:
+    def __init__(self, run: RunRef, runner: Runner, given: object) -> None:
         self.run = run
         self.runner = runner
         self.given = given
@@ -218,9 +218,7 @@ class ProgramRuns:
         self._drives = dict[RunRef, list[Drive]]()
         self._waiting = defaultdict[RunRef, set[ThreadChanges]](set)
 
-    async def run(
-        self, run: RunRef, runner: LangGraphLocal, given: object
-    ) -> dict[str, Any]:
+    async def run(self, run: RunRef, runner: Runner, given: object) -> dict[str, Any]:
         """Give a thread its input, unless it has it, and wait for its end.
 
         The wait also ends at a question of another library.
@@ -246,7 +244,7 @@ class ProgramRuns:
                 raise
             return await self._rest(run, runner, changes)
 
-    async def wait(self, run: RunRef, runner: LangGraphLocal) -> dict[str, Any]:
+    async def wait(self, run: RunRef, runner: Runner) -> dict[str, Any]:
         """Wait for a thread's end, in any process; see `run`.
 
         Raises:
@@ -310,7 +308,7 @@ class ProgramRuns:
         return None
 
     async def _rest(
-        self, run: RunRef, runner: LangGraphLocal, changes: ThreadChanges
+        self, run: RunRef, runner: Runner, changes: ThreadChanges
     ) -> dict[str, Any]:
         """Wait until a thread rests for good; return its values."""
         # The first look does not wait: the thread may rest already.
@@ -348,9 +346,7 @@ class ProgramRuns:
         if self._is_closed:
             raise _closed(run) from None
 
-    def _begin(
-        self, run: RunRef, runner: LangGraphLocal, given: object
-    ) -> asyncio.Task[None]:
+    def _begin(self, run: RunRef, runner: Runner, given: object) -> asyncio.Task[None]:
         drive = Drive(run, runner, given)
         drive.task = asyncio.create_task(self._drive(drive))
         self.wake(run)
@@ -434,7 +430,7 @@ class ProgramRuns:
             drive.moved.set()
         return bool(drives)
 
-    async def take_up(self, run: RunRef, runner: LangGraphLocal) -> None:
+    async def take_up(self, run: RunRef, runner: Runner) -> None:
         """Advance a thread of these checkpoints, unless it rests for good."""
         state = await probe(run, runner)
         if state.exists and not rests_for_good(state) and not self.wake(run):
@@ -483,7 +479,7 @@ class ProgramRuns:
             if found.ready or (ends is not None and clock() >= ends):
                 return cast("dict[str, Any]", found.ready)
 
-    async def delete(self, run: RunRef, runner: LangGraphLocal) -> None:
+    async def delete(self, run: RunRef, runner: Runner) -> None:
         """End the waiting calls of a thread, and delete its checkpoints.
 
         Raises:
@@ -503,7 +499,7 @@ class ProgramRuns:
         """Forget a deleted thread, under its lease."""
 
     async def _values(
-        self, run: RunRef, runner: LangGraphLocal, state: ThreadState
+        self, run: RunRef, runner: Runner, state: ThreadState
     ) -> dict[str, Any]:
         if not state.exists:
             raise NoThread(run, ", or it was deleted")
@@ -546,7 +542,7 @@ async def _has_taken(drive: Drive) -> bool:
     return await retry_transient(lambda: drive.runner.has_taken(thread, key))
 
 
-async def probe(run: RunRef, runner: LangGraphLocal) -> ThreadState:
+async def probe(run: RunRef, runner: Runner) -> ThreadState:
     """Read a thread's state; wait while its checkpoints cannot be read."""
     return await retry_transient(lambda: runner.probe(run.thread))
 

@@ -52,16 +52,15 @@ from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.errors import CorruptRecord, GraphError, ThreadUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol.records import ItemState, RunRef
-from keyturn.gateway.resume.langgraph_local import AGENT_KEY, pending_of
-from keyturn.gateway.resume.runner import (
+from keyturn.gateway.resume.langgraph_local import AGENT_KEY, Runners, pending_of
+from keyturn.gateway.resume.store_threads import ThreadRef, answers_for, under_lease
+from keyturn.gateway.resume.thread_state import (
     Answers,
     PendingInterrupt,
-    Runners,
     ThreadState,
     asked_items,
     questions_of,
 )
-from keyturn.gateway.resume.store_threads import ThreadRef, answers_for, under_lease
 from keyturn.gateway.service.run.claiming import find_answers
 from keyturn.gateway.service.tenant_service import TenantService
 from keyturn.gateway.store.connection.usable import until_usable

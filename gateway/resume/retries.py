@@ -24,7 +24,7 @@ from keyturn.gateway.resume.diagnosis import (
     diagnose,
     unserved,
 )
-from keyturn.gateway.resume.runner import Runner
+from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.resume.store_threads import ThreadRef
 from keyturn.gateway.service.people.freezing import stalled_event
 from keyturn.gateway.setting_forms import RetrySettings
@@ -127,7 +127,10 @@ class Retries:
         raise _too_many_changes(at)
 
     async def record_resumed(
-        self, at: ThreadRef, delivery: Delivery | None, runner: Runner | None = None
+        self,
+        at: ThreadRef,
+        delivery: Delivery | None,
+        runner: Runner | None = None,
     ) -> None:
         """Record that a run has resumed, and acknowledge the job that resumed it.
 

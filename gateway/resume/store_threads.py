@@ -14,7 +14,7 @@ from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.errors import ThreadUnknown
 from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.resume.advancer import Threads
-from keyturn.gateway.resume.runner import (
+from keyturn.gateway.resume.thread_state import (
     Answers,
     PendingInterrupt,
     ThreadState,

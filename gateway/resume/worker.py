@@ -39,21 +39,20 @@ from keyturn.gateway.protocol.port import connected
 from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import JsonObject, accept_object
 from keyturn.gateway.resume.advancer import Advancer
+from keyturn.gateway.resume.langgraph_local import Runner, Runners
 from keyturn.gateway.resume.retries import Retries, jittered
-from keyturn.gateway.resume.runner import (
-    AnswerRefused,
-    PendingInterrupt,
-    Runner,
-    Runners,
-    ThreadChange,
-    ThreadState,
-    fits,
-    question_of,
-)
 from keyturn.gateway.resume.store_threads import (
     StoreThreads,
     ThreadRef,
     under_lease,
+)
+from keyturn.gateway.resume.thread_state import (
+    AnswerRefused,
+    PendingInterrupt,
+    ThreadChange,
+    ThreadState,
+    fits,
+    question_of,
 )
 from keyturn.gateway.resume.transient_retry import drain_tasks, wait_or_timeout
 from keyturn.gateway.service.people.freezing import run_event
@@ -259,7 +258,11 @@ class Worker:
         self._on_change(ThreadChange(at.agent, at.thread))
 
     async def _failed(
-        self, at: ThreadRef, runner: Runner, delivery: Delivery, error: BaseException
+        self,
+        at: ThreadRef,
+        runner: Runner,
+        delivery: Delivery,
+        error: BaseException,
     ) -> None:
         left = await self._left(at, runner, delivery)
         run = await self._retries.failed(at, error, left=left, delivery=delivery)

@@ -25,7 +25,7 @@ from keyturn.gateway.errors import TooManySpeakers
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
-from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.store.runs.threads import MAX_PRINCIPALS
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
@@ -56,7 +56,7 @@ async def stack(
     monkeypatch.setenv(sample_tools.LEDGER, str(tmp_path / "ledger.txt"))
     async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
         graph = sample_tools.graph(guarded(hand_on))
-        yield Stack(store, LangGraphLocal(attached(graph, saver)))
+        yield Stack(store, Runner(attached(graph, saver)))
 
 
 @pytest.mark.slow

@@ -16,8 +16,7 @@ from keyturn.gateway.config import PolicySource, SlackMode
 from keyturn.gateway.policy_file import PolicyFile, followed
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
-from keyturn.gateway.resume.langgraph_local import LangGraphLocal
-from keyturn.gateway.resume.runner import Runners
+from keyturn.gateway.resume.langgraph_local import Runner, Runners
 from keyturn.gateway.running import running
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.setting_forms import AUDIT_KEPT
@@ -54,7 +53,7 @@ async def _work(settings: Settings) -> None:
     async with followed(policy, store, tenant="default"):
         if settings.role == "gateway":
             async with open_checkpoints(settings.checkpoints) as saver:
-                runner = LangGraphLocal(attached(graph(), saver))
+                runner = Runner(attached(graph(), saver))
                 async with running(store, policy, Runners({AGENT: runner}, saver)):
                     await stop.wait()
         else:

@@ -25,8 +25,7 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState, Person, RunRef
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
-from keyturn.gateway.resume.langgraph_local import LangGraphLocal
-from keyturn.gateway.resume.runner import Runner, Runners
+from keyturn.gateway.resume.langgraph_local import Runner, Runners
 from keyturn.gateway.running import running
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.run.agents import AgentService
@@ -67,7 +66,7 @@ class Stack:
     def __init__(
         self,
         store: Store,
-        runner: LangGraphLocal,
+        runner: Runner,
         saver: BaseCheckpointSaver[Any] | None = None,
     ) -> None:
         self.store = store
@@ -174,5 +173,5 @@ class Stack:
 async def open_stack(store: Store, checkpoints: Path) -> AsyncGenerator[Stack]:
     """Set up the shop's agent on a store."""
     async with open_checkpoints(str(checkpoints)) as saver:
-        runner = LangGraphLocal(attached(sample_tools.graph(), saver), agent="shop")
+        runner = Runner(attached(sample_tools.graph(), saver), agent="shop")
         yield Stack(store, runner, saver)

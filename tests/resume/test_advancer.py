@@ -17,12 +17,17 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import APPROVAL_INTERRUPT, Verdict
 from keyturn.gateway.resume.advancer import MAX_STALE, Advancer, ThreadStuck
 from keyturn.gateway.resume.diagnosis import AtBreakpoint, ThreadHalted
-from keyturn.gateway.resume.runner import AnswerRefused, PendingInterrupt, ThreadState
+from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.resume.store_threads import (
     MAX_CHARS,
     StoreThreads,
     ThreadRef,
     announce_end,
+)
+from keyturn.gateway.resume.thread_state import (
+    AnswerRefused,
+    PendingInterrupt,
+    ThreadState,
 )
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness
@@ -33,7 +38,7 @@ CUT_OFF = ThreadState(exists=True, has_tasks=True, is_cut_off=True, checkpoint="
 
 
 @dataclass
-class Scripted:
+class Scripted(Runner):
     """A runner with the states that the test sets; it records the requests."""
 
     state: ThreadState

@@ -13,7 +13,7 @@ from keyturn.agent import guarded
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
-from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.store.store import Store
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack
@@ -36,7 +36,7 @@ async def stack(store: Store, tmp_path: Path) -> AsyncGenerator[Stack]:
     """Give a stack whose agent can delegate."""
     async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
         graph = sample_tools.graph(guarded(delegate))
-        yield Stack(store, LangGraphLocal(attached(graph, saver)))
+        yield Stack(store, Runner(attached(graph, saver)))
 
 
 @pytest.mark.slow

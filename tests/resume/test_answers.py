@@ -15,8 +15,8 @@ from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import ItemState, Result, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import RECONCILE_INTERRUPT, ReconcileAnswer
-from keyturn.gateway.resume.runner import Answers, PendingInterrupt
 from keyturn.gateway.resume.store_threads import answers_for
+from keyturn.gateway.resume.thread_state import Answers, PendingInterrupt
 from keyturn.gateway.store.records.atomic_write import Loaded
 from tests.conftest import eventually
 from tests.lifetimes import lose_records

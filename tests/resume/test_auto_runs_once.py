@@ -19,7 +19,7 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.port import connected
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
-from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.resume.store_threads import ThreadRef, under_lease
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store.store import Store
@@ -106,23 +106,23 @@ class Stage:
 
         return [ping, count, poll, delegate, ask_and_count, consult, ask]
 
-    def runner(self) -> LangGraphLocal:
+    def runner(self) -> Runner:
         """Return the agent, as one more process would run it."""
-        return LangGraphLocal(attached(sample_tools.graph(*self.tools()), self.saver))
+        return Runner(attached(sample_tools.graph(*self.tools()), self.saver))
 
     async def under(self, work: Any) -> Any:
         """Do something as the holder of the thread's lease."""
         with connected(self.gateway, self.at.run_ref):
             return await under_lease(self.store, self.at, work)
 
-    async def start(self, name: str) -> LangGraphLocal:
+    async def start(self, name: str) -> Runner:
         """One process begins a call, and another one takes its thread over."""
         first = self.runner()
         return await self.taken_over(
             lambda: first.start("t1", f'[["{name}", {{}}]]', key="k")
         )
 
-    async def taken_over(self, work: Any) -> LangGraphLocal:
+    async def taken_over(self, work: Any) -> Runner:
         """One process enters a call, and another one takes its thread over."""
         self.late = asyncio.create_task(self.under(work))
         await self.has_begun.wait()

@@ -15,7 +15,7 @@ from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
-from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools
@@ -56,7 +56,7 @@ async def stack(store: Store, tmp_path: Path, orders: Orders) -> AsyncGenerator[
     """Give a shop that also cancels orders, in the state that people approved."""
     more = guarded(cancel, recheck=orders.now)
     async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
-        yield Stack(store, LangGraphLocal(attached(sample_tools.graph(more), saver)))
+        yield Stack(store, Runner(attached(sample_tools.graph(more), saver)))
 
 
 async def asked(stack: Stack) -> Item:

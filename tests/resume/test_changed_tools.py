@@ -15,7 +15,7 @@ from keyturn.bot.cards.fallbacks import card_fallback
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
-from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.store.store import Store
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack, open_stack
@@ -43,7 +43,7 @@ async def changed(store: Store, path: Path, given: BaseTool) -> AsyncGenerator[S
         graph = create_agent(
             sample_tools.obedient(), [given], middleware=[ApprovalMiddleware("shop")]
         )
-        yield Stack(store, LangGraphLocal(attached(graph, saver), agent="shop"), saver)
+        yield Stack(store, Runner(attached(graph, saver), agent="shop"), saver)
 
 
 @pytest.mark.slow

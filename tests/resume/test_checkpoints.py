@@ -21,7 +21,7 @@ from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.resume import checkpoints
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
-from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools
@@ -113,13 +113,13 @@ async def test_postgres_keeps_threads(store: Store, postgres: str) -> None:
     for amount in (1, 2):  # the second time the tables are there
         thread = f"pg-{os.getpid()}-{amount}"
         async with open_checkpoints(postgres) as saver:
-            stack = Stack(store, LangGraphLocal(attached(sample_tools.graph(), saver)))
+            stack = Stack(store, Runner(attached(sample_tools.graph(), saver)))
             async with stack.working():
                 call = ("refund", {"order": "1", "amount": amount})
                 await stack.ask(call, thread=thread)
                 [item] = await stack.asked(thread=thread)
         async with open_checkpoints(postgres) as saver:
-            stack = Stack(store, LangGraphLocal(attached(sample_tools.graph(), saver)))
+            stack = Stack(store, Runner(attached(sample_tools.graph(), saver)))
             async with stack.working():
                 await stack.decide(item)
                 words = await stack.words(thread=thread)

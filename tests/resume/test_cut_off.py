@@ -17,7 +17,7 @@ from keyturn.agent.result_codec import ToolResult
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import TurnRef, Verdict
 from keyturn.gateway.resume.graphs import attached
-from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.langgraph_local import Runner
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import AT_ONCE, Stack
@@ -93,7 +93,7 @@ async def test_results_without_their_checkpoint_are_work_that_was_cut_off(
     checkpoints: int,
 ) -> None:
     saver = Dying(after=checkpoints)
-    runner = LangGraphLocal(attached(sample_tools.graph(), saver))
+    runner = Runner(attached(sample_tools.graph(), saver))
     with pytest.raises(SystemError):
         await runner.start("t1", "hello", key="k")
 

@@ -24,8 +24,7 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
-from keyturn.gateway.resume.langgraph_local import LangGraphLocal
-from keyturn.gateway.resume.runner import Runners
+from keyturn.gateway.resume.langgraph_local import Runner, Runners
 from keyturn.gateway.running import running
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.store import Store
@@ -88,7 +87,7 @@ def flow() -> Pregel[Any, Any, Any, Any]:
 class Nested(Stack):
     """A stack whose agent calls another one that pays, auto-approved."""
 
-    def __init__(self, store: Store, runner: LangGraphLocal) -> None:
+    def __init__(self, store: Store, runner: Runner) -> None:
         super().__init__(store, runner)
         self.reviews = ReviewService(store, lambda: FREE)
 
@@ -108,7 +107,7 @@ class Nested(Stack):
     def with_graph(self, graph: Pregel[Any, Any, Any, Any]) -> None:
         """Run another graph under the same name, on the same checkpoints."""
         saver = cast("Any", self.runner)._graph.checkpointer
-        self.runner = LangGraphLocal(attached(graph, saver))
+        self.runner = Runner(attached(graph, saver))
         self.runners["shop"] = self.runner
 
 
@@ -126,7 +125,7 @@ async def _are_both_pending(stack: Stack) -> bool:
 async def stack(store: Store, tmp_path: Path) -> AsyncGenerator[Nested]:
     async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
         graph = sample_tools.graph(delegate)
-        yield Nested(store, LangGraphLocal(attached(graph, saver)))
+        yield Nested(store, Runner(attached(graph, saver)))
 
 
 async def test_an_agent_of_another_name_inside_a_tool_is_answered(

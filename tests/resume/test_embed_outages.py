@@ -12,8 +12,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import GraphError
+from keyturn.gateway.resume.langgraph_local import Runners
 from keyturn.gateway.resume.recovery import Recovery
-from keyturn.gateway.resume.runner import Runners
 from keyturn.gateway.store.runs.stalled import RunState, StalledRun
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually

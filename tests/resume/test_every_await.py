@@ -25,7 +25,7 @@ from keyturn.gateway.protocol.records import Finding, ItemState
 from keyturn.gateway.resume import fence_tables
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
-from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.store.connection.connection import Connection
 from keyturn.gateway.store.store import Store
 from tests.chaos.oracle import FORKS
@@ -89,7 +89,7 @@ async def gateway(url: str, database: str) -> AsyncGenerator[Stack]:
     """Open a gateway with separate connections, without a worker."""
     store = Store(url, secrets=SECRETS, lease_ms=LEASE_MS)
     async with open_checkpoints(database) as saver:
-        runner = LangGraphLocal(attached(sample_tools.graph(ping), saver), agent="shop")
+        runner = Runner(attached(sample_tools.graph(ping), saver), agent="shop")
         stack = Stack(store, runner, saver)
         stack.policy = RULES
         yield stack

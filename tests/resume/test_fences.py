@@ -23,7 +23,7 @@ from keyturn.gateway.resume import fence_tables
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.fence_tables import FencedSaver, Put
 from keyturn.gateway.resume.graphs import attached
-from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.resume.store_threads import ThreadRef, under_lease
 from keyturn.gateway.store.scripts import fences
 from keyturn.gateway.store.scripts.fences import Lease
@@ -70,9 +70,9 @@ def place(store: Store, thread: str = "t1") -> ThreadRef:
     return ThreadRef(store.keys_of_tenant("default"), "shop", thread)
 
 
-def runner(saver: Saver, step: asyncio.Event | None = None) -> LangGraphLocal:
+def runner(saver: Saver, step: asyncio.Event | None = None) -> Runner:
     """Return the shop's agent; its model waits for ``step``, if one is given."""
-    return LangGraphLocal(attached(sample_tools.graph(waits_for=step), saver))
+    return Runner(attached(sample_tools.graph(waits_for=step), saver))
 
 
 async def take_away(store: Store, at: ThreadRef) -> None:
@@ -80,7 +80,7 @@ async def take_away(store: Store, at: ThreadRef) -> None:
     await store.conn.command("DEL", at.keys.lease(at.agent, at.thread))
 
 
-async def history(one: LangGraphLocal, thread: str = "t1") -> list[str]:
+async def history(one: Runner, thread: str = "t1") -> list[str]:
     """Return a thread's checkpoints, oldest first; each continues the one before."""
     graph = cast("Any", one)._graph
     found = [

@@ -24,7 +24,7 @@ from keyturn.gateway.resume.graphs import (
     load_graph,
     strict_serializer,
 )
-from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.langgraph_local import Runner
 from tests.resume import sample_tools
 
 FILE = """
@@ -93,7 +93,7 @@ def folder(tmp_path: Path) -> Path:
 async def test_a_graph_is_found_in_every_form(folder: Path, name: str) -> None:
     graph = await load_graph(f"agents/shop.py:{name}", folder)
 
-    runner = LangGraphLocal(attached(graph, InMemorySaver()))
+    runner = Runner(attached(graph, InMemorySaver()))
     await runner.give("t", {"n": 1}, key="k")
     assert await runner.values("t") == {"n": 2}
     assert (await runner.probe("t")).taken == "k"

@@ -22,8 +22,8 @@ from keyturn.gateway.approvals.record import Item, approval_of
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import GraphError
 from keyturn.gateway.protocol.records import ItemState, RunRef
+from keyturn.gateway.resume.langgraph_local import Runners
 from keyturn.gateway.resume.recovery import Recovery
-from keyturn.gateway.resume.runner import Runners
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools

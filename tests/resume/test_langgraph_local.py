@@ -14,8 +14,8 @@ from keyturn.agent import connected
 from keyturn.gateway.approvals.resume_value import answer_for
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.resume.graphs import attached
-from keyturn.gateway.resume.langgraph_local import LangGraphLocal
-from keyturn.gateway.resume.runner import AnswerRefused
+from keyturn.gateway.resume.langgraph_local import Runner
+from keyturn.gateway.resume.thread_state import AnswerRefused
 from keyturn.gateway.service.run.agents import AgentService
 from tests.resume import sample_tools
 from tests.resume.resume_stack import RULES, Stack
@@ -30,7 +30,7 @@ REFUSALS = [
 
 
 @pytest.fixture
-async def waiting(stack: Stack) -> AsyncGenerator[LangGraphLocal]:
+async def waiting(stack: Stack) -> AsyncGenerator[Runner]:
     """Give a runner whose thread t1 asks about a refund."""
     with connected(AgentService(stack.store, lambda: RULES)):
         call = '[["refund", {"order": "1", "amount": 2}]]'
@@ -39,7 +39,7 @@ async def waiting(stack: Stack) -> AsyncGenerator[LangGraphLocal]:
 
 
 async def test_a_question_that_is_not_open_is_refused_as_stale(
-    waiting: LangGraphLocal,
+    waiting: Runner,
 ) -> None:
     with pytest.raises(AnswerRefused, match="asks something else") as caught:
         await waiting.resume("t1", {"f" * 32: {"type": "approve"}}, key="k")
@@ -58,7 +58,7 @@ async def test_a_question_that_is_not_open_is_refused_as_stale(
     ],
 )
 async def test_an_answer_that_does_not_fit_is_refused_and_the_question_stays(
-    stack: Stack, waiting: LangGraphLocal, answer: JsonObject
+    stack: Stack, waiting: Runner, answer: JsonObject
 ) -> None:
     [question] = (await waiting.probe("t1")).pending
     with pytest.raises(AnswerRefused, match="does not fit") as caught:
@@ -78,7 +78,7 @@ async def test_an_answer_that_does_not_fit_is_refused_and_the_question_stays(
 
 
 async def test_an_error_of_the_graph_is_not_taken_for_a_refused_answer(
-    stack: Stack, waiting: LangGraphLocal, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, waiting: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def down(_results: list[str]) -> str:
         raise RuntimeError("the model is down")
@@ -138,7 +138,7 @@ async def test_the_last_words_are_those_since_the_person_spoke(
     builder.add_node("say", _nothing)  # pyright: ignore[reportUnknownMemberType] - its overloads are partial
     builder.set_entry_point("say")
     compiled: Any = builder.compile()  # pyright: ignore[reportUnknownMemberType] - as above
-    runner = LangGraphLocal(attached(compiled, InMemorySaver()))
+    runner = Runner(attached(compiled, InMemorySaver()))
 
     await runner.give("t", {"messages": messages}, key="k")
 

@@ -22,8 +22,8 @@ from keyturn.gateway.protocol.records import Finding, ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Busy, Claimed, InDoubt
 from keyturn.gateway.resume import ledger as ledgers
+from keyturn.gateway.resume.langgraph_local import Runners
 from keyturn.gateway.resume.recovery import Recovery
-from keyturn.gateway.resume.runner import Runners
 from keyturn.gateway.running import forget_attempts
 from keyturn.gateway.setting_forms import is_postgres
 from keyturn.gateway.store.connection.ledger import Ledger

@@ -23,7 +23,7 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
-from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.store.store import Store
 from tests.resume import sample_tools
 from tests.resume.resume_stack import ANA, DAN, Stack
@@ -45,7 +45,7 @@ async def shop(store: Store, tmp_path: Path) -> AsyncGenerator[Stack]:
     """Give the shop's agent with the tool that asks."""
     async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
         graph = attached(sample_tools.graph(ask_user), saver)
-        yield Stack(store, LangGraphLocal(graph, agent="shop"), saver)
+        yield Stack(store, Runner(graph, agent="shop"), saver)
 
 
 async def results(stack: Stack) -> list[ToolMessage]:

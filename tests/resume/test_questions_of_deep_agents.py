@@ -16,7 +16,7 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
-from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.store.store import Store
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack
@@ -40,7 +40,7 @@ async def deep(store: Store, tmp_path: Path) -> AsyncGenerator[Stack]:
         middleware=[ApprovalMiddleware("shop")],
     )
     async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
-        runner = LangGraphLocal(attached(graph, saver), agent="shop")
+        runner = Runner(attached(graph, saver), agent="shop")
         stack = Stack(store, runner, saver)
         stack.policy = load_policy(POLICY, "policy.yml")
         yield stack

@@ -11,8 +11,9 @@ from keyturn.gateway.approvals.ending import THREAD_LOST
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume import recovery
+from keyturn.gateway.resume.langgraph_local import Runners
 from keyturn.gateway.resume.recovery import Recovery
-from keyturn.gateway.resume.runner import Runners, ThreadState
+from keyturn.gateway.resume.thread_state import ThreadState
 from keyturn.gateway.store.runs.jobs import JobKind
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually

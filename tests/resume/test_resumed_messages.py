@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
+from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.resume.retries import Retries
-from keyturn.gateway.resume.runner import Runner
 from keyturn.gateway.resume.store_threads import ThreadRef
 from keyturn.gateway.store.runs.jobs import Job, JobKind
 from keyturn.gateway.store.runs.stalled import RunState

@@ -29,8 +29,8 @@ from keyturn.gateway.protocol.wire import (
     TurnRef,
     Verdict,
 )
+from keyturn.gateway.resume.langgraph_local import Runners
 from keyturn.gateway.resume.recovery import Recovery
-from keyturn.gateway.resume.runner import Runners
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually

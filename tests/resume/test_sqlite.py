@@ -22,7 +22,7 @@ from keyturn.gateway.errors import GraphError, SettingsError
 from keyturn.gateway.resume import checkpoints
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.fence_tables import fenced
-from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.forked import Forked
@@ -329,7 +329,7 @@ async def test_a_synchronous_checkpointer_is_refused_in_a_clear_sentence(
 async def test_an_error_of_a_graph_is_not_taken_for_one_of_its_checkpointer() -> None:
     graph = sample_tools.graph().copy(update={"checkpointer": InMemorySaver()})
 
-    assert not (await LangGraphLocal(graph).probe("t1")).exists
+    assert not (await Runner(graph).probe("t1")).exists
 
 
 def files_in(folder: Path) -> set[str]:

@@ -20,7 +20,7 @@ from keyturn.gateway.protocol.port import connected
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
-from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.store.runs.jobs import Job, JobKind
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
@@ -74,7 +74,7 @@ def graph() -> Pregel[Any, Any, Any, Any]:
 async def stack(store: Store, tmp_path: Path) -> AsyncGenerator[Stack]:
     """Give a gateway with that agent; people have an hour."""
     async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
-        opened = Stack(store, LangGraphLocal(attached(graph(), saver)))
+        opened = Stack(store, Runner(attached(graph(), saver)))
         opened.policy = LONG
         yield opened
 

@@ -10,10 +10,10 @@ import pytest
 
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.resume.langgraph_local import LangGraphLocal
+from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.resume.retries import Retries
-from keyturn.gateway.resume.runner import Runner, ThreadState
 from keyturn.gateway.resume.store_threads import ThreadRef
+from keyturn.gateway.resume.thread_state import ThreadState
 from keyturn.gateway.resume.transient_retry import repeat
 from keyturn.gateway.store.runs.jobs import Delivery, JobQueue
 from tests.conftest import eventually
@@ -144,12 +144,12 @@ async def decide_two_amid_the_run_of_one(
 async def test_what_is_decided_amid_a_run_that_fails_is_carried_out(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    resume = LangGraphLocal.resume
+    resume = Runner.resume
     troubles = [StoreUnavailable("gone"), StoreUnavailable("gone")]
     may_go_on, is_running = asyncio.Event(), asyncio.Event()
 
     async def troubled(
-        self: LangGraphLocal, thread: str, answers: Mapping[str, Any], *, key: str
+        self: Runner, thread: str, answers: Mapping[str, Any], *, key: str
     ) -> None:
         is_running.set()
         await may_go_on.wait()
@@ -157,7 +157,7 @@ async def test_what_is_decided_amid_a_run_that_fails_is_carried_out(
             raise troubles.pop()
         await resume(self, thread, answers, key=key)
 
-    monkeypatch.setattr(LangGraphLocal, "resume", troubled)
+    monkeypatch.setattr(Runner, "resume", troubled)
     async with stack.working():
         await decide_two_amid_the_run_of_one(stack, is_running)
         may_go_on.set()

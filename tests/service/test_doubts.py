@@ -20,8 +20,8 @@ from keyturn.gateway.protocol.wire import (
     ClaimRequest,
     Done,
 )
-from keyturn.gateway.resume.runner import PendingInterrupt
 from keyturn.gateway.resume.store_threads import answers_for
+from keyturn.gateway.resume.thread_state import PendingInterrupt
 from tests.service.harness import (
     ANA,
     BEN,

@@ -1,21 +1,14 @@
-"""Agent runtime interface for the resume worker, and the open questions of threads.
-
-A settings file names one graph for all threads of an agent. A program passes its graph
-to each run, and two runs of one agent may use different graphs: tools with one user's
-credentials, another model, another checkpointer. Such a graph serves only its own
-thread, so no thread ever runs with another user's graph.
-"""
+"""The state of a thread, its open questions, and the answers to them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, UnknownType
-from langgraph.checkpoint.base import BaseCheckpointSaver
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
@@ -86,120 +79,6 @@ class ThreadChange:
     agent: str
     thread: str
     error: BaseException | None = None
-
-
-class Runner(Protocol):
-    """One agent in one runtime. The caller has the thread's lease throughout."""
-
-    async def probe(self, thread: str) -> ThreadState:
-        """Read the state of a thread."""
-        ...
-
-    async def has_taken(self, thread: str, key: str) -> bool:
-        """Return True if this key ever started the thread.
-
-        A message may be delivered again after later messages.
-        """
-        ...
-
-    async def start(self, thread: str, text: str, *, key: str) -> None:
-        """Give a thread a person's message and run until it rests.
-
-        ``key`` is saved with the thread, see `has_taken`, so that a repeated delivery
-        does not repeat the message.
-        """
-        ...
-
-    async def resume(
-        self, thread: str, answers: Mapping[str, JsonObject], *, key: str
-    ) -> None:
-        """Answer open questions by interrupt id and run until the thread rests.
-
-        ``key`` is the thread's `ThreadState.taken`, which is kept.
-
-        Raises:
-            AnswerRefused: a question is not open, or an answer does not fit.
-        """
-        ...
-
-    async def nudge(self, thread: str, *, key: str) -> None:
-        """Continue an interrupted thread; open questions are asked again.
-
-        ``key`` is the thread's `ThreadState.taken`, which is kept.
-        """
-        ...
-
-
-MAX_LEFT = 100_000
-"""Number of threads remembered as ended or as resumed by the program. The oldest are
-forgotten; jobs for them are then put back instead of acknowledged.
-"""
-
-
-class Runners:
-    """The runners of agents and of single threads; a thread's runner takes precedence.
-
-    Args:
-        agents: agent name to the runner of all its threads; may change later.
-        saver: the checkpoints of those agents.
-    """
-
-    def __init__(
-        self, agents: Mapping[str, Runner], saver: BaseCheckpointSaver[Any]
-    ) -> None:
-        self.saver = saver
-        self._agents = agents
-        self._threads: dict[tuple[str, str], Runner] = {}
-        # True: the thread has ended. False: the program resumes it itself.
-        self._left: dict[tuple[str, str], bool] = {}
-
-    def keep(self, agent: str, thread: str, runner: Runner) -> None:
-        """Run this thread with this runner from now on; the last runner counts.
-
-        The caller has the thread's lease, here and in `release`: otherwise the end of
-        one turn could release the runner of the next turn.
-        """
-        self._threads[agent, thread] = runner
-
-    def release(self, agent: str, thread: str) -> None:
-        """Forget the runner of a thread that has ended."""
-        self._threads.pop((agent, thread), None)
-        self.leave(agent, thread, has_ended=True)
-
-    def leave(self, agent: str, thread: str, *, has_ended: bool = False) -> None:
-        """Leave a thread to the program, which resumes it unless it has ended."""
-        # Removed first: a key that is set again would keep its old place in the order.
-        self._left.pop((agent, thread), None)
-        self._left[agent, thread] = has_ended
-        if len(self._left) > MAX_LEFT:
-            del self._left[next(iter(self._left))]
-
-    def has_ended(self, agent: str, thread: str) -> bool | None:
-        """Return True if the thread ended in this process, which no longer runs it.
-
-        Another process may have begun another turn since then. False if the program
-        resumes the thread itself; None if a runner here resumes it, or if unknown.
-        """
-        if self.of(agent, thread) is not None:
-            return None
-        return self._left.get((agent, thread))
-
-    def of(self, agent: str, thread: str) -> Runner | None:
-        """Return the runner of a thread; None if this process does not run it."""
-        return self._threads.get((agent, thread)) or self._agents.get(agent)
-
-    def is_of_a_program(self, agent: str, thread: str) -> bool:
-        """Return True if a program in this process runs this thread itself."""
-        return (agent, thread) in self._threads
-
-    @property
-    def agents(self) -> tuple[str, ...]:
-        """Return the names of the agents whose threads all run here."""
-        return tuple(self._agents)
-
-    def serves(self, agent: str) -> bool:
-        """Return True if this process runs every thread of an agent."""
-        return agent in self._agents
 
 
 _NO_SCHEMA = (

@@ -43,7 +43,7 @@ TITLE = "An auto-approved call"
 _POLICY = load_policy(
     """
 version: 1
-defaults: {tier: approve, channel: C0BENCH, reviewers: [U0ANA]}
+defaults: {tier: approve, channel: C0BENCH, needs: [U0ANA]}
 tools:
   look_up: {tier: auto}
 """,

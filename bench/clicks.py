@@ -39,7 +39,7 @@ from keyturn.sandbox.signed_http import FORM, SIGNATURE, TIMESTAMP, sign
 POLICY = load_policy(
     """
 version: 1
-defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, reviewers: [U0ANA]}
+defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, needs: [U0ANA]}
 protect: {pending_per_agent: 10000, requests_per_10m: 100000}
 tools:
   process_refund: {tier: approve}

@@ -13,7 +13,7 @@ from keyturn.testing.review import Review, open_review
 
 ASK_ABOUT_EVERYTHING = """\
 version: 1
-defaults: {channel: "#agent-approvals", tier: approve, reviewers: [U0ANA]}
+defaults: {channel: "#agent-approvals", tier: approve, needs: [U0ANA]}
 """
 
 

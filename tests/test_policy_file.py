@@ -80,8 +80,8 @@ def test_half_of_a_file_is_not_taken_although_it_is_a_policy(path: Path) -> None
         ("version: 1\ntools: {pay: {teir: auto}}\n", "policy.yml:2: Unknown key"),
         ("version: 1\ntools: [\n", "policy.yml:2: This is not YAML"),
         (
-            "version: 1\ndefaults: {reviewers: nobody}\n",
-            "policy.yml:2: 'defaults.reviewers' names the role 'nobody'",
+            "version: 1\ndefaults: {needs: nobody}\n",
+            "policy.yml:2: 'defaults.needs' names 'nobody'",
         ),
     ],
 )

@@ -279,7 +279,7 @@ _PEOPLE: dict[int, LiteralString] = {
     6: "six people",
 }
 # The gateway's prefix before the words of a policy, or of a problem.
-_RAISED = re.compile(r"(?:Raised to [a-z]+(?:, and needs \S+)?|Needs \S+): ")
+_RAISED = re.compile(r"(?:Raised to [a-z]+(?:, and needs [^:]+)?|Needs [^:]+): ")
 
 
 def needs(item: Item) -> Template:

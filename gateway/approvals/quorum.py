@@ -160,13 +160,9 @@ def clauses(requirement: Requirement) -> dict[frozenset[str], int]:
     """
     found: dict[frozenset[str], int] = {}
     for part in requirement.parts:
-        # For a single role, both rows set a number: the higher one counts.
-        rows = [(frozenset(role.name for role in part.of), part.approvals)]
-        rows += [(frozenset({name}), count) for name, count in part.at_least.items()]
-        for names, count in rows:
-            # max and not the last: `at_least: {senior: 1}` with `approvals: 2, of:
-            # senior` once made one vote enough.
-            found[names] = max(count, found.get(names, 0))
+        names = frozenset(role.name for role in part.of)
+        # Two parts of the same roles: the higher number counts.
+        found[names] = max(part.approvals, found.get(names, 0))
     return found
 
 
@@ -243,7 +239,9 @@ def stricter(first: Requirement, second: Requirement) -> Requirement:
         )
         # Sorted: the same roles in another order are one requirement.
         names = tuple(sorted(role.name for role in shared.of))
-        merged[names] = _joined(merged.get(names, shared), shared)
+        known = merged.get(names, shared)
+        most = max(known.approvals, shared.approvals)
+        merged[names] = known.with_(approvals=most)
     head, *rest = sorted(_needed(merged.values()), key=lambda part: -part.approvals)
     may_vote = first.editor_may_vote and second.editor_may_vote
     return head.with_(also=tuple(rest), editor_may_vote=may_vote)
@@ -380,17 +378,6 @@ def _shared(role: Role, requirements: tuple[Requirement, Requirement]) -> Role:
                     notify=Notify.strongest(role.notify, other.notify),
                 )
     return role
-
-
-def _joined(one: Requirement, other: Requirement) -> Requirement:
-    return Requirement(
-        approvals=max(one.approvals, other.approvals),
-        of=one.of,
-        at_least={
-            name: max(one.at_least.get(name, 0), other.at_least.get(name, 0))
-            for name in one.at_least.keys() | other.at_least.keys()
-        },
-    )
 
 
 def holds(reviewer: Reviewer, role: Role) -> bool:

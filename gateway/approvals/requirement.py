@@ -105,7 +105,6 @@ class Requirement(Record):
     Attributes:
         approvals: number of distinct people.
         of: a vote counts if its person has one of these roles; empty: none counts.
-        at_least: role name to the minimum number of votes with that role.
         also: further requirements that the same votes have to meet.
         editor_may_vote: False bars the editor of the arguments from approving them.
     """
@@ -113,7 +112,6 @@ class Requirement(Record):
     # At least one: a requirement of nobody would be met without a vote.
     approvals: int = Field(ge=1)
     of: tuple[Role, ...]
-    at_least: dict[str, int] = Field(default_factory=dict)
     also: tuple[Requirement, ...] = ()
     editor_may_vote: bool = True
 

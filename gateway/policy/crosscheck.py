@@ -15,11 +15,7 @@ from keyturn.gateway.approvals.precedents import MOST_KEPT
 from keyturn.gateway.approvals.requirement import Notify
 from keyturn.gateway.policy.cel_tokens import operands, tokens, written
 from keyturn.gateway.policy.effective_rules import EffectiveRules
-from keyturn.gateway.policy.eligibility import (
-    requirement_problems,
-    requirement_roles,
-    too_few,
-)
+from keyturn.gateway.policy.eligibility import requirement_problems
 from keyturn.gateway.policy.expressions import (
     MAX_WORK,
     Expression,
@@ -27,7 +23,7 @@ from keyturn.gateway.policy.expressions import (
     scope,
     value_of,
 )
-from keyturn.gateway.policy.fields import host_of, is_channel, is_slack_id, placeholders
+from keyturn.gateway.policy.fields import host_of, placeholders
 from keyturn.gateway.policy.formats import hides
 from keyturn.gateway.policy.hours import utc
 from keyturn.gateway.policy.name_check import RECENT, SAME
@@ -224,13 +220,6 @@ def cross_check(policy: Policy) -> Iterator[ProblemAt]:
     if DIRECT in policy.roles:
         text = f"{DIRECT!r} is taken for people listed by id; rename this role."
         yield ("roles", DIRECT), text
-    for path, names in _reviewers(policy):
-        for name in names:
-            if not (is_slack_id(name) or name in policy.roles):
-                text = f"{dotted(path)!r} names the role {name!r}, which is not in "
-                text += f"'roles'; {near(name, policy.roles)}"
-                yield path, text
-    yield from _quorum_problems(policy)
     yield from _seeded_problems(policy)
     yield from _unheard(policy)
     yield from _on_call(policy)
@@ -290,27 +279,6 @@ def _widened(
             yield (*path, index), text
 
 
-def _quorum_problems(policy: Policy) -> Iterator[ProblemAt]:
-    escalate = policy.tiers.escalate
-    base: Path = ("tiers", "escalate", "at_least")
-    for role, count in escalate.at_least.items():
-        path = (*base, role)
-        if escalate.of is None or role not in escalate.of:
-            text = f"{role!r} is not in 'tiers.escalate.of', so it could never vote; "
-            yield path, f"{text}add it there."
-        if not 1 <= count <= escalate.approvals:
-            text = f"{dotted(path)!r} is {count}; use 1 to {escalate.approvals}, "
-            yield path, f"{text}the number of approvals."
-        yield from too_few(policy, path, (role,), count)
-    called = escalate.escalate_to
-    # People called later may vote from the start, so they count towards the quorum.
-    others = () if called is None or is_channel(called) else (called,)
-    if escalate.of:
-        path = ("tiers", "escalate", "of")
-        names = (*escalate.of, *others)
-        yield from too_few(policy, path, names, escalate.approvals)
-
-
 def _seeded_problems(policy: Policy) -> Iterator[ProblemAt]:
     rule = policy.seeded_defects
     for index, call in enumerate(rule.calls if rule else ()):
@@ -349,24 +317,6 @@ def _on_call(policy: Policy) -> Iterator[ProblemAt]:
         if others and not rule.usergroups:
             text = f"{others[0]!r} is on call for {name!r} but does not hold that "
             yield path, f"{text}role, so could not decide; add them to its 'users'."
-
-
-def _reviewers(policy: Policy) -> Iterator[tuple[Path, tuple[str, ...]]]:
-    yield ("defaults", "reviewers"), policy.defaults.reviewers
-    yield ("protect", "unfreeze"), policy.protect.unfreeze or ()
-    yield ("spot_checks", "of"), policy.spot_checks.of if policy.spot_checks else ()
-    yield ("tiers", "escalate", "of"), policy.tiers.escalate.of or ()
-    yield from requirement_roles(policy)
-    for tier in (Tier.APPROVE, Tier.ESCALATE):
-        called = policy.tiers.waiting(tier).escalate_to
-        if called is not None and not is_channel(called):
-            yield ("tiers", tier.value, "escalate_to"), (called,)
-    for tool, rule in policy.tools.items():
-        yield ("tools", tool, "reviewers"), rule.reviewers or ()
-    for agent, agent_rule in policy.agents.items():
-        yield ("agents", agent, "reviewers"), agent_rule.reviewers or ()
-        for tool, rule in agent_rule.tools.items():
-            yield ("agents", agent, "tools", tool, "reviewers"), rule.reviewers or ()
 
 
 def _window_problems(

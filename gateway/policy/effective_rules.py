@@ -30,18 +30,17 @@ from keyturn.gateway.protocol.records import Effect, Tier, Verb, gravest, join
 # and checking it only counts votes.
 
 
-def required(policy: Policy, name: str) -> Requirement:
-    """Return the requirement of this name; an unknown one can never be met."""
-    rule = policy.requirements.get(name)
+def required(policy: Policy, needs: tuple[str, ...], people: int = 1) -> Requirement:
+    """Return the requirement that ``needs`` names, or of so many of these people.
+
+    An unknown name can never be met; only a policy that was built in code has one.
+    """
+    rule = policy.requirement_in(needs)
     if rule is None:
-        # Only a policy built in code gets here: a file with an unknown name is refused.
-        return Requirement(approvals=1, of=())
+        return Requirement(approvals=people, of=policy.roles_named(needs))
     if rule.of is not None:
-        requirement = Requirement(
-            approvals=rule.approvals or 1,
-            of=policy.roles_named(rule.of),
-            at_least=dict(rule.at_least),
-        )
+        of, approvals = policy.roles_named(rule.of), rule.approvals or 1
+        requirement = Requirement(approvals=approvals, of=of)
     else:
         requirement = joined(_choices(policy, rule.all_ or ()))
     return requirement.with_(editor_may_vote=rule.editor_may_vote)
@@ -175,30 +174,34 @@ class EffectiveRules:
         needed = {verb for one in sources for verb in one.requires_reason or ()}
         return tuple(verb for verb in Verb if verb in needed)
 
-    def requirement(self, tier: Tier, needs: Iterable[str] = ()) -> Requirement:
+    def requirement(
+        self, tier: Tier, needs: Iterable[tuple[str, ...]] = ()
+    ) -> Requirement:
         """Return the requirement of a call.
 
         Args:
             tier: the tier of the call.
-            needs: names of requirements that rules of ``raise`` add.
+            needs: the ``needs`` of rules of ``raise``, which add to it.
         """
-        policy = self._policy
-        own = [rule.needs for rule in (self._listed, self._narrow) if rule.needs]
-        base = [required(policy, name) for name in dict.fromkeys(own)]
-        # At `approve` a tool's own requirement replaces that of the tier; at `escalate`
-        # both count.
-        if tier is Tier.ESCALATE or not own:
-            base.append(self._of_tier(tier, base))
-        requirement = joined([*base, *(required(policy, name) for name in needs)])
+        policy, own = self._policy, self._own_needs()
+        base = [required(policy, one) for one in own if policy.requirement_in(one)]
+        people = next((one for one in own if policy.requirement_in(one) is None), None)
+        if tier is Tier.ESCALATE:
+            known = tuple(role.name for one in base for role in one.roles)
+            people = policy.tiers.escalate.needs or people or known
+        if people is not None:
+            base.append(self._by_people(tier, people))
+        requirement = joined([*base, *(required(policy, one) for one in needs)])
         return requirement.with_roles(lambda role: self._notified(role, tier))
 
     def everybody(self) -> tuple[Role, ...]:
         """Return every role that could be asked, at any tier and by any rule."""
-        needs = [rule.needs for rule in self.raising() if rule.needs]
         requirements = [
             self.requirement(tier) for tier in (Tier.APPROVE, Tier.ESCALATE)
         ]
-        requirements += [required(self._policy, name) for name in needs]
+        requirements += [
+            required(self._policy, rule.needs) for rule in self.raising() if rule.needs
+        ]
         return tuple(role for requirement in requirements for role in requirement.roles)
 
     def waiting(self, tier: Tier) -> WaitingRule:
@@ -231,7 +234,7 @@ class EffectiveRules:
         ttl = _first(
             self.first.expires_in,
             self.waiting(tier).expires_in,
-            otherwise=self._policy.defaults.expires_in.of(tier),
+            otherwise=self._policy.defaults.expires_in,
         )
         return int(ttl.total_seconds() * 1000)
 
@@ -295,29 +298,23 @@ class EffectiveRules:
         # A policy built in code may list a lower tier; a file with one is refused.
         return join(tier, narrow), (reason, more)
 
-    def _of_tier(self, tier: Tier, own: Iterable[Requirement]) -> Requirement:
-        """Return the requirement of a tier, without that of the tool itself."""
-        rule, escalate = self.waiting(tier), self._policy.tiers.escalate
-        is_escalated = tier is Tier.ESCALATE
-        chosen = (escalate.of,) if is_escalated else ()
-        chosen = (*chosen, self.first.reviewers, self._agent.reviewers)
-        is_open = all(one is None for one in chosen)
-        if rule.needs is not None and (is_escalated or is_open):
-            return required(self._policy, rule.needs)
-        known = [role.name for requirement in own for role in requirement.roles]
-        chosen = (*chosen, tuple(known) or None)
-        names = _first(*chosen, otherwise=self._policy.defaults.reviewers)
-        of = self._people(rule.escalate_to, names)
-        if not is_escalated:
-            return Requirement(approvals=1, of=of)
-        return Requirement(
-            approvals=escalate.approvals, of=of, at_least=dict(escalate.at_least)
-        )
+    def _own_needs(self) -> list[tuple[str, ...]]:
+        """Return ``needs`` of the narrowest place that sets it.
 
-    def _people(self, target: str | None, names: tuple[str, ...]) -> tuple[Role, ...]:
-        if target is not None and not is_channel(target):
-            names = (*names, target)
-        return self._policy.roles_named(tuple(dict.fromkeys(names)))
+        Both entries of a tool count, the one for this agent first.
+        """
+        own = [one.needs for one in (self._narrow, self._listed) if one.needs]
+        inherited = self._agent.needs or self._policy.defaults.needs
+        return own or [inherited]
+
+    def _by_people(self, tier: Tier, needs: tuple[str, ...]) -> Requirement:
+        """Return the requirement of a tier: of so many people, or a named one."""
+        target = self.waiting(tier).escalate_to
+        is_named = self._policy.requirement_in(needs) is not None
+        if target is not None and not (is_named or is_channel(target)):
+            needs = (*needs, target)
+        people = 2 if tier is Tier.ESCALATE else 1
+        return required(self._policy, tuple(dict.fromkeys(needs)), people)
 
 
 def _listed(role: Role) -> tuple[str, ...]:

@@ -14,7 +14,8 @@ from itertools import chain
 from keyturn.gateway.approvals.quorum import clauses
 from keyturn.gateway.approvals.requirement import Requirement, Role
 from keyturn.gateway.policy.effective_rules import EffectiveRules, required
-from keyturn.gateway.policy.rules import Policy, RaiseRule, RequirementRule, ToolRule
+from keyturn.gateway.policy.fields import is_channel, is_slack_id
+from keyturn.gateway.policy.rules import Policy, RaiseRule, RequirementRule
 from keyturn.gateway.protocol.records import Tier, join
 from keyturn.gateway.validation_errors import Path, ProblemAt, dotted, near
 
@@ -99,11 +100,11 @@ def _places(
 
 def _asked(
     policy: Policy, tool: str, rules: EffectiveRules
-) -> Iterator[tuple[Tier, tuple[str, ...]]]:
+) -> Iterator[tuple[Tier, tuple[tuple[str, ...], ...]]]:
     """Yield the tiers that need people, with the requirements that rules add."""
     floor, _ = rules.tier()
     raised = [(join(floor, rule.tier), rule) for rule in rules.raising()]
-    found: list[tuple[Tier, tuple[str, ...]]] = [(floor, ())]
+    found: list[tuple[Tier, tuple[tuple[str, ...], ...]]] = [(floor, ())]
     found += [(tier, _needs([rule])) for tier, rule in raised]
     if policy.protect.ask_about_invalid_calls:
         # The policy alone never approves a call that does not fit its tool.
@@ -131,7 +132,7 @@ def _asked(
     return (one for one in found if one[0].needs_people)
 
 
-def _needs(rules: Iterable[RaiseRule]) -> tuple[str, ...]:
+def _needs(rules: Iterable[RaiseRule]) -> tuple[tuple[str, ...], ...]:
     return tuple(rule.needs for rule in rules if rule.needs)
 
 
@@ -149,37 +150,59 @@ def merged(roles: Iterable[Role]) -> tuple[Role, ...]:
 
 
 def requirement_problems(policy: Policy) -> Iterator[ProblemAt]:
-    """Yield the mistakes in requirements, and in the keys that name one."""
-    for path, name in _named(policy):
-        if name not in policy.requirements:
-            text = f"{dotted(path)!r} names the requirement {name!r}, which is not in "
-            text += f"'requirements'; {near(name, policy.requirements)}"
-            yield path, text
+    """Yield the mistakes in requirements, and in the keys that name people or one."""
+    for path, names in _needed(policy):
+        yield from _unknown(policy, path, names)
+    for path, names in _people(policy):
+        yield from _unknown_roles(policy, path, names)
     for name, rule in policy.requirements.items():
         path = ("requirements", name)
-        yield from _at_least(rule, path)
+        if name in policy.roles:
+            text = f"{dotted(path)!r} has the name of a role, and 'needs' may name "
+            yield path, f"{text}either; rename one of them."
         # An unknown role is reported elsewhere, and would have no holders here.
         if all(role in policy.roles for _, roles in _of(rule) for role in roles):
-            for names, count in clauses(required(policy, name)).items():
-                people = tuple(sorted(names))
-                yield from too_few(policy, path, people, count)
-    yield from _conflicts(policy)
+            for some, count in clauses(required(policy, (name,))).items():
+                yield from _too_few(policy, path, tuple(sorted(some)), count)
+    escalate = policy.tiers.escalate
+    if escalate.needs and policy.requirement_in(escalate.needs) is None:
+        # The people called later may vote from the start, so they count as well.
+        called = escalate.escalate_to
+        others = () if called is None or is_channel(called) else (called,)
+        path = ("tiers", "escalate", "needs")
+        yield from _too_few(policy, path, (*escalate.needs, *others), 2)
 
 
-def requirement_roles(policy: Policy) -> Iterator[tuple[Path, tuple[str, ...]]]:
-    """Yield the roles that requirements name, with their places."""
-    for name, rule in policy.requirements.items():
-        for path, roles in _of(rule):
-            yield ("requirements", name, *path), roles
+def _unknown(policy: Policy, path: Path, names: tuple[str, ...]) -> Iterator[ProblemAt]:
+    """Yield the names in ``needs`` that are neither people nor a requirement."""
+    if policy.requirement_in(names) is not None:
+        return
+    for name in names:
+        if name in policy.requirements:
+            text = f"{dotted(path)!r} lists the requirement {name!r} with others; "
+            yield path, f"{text}write it alone, or list roles and Slack ids."
+        elif not (is_slack_id(name) or name in policy.roles):
+            text = f"{dotted(path)!r} names {name!r}, which is neither in 'roles' nor "
+            known = {*policy.roles, *policy.requirements}
+            yield path, f"{text}in 'requirements'; {near(name, known)}"
+
+
+def _unknown_roles(
+    policy: Policy, path: Path, names: tuple[str, ...]
+) -> Iterator[ProblemAt]:
+    for name in names:
+        if not (is_slack_id(name) or name in policy.roles):
+            text = f"{dotted(path)!r} names the role {name!r}, which is not in "
+            yield path, f"{text}'roles'; {near(name, policy.roles)}"
 
 
 def unused(policy: Policy) -> list[str]:
     """Return the names of unused requirements."""
-    used = {name for _, name in _named(policy)}
+    used = {name for _, names in _needed(policy) for name in names}
     return [name for name in policy.requirements if name not in used]
 
 
-def too_few(
+def _too_few(
     policy: Policy, path: Path, names: tuple[str, ...], needed: int
 ) -> Iterator[ProblemAt]:
     """Yield a problem if fewer people are listed than have to agree."""
@@ -200,42 +223,26 @@ def _of(rule: RequirementRule) -> Iterator[tuple[Path, tuple[str, ...]]]:
         yield ("all", index, "of"), part.of
 
 
-def _at_least(rule: RequirementRule, base: Path) -> Iterator[ProblemAt]:
-    most = rule.approvals or 1
-    for role, count in rule.at_least.items():
-        path = (*base, "at_least", role)
-        if role not in (rule.of or ()):
-            text = f"{role!r} is not in {dotted((*base, 'of'))!r}, so it could never "
-            yield path, f"{text}vote; add it there."
-        if count > most:
-            text = f"{dotted(path)!r} is {count}; use 1 to {most}, the number of "
-            yield path, f"{text}approvals."
-
-
-def _named(policy: Policy) -> Iterator[tuple[Path, str]]:
-    """Yield every key that names a requirement."""
-    for tier in (Tier.APPROVE, Tier.ESCALATE):
-        needs = policy.tiers.waiting(tier).needs
-        if needs is not None:
-            yield ("tiers", tier.value, "needs"), needs
+def _needed(policy: Policy) -> Iterator[tuple[Path, tuple[str, ...]]]:
+    """Yield every ``needs`` of the file with its place."""
+    yield ("defaults", "needs"), policy.defaults.needs
+    yield ("tiers", "escalate", "needs"), policy.tiers.escalate.needs or ()
+    for agent, agent_rule in policy.agents.items():
+        yield ("agents", agent, "needs"), agent_rule.needs or ()
     for base, rule in policy.tool_rules():
-        if rule.needs is not None:
-            yield (*base, "needs"), rule.needs
+        yield (*base, "needs"), rule.needs or ()
         for index, raising in enumerate(rule.raise_):
-            if raising.needs is not None:
-                yield (*base, "raise", index, "needs"), raising.needs
+            yield (*base, "raise", index, "needs"), raising.needs or ()
 
 
-def _conflicts(policy: Policy) -> Iterator[ProblemAt]:
-    """Yield tools for which both 'needs' and 'reviewers' are set."""
-    for base, rule in policy.tool_rules():
-        listed = policy.tools.get(str(base[-1]), ToolRule())
-        both = (rule, listed)
-        if rule.reviewers is None and rule.needs is None:
-            continue
-        is_listed = any(one.reviewers is not None for one in both)
-        if is_listed and any(one.needs for one in both):
-            path = (*base, "needs" if rule.needs else "reviewers")
-            text = f"{dotted(path)!r}: 'needs' and 'reviewers' both set the people who "
-            text += "decide on this tool; keep 'needs'."
-            yield path, text
+def _people(policy: Policy) -> Iterator[tuple[Path, tuple[str, ...]]]:
+    """Yield the other keys that name people, with their places."""
+    yield ("protect", "unfreeze"), policy.protect.unfreeze or ()
+    yield ("spot_checks", "of"), policy.spot_checks.of if policy.spot_checks else ()
+    for name, rule in policy.requirements.items():
+        for path, roles in _of(rule):
+            yield ("requirements", name, *path), roles
+    for tier in (Tier.APPROVE, Tier.ESCALATE):
+        called = policy.tiers.waiting(tier).escalate_to
+        if called is not None and not is_channel(called):
+            yield ("tiers", tier.value, "escalate_to"), (called,)

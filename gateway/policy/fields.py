@@ -288,6 +288,9 @@ RoleName = Annotated[str, AfterValidator(_role_name)]
 ReviewerRef = Annotated[str, AfterValidator(_reviewer)]
 Reviewers = Annotated[tuple[ReviewerRef, ...], BeforeValidator(one_or_many), Distinct]
 """A role, a Slack user id or a user group id, or a list of these."""
+Needs = Annotated[Reviewers, Field(min_length=1)]
+"""A role, a Slack user id or a user group id, or a list of these: one of these people.
+Or the name of one of ``requirements``."""
 ArgsPath = Annotated[str, AfterValidator(_path)]
 """An argument, such as ``args.amount`` or ``args.card.number``."""
 ArgsPaths = Annotated[tuple[ArgsPath, ...], BeforeValidator(one_or_many), Distinct]

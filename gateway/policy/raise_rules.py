@@ -71,7 +71,7 @@ class FiredRule(Record):
         to: the tier that it asks for; ``escalate`` if it could not be checked.
         because: its reason in the policy.
         when: its expression.
-        needs: the requirement that it adds; empty for none.
+        needs: the people or the requirement that it adds; empty for none.
         values: (name, value) for each name in the expression; values are untrusted
             text, redacted as on cards.
         problem: why it could not be checked; empty if it is true.
@@ -80,20 +80,20 @@ class FiredRule(Record):
     to: Tier
     because: str
     when: str
-    needs: str = ""
+    needs: tuple[str, ...] = ()
     values: tuple[tuple[str, str], ...] = ()
     problem: str = ""
 
     @property
     def reason(self) -> str:
         """Return the sentence for the card; it contains no text of the agent."""
-        because = self.because.rstrip(".")
-        if not self.problem and not self.needs:
+        because, needs = self.because.rstrip("."), " or ".join(self.needs)
+        if not self.problem and not needs:
             return f"Raised to {self.to}: {because}."
         if not self.problem and self.to is Tier.APPROVE:
-            return f"Needs {self.needs}: {because}."
+            return f"Needs {needs}: {because}."
         if not self.problem:
-            return f"Raised to {self.to}, and needs {self.needs}: {because}."
+            return f"Raised to {self.to}, and needs {needs}: {because}."
         return (
             f"Raised to {self.to}: the rule {because!r} could not be checked, "
             f"because {self.problem}."
@@ -141,7 +141,7 @@ def fired(
             FiredRule(
                 # Not the rule's tier: its result is unknown.
                 to=Tier.ESCALATE if problem else rule.tier,
-                needs=rule.needs or "",
+                needs=rule.needs or (),
                 because=rule.because,
                 when=rule.when,
                 values=tuple(_seen(expression, shown, values)),

@@ -7,10 +7,10 @@ turns these classes into ``docs/policy-reference.md``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import cached_property
-from typing import Annotated, Literal, Self, cast
+from typing import Annotated, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -40,6 +40,7 @@ from keyturn.gateway.policy.fields import (
     ExactName,
     Host,
     Link,
+    Needs,
     Reason,
     ReasonsFor,
     RequirementName,
@@ -63,7 +64,6 @@ from keyturn.gateway.policy.on_call import QuietRule, Rotation
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import Effect, Record, Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.setting_forms import parse_duration
 from keyturn.gateway.validation_errors import Path, shown
 
 FEWEST_PARTS, MOST_PARTS = 2, 4
@@ -109,17 +109,14 @@ class PartRule(Record):
 class RequirementRule(Record):
     """The people who have to agree: write either ``of`` or ``all``.
 
-    ``needs`` names a requirement: on a tier, a tool, a tool of one agent or a rule of
-    ``raise``. All requirements that apply to a call have to be met; one vote may count
-    for several of them.
+    ``needs`` names a requirement. All requirements that apply to a call have to be met;
+    one vote may count for several of them.
     """
 
     of: RoleNames | None = None
     """Roles whose votes count; Slack ids are refused here."""
     approvals: PeopleCount | None = None
     """Number of distinct people; 1 if unset."""
-    at_least: dict[RoleName, PeopleCount] = Field(default_factory=dict)
-    """Number of votes that must come from holders of a role."""
     all_: Annotated[tuple[PartRule, ...] | None, AfterValidator(_parts)] = Field(
         default=None, alias="all"
     )
@@ -131,10 +128,10 @@ class RequirementRule(Record):
     def _one_kind(self) -> Self:
         if (self.of is None) == (self.all_ is None):
             raise ValueError("write either 'of: [support]' or 'all: [{of: …}, …]'.")
-        if self.all_ is not None and (self.approvals is not None or self.at_least):
+        if self.all_ is not None and self.approvals is not None:
             raise ValueError(
-                "'approvals' and 'at_least' go with 'of'; with 'all', write how many "
-                "people into each part, as in {of: support, approvals: 2}."
+                "'approvals' goes with 'of'; with 'all', write how many people into "
+                "each part, as in {of: support, approvals: 2}."
             )
         return self
 
@@ -149,8 +146,6 @@ class NotifyRule(Record):
 class WaitingRule(Record):
     """Settings of a tier that waits for people."""
 
-    needs: RequirementName | None = None
-    """Quorum; at ``approve``, reviewers of a tool or an agent replace it."""
     expires_in: Duration | None = None
     """Time to decide, for tools that do not set it."""
     authorization: Duration | None = None
@@ -161,7 +156,7 @@ class WaitingRule(Record):
     """Share of the time after which ``escalate_to`` is called."""
     escalate_to: EscalationTarget | None = None
     """Role, person or channel to call then. The role or person may vote from the
-    start; with ``needs``, the requirement has to list them."""
+    start; if ``needs`` names a requirement, it has to list them."""
     notify: Notify | None = None
     """How roles that do not set it learn of a card; with ``none``, people are first
     asked when ``escalate_to`` is called."""
@@ -184,34 +179,17 @@ class WaitingRule(Record):
         return self
 
 
-class ApproveRule(WaitingRule):
-    """One reviewer decides, or the people of ``needs``."""
-
-
 class EscalateRule(WaitingRule):
-    """Several distinct people decide: write the number here, or name it in ``needs``.
+    """Two distinct people decide, or those of a requirement.
 
-    A ``needs`` of the tool has to be met as well. Votes are for one exact version of a
-    call: an edit voids them.
+    Votes are for one exact version of a call: an edit voids them.
     """
 
-    approvals: Count = Field(default=2, ge=2, le=20)
-    """Number of distinct people."""
-    of: Reviewers | None = None
-    """People whose votes count; if unset, the reviewers of the tool."""
-    at_least: dict[RoleName, Count] = Field(default_factory=dict)
-    """Number of votes that must come from holders of a role."""
+    needs: Needs | None = None
+    """Two of these people, in place of the people of the tool; or a requirement. A
+    requirement of the tool has to be met as well."""
     ask_again_within: Duration | None = None
     """An approval this soon after the call was shown has to be given once more."""
-
-    @model_validator(mode="after")
-    def _once(self) -> Self:
-        written = {"approvals", "of", "at_least"} & self.model_fields_set
-        if self.needs is not None and written:
-            raise ValueError(
-                f"'needs' and {min(written)!r} both set the quorum; keep one."
-            )
-        return self
 
 
 class TierRules(Record):
@@ -219,8 +197,8 @@ class TierRules(Record):
 
     notify: NotifyRule = NotifyRule()
     """The call runs, and people see it."""
-    approve: ApproveRule = ApproveRule()
-    """One person decides."""
+    approve: WaitingRule = WaitingRule()
+    """One person decides, or those of a requirement."""
     escalate: EscalateRule = EscalateRule()
     """Several people decide."""
 
@@ -416,26 +394,6 @@ DIRECT = "reviewers"
 """Name of the role of people who are listed by their Slack ids."""
 
 
-class ExpiryByTier(Record):
-    """Time to decide at each tier; a single time is for both."""
-
-    approve: Duration = timedelta(hours=1)
-    """Time at tier ``approve``."""
-    escalate: Duration = timedelta(hours=1)
-    """Time at tier ``escalate``."""
-
-    def of(self, tier: Tier) -> timedelta:
-        """Return the time of a tier."""
-        return self.escalate if tier is Tier.ESCALATE else self.approve
-
-
-def _for_both(value: object) -> object:
-    if isinstance(value, Mapping | ExpiryByTier):
-        return cast("object", value)
-    time = parse_duration(value)
-    return {"approve": time, "escalate": time}
-
-
 def _version(value: object) -> object:
     # `type(...) is not`: 1 == True == 1.0 in Python, and Literal compares with ==.
     if type(value) is not int:
@@ -448,11 +406,11 @@ class Defaults(Record):
 
     tier: Tier = Tier.APPROVE
     """Tier of tools without one, unlisted tools included."""
-    expires_in: Annotated[ExpiryByTier, BeforeValidator(_for_both)] = ExpiryByTier()
-    """Time to decide: one time, or one for each tier."""
+    expires_in: Duration = timedelta(hours=1)
+    """Time to decide, unless the tool or the tier sets it."""
     channel: ChannelRef = "#agent-approvals"
     """Where cards go."""
-    reviewers: Reviewers = ()
+    needs: Needs = ()
     """Reviewers; without any, calls can only expire."""
     triage: TriageRule | None = None
     """Put calls to a model."""
@@ -528,8 +486,8 @@ class RaiseRule(Record):
 
     to: Tier | None = None
     """Lowest tier if the rule is true; ``approve`` with ``needs`` alone."""
-    needs: RequirementName | None = None
-    """Requirement that has to be met in addition to all others."""
+    needs: Needs | None = None
+    """One of these people, or a requirement, in addition to all others."""
     when: Condition
     """Condition over the call; see ``docs/policy.md``."""
     because: Reason
@@ -583,18 +541,17 @@ class ToolRule(Record):
     """Rules for the calls of one tool.
 
     Under ``agents.NAME.tools`` an entry is for one agent and can only ask for more: a
-    lower tier is refused, and ``raise``, ``needs``, ``redact`` and ``requires_reason``
-    are added to those of the tool.
+    lower tier is refused, and ``raise``, ``redact``, ``requires_reason`` and a
+    requirement in ``needs`` are added to those of the tool.
     """
 
     tier: Tier | None = None
     """Lowest tier of its calls."""
     allow: tuple[Verb, ...] | None = None
     """Decisions that reviewers may make; all if unset."""
-    reviewers: Reviewers | None = None
-    """People who decide at tier ``approve``."""
-    needs: RequirementName | None = None
-    """Requirement that replaces ``reviewers``, and is added to that of ``escalate``."""
+    needs: Needs | None = None
+    """Who decides: one of these people at ``approve``, two at ``escalate`` unless the
+    tier names others; or a requirement, at both tiers."""
     description: Template | None = None
     """Header of the card, with values of the call in it."""
     link: Link | None = None
@@ -655,8 +612,8 @@ class ToolRule(Record):
 class AgentRule(Record):
     """Exceptions for the calls of one agent."""
 
-    reviewers: Reviewers | None = None
-    """People who decide, before ``defaults.reviewers``."""
+    needs: Needs | None = None
+    """Who decides about tools without ``needs``, before ``defaults.needs``."""
     channel: ChannelRef | None = None
     """Where its cards go, before ``defaults.channel``."""
     tools: dict[ExactName, ToolRule] = Field(default_factory=dict)
@@ -749,6 +706,10 @@ class Policy(Record):
     def tool_names(self) -> frozenset[str]:
         """Return every tool that the file lists."""
         return frozenset(str(place[-1]) for place, _ in self.tool_rules())
+
+    def requirement_in(self, needs: tuple[str, ...]) -> RequirementRule | None:
+        """Return the requirement that ``needs`` names; None if it lists people."""
+        return self.requirements.get(needs[0]) if len(needs) == 1 else None
 
     def roles_named(self, names: tuple[str, ...]) -> tuple[Role, ...]:
         """Return the roles of names and Slack ids.

@@ -36,7 +36,6 @@ from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.port import connected
-from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import JsonObject, accept_object
 from keyturn.gateway.resume.advancer import Advancer
 from keyturn.gateway.resume.langgraph_local import Runner, Runners
@@ -390,7 +389,7 @@ class ThirdPartyInterrupts:
         self, at: ThreadRef, job: Job, one: PendingInterrupt, now_ms: int
     ) -> None:
         policy = self._policy()
-        expires_in = policy.defaults.expires_in.of(Tier.APPROVE)
+        expires_in = policy.defaults.expires_in
         until_ms = now_ms + int(expires_in.total_seconds() * 1000)
         event = await run_event(
             self._store,

@@ -28,7 +28,7 @@ from tests.service.harness import ANA, ServiceHarness
 TIERS = {"look_up": Tier.AUTO, "pay": Tier.APPROVE, "drop_table": Tier.DENY}
 POLICY = """
 version: 1
-defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, reviewers: [U0ANA]}
+defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, needs: [U0ANA]}
 protect: {same_rejected_within: 0, pause_after_rejections: 1000}
 tools:
   look_up: {tier: auto}

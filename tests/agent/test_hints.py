@@ -16,7 +16,7 @@ from keyturn.gateway.service.submit.turn_evaluation import MAX_DESCRIPTION, appl
 TIERED = load_policy(
     """\
 version: 1
-defaults: {expires_in: 1h, channel: "#cards", reviewers: U0ANA}
+defaults: {expires_in: 1h, channel: "#cards", needs: U0ANA}
 tiers:
   notify: {channel: "#notices"}
 tools:
@@ -86,7 +86,7 @@ def evaluated(
 def of_tier(tier: Tier, **more: object) -> Policy:
     rule = ToolRule.model_validate({"tier": tier, **more})
     return Policy(
-        version=1, defaults=Defaults(reviewers=("U0ANA",)), tools={"pay": rule}
+        version=1, defaults=Defaults(needs=("U0ANA",)), tools={"pay": rule}
     )
 
 

@@ -45,7 +45,7 @@ from tests.tcp_proxy import Proxy
 SECRET = SECRETS[0].hex()
 POLICY = {
     "version": 1,
-    "defaults": {"channel": CHANNEL, "reviewers": ["U0ANA"]},
+    "defaults": {"channel": CHANNEL, "needs": ["U0ANA"]},
     "tools": {TOOL: {"tier": "approve"}},
 }
 LONG_S = 6 * WAIT_S

@@ -31,7 +31,7 @@ from tests.service.harness import ANA, claim_of
 
 POLICY = """
 version: 1
-defaults: {tier: approve, channel: C0APPROVALS, reviewers: [U0ANA]}
+defaults: {tier: approve, channel: C0APPROVALS, needs: [U0ANA]}
 tools:
   send_mail: {tier: auto}
   look_up_order: {tier: auto}

@@ -19,8 +19,9 @@ DAN = Person(team="T0", user="U0DAN", name="Dan")
 EVE = Person(team="T0", user="U0EVE", name="Eve")
 SUPPORT = Role(name="support", users=("U0ANA", "U0BEN", "U0DAN"))
 SENIOR = Role(name="senior", users=("U0CHLOE",))
+ONE_SENIOR = Requirement(approvals=1, of=(SENIOR,))
 ONE = Requirement(approvals=1, of=(SUPPORT,))
-TWO = Requirement(approvals=2, of=(SUPPORT, SENIOR), at_least={"senior": 1})
+TWO = Requirement(approvals=2, of=(SUPPORT, SENIOR), also=(ONE_SENIOR,))
 SCHEMA: JsonObject = {
     "type": "object",
     "properties": {

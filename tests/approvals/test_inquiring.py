@@ -136,7 +136,7 @@ def test_what_is_over_takes_neither(
 
 
 def test_only_who_may_decide_the_call_asks_about_it() -> None:
-    senior = TWO.with_(of=TWO.of[1:], approvals=1, at_least={})
+    senior = TWO.with_(of=TWO.of[1:], approvals=1, also=())
     both = an_approval(an_item(), an_item(1, requirement=senior))
 
     about = [

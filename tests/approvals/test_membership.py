@@ -33,7 +33,8 @@ from tests.approvals.builders import (
 
 SUPPORT = Role(name="support", users=("U0ANA",), usergroups=("S0SUPPORT",))
 SENIOR = Role(name="senior", usergroups=("S0SENIOR",))
-TWO = Requirement(approvals=2, of=(SUPPORT, SENIOR), at_least={"senior": 1})
+ONE_SENIOR = Requirement(approvals=1, of=(SENIOR,))
+TWO = Requirement(approvals=2, of=(SUPPORT, SENIOR), also=(ONE_SENIOR,))
 ARGS: JsonObject = {"order_id": "78291", "amount": 5}
 
 

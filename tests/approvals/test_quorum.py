@@ -11,6 +11,8 @@ from keyturn.gateway.approvals.requirement import Requirement, Role, Vote
 from keyturn.gateway.protocol.records import Person
 from tests.approvals.builders import ANA, BEN, CHLOE, SENIOR, SUPPORT, TWO, reviewer
 
+ONE_SENIOR = Requirement(approvals=1, of=(SENIOR,))
+
 HASH = "sha256:" + "a" * 64
 OTHER = "sha256:" + "b" * 64
 
@@ -45,7 +47,7 @@ def test_distinct_people_count_for_the_identical_action_only(
 
 
 def test_a_person_in_two_roles_is_one_vote_that_holds_both() -> None:
-    requirement = Requirement(approvals=1, of=(SUPPORT, SENIOR), at_least={"senior": 1})
+    requirement = Requirement(approvals=1, of=(SUPPORT, SENIOR), also=(ONE_SENIOR,))
 
     count = tally(requirement, [vote(CHLOE, "support", "senior")], HASH)
 
@@ -83,8 +85,8 @@ def test_an_escalation_asks_for_what_was_frozen_and_for_more() -> None:
     assert tally(both, mixed, HASH).is_met
 
 
-def test_at_least_one_of_the_only_role_lowers_no_number_of_approvals() -> None:
-    requirement = Requirement(approvals=2, of=(SENIOR,), at_least={"senior": 1})
+def test_one_more_part_of_the_only_role_lowers_no_number_of_approvals() -> None:
+    requirement = Requirement(approvals=2, of=(SENIOR,), also=(ONE_SENIOR,))
     one, other = vote(CHLOE, "senior"), vote(BEN, "senior")
 
     assert not tally(requirement, [one], HASH).is_met
@@ -110,7 +112,10 @@ REQUIREMENTS = st.builds(
     Requirement,
     approvals=st.integers(1, 3),
     of=st.lists(ROLES, max_size=3, unique_by=lambda role: role.name).map(tuple),
-    at_least=st.dictionaries(st.sampled_from("abc"), st.integers(1, 2), max_size=2),
+    also=st.lists(
+        st.builds(Requirement, approvals=st.integers(1, 2), of=st.tuples(ROLES)),
+        max_size=2,
+    ).map(tuple),
 )
 
 

@@ -36,8 +36,9 @@ from tests.approvals.builders import (
     reviewer,
 )
 
+ONE_SENIOR = Requirement(approvals=1, of=(SENIOR,))
 GROUPS = SUPPORT.with_(users=(), usergroups=("S0SUPPORT",))
-TWO = Requirement(approvals=2, of=(GROUPS, SENIOR), at_least={"senior": 1})
+TWO = Requirement(approvals=2, of=(GROUPS, SENIOR), also=(ONE_SENIOR,))
 POLICY_NOW = PolicyDecision(
     tier=Tier.APPROVE, requirement=ONE, policy_digest="sha256:1"
 )

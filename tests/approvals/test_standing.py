@@ -37,6 +37,7 @@ NOW = 1_000_000
 POLICY = "sha256:now"
 SUPPORT = Role(name="support", users=("U0ANA",), usergroups=("S0SUPPORT",))
 SENIOR = Role(name="senior", users=("U0CHLOE",))
+ONE_SENIOR = Requirement(approvals=1, of=(SENIOR,))
 ONE = Requirement(approvals=1, of=(SUPPORT,))
 ANA = Person(team="T0", user="U0ANA")
 MEMBER = Reviewer(
@@ -135,9 +136,7 @@ def test_a_call_within_the_bounds_is_covered() -> None:
     assert amount(wanted()) == 30_000_000
 
 
-BOTH = Requirement(
-    approvals=1, of=(SUPPORT,), also=(Requirement(approvals=1, of=(SENIOR,)),)
-)
+BOTH = Requirement(approvals=1, of=(SUPPORT,), also=(ONE_SENIOR,))
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,9 @@ from tests.bot.samples import KIM, NOW, TEAM, a_refund, an_approval
 
 SUPPORT = Role(name="support", users=("U0ANA", "U0CHLOE"))
 SENIOR = Role(name="senior", users=("U0CHLOE",))
+ONE_SENIOR = Requirement(approvals=1, of=(SENIOR,))
 ONE = Requirement(approvals=1, of=(SUPPORT,))
-TWO = Requirement(approvals=2, of=(SUPPORT, SENIOR), at_least={"senior": 1})
+TWO = Requirement(approvals=2, of=(SUPPORT, SENIOR), also=(ONE_SENIOR,))
 
 
 def person(user: str, *others: Reviewer) -> Reviewer:

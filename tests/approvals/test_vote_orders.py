@@ -28,12 +28,11 @@ from tests.levels import examples, size
 
 SUPPORT = Role(name="support", usergroups=("S0SUPPORT",))
 SENIOR = Role(name="senior", usergroups=("S0SENIOR",))
+ONE_SENIOR = Requirement(approvals=1, of=(SENIOR,))
 GROUPS = {"support": "S0SUPPORT", "senior": "S0SENIOR"}
 REQUIREMENTS = {
     Tier.APPROVE: Requirement(approvals=1, of=(SUPPORT,)),
-    Tier.ESCALATE: Requirement(
-        approvals=2, of=(SUPPORT, SENIOR), at_least={"senior": 1}
-    ),
+    Tier.ESCALATE: Requirement(approvals=2, of=(SUPPORT, SENIOR), also=(ONE_SENIOR,)),
 }
 NAMES = ("ana", "ben", "chloe", "dan", "eve", "flo")
 ROLES = {

@@ -29,7 +29,7 @@ SHORT_S = 2.0
 
 POLICY = r"""
 version: 1
-defaults: {tier: auto, channel: C0APPROVALS, reviewers: [U0ANA]}
+defaults: {tier: auto, channel: C0APPROVALS, needs: [U0ANA]}
 tools:
   mail:
     tier: auto
@@ -41,7 +41,7 @@ tools:
 
 WORDS = """
 version: 1
-defaults: {channel: C0APPROVALS, reviewers: [U0ANA]}
+defaults: {channel: C0APPROVALS, needs: [U0ANA]}
 tools:
   mail: {tier: approve, redact: [args.bcc]}
 """

@@ -32,7 +32,7 @@ LIMIT_S = 1.0
 POLICY = load_policy(
     """
 version: 1
-defaults: {tier: approve, channel: C0APPROVALS, reviewers: [U0ANA]}
+defaults: {tier: approve, channel: C0APPROVALS, needs: [U0ANA]}
 tools: {}
 """,
     "policy.yml",
@@ -157,7 +157,7 @@ def test_a_policys_schema_has_the_same_budget() -> None:
     policy = load_policy(
         """
 version: 1
-defaults: {tier: approve, channel: C0APPROVALS, reviewers: [U0ANA]}
+defaults: {tier: approve, channel: C0APPROVALS, needs: [U0ANA]}
 tools:
   t: {args_schema: {type: object, properties: {a: {items: {type: integer}}}}}
 """,

@@ -25,6 +25,7 @@ from tests.approvals.builders import (
     reviewer,
 )
 
+ONE_SENIOR = Requirement(approvals=1, of=(SENIOR,))
 NIGHT = Role(name="night", users=(BEN.user,), usergroups=("S0NIGHT",))
 
 
@@ -72,7 +73,7 @@ def test_a_role_that_was_taken_from_somebody_is_taken_from_who_stood_in() -> Non
 def test_nobody_stands_in_for_who_changed_the_call_and_may_not_approve_it(
     *, is_at_claim: bool
 ) -> None:
-    loose = Requirement(approvals=2, of=(SUPPORT, SENIOR), at_least={"senior": 1})
+    loose = Requirement(approvals=2, of=(SUPPORT, SENIOR), also=(ONE_SENIOR,))
     strict = loose.with_(editor_may_vote=False)
     half = Edit(args={"order_id": "78291", "amount": 449.5})
     edited = said(an_approval(an_item(requirement=loose)), half, reviewer(CHLOE))

@@ -49,12 +49,14 @@ ME = Identity(team=TEAM, enterprise="", user="U0KEYTURN", bot_id="B0KEYTURN")
 DAN = Person(team=TEAM, user="U0DAN", name="dan")
 POLICY = """
 version: 1
-defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, reviewers: support}
+defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, needs: support}
 roles:
   support: {usergroups: [S0SUPPORT], users: [U0DAN]}
   senior: {usergroups: [S0SENIOR]}
+requirements:
+  with_senior: {all: [{of: [support, senior]}, {of: senior}]}
 tiers:
-  escalate: {approvals: 2, of: [support, senior], at_least: {senior: 1}}
+  escalate: {needs: with_senior}
 tools:
   look_up_order: {tier: auto}
   post_notice: {tier: notify}

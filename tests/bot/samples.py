@@ -31,8 +31,9 @@ KIM = Person(team=TEAM, user="U0KIM", name="Kim")
 
 SUPPORT = Role(name="support", usergroups=("S0SUPPORT",))
 SENIOR = Role(name="senior", users=("U0BEN",))
+ONE_SENIOR = Requirement(approvals=1, of=(SENIOR,))
 ONE = Requirement(approvals=1, of=(SUPPORT,))
-TWO = Requirement(approvals=2, of=(SUPPORT, SENIOR), at_least={"senior": 1})
+TWO = Requirement(approvals=2, of=(SUPPORT, SENIOR), also=(ONE_SENIOR,))
 
 REFUND: JsonObject = {
     "amount": 899.0,

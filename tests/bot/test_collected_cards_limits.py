@@ -109,7 +109,7 @@ async def test_the_id_on_a_card_finds_it(stack: Stack) -> None:
 async def test_other_reviewers_for_all_calls_keep_the_card(stack: Stack) -> None:
     async with stack.running():
         verdicts, ts = await three(stack)
-        stack.policy = batched("within: 10m, up_to: 3", "reviewers: senior")
+        stack.policy = batched("within: 10m, up_to: 3", "needs: senior")
 
         async def asks_others() -> bool:
             return "S0SENIOR" in str((await cards(stack))[0]["blocks"])

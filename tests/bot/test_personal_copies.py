@@ -326,7 +326,8 @@ async def test_a_new_copy_is_not_announced_under_itself(direct: Stack) -> None:
 
 async def test_a_copy_shows_an_edit_while_another_call_runs(direct: Stack) -> None:
     two = DIRECT.replace(PLAIN, PLAIN + "    needs: two\n")
-    two += "requirements: {two: {of: [support], approvals: 2}}\n"
+    requirement = "requirements:\n  two: {of: [support], approvals: 2}\n"
+    two = two.replace("requirements:\n", requirement)
     direct.policy = load_policy(two, "policy.yml")
     async with direct.running():
         running, edited = await direct.submit(
@@ -377,7 +378,7 @@ async def test_a_reminder_reaches_people_where_they_were_asked_and_nobody_twice(
     reminded = DIRECT.replace(
         "tiers:\n", "tiers:\n  approve: {remind_at: 50%}\n"
     ).replace("  senior: {", "  watch: {users: [U0BEN, U0EVE]}\n  senior: {")
-    reminded = reminded.replace("reviewers: support}", "reviewers: [support, watch]}")
+    reminded = reminded.replace("needs: support}", "needs: [support, watch]}")
     direct.policy = load_policy(reminded, "policy.yml")
     async with direct.running():
         verdict = await direct.refund()

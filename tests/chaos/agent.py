@@ -29,7 +29,7 @@ SLOW_S = 0.3
 POLICY = """
 version: 1
 defaults: {{tier: approve, expires_in: {expires}, channel: C0APPROVALS,
-  reviewers: [U0ANA, U0BEN]}}
+  needs: [U0ANA, U0BEN]}}
 protect: {{requests_per_10m: 10000, pending_per_agent: 10000}}
 tools:
   refund: {{tier: {refund}}}

@@ -27,15 +27,17 @@ from keyturn.sandbox.server import Sandbox
 ROOT = Path(__file__).parents[2]
 POLICY = """\
 version: 1
-defaults: {reviewers: support, channel: "#agent-approvals"}
+defaults: {needs: support, channel: "#agent-approvals"}
 roles:
   support: {usergroups: [S0SUPPORT]}
   senior: {users: [U0LEAD]}
-tiers: {escalate: {of: [support, senior], at_least: {senior: 1}}}
+requirements:
+  with_senior: {all: [{of: [support, senior]}, {of: senior}]}
+tiers: {escalate: {needs: with_senior}}
 tools:
   look_up: {tier: auto}
   refund: {description: "Refund {args.amount}", redact: [args.card], expires_in: 5m}
-  wire: {tier: escalate, reviewers: []}
+  wire: {tier: escalate}
 agents:
   night: {channel: "#random", tools: {drop: {channel: C0GENERAL}}}
 """
@@ -275,8 +277,8 @@ def test_a_bad_policy_shows_every_line(home: Path, tell: Any) -> None:
 
     assert code == 1
     assert [line.split(": ")[0] for line in out.splitlines()] == [
-        "✖ policy.yml:8",
-        "✖ policy.yml:9",
+        "✖ policy.yml:10",
+        "✖ policy.yml:11",
     ]
 
 
@@ -341,7 +343,8 @@ def test_an_explanation_comes_as_json(home: Path, tell: Any) -> None:
 
     evaluation = json.loads(out)
     assert evaluation["tier"] == "escalate"
-    assert evaluation["requirement"]["at_least"] == {"senior": 1}
+    [second] = evaluation["requirement"]["also"]
+    assert [role["name"] for role in second["of"]] == ["senior"]
     assert evaluation["policy_digest"].startswith("sha256:")
 
 

@@ -19,11 +19,13 @@ from keyturn.sandbox.server import Sandbox
 
 POLICY = """\
 version: 1
-defaults: {tier: approve, reviewers: support, channel: C0APPROVALS}
+defaults: {tier: approve, needs: support, channel: C0APPROVALS}
 roles:
   support: {usergroups: [S0SUPPORT], users: [U0DAN]}
   senior: {usergroups: [S0SENIOR]}
-tiers: {escalate: {approvals: 2, of: [support, senior], at_least: {senior: 1}}}
+requirements:
+  with_senior: {all: [{of: [support, senior]}, {of: senior}]}
+tiers: {escalate: {needs: with_senior}}
 tools:
   look_up: {tier: auto}
   wire: {tier: escalate}
@@ -31,9 +33,6 @@ tools:
 GRAPH = """\
 from langgraph.graph import START, StateGraph
 graph = StateGraph(dict).add_node("a", lambda s: s).add_edge(START, "a").compile()
-"""
-NEEDS = """\
-requirements: {one_senior: {of: [senior], approvals: 1}}
 """
 APPROVE = "people for any other tool (approve)"
 ESCALATE = "people for wire (escalate)"
@@ -242,8 +241,8 @@ async def test_a_revoked_token_is_named(doctor: Doctor) -> None:
 def test_only_tiers_that_a_call_can_come_to_are_looked_at() -> None:
     policy = load_policy(
         POLICY + "  pay: {tier: auto, raise: [{when: args.n > 5, to: escalate, "
-        "because: much}, {when: args.n > 1, needs: one_senior, because: some}]}\n"
-        "  never: {tier: deny}\n" + NEEDS,
+        "because: much}, {when: args.n > 1, needs: senior, because: some}]}\n"
+        "  never: {tier: deny}\n",
         "policy.yml",
     )
 

@@ -30,7 +30,7 @@ SETTINGS = """\
 agents: {{billing: {{graph: "billing.py:graph"}}}}
 policy:
   version: 1
-  defaults: {{reviewers: U0ANA}}
+  defaults: {{needs: U0ANA}}
   tools: {{{tools}}}
   agents: {{{agents}}}
 """

@@ -9,8 +9,8 @@ import pytest
 from keyturn.cli.main import run
 
 NOWHERE = {"KEYTURN_REDIS_URL": "redis://127.0.0.1:1/0"}
-POLICY = "policy: {version: 1, defaults: {reviewers: U0ANA}}\n"
-ASKING = "policy: {version: 1, defaults: {reviewers: U0ANA, triage: {timeout: 1s}}}\n"
+POLICY = "policy: {version: 1, defaults: {needs: U0ANA}}\n"
+ASKING = "policy: {version: 1, defaults: {needs: U0ANA, triage: {timeout: 1s}}}\n"
 EYES = """\
 class Eyes:
     async def assess(self, request):

@@ -36,7 +36,7 @@ sys.argv[1:] = ["demo"]
 keyturn.__main__.main()
 """
 TOKENS = {"SLACK_BOT_TOKEN": "xoxb-1-2-3", "SLACK_APP_TOKEN": "xapp-1-A-2-3"}
-POLICY = "policy: {version: 1, defaults: {reviewers: [U0ANA]}}\n"
+POLICY = "policy: {version: 1, defaults: {needs: [U0ANA]}}\n"
 
 
 @pytest.fixture

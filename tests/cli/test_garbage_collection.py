@@ -67,7 +67,7 @@ def test_a_started_process_has_spared_its_imports(
     tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     (tmp_path / "keyturn.yml").write_text(
-        "policy: {version: 1, defaults: {channel: C0APPROVALS, reviewers: [U0ANA]}}\n",
+        "policy: {version: 1, defaults: {channel: C0APPROVALS, needs: [U0ANA]}}\n",
         encoding="utf-8",
     )
 

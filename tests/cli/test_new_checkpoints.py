@@ -22,7 +22,7 @@ checkpoints: CHECKPOINTS
 redis_url: STORE
 policy:
   version: 1
-  defaults: {channel: C0APPROVALS, reviewers: [U0ANA]}
+  defaults: {channel: C0APPROVALS, needs: [U0ANA]}
 """
 
 

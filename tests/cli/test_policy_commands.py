@@ -17,13 +17,15 @@ from keyturn.cli.main import USAGE, run
 
 POLICY = """\
 version: 1
-defaults: {reviewers: support, expires_in: 1h, channel: "#cards"}
+defaults: {needs: support, expires_in: 1h, channel: "#cards"}
 roles: {support: {usergroups: [S0SUPPORT]}, senior: {users: [U0LEAD]}}
 windows:
   refunded: {tools: [refund], by: args.customer, sum: args.amount, within: 24h}
+requirements:
+  with_senior: {all: [{of: [support, senior]}, {of: senior}]}
 tiers:
   escalate:
-    {of: [support, senior], at_least: {senior: 1}, expires_in: 30m, remind_at: 50%,
+    {needs: with_senior, expires_in: 30m, remind_at: 50%,
      escalate_at: 80%, escalate_to: senior}
 tools:
   refund:
@@ -161,7 +163,7 @@ def test_a_check_comes_as_json(home: Path, tell: Any) -> None:
     assert json.loads(good[1])["tools"] == ["refund"]
     assert bad[0] == 1
     (problem,) = json.loads(bad[1])["problems"]
-    assert problem["place"] == "p.yml:14"
+    assert problem["place"] == "p.yml:16"
     assert "did you mean 'refunded'?" in problem["text"]
 
 
@@ -182,13 +184,13 @@ def test_a_tool_that_too_few_people_can_approve_is_pointed_out(
     home: Path, tell: Any
 ) -> None:
     (home / "p.yml").write_text(
-        "version: 1\ndefaults: {reviewers: [U0ANA], tier: deny}\n"
+        "version: 1\ndefaults: {needs: [U0ANA], tier: deny}\n"
         "roles: {group: {usergroups: [S0SUPPORT]}}\n"
         "tools:\n"
         "  one: {tier: approve}\n"
         "  two: {tier: approve, raise: [{to: escalate, when: 1 < 2, because: y}]}\n"
-        "  enough: {tier: escalate, reviewers: [U0ANA, U0BEN]}\n"
-        "  unknown: {tier: escalate, reviewers: group}\n"
+        "  enough: {tier: escalate, needs: [U0ANA, U0BEN]}\n"
+        "  unknown: {tier: escalate, needs: group}\n"
     )
 
     code, out, _ = tell("check", "p.yml")
@@ -206,7 +208,7 @@ def test_an_escalation_that_reaches_nobody_is_pointed_out(
     home: Path, tell: Any
 ) -> None:
     (home / "p.yml").write_text(
-        "version: 1\ndefaults: {reviewers: senior}\n"
+        "version: 1\ndefaults: {needs: senior}\n"
         "roles: {senior: {users: [U0ANA, U0BEN]}, leads: {users: [U0LEAD]}}\n"
         "requirements: {two: {of: senior, approvals: 2}}\n"
         "tiers: {escalate: {needs: two, escalate_at: 50%, escalate_to: leads}}\n"

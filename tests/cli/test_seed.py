@@ -11,7 +11,7 @@ from keyturn.sandbox.samples import sample_workspace
 EXAMPLE = Path(__file__).parents[2] / "policy.example.yml"
 ROLES = """\
 version: 1
-defaults: {reviewers: [first, S0DIRECT], channel: "#new-place"}
+defaults: {needs: [first, S0DIRECT], channel: "#new-place"}
 roles:
   first: {usergroups: [S0FIRST]}
   second: {usergroups: [S0SECOND, S0SENIOR], users: [U0ANA, U0NEWCOMER]}

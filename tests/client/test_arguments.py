@@ -27,7 +27,7 @@ from keyturn.gateway.resume.program import wait_at_most
 
 URL, KEY = "http://127.0.0.1:9", "tk_" + "a" * 43
 POLICY = load_policy(
-    'version: 1\ndefaults: {channel: "#a", reviewers: r}\nroles: {r: {users: [U0ANA]}}',
+    'version: 1\ndefaults: {channel: "#a", needs: r}\nroles: {r: {users: [U0ANA]}}',
     "policy.yml",
 )
 

@@ -32,7 +32,7 @@ HOUR_S = 3600
 SHORT = load_policy(
     """
 version: 1
-defaults: {tier: approve, expires_in: 1s, channel: C0APPROVALS, reviewers: support}
+defaults: {tier: approve, expires_in: 1s, channel: C0APPROVALS, needs: support}
 roles: {support: {users: [U0ANA]}}
 tools: {process_refund: {tier: approve}}
 """,

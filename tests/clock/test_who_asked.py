@@ -26,7 +26,7 @@ REFUND = '[["refund", {"order": "78291", "amount": 899}]]'
 POLICY = load_policy(
     """
 version: 1
-defaults: {tier: approve, expires_in: 30d, channel: C0APPROVALS, reviewers: support}
+defaults: {tier: approve, expires_in: 30d, channel: C0APPROVALS, needs: support}
 roles: {support: {users: [U0ANA, U0BEN, U0DAN]}}
 tools: {refund: {tier: approve}}
 """,

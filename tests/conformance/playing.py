@@ -36,7 +36,7 @@ from tests.store_secrets import SECRETS
 POLICY = load_policy(
     """
 version: 1
-defaults: {tier: auto, expires_in: 1h, channel: C0APPROVALS, reviewers: [U0ANA]}
+defaults: {tier: auto, expires_in: 1h, channel: C0APPROVALS, needs: [U0ANA]}
 protect: {pending_per_agent: 1000, requests_per_10m: 1000}
 tools:
   pay: {tier: approve}

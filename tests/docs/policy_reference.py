@@ -36,6 +36,7 @@ _NAMES = {
     "UsergroupId": "user group id",
     "ChannelRef": "channel",
     "RoleName": "role",
+    "Needs": "people or requirement",
     "Reviewers": "people",
     "ArgsPath": "path",
     "ArgsPaths": "paths",

@@ -16,7 +16,7 @@ from tests.conftest import eventually
 
 HEAD = """
 version: 1
-defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, reviewers: [U0ANA]}
+defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, needs: [U0ANA]}
 """
 """The start of a policy in which Ana decides."""
 

@@ -15,7 +15,7 @@ PAGE = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
 REVIEWS, OWN_POLICY, SANDBOX = blocks("python", PAGE)
 POLICY = """\
 version: 1
-defaults: {channel: "#refunds", tier: approve, reviewers: finance}
+defaults: {channel: "#refunds", tier: approve, needs: finance}
 roles: {finance: {users: [U0MAYA]}}
 """
 

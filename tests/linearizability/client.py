@@ -52,9 +52,9 @@ PEOPLE = ("U0ANA", "U0BEN", "U0CAI")
 POLICY = load_policy(
     f"""
 version: 1
-defaults: {{tier: approve, expires_in: 1h, channel: C0APPROVALS, reviewers: support}}
+defaults: {{tier: approve, expires_in: 1h, channel: C0APPROVALS, needs: support}}
 roles: {{support: {{users: [{", ".join(PEOPLE)}]}}}}
-tiers: {{escalate: {{approvals: 2, of: [support]}}}}
+tiers: {{escalate: {{needs: support}}}}
 protect:
   pending_per_agent: 10000
   requests_per_10m: 100000

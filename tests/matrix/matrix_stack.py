@@ -179,7 +179,7 @@ def _policy(cells: int) -> dict[str, object]:
         "additionalProperties": False,
     }
     big = {"tier": "escalate", "args_schema": schema}
-    reviewers: dict[Requirement, object] = {
+    needs: dict[Requirement, object] = {
         Requirement.BY_GROUP: "support",
         Requirement.BY_LIST: "listed",
         Requirement.NOBODY: [],
@@ -190,11 +190,11 @@ def _policy(cells: int) -> dict[str, object]:
     tools: dict[str, object] = {
         tool: {
             "tier": "approve",
-            "reviewers": reviewers[requirement],
             "args_schema": schema,
+            **({"needs": needs[requirement]} if needs[requirement] else {}),
         }
         for requirement, tool in TOOLS.items()
-        if requirement in reviewers
+        if requirement in needs
     }
     refund = {**cast("dict[str, object]", tools[_MAYBE_BIG]), "raise": [_RAISES]}
     return {
@@ -207,10 +207,11 @@ def _policy(cells: int) -> dict[str, object]:
             "listed": {"users": list(LISTED)},
         },
         "tiers": {
-            "escalate": {
-                "approvals": 2,
-                "of": ["support", "listed", "senior"],
-                "at_least": {"senior": 1},
+            "escalate": {"needs": "with_senior"},
+        },
+        "requirements": {
+            "with_senior": {
+                "all": [{"of": ["support", "listed", "senior"]}, {"of": "senior"}]
             }
         },
         "tools": {**tools, _MAYBE_BIG: refund, _BIG: big},

@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 UV = Path(sys.executable).parent / "uv"
-POLICY = "version: 1\ndefaults: {reviewers: [U0ANA]}\ntools: {pay: {tier: approve}}\n"
+POLICY = "version: 1\ndefaults: {needs: [U0ANA]}\ntools: {pay: {tier: approve}}\n"
 SETTINGS = "policy: policy.yml\n"
 
 pytestmark = [

@@ -11,7 +11,7 @@ from keyturn.gateway.policy.load import BadPolicy, load_policy
 
 HEAD = """
 version: 1
-defaults: {tier: approve, channel: C0REFUNDS, reviewers: support, expires_in: 20m}
+defaults: {tier: approve, channel: C0REFUNDS, needs: support, expires_in: 20m}
 roles: {support: {users: [U0ANA]}}
 tools:
   refund:

@@ -8,7 +8,7 @@ from keyturn.gateway.policy.evaluate import effect_of
 from keyturn.gateway.policy.load import load_policy
 
 POLICY = load_policy(
-    'version: 1\ndefaults: {channel: "#a", reviewers: r, expires_in: 1h}\n'
+    'version: 1\ndefaults: {channel: "#a", needs: r, expires_in: 1h}\n'
     "roles: {r: {users: [U0ANA]}}\n",
     "policy.yml",
 )

@@ -20,12 +20,12 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 
 HEAD = """\
 version: 1
-defaults: {reviewers: support}
+defaults: {needs: support}
 roles:
   support: {users: [U0ANA, U0BEN]}
   senior: {users: [U0LEAD, U0HEAD]}
   boss: {users: [U0BOSS]}
-tiers: {escalate: {of: senior}}
+tiers: {escalate: {needs: senior}}
 requirements:
   one_senior: {of: senior}
 """
@@ -57,7 +57,7 @@ TOOLS = st.fixed_dictionaries(
 )
 BASE: JsonObject = {
     "version": 1,
-    "defaults": {"reviewers": "support", "tier": "approve"},
+    "defaults": {"needs": "support", "tier": "approve"},
     "roles": {name: {"users": [f"U0{name.upper()}"]} for name in ROLES},
     "requirements": {
         "one_senior": {"of": "senior"},

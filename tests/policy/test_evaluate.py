@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
-from keyturn.gateway.approvals.quorum import ineligible_reason
+from keyturn.gateway.approvals.quorum import clauses, ineligible_reason
 from keyturn.gateway.policy.evaluate import Evaluation, evaluate, is_idempotent
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Policy, ToolRule
@@ -18,18 +18,20 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 POLICY = load_policy(
     """\
 version: 1
-defaults: {expires_in: 1h, channel: "#agents", reviewers: support}
+defaults: {expires_in: 1h, channel: "#agents", needs: support}
 roles:
   support: {usergroups: [S0SUPPORT]}
   senior: {users: [U0LEAD]}
   finance: {users: [U0FIN]}
+requirements:
+  with_senior: {all: [{of: [support, senior]}, {of: senior}]}
 tiers:
-  escalate: {approvals: 2, of: [support, senior], at_least: {senior: 1}}
+  escalate: {needs: with_senior}
 tools:
   look_up: {tier: auto}
   refund:
     tier: approve
-    reviewers: [finance, U0ANA, S0NIGHT]
+    needs: [finance, U0ANA, S0NIGHT]
     allow: [approve, reject]
     description: "Refund {args.amount} to {args.card.number} of {args.names.0}"
     redact: [args.card.number]
@@ -41,7 +43,7 @@ tools:
   drop: {tier: deny}
 agents:
   night:
-    reviewers: senior
+    needs: senior
     channel: "#night"
     tools: {refund: {tier: escalate, redact: [args.names]}, look_up: {channel: "#x"}}
 """,
@@ -100,13 +102,16 @@ def test_people_listed_by_id_and_by_role_are_frozen_into_the_demand() -> None:
 def test_escalate_asks_for_two_people_and_a_senior() -> None:
     requirement = evaluation_of("wire").requirement
 
-    assert (requirement.approvals, requirement.at_least) == (2, {"senior": 1})
+    assert clauses(requirement) == {
+        frozenset({"support", "senior"}): 2,
+        frozenset({"senior"}): 1,
+    }
     assert names(evaluation_of("wire")) == ["support", "senior"]
 
 
 def test_escalate_without_its_own_people_asks_those_of_the_tool() -> None:
     policy = load_policy(
-        "version: 1\ntools: {wire: {tier: escalate, reviewers: U0ANA}}", "p"
+        "version: 1\ntools: {wire: {tier: escalate, needs: U0ANA}}", "p"
     )
 
     requirement = evaluate(policy, agent="a", tool="wire", args={}).requirement
@@ -167,11 +172,11 @@ def test_nothing_below_a_redacted_value_is_shown() -> None:
     assert evaluation.redact == ("args.card.number", "args.names")
 
 
-@pytest.mark.parametrize("reviewers", [(), ("ghost",), ("ghost", "phantom")])
+@pytest.mark.parametrize("needs", [("ghost",), ("ghost", "phantom")])
 def test_an_empty_or_unknown_reviewer_list_lets_nobody_approve(
-    reviewers: tuple[str, ...],
+    needs: tuple[str, ...],
 ) -> None:
-    policy = Policy(version=1, tools={"t": ToolRule(reviewers=reviewers)})
+    policy = Policy(version=1, tools={"t": ToolRule(needs=needs)})
     anyone = Reviewer(
         team="T1",
         user="U1",

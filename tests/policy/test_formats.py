@@ -122,7 +122,7 @@ def test_a_link_takes_values_as_they_are() -> None:
 def test_a_total_without_a_format_gives_its_argument_none() -> None:
     policy = load_policy(
         "version: 1\n"
-        "defaults: {channel: C0REFUNDS, reviewers: [U0ANA]}\n"
+        "defaults: {channel: C0REFUNDS, needs: [U0ANA]}\n"
         "tools:\n  pay: {tier: approve, totals: [args.count, args.fee|eur]}\n",
         "policy.yml",
     )

@@ -10,18 +10,18 @@ from keyturn.gateway.policy.load import BadPolicy, load_policy
 
 GOOD = """\
 version: 1
-defaults: {tier: approve, expires_in: 1h, channel: "#agents", reviewers: support}
+defaults: {tier: approve, expires_in: 1h, channel: "#agents", needs: support}
 roles:
   support: {usergroups: [S0SUPPORT]}
   senior: {users: [U0LEAD, U0HEAD]}
 tiers:
-  escalate: {approvals: 2, of: [support, senior], at_least: {senior: 1}}
+  escalate: {needs: with_senior}
 tools:
   look_up_order: {tier: auto}
   process_refund:
     tier: approve
     allow: [approve, edit, reject]
-    reviewers: [senior, U0ANA]
+    needs: [senior, U0ANA]
     description: "Refund {args.amount} for order {args.order_id}"
     args_schema: {properties: {amount: {type: number}}, additionalProperties: true}
     requires_reason: true
@@ -33,6 +33,8 @@ agents:
   support:
     channel: "#support"
     tools: {look_up_order: {tier: notify}}
+requirements:
+  with_senior: {all: [{of: [support, senior]}, {of: senior, approvals: 1}]}
 """
 
 
@@ -48,7 +50,7 @@ def test_a_full_policy_loads_into_the_types_it_means() -> None:
     refund = policy.tools["process_refund"]
     assert refund.expires_in is not None
     assert refund.expires_in.total_seconds() == 1800
-    assert policy.defaults.reviewers == ("support",)
+    assert policy.defaults.needs == ("support",)
     assert policy.agents["support"].tools["look_up_order"].tier == "notify"
 
 
@@ -68,9 +70,9 @@ def test_a_full_policy_loads_into_the_types_it_means() -> None:
             "policy.yml:9: 'tools.look_up_order.tier' is 'atuo'; did you mean 'auto'?",
         ),
         (
-            "reviewers: support",
-            "reviewers: supporters",
-            "policy.yml:2: 'defaults.reviewers' names the role 'supporters', which is",
+            "needs: support",
+            "needs: supporters",
+            "policy.yml:2: 'defaults.needs' names 'supporters', which is neither",
         ),
         (
             "expires_in: 30m",
@@ -85,14 +87,8 @@ def test_a_full_policy_loads_into_the_types_it_means() -> None:
         ("U0ANA", "Ana", "'Ana' is neither a role of this file nor a Slack user id"),
         ("[senior, U0ANA]", "[senior, senior]", "'senior' appears twice; remove one"),
         ("channel: C0REFUNDS", "channel: refunds", "'refunds' is not a channel"),
-        ("senior: 1", "senior: 3", "is 3; use 1 to 2, the number of approvals"),
-        ("senior: 1", "support: 0", "is 0; use 1 to 2, the number of approvals"),
-        ("of: [support, senior], ", "", "'senior' is not in 'tiers.escalate.of'"),
-        (
-            "approvals: 2",
-            "approvals: 1",
-            "'tiers.escalate.approvals' is 1; write 2 or more",
-        ),
+        ("needs: with_senior", "needs: with_seniors", "did you mean 'with_senior'?"),
+        ("approvals: 1", "approvals: 0", "'requirements.with_senior.all[1].approvals"),
         ("usergroups: [S0SUPPORT]", "", "this role has no holders"),
         ("{args.amount}", "{amount}", "'{amount}' is not known here"),
         ("{args.amount}", "{args.amount", "has a brace without its pair"),

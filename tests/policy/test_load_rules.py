@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = (ROOT / "policy.example.yml").read_text("utf-8")
 GOOD = """\
 version: 1
-defaults: {expires_in: {approve: 1h, escalate: 30m}, reviewers: support}
+defaults: {expires_in: 30m, needs: support}
 roles: {support: {usergroups: [S0SUPPORT]}, senior: {users: [U0LEAD]}}
 holidays: [12-25, 2026-04-03]
 windows:
@@ -27,7 +27,7 @@ windows:
 tiers:
   notify: {channel: "#notices"}
   approve: {expires_in: 2h, remind_at: 50%, escalate_at: 80%, escalate_to: "#leads"}
-  escalate: {of: [support, senior], escalate_at: 80%, escalate_to: senior}
+  escalate: {needs: [support, senior], escalate_at: 80%, escalate_to: senior}
 tools:
   refund:
     tier: approve
@@ -58,7 +58,7 @@ def problems(text: str) -> list[str]:
 def test_a_policy_with_every_kind_of_rule_loads() -> None:
     policy = load_policy(GOOD, "policy.yml")
 
-    assert policy.defaults.expires_in.escalate.total_seconds() == 1800
+    assert policy.defaults.expires_in.total_seconds() == 1800
     assert policy.tiers.approve.remind_at == 50
     assert policy.windows["refunded"].within.total_seconds() == 86_400
     assert policy.tools["refund"].raise_[1].because == "over 1000 a day"
@@ -216,9 +216,9 @@ def test_a_policy_with_every_kind_of_rule_loads() -> None:
             "'tiers.notifyy'; did you mean 'notify'?",
         ),
         (
-            "escalate: 30m}",
-            "escalatee: 30m}",
-            "'defaults.expires_in.escalatee'; did you mea",
+            "expires_in: 30m",
+            "expires_im: 30m",
+            "'defaults.expires_im'; did you mea",
         ),
         ("to: deny", "to: approve", "is 'approve', not above 'approve' of the tool it"),
         (
@@ -227,7 +227,7 @@ def test_a_policy_with_every_kind_of_rule_loads() -> None:
             "nothing overrides a denial, so remove",
         ),
         (
-            "reviewers: support}",
+            "needs: support}",
             "tier: deny, overridable: true}",
             "policy.yml:2: 'defaults': it is 'deny' and 'overridable'; nothing overri",
         ),

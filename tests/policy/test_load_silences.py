@@ -16,7 +16,8 @@ SCHEMA = (
 TWO_ROLES = """\
 version: 1
 roles: {a: {users: [U0ANA]}, b: {usergroups: [S0B]}}
-tiers: {escalate: {of: [a, b], at_least: {a: 2}}}
+tiers: {escalate: {needs: two}}
+requirements: {two: {all: [{of: [a, b]}, {of: a, approvals: 2}]}}
 """
 A_WINDOW = f"""\
 version: 1
@@ -50,7 +51,7 @@ def problems(text: str) -> list[str]:
     [
         (tool("tier:"), "4: 'tools.refund.tier' is empty; write a value"),
         (tool("channel: #refunds"), "in quotes where it begins with '#', or remove"),
-        (tool("reviewers: [U0ANA, ~]"), "4: 'tools.refund.reviewers[1]' is empty"),
+        (tool("needs: [U0ANA, ~]"), "4: 'tools.refund.needs[1]' is empty"),
         (tool("args_schema:"), "4: 'tools.refund.args_schema' is empty"),
         ("version: 1\nroles:\n  support:\n", "3: 'roles.support' is empty"),
         (
@@ -99,12 +100,12 @@ def problems(text: str) -> list[str]:
             "2: 'roles.a.users': 'U0ANA' appears twice; remove one.",
         ),
         (
-            "version: 1\nroles: {a: {users: [U0ANA]}}\ntiers: {escalate: {of: [a]}}",
-            "3: 'tiers.escalate.of' needs 2 people, and 1 can be asked; add users",
+            "version: 1\nroles: {a: {users: [U0ANA]}}\ntiers: {escalate: {needs: [a]}}",
+            "3: 'tiers.escalate.needs' needs 2 people, and 1 can be asked; add users",
         ),
         (
             TWO_ROLES,
-            "3: 'tiers.escalate.at_least.a' needs 2 people, and 1 can be asked",
+            "4: 'requirements.two' needs 2 people of a, and 1 can be asked",
         ),
         (
             A_WINDOW,

@@ -14,13 +14,15 @@ from keyturn.gateway.protocol.records import Tier
 
 POLICY = """\
 version: 1
-defaults: {reviewers: support}
+defaults: {needs: support}
 roles:
   support: {usergroups: [S0SUPPORT]}
   senior: {users: [U0LEAD, U0HEAD], notify: none}
+requirements:
+  with_senior: {all: [{of: [support, senior]}, {of: senior}]}
 tiers:
   approve: {notify: none, escalate_at: 80%, escalate_to: "#leads"}
-  escalate: {of: [support, senior], at_least: {senior: 1}}
+  escalate: {needs: with_senior}
 tools: {refund: {tier: approve}}
 """
 
@@ -45,9 +47,11 @@ def test_a_role_is_mentioned_unless_it_or_its_tier_says_otherwise() -> None:
 def test_a_tier_silences_every_part_of_a_requirement() -> None:
     needs = POLICY.replace(
         "tools: {refund: {tier: approve}}",
-        "requirements: {both: {all: [{of: support}, {of: senior}]}}\n"
         "tools: {refund: {tier: approve, needs: both}}",
-    ).replace(", notify: none}\ntiers", "}\ntiers")
+    ).replace(
+        ", notify: none}\nrequirements:\n",
+        "}\nrequirements:\n  both: {all: [{of: support}, {of: senior}]}\n",
+    )
 
     assert set(told(requirement_at(Tier.APPROVE, needs)).values()) == {Notify.NONE}
     assert set(told(requirement_at(Tier.ESCALATE, needs)).values()) == {Notify.MENTION}
@@ -74,7 +78,7 @@ def test_of_two_demands_the_one_that_reaches_people_best_wins(
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("notify: none}\ntiers", "notify: loud}\ntiers", "notify"),
+        ("notify: none}\nreq", "notify: loud}\nreq", "notify"),
         (
             "approve: {notify: none,",
             "approve: {notify: none, remind_at: 50%,",
@@ -108,7 +112,10 @@ def test_the_policy_knows_every_way_of_notifying_that_it_names() -> None:
 def test_who_is_called_later_for_a_tool_is_notified_as_the_tool_says() -> None:
     text = (
         POLICY.replace("approve}}", "approve, notify: dm}}")
-        .replace("at_least: {senior: 1}}", "escalate_at: 80%, escalate_to: senior}")
+        .replace(
+            "needs: with_senior}",
+            "needs: with_senior, escalate_at: 80%, escalate_to: senior}",
+        )
         .replace("[U0LEAD, U0HEAD], notify: none", "[U0LEAD, U0HEAD]")
     )
     rules = EffectiveRules(load_policy(text, "p.yml"), "support", "refund")

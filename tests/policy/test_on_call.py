@@ -104,7 +104,7 @@ def test_a_rotation_that_reaches_nobody_is_refused(
 ) -> None:
     text = f"""\
 version: 1
-defaults: {{reviewers: senior}}
+defaults: {{needs: senior}}
 roles: {{senior: {{users: [U0ANA, U0BEN], {role}}}}}
 on_call: {{{rotation}}}
 """

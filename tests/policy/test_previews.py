@@ -11,7 +11,7 @@ from keyturn.gateway.policy.load import load_policy
 
 FILE = """\
 version: 1
-defaults: {{reviewers: U0ANA}}
+defaults: {{needs: U0ANA}}
 tools:
   mail:
     preview: {preview}

@@ -18,14 +18,16 @@ NOW = 1_782_900_000_000  # 2026-07-01 10:00 UTC, a Wednesday
 POLICY = load_policy(
     """\
 version: 1
-defaults: {reviewers: support, expires_in: {approve: 2h, escalate: 20m}}
+defaults: {needs: support, expires_in: 2h}
 roles: {support: {usergroups: [S0SUPPORT]}, senior: {users: [U0LEAD]}}
 windows:
   refunded: {tools: [refund], by: args.customer, sum: args.amount, within: 24h}
+requirements:
+  with_senior: {all: [{of: [support, senior]}, {of: senior}]}
 tiers:
   notify: {channel: "#notices"}
   approve: {remind_at: 25%, escalate_at: 50%, escalate_to: senior}
-  escalate: {of: [support, senior], at_least: {senior: 1}, remind_at: 50%}
+  escalate: {needs: with_senior, expires_in: 20m, remind_at: 50%}
 tools:
   look_up:
     tier: auto

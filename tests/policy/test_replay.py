@@ -127,7 +127,7 @@ def test_an_edit_makes_the_votes_before_it_void() -> None:
         """\
 version: 1
 roles: {support: {users: [U0ANA]}, senior: {users: [U0LEAD]}}
-tools: {refund: {tier: escalate, reviewers: [support, senior]}}
+tools: {refund: {tier: escalate, needs: [support, senior]}}
 """,
         "p.yml",
     )

@@ -24,7 +24,7 @@ from keyturn.gateway.protocol.records import Person, Tier
 
 HEAD = """\
 version: 1
-defaults: {reviewers: support}
+defaults: {needs: support}
 roles:
   support: {users: [U0ANA, U0BEN, U0BOTH]}
   senior: {users: [U0LEAD, U0HEAD]}
@@ -100,11 +100,11 @@ def problems(text: str) -> list[str]:
 def test_support_and_finance_together_are_two_people(
     people: list[str], *, is_met: bool
 ) -> None:
-    assert agreed(required(POLICY, "pay_out"), people) is is_met
+    assert agreed(required(POLICY, ("pay_out",)), people) is is_met
 
 
 def test_who_is_missing_is_named_until_both_agreed() -> None:
-    requirement = required(POLICY, "pay_out")
+    requirement = required(POLICY, ("pay_out",))
     vote = Vote(
         by=Person(team="T0", user="U0ANA"), roles=("support",), action_hash="h", at_ms=1
     )
@@ -134,7 +134,7 @@ def test_all_needs_people_of_its_own_for_each_part(
         for user, roles in held.items()
     ]
 
-    is_met = tally(required(POLICY, "three"), votes, "h").is_met
+    is_met = tally(required(POLICY, ("three",)), votes, "h").is_met
 
     assert is_met == any(
         all(part in held[user] for part, user in zip(parts, chosen, strict=True))
@@ -150,7 +150,7 @@ NAMES = st.sampled_from(["one_person", "one_senior", "pay_out", "three"])
 def test_what_is_joined_is_met_exactly_when_both_are(
     first: str, second: str, held: Mapping[str, set[str]]
 ) -> None:
-    one, other = required(POLICY, first), required(POLICY, second)
+    one, other = required(POLICY, (first,)), required(POLICY, (second,))
     votes = [
         Vote(
             by=Person(team="T0", user=user),
@@ -212,10 +212,10 @@ def test_a_rule_with_a_requirement_alone_puts_an_auto_call_to_people() -> None:
 
 
 def test_nobody_can_meet_a_requirement_that_the_policy_does_not_know() -> None:
-    unknown = required(POLICY, "one_persn")
+    unknown = required(POLICY, ("one_persn",))
 
     assert not agreed(unknown, ROLES)
-    assert agreed(required(POLICY, "one_person"), ["U0ANA"])
+    assert agreed(required(POLICY, ("one_person",)), ["U0ANA"])
 
 
 def test_a_rule_that_raises_and_needs_people_says_both() -> None:
@@ -241,15 +241,15 @@ def test_everybody_who_may_be_asked_by_a_rule_counts_as_a_reviewer() -> None:
 
 
 def test_explain_says_in_words_who_has_to_agree() -> None:
-    assert (
-        who(required(POLICY, "one_senior")) == "one person of senior (U0LEAD, U0HEAD)"
-    )
-    assert who(required(POLICY, "pay_out")) == (
+    one_senior = required(POLICY, ("one_senior",))
+
+    assert who(one_senior) == "one person of senior (U0LEAD, U0HEAD)"
+    assert who(required(POLICY, ("pay_out",))) == (
         "2 people, 1 finance and 1 support, out of support (U0ANA, U0BEN, U0BOTH) or "
         "finance (U0FIN, U0BOTH), editors cannot approve their edit"
     )
     joined = stricter(Requirement(approvals=1, of=POLICY.roles_named(("support",))),
-                      required(POLICY, "one_senior"))  # fmt: skip
+                      required(POLICY, ("one_senior",)))  # fmt: skip
     assert who(joined).startswith("1 senior and 1 support, who may be the same people")
 
 
@@ -290,33 +290,31 @@ def test_explain_says_in_words_who_has_to_agree() -> None:
         ),
         (
             "requirements: {r: {approvals: 2, all: [{of: support}, {of: senior}]}}",
-            "'approvals' and 'at_least' go with 'of'",
+            "'approvals' goes with 'of'",
         ),
         (
-            "requirements: {r: {of: support, at_least: {senior: 1}}}",
-            "'senior' is not in 'requirements.r.of', so it could never vote; add it",
+            "requirements: {support: {of: support, approvals: 2}}",
+            "'requirements.support' has the name of a role, and 'needs' may name",
         ),
         (
-            "requirements: {r: {of: support, at_least: {support: 2}}}",
-            "'requirements.r.at_least.support' is 2; use 1 to 1, the number of",
+            "requirements: {r: {of: support}}\ntools: {t: {needs: [r, senior]}}",
+            "'tools.t.needs' lists the requirement 'r' with others; write it alone",
         ),
+        (
+            "tools: {t: {needs: [support, seniors]}}",
+            "'tools.t.needs' names 'seniors', which is neither in 'roles' nor in",
+        ),
+        ("tools: {t: {needs: []}}", "'tools.t.needs' is []; name at least one"),
         (
             "requirements: {pay_out: {of: support}}\ntools: {t: {needs: payout}}",
             (
-                "9: 'tools.t.needs' names the requirement 'payout', which is not in "
+                "9: 'tools.t.needs' names 'payout', which is neither in 'roles' nor in "
                 "'requirements'; did you mean 'pay_out'?"
             ),
         ),
         (
-            "tiers: {escalate: {needs: x, approvals: 2}}",
-            "'needs' and 'approvals' both set the quorum; keep one",
-        ),
-        (
-            (
-                "requirements: {r: {of: support}}\n"
-                "tools: {t: {needs: r, reviewers: senior}}"
-            ),
-            "'tools.t.needs': 'needs' and 'reviewers' both set the people who decide ",
+            "tiers: {escalate: {needs: alone}}",
+            "'tiers.escalate.needs' needs 2 people, and 1 can be asked; add users",
         ),
         (
             (
@@ -399,10 +397,11 @@ def test_a_replay_says_whose_word_an_approved_call_would_lack_now() -> None:
 
 
 def test_who_is_called_later_and_could_not_vote_is_not_called() -> None:
-    tiers = "tiers: {approve: {escalate_at: 50%, escalate_to: senior, needs: NAME}}\n"
+    head = HEAD.replace("needs: support", "needs: NAME")
+    tiers = "tiers: {approve: {escalate_at: 50%, escalate_to: senior}}\n"
     here, nowhere = (
         evaluate(
-            load_policy(HEAD + REQUIREMENTS + tiers.replace("NAME", name), "p.yml"),
+            load_policy(head.replace("NAME", name) + REQUIREMENTS + tiers, "p.yml"),
             agent="a",
             tool="t",
             args={},
@@ -418,7 +417,7 @@ def test_who_is_called_later_and_could_not_vote_is_not_called() -> None:
 def test_the_same_user_group_under_another_role_is_called() -> None:
     policy = load_policy(
         "version: 1\n"
-        "defaults: {reviewers: senior}\n"
+        "defaults: {needs: senior}\n"
         "roles: {senior: {usergroups: [S0SENIOR]}, leads: {usergroups: [S0SENIOR]}}\n"
         "requirements: {two: {of: senior, approvals: 2}}\n"
         "tiers: {escalate: {needs: two, escalate_at: 50%, escalate_to: leads}}\n"

@@ -15,7 +15,7 @@ from keyturn.gateway.protocol.strict_json import MAX_INTEGER
 
 HEAD = """
 version: 1
-defaults: {tier: approve, channel: C0REFUNDS, reviewers: support}
+defaults: {tier: approve, channel: C0REFUNDS, needs: support}
 roles: {support: {users: [U0ANA]}}
 tools:
   refund:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyturn.gateway.approvals.quorum import clauses
 from keyturn.gateway.policy.evaluate import evaluate
 from keyturn.gateway.policy.load import BadPolicy, load_policy
 from keyturn.gateway.policy.raise_rules import Raise
@@ -17,9 +18,11 @@ from keyturn.gateway.protocol.records import Tier, join
 POLICY = load_policy(
     """\
 version: 1
-defaults: {reviewers: support, triage: {timeout: 3s}}
+defaults: {needs: support, triage: {timeout: 3s}}
 roles: {support: {usergroups: [S0SUPPORT]}, senior: {users: [U0LEAD]}}
-tiers: {escalate: {of: [support, senior], at_least: {senior: 1}, expires_in: 5m}}
+requirements:
+  with_senior: {all: [{of: [support, senior]}, {of: senior}]}
+tiers: {escalate: {needs: with_senior, expires_in: 5m}}
 tools:
   look_up: {tier: auto}
   read_all: {tier: auto, triage: {tiers: auto, may_deny: true}}
@@ -137,8 +140,8 @@ def test_a_raise_brings_the_people_and_the_time_of_the_higher_tier() -> None:
         raises=[Raise(to=Tier.ESCALATE, reason="odd")],
     )
 
-    assert (evaluation.requirement.approvals, evaluation.requirement.at_least) == (
-        2,
-        {"senior": 1},
-    )
+    assert clauses(evaluation.requirement) == {
+        frozenset({"support", "senior"}): 2,
+        frozenset({"senior"}): 1,
+    }
     assert evaluation.ttl_ms == 300_000

@@ -152,7 +152,7 @@ def test_the_command_prints_the_warnings_and_succeeds(
 ) -> None:
     file = tmp_path / "p.yml"
     file.write_text(
-        f"version: 1\ndefaults: {{reviewers: [U0ANA, U0BEN]}}\ntools: {{a: {{{RULE}}}}}"
+        f"version: 1\ndefaults: {{needs: [U0ANA, U0BEN]}}\ntools: {{a: {{{RULE}}}}}"
     )
 
     code = run(["policy", "check", str(file)], {})

@@ -37,7 +37,7 @@ from tests.streams import announced
 
 POLICY = """
 version: 1
-defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, reviewers: [U0ANA]}
+defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, needs: [U0ANA]}
 tools:
   look_up: {tier: auto}
   refund: {tier: approve}

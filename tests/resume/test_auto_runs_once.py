@@ -29,7 +29,7 @@ from tests.store_secrets import SECRETS
 POLICY = load_policy(
     """
 version: 1
-defaults: {tier: approve, channel: C0APPROVALS, reviewers: [U0ANA]}
+defaults: {tier: approve, channel: C0APPROVALS, needs: [U0ANA]}
 tools:
   ping: {tier: notify}
   count: {tier: auto}

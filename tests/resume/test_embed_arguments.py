@@ -18,7 +18,7 @@ from tests.agent.agent_runner import results
 
 POLICY = """
 version: 1
-defaults: {tier: approve, reviewers: U0ANA, channel: "#x"}
+defaults: {tier: approve, needs: U0ANA, channel: "#x"}
 windows:
   paid: {tools: [pay], by: args.customer, sum: args.amount, within: 24h}
 tools:

@@ -32,7 +32,7 @@ ASK = cast("Any", create_agent)
 RAN: list[str] = []
 POLICY = """\
 version: 1
-defaults: {tier: approve, reviewers: U0ANA, channel: "#x"}
+defaults: {tier: approve, needs: U0ANA, channel: "#x"}
 tools:
   task: {tier: auto}
   ask: {tier: auto}

@@ -24,7 +24,7 @@ from tests.resume.test_questions import NAME, REQUESTER, asking
 
 POLICY = """
 version: 1
-defaults: {tier: approve, expires_in: 1h, channel: C0A, reviewers: support}
+defaults: {tier: approve, expires_in: 1h, channel: C0A, needs: support}
 roles: {support: {users: [U0ANA]}}
 tools: {task: {tier: auto}}
 """

@@ -19,7 +19,7 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.resume.graphs import allowed_types
 from keyturn.gateway.store.store import Store
 
-POLICY = load_policy("version: 1\ndefaults: {reviewers: U0ANA}\n", "policy.yml")
+POLICY = load_policy("version: 1\ndefaults: {needs: U0ANA}\n", "policy.yml")
 
 
 class Line(BaseModel):

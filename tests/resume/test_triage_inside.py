@@ -22,7 +22,7 @@ from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import POLICY
 
-TRIAGED = POLICY.replace("reviewers: [U0ANA]", "reviewers: [U0ANA], triage: {}")
+TRIAGED = POLICY.replace("needs: [U0ANA]", "needs: [U0ANA], triage: {}")
 FILE = """
 class Eyes:
     async def assess(self, request):

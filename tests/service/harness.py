@@ -34,12 +34,14 @@ from keyturn.gateway.store.store import Store
 
 POLICY = """
 version: 1
-defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, reviewers: support}
+defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, needs: support}
 roles:
   support: {users: [U0ANA, U0BEN, U0DAN]}
   senior: {users: [U0CHLOE]}
+requirements:
+  with_senior: {all: [{of: [support, senior]}, {of: senior}]}
 tiers:
-  escalate: {approvals: 2, of: [support, senior], at_least: {senior: 1}}
+  escalate: {needs: with_senior}
 protect:
   pending_per_agent: 10000
   requests_per_10m: 100000

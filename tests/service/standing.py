@@ -15,7 +15,7 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, POLICY, ServiceHarness, still_members
 
-REFUNDS = POLICY.replace(
+ALLOWING = POLICY.replace(
     "  process_refund: {tier: approve}\n",
     """  process_refund:
     tier: approve
@@ -28,16 +28,9 @@ REFUNDS = POLICY.replace(
       may_differ: [args.order, args.note]
     raise:
       - {when: args.amount > 200, to: escalate, because: over 200}
-      - {when: args.amount > 100, needs: by_senior, because: over 100}
+      - {when: args.amount > 100, needs: senior, because: over 100}
   restart: {tier: approve, allow_similar: {within: 1h, uses: 3}}
 """,
-)
-ALLOWING = (
-    REFUNDS
-    + """
-requirements:
-  by_senior: {of: [senior], approvals: 1}
-"""
 )
 LASTING = timedelta(hours=1)
 

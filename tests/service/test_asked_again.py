@@ -36,7 +36,7 @@ LONG_AGO_MS = 3_000
 
 
 def within(time: str) -> Policy:
-    text = POLICY.replace("approvals: 2,", f"approvals: 2, ask_again_within: {time},")
+    text = POLICY.replace("with_senior}", f"with_senior, ask_again_within: {time}}}")
     return load_policy(text, "p")
 
 

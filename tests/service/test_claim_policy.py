@@ -82,10 +82,10 @@ async def test_what_the_current_policy_forbids_ends_with_the_reason(
     [
         (REFUND, ESCALATED),
         (SUPPORT, "support: {users: [U0BEN, U0DAN]}"),
-        (REFUND, "process_refund: {tier: approve, reviewers: senior}"),
+        (REFUND, "process_refund: {tier: approve, needs: senior}"),
         (REFUND, f"{REFUND[:-1]}, {RAISING}}}"),
     ],
-    ids=["tier", "approver", "reviewers", "rule"],
+    ids=["tier", "approver", "needs", "rule"],
 )
 async def test_what_needs_more_people_at_the_claim_goes_back_to_them(
     harness: ServiceHarness, old: str, new: str

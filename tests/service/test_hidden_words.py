@@ -19,7 +19,7 @@ POLICY = """
 version: 1
 privacy: {hide: [card_numbers, email_addresses]}
 roles: {all: {users: [U0ANA]}}
-defaults: {reviewers: all}
+defaults: {needs: all}
 tools:
   charge: {tier: approve, redact: [args.token]}
   send: {tier: approve}

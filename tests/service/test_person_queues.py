@@ -36,11 +36,13 @@ roles:
 protect: {pending_per_agent: 10000, requests_per_10m: 100000}
 tools:
   process_refund:
-    reviewers: support
+    needs: support
     raise: [{to: escalate, when: "args.amount > 500.0", because: "over 500"}]
-  pay: {reviewers: finance}
+  pay: {needs: finance}
+requirements:
+  with_finance: {all: [{of: [support, finance]}, {of: finance}]}
 tiers:
-  escalate: {approvals: 2, of: [support, finance], at_least: {finance: 1}}
+  escalate: {needs: with_finance}
 """
 LATE_MS = 60 * 60 * 1000
 FRANK = person("U0FRANK").with_(usergroups=frozenset({"S0FINANCE"}))

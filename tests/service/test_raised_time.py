@@ -29,8 +29,8 @@ TEN = int(timedelta(minutes=10).total_seconds() * 1000)
 SLACK = 5_000
 """Milliseconds that the test itself may take."""
 STRICT = POLICY.replace(
-    "{approvals: 2, of: [support, senior], at_least: {senior: 1}}",
-    "{approvals: 2, of: [support, senior], at_least: {senior: 1}, expires_in: 10m}",
+    "{needs: with_senior}",
+    "{needs: with_senior, expires_in: 10m}",
 ).replace(
     "process_refund: {tier: approve}",
     "process_refund:\n    tier: approve\n    raise:\n"

@@ -14,18 +14,18 @@ from tests.streams import audit_entries
 
 POLICY = """
 version: 1
-defaults: {reviewers: support}
+defaults: {needs: support}
 roles:
   support: {users: [U0ANA]}
   senior: {users: [U0CHLOE]}
 tiers:
-  escalate: {of: [senior, S0NIGHT]}
+  escalate: {needs: [senior, S0NIGHT]}
 tools:
-  wire_money: {tier: escalate, reviewers: senior}
-  send_email: {tier: approve, reviewers: [U0BEN]}
-  post: {tier: notify, reviewers: [U0EVE]}
+  wire_money: {tier: escalate, needs: senior}
+  send_email: {tier: approve, needs: [U0BEN]}
+  post: {tier: notify, needs: [U0EVE]}
 agents:
-  billing: {reviewers: senior, tools: {refund: {tier: approve}}}
+  billing: {needs: senior, tools: {refund: {tier: approve}}}
 """
 EVERYBODY = (ANA, BEN, EVE, CHLOE)
 EVERYTHING = FreezeScope(kind=ScopeKind.TENANT)

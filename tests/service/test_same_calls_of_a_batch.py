@@ -26,11 +26,11 @@ ASKS = """process_refund:
       - {to: escalate, when: recent.same_done_24h > 0, because: it ran today}"""
 FIRST = "process_refund: {tier: approve}"
 NEEDS = ASKS.replace("{to: escalate,", "{needs: two,")
-TWO = "requirements: {two: {of: [support], approvals: 2}}\n"
+TWO = "requirements:\n  two: {of: [support], approvals: 2}\n"
 
 
 def policy(tool: str) -> str:
-    return POLICY.replace(FIRST, tool) + TWO
+    return POLICY.replace(FIRST, tool).replace("requirements:\n", TWO)
 
 
 async def refunds(harness: ServiceHarness, *orders: str) -> Approval:

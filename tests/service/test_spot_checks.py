@@ -192,7 +192,7 @@ def test_about_the_share_is_drawn() -> None:
 
 
 async def test_people_are_asked_about_so_many_calls_a_day(store: Store) -> None:
-    policy = CHECKED.replace("senior]}", "senior], per_day: 2}")
+    policy = CHECKED.replace("99%", "99%, per_day: 2")
     harness = ServiceHarness(store, load_policy(policy, "p"))
 
     found = [await ran(harness) for _ in range(4)]
@@ -290,7 +290,7 @@ async def test_a_call_that_runs_by_itself_is_shown_where_it_is_drawn(
 
 
 async def test_no_more_calls_are_shown_than_may_be_checked(store: Store) -> None:
-    policy = CHECKED.replace("senior]}", "senior], per_day: 1}")
+    policy = CHECKED.replace("99%", "99%, per_day: 1")
     harness = ServiceHarness(store, load_policy(policy, "p"))
     await looked_up(harness)
 

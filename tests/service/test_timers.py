@@ -23,7 +23,7 @@ from tests.streams import audit_entries
 
 WAITING = """tiers:
   approve: {remind_at: 50%, escalate_at: 80%, escalate_to: senior}
-  escalate: {approvals: 2, of: [support, senior], at_least: {senior: 1},
+  escalate: {needs: with_senior,
              remind_at: 25%, escalate_at: 75%, escalate_to: "#leads"}
 """
 PATIENT = POLICY.replace(POLICY[POLICY.index("tiers:") : POLICY.index("protect:")], "")

@@ -11,6 +11,7 @@ import pytest
 
 from keyturn.gateway.approvals.decisions import Approve, Decided, Voted
 from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.quorum import clauses
 from keyturn.gateway.approvals.record import TriageResult
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Tier
@@ -32,9 +33,7 @@ from tests.service.windowed import LIMIT, WINDOWS, refunded
 from tests.service.windowed import refund as refund_of
 from tests.streams import audit_entries
 
-ON = POLICY.replace(
-    "reviewers: support}", "reviewers: support, triage: {timeout: 20s}}", 1
-)
+ON = POLICY.replace("needs: support}", "needs: support, triage: {timeout: 20s}}", 1)
 ASKED = ON.replace(
     "look_up_order: {tier: auto}",
     "look_up_order: {tier: auto, overridable: true, "
@@ -92,7 +91,10 @@ async def test_a_raise_by_triage_asks_for_what_the_higher_tier_asks_for(
 
     assert verdict.tier is Tier.ESCALATE
     assert item.tier is Tier.ESCALATE
-    assert (item.requirement.approvals, item.requirement.at_least) == (2, {"senior": 1})
+    assert clauses(item.requirement) == {
+        frozenset({"support", "senior"}): 2,
+        frozenset({"senior"}): 1,
+    }
     assert item.reasons[-1] == (
         "Raised to escalate: triage, a model's opinion, asks for more care."
     )

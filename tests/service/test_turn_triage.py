@@ -58,7 +58,7 @@ def policy_of(listed: Tier, *, may_deny: bool = False, timeout: str = "30s") -> 
         f"""\
 version: 1
 defaults:
-  reviewers: U0ANA
+  needs: U0ANA
   triage: {{tiers: {EVERY}, timeout: {timeout}, may_deny: {str(may_deny).lower()}}}
 tools:
   tool:

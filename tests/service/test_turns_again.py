@@ -20,11 +20,11 @@ ORDER: tuple[str, JsonObject] = ("look_up_order", {"id": "1"})
 
 RAISING = """
 version: 1
-defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, reviewers: support}
+defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, needs: support}
 roles:
   support: {users: [U0ANA, U0BEN]}
 tiers:
-  escalate: {approvals: 2, of: [support]}
+  escalate: {needs: support}
 tools:
   process_refund:
     tier: approve
@@ -33,7 +33,7 @@ tools:
 
 WINDOWED = """
 version: 1
-defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, reviewers: support}
+defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, needs: support}
 roles:
   support: {users: [U0ANA, U0BEN]}
 windows:

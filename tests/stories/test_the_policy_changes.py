@@ -23,12 +23,12 @@ from tests.transports import Transport
 AGENT = Path(__file__).parents[2] / "examples" / "support_agent.py"
 CHLOE_ONLY: Mapping[str, object] = {
     "version": 1,
-    "defaults": {"channel": "C0APPROVALS", "reviewers": "U0CHLOE"},
+    "defaults": {"channel": "C0APPROVALS", "needs": "U0CHLOE"},
     "tools": {"look_up_order": {"tier": "auto"}},
 }
 THE_GROUP_TOO: Mapping[str, object] = {
     **CHLOE_ONLY,
-    "defaults": {"channel": "C0APPROVALS", "reviewers": ["U0CHLOE", "floor"]},
+    "defaults": {"channel": "C0APPROVALS", "needs": ["U0CHLOE", "floor"]},
     "roles": {"floor": {"usergroups": ["S0SUPPORT"]}},
 }
 NO_REFUNDS: Mapping[str, object] = {

@@ -23,7 +23,7 @@ from keyturn.gateway.triage.request import (
 POLICY = load_policy(
     """\
 version: 1
-defaults: {reviewers: U0ANA}
+defaults: {needs: U0ANA}
 tools:
   pay:
     tier: approve

@@ -30,6 +30,7 @@ from keyturn.gateway.approvals.requirement import (
     Asking,
     Floor,
     Observation,
+    Requirement,
     Role,
     SpotCheck,
 )
@@ -99,7 +100,12 @@ def _fullest(
         totals=("args.n|eur", "args.n", "args.n|usd"),
         effect_class=Effect.IRREVERSIBLE,
         requirement=TWO.with_(
-            approvals=20, of=(*MANY, *TWO.of), at_least={"r" * 200: 3, "s" * 64: 9}
+            approvals=20,
+            of=(*MANY, *TWO.of),
+            also=tuple(
+                Requirement(approvals=count, of=(Role(name=name, users=("U0ANA",)),))
+                for name, count in (("r" * 200, 3), ("s" * 64, 9))
+            ),
         ),
     )
     after = {**args, "z": long} if index % 2 else {**args, "body": args["body"][1:]}

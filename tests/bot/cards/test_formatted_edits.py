@@ -18,7 +18,7 @@ from tests.bot.samples import an_approval, an_item, edited, frame
 
 POLICY = """\
 version: 1
-defaults: {reviewers: U0ANA}
+defaults: {needs: U0ANA}
 tools:
   refund:
     description: Refund {args.amount|eur} until {args.due|date} of {args.order}

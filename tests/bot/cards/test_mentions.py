@@ -36,6 +36,7 @@ from tests.bot.samples import (
 )
 
 LEAD = Role(name="lead", users=("U0LEAD",))
+ONE_LEAD = Requirement(approvals=1, of=(LEAD,))
 FOUR = Role(name="four", users=("U0ANA", "U0BEN", "U0KIM", "U0LEAD"))
 ALL = Requirement(approvals=1, of=(FOUR,))
 
@@ -76,7 +77,7 @@ def test_an_editor_who_may_not_approve_is_no_reviewer() -> None:
 
 
 def test_once_the_others_agreed_only_the_role_that_lacks_is_mentioned() -> None:
-    requirement = Requirement(approvals=2, of=(FOUR, LEAD), at_least={"lead": 1})
+    requirement = Requirement(approvals=2, of=(FOUR, LEAD), also=(ONE_LEAD,))
     item = voted(an_item(requirement=requirement), ANA, "four")
 
     assert named(an_approval(item)) == "<@U0LEAD>"

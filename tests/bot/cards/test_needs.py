@@ -38,8 +38,15 @@ def test_how_many_people_are_needed_follows_from_the_requirement(
     "rule",
     [
         FiredRule(to=Tier.ESCALATE, because="over 1000", when="true"),
-        FiredRule(to=Tier.ESCALATE, because="over 1000", when="true", needs="one.sen"),
-        FiredRule(to=Tier.APPROVE, because="over 1000", when="true", needs="one_sen"),
+        FiredRule(
+            to=Tier.ESCALATE,
+            because="over 1000",
+            when="true",
+            needs=("senior", "U0ANA"),
+        ),
+        FiredRule(
+            to=Tier.APPROVE, because="over 1000", when="true", needs=("one_sen",)
+        ),
     ],
 )
 def test_a_reason_stands_without_the_tier_that_it_raised_a_call_to(

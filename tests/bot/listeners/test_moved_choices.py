@@ -18,7 +18,7 @@ from tests.bot.listeners.test_large_batches import (
 
 TWO = POLICY.replace(
     "  process_refund:\n", "  process_refund:\n    needs: two\n"
-).replace("tiers:\n", "requirements: {two: {of: [support], approvals: 2}}\ntiers:\n")
+).replace("requirements:\n", "requirements:\n  two: {of: [support], approvals: 2}\n")
 
 
 async def approve_alone(stack: Stack, ts: str, number: int) -> None:

@@ -15,7 +15,7 @@ from tests.bot.listeners.test_queue_and_preview import home_of
 GENERAL, PRIVATE = "C0GENERAL", "C0PRIVATE"
 SECRET = POLICY.replace(
     "lonely: {tier: approve, channel: C0PRIVATE}",
-    "lonely: {tier: approve, channel: C0PRIVATE, reviewers: senior}",
+    "lonely: {tier: approve, channel: C0PRIVATE, needs: senior}",
 )
 CHLOE = Person(team=TEAM, user="U0CHLOE", name="chloe")
 

@@ -11,7 +11,7 @@ from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import AnswerKind, Verdict
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, says
 
-RULES = """
+RULES = """\
 requirements:
   one_person: {of: [support, senior]}
   one_support: {of: [support]}
@@ -37,9 +37,9 @@ TOOLS = """
 
 @pytest.fixture
 def shop(stack: Stack) -> Stack:
-    text = POLICY.replace("tools:\n", f"{RULES}tools:\n") + TOOLS
+    text = POLICY.replace("requirements:\n", RULES) + TOOLS
     people = "  finance: {users: [U0EVE, U0ANA]}\n"
-    text = text.replace("tiers:\n", f"{people}tiers:\n", 1)
+    text = text.replace("requirements:\n", f"{people}requirements:\n", 1)
     stack.policy = load_policy(text, "policy.yml")
     return stack
 

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from keyturn.gateway.approvals.decisions import (
     Approve,
@@ -48,9 +49,9 @@ from keyturn.gateway.service.submit.call_evaluation import (
     CurrentEvaluation,
     ReadCall,
     WaitingCall,
-    call_of,
+    call_by,
     counts_in_windows,
-    evaluate_decision,
+    evaluate_now,
     read_calls,
 )
 from keyturn.gateway.service.submit.standing import rejection_of
@@ -66,13 +67,12 @@ Voters = Callable[[Item], Awaitable[Sequence[Reviewer]]]
 """Resolves the earlier voters of an item as they are now."""
 
 
-@dataclass(frozen=True)
-class DecidedCall:
+class _Decided(NamedTuple):
     """A call, and the decision of one gesture on it."""
 
     approval: Approval
-    index: int
-    decision: Decision | None
+    item: Item
+    decision: Decision
 
 
 class DecisionService(PolicyService):
@@ -120,9 +120,10 @@ class DecisionService(PolicyService):
             records.update((one.approval.id, one.approval) for one in own)
             policy = self._policy()
             calls = {
-                place: DecidedCall(records[click.approval], click.index, decision)
+                place: _Decided(one, one.items[click.index], decision)
                 for place, (click, decision) in decided.items()
-                if click.approval in records
+                if (one := records.get(click.approval))
+                and 0 <= click.index < len(one.items)
             }
             if _edits_add_up(policy, calls):
                 return ONE_EDIT
@@ -139,11 +140,11 @@ class DecisionService(PolicyService):
                 asked=Asked(
                     {place: one.policy_now for place, one in evaluated.items()},
                     {
-                        place: await _voters_before(call.approval, call.index, voters)
+                        place: await _voters_before(call.item, voters)
                         for place, call in calls.items()
                     },
                     repeats,
-                    await self._waiting_edited(gesture, calls),
+                    await self._waiting_edited(policy, gesture, calls),
                 ),
                 key=self._decision_key,
             )
@@ -167,20 +168,19 @@ class DecisionService(PolicyService):
         return found
 
     async def _waiting_edited(
-        self, gesture: Gesture, calls: Mapping[int, DecidedCall]
+        self, policy: Policy, gesture: Gesture, calls: Mapping[int, _Decided]
     ) -> PolicyDecision | None:
         """Evaluate an edited call also with its arguments before the edit."""
-        waiting = None
-        for call in calls.values():
-            if gesture.card is None and isinstance(call.decision, Edit):
-                policy, of = self._policy(), (call.approval, call.index, Approve())
-                waiting = await evaluate_decision(self._store, policy, *of)
-        return waiting.policy_now if waiting else None
+        for approval, item, decision in calls.values():
+            if gesture.card is None and isinstance(decision, Edit):
+                call = WaitingCall(approval, item, item.args)
+                return (await evaluate_now(self._store, policy, call)).policy_now
+        return None
 
     async def _writes(
         self,
         policy: Policy,
-        calls: Mapping[int, DecidedCall],
+        calls: Mapping[int, _Decided],
         result: GestureChange,
         evaluated: Mapping[int, CurrentEvaluation],
     ) -> WriteMany:
@@ -189,12 +189,11 @@ class DecisionService(PolicyService):
             after = change.approval
             # Unchanged calls reserve nothing.
             items = {
-                place: after.items[call.index]
-                for place, call in calls.items()
-                if call.approval.id == approval_id
-                and after.items[call.index] is not call.approval.items[call.index]
+                place: after.items[item.index]
+                for place, (approval, item, _) in calls.items()
+                if approval.id == approval_id and after.items[item.index] is not item
             }
-            used = {
+            inputs = {
                 # A rejected call releases its uses in this write.
                 item.index: evaluated[place].used
                 for place, item in items.items()
@@ -203,7 +202,6 @@ class DecisionService(PolicyService):
             rejection = await rejection_of(
                 self._store, policy, after, [*items.values()]
             )
-            inputs = {index: one for index, one in used.items() if one}
             writes.append(Write(change, inputs=inputs, rejection=rejection))
         return WriteMany(writes, result.events)
 
@@ -256,7 +254,7 @@ class DecisionService(PolicyService):
         self._told[told] = None
 
 
-def _edits_add_up(policy: Policy, calls: Mapping[int, DecidedCall]) -> bool:
+def _edits_add_up(policy: Policy, calls: Mapping[int, _Decided]) -> bool:
     """Return whether several edits of one gesture add up in one window.
 
     Each is evaluated against the reservations alone. Together they could pass a limit
@@ -266,13 +264,10 @@ def _edits_add_up(policy: Policy, calls: Mapping[int, DecidedCall]) -> bool:
     return sum(counts_in_windows(policy, one.approval) for one in edits) > 1
 
 
-async def _voters_before(
-    approval: Approval, index: int, voters: Voters | None
-) -> Sequence[Reviewer]:
+async def _voters_before(item: Item, voters: Voters | None) -> Sequence[Reviewer]:
     """Resolve the earlier voters of an item; without votes nothing is requested."""
-    if voters is None or not 0 <= index < len(approval.items):
+    if voters is None:
         return ()
-    item = approval.items[index]
     if item.state is ItemState.IN_DOUBT:
         # The votes that count here are the observations of this attempt, not the
         # approvals of the call.
@@ -282,7 +277,7 @@ async def _voters_before(
 
 
 async def evaluate_gesture(
-    store: Store, policy: Policy, calls: Mapping[int, DecidedCall], *, now_ms: int
+    store: Store, policy: Policy, calls: Mapping[int, _Decided], *, now_ms: int
 ) -> tuple[dict[int, CurrentEvaluation], frozenset[int]]:
     """Evaluate each call of a gesture, also together with those that it approves.
 
@@ -301,20 +296,16 @@ async def evaluate_gesture(
     before = _Approved(now_ms)
     asked = dict[int, WaitingCall]()
     for number, call in sorted(calls.items()):
-        edited = [call.decision.args] if isinstance(call.decision, Edit) else ()
-        of = partial(call_of, call.approval, call.index, call.decision)
-        if waiting := await aside(of, edited):
+        if waiting := await call_by(*call):
             asked[number] = waiting
     read = await read_calls(store, policy, [*asked.values()])
     for number, one_read in zip(asked, read, strict=True):
         call, one = calls[number], await aside(one_read.evaluated)
-        approval, index, decision = call.approval, call.index, call.decision
+        decision = call.decision
         found[number] = one
         if not isinstance(decision, Approve | Edit):
             continue
-        if isinstance(decision, Approve) and is_escalated(
-            approval.items[index], one.policy_now
-        ):
+        if isinstance(decision, Approve) and is_escalated(call.item, one.policy_now):
             continue  # the gesture does not approve it
         # The claim of the second call would find the first one and revoke. Refuse here,
         # so that no reviewer reads that both are approved.
@@ -351,12 +342,12 @@ class _Approved:
         default_factory=lambda: defaultdict[str, list[int]](list)
     )
 
-    def add(self, call: DecidedCall, one: CurrentEvaluation) -> None:
+    def add(self, call: _Decided, one: CurrentEvaluation) -> None:
         """Take in a call that is approved."""
         if effect := one.policy_now.effect:
             self.precedents[effect].append(
                 Precedent(
-                    call=call.approval.items[call.index].id,
+                    call=call.item.id,
                     state=ItemState.AUTHORIZED,
                     agent=call.approval.agent,
                     since_ms=self.now_ms,
@@ -382,7 +373,7 @@ class _Approved:
         return sum(max(0, one - held[window]) for one in self.totals.get(window, ()))
 
     def ask_more(
-        self, call: DecidedCall, again: CurrentEvaluation, alone: CurrentEvaluation
+        self, call: _Decided, again: CurrentEvaluation, alone: CurrentEvaluation
     ) -> bool:
         """Return whether a call needs another look once they are approved."""
         now, before = again.policy_now, alone.policy_now

@@ -50,8 +50,9 @@ from keyturn.gateway.service.people.queue import (
 )
 from keyturn.gateway.service.report.audit_reading import LiveMetrics
 from keyturn.gateway.service.submit.call_evaluation import (
+    call_by,
     depends_on_others,
-    evaluate_decision,
+    evaluate_now,
     evaluate_waiting,
     shown_as,
 )
@@ -344,10 +345,12 @@ class ReviewService(PolicyService):
         Nothing is recorded or reserved. None when there is no such item, or when the
         arguments are not strict JSON.
         """
-        evaluated = await evaluate_decision(
-            self.store, self._policy(), approval, index, Edit(args=args)
-        )
-        return evaluated.policy_now if evaluated else None
+        if not 0 <= index < len(approval.items):
+            return None
+        call = await call_by(approval, approval.items[index], Edit(args=args))
+        if call is None:
+            return None
+        return (await evaluate_now(self._store, self._policy(), call)).policy_now
 
     # Collected cards: the records of their members, and the rules for collecting.
 

@@ -82,7 +82,7 @@ from keyturn.gateway.service.run.proving import (
 from keyturn.gateway.service.submit.call_evaluation import (
     CurrentEvaluation,
     WaitingCall,
-    read_calls,
+    evaluate_now,
 )
 from keyturn.gateway.service.submit.proposals import freeze_message
 from keyturn.gateway.service.submit.quality_checks import with_spot_check
@@ -371,8 +371,7 @@ class ClaimService(PolicyService):
 
     async def _evaluate_now(self, loaded: Loaded, item: Item) -> CurrentEvaluation:
         call = WaitingCall(loaded.approval, item, item.args)
-        (found,) = await read_calls(self._store, self._policy(), [call])
-        return found.evaluated()
+        return await evaluate_now(self._store, self._policy(), call)
 
     def _reply(
         self, approval: Approval, index: int, owner: str, standing: Approval | None

@@ -281,39 +281,27 @@ async def _totals(
     return totals, dict(zip(windows, held, strict=True))
 
 
-def call_of(
-    approval: Approval, index: int, decision: Decision | None
+async def call_by(
+    approval: Approval, item: Item, decision: Decision
 ) -> WaitingCall | None:
-    """Return the call that would run by a decision on one call of an approval.
+    """Return the call that would run by a decision on an item.
 
-    None without a decision, without such a call, or if the arguments are not strict
-    JSON: then the decision is refused.
+    None if the edited arguments are not strict JSON: then the decision is refused.
     """
-    if decision is None or not 0 <= index < len(approval.items):
+    if not isinstance(decision, Edit):
+        return WaitingCall(approval, item, item.args)
+    try:
+        # As they would run: 7.0 is 7, as in the call of an agent.
+        args = await aside(partial(digest.parsed, decision.args), [decision.args])
+    except BadJson:
         return None
-    item = approval.items[index]
-    args = item.args
-    if isinstance(decision, Edit):
-        try:
-            # As they would run: 7.0 is 7, as in the call of an agent.
-            args = cast("JsonObject", digest.parsed(decision.args))
-        except BadJson:
-            return None
-    return WaitingCall(approval, item, args)
+    return WaitingCall(approval, item, cast("JsonObject", args))
 
 
-async def evaluate_decision(
-    store: Store,
-    policy: Policy,
-    approval: Approval,
-    index: int,
-    decision: Decision | None,
-) -> CurrentEvaluation | None:
-    """Evaluate the call that would run by a decision now; see `call_of`."""
-    edited = [decision.args] if isinstance(decision, Edit) else ()
-    call = await aside(partial(call_of, approval, index, decision), edited)
-    if call is None:
-        return None
+async def evaluate_now(
+    store: Store, policy: Policy, call: WaitingCall
+) -> CurrentEvaluation:
+    """Evaluate one call by the policy, with the inputs of this moment."""
     [read] = await read_calls(store, policy, [call])
     return await aside(read.evaluated, [call.args])
 

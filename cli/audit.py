@@ -31,8 +31,8 @@ from keyturn.gateway.protocol.public_keys import parse_public_key
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.report.audit_reading import (
     AuditBundler,
-    Exporter,
     Proven,
+    exported,
     verify_log_of,
 )
 from keyturn.gateway.store.audit.verifying import Verified
@@ -437,9 +437,9 @@ def _print_entries(
     command: CommandContext, times: tuple[int, int | None], *, has_arguments: bool
 ) -> None:
     async def printed(store: Store, tenant: str) -> bool:
-        exporter = Exporter(store, tenant=tenant, has_arguments=has_arguments)
+        rows = exported(store, tenant, *times, has_arguments=has_arguments)
         is_empty = True
-        async for row in exporter.rows(since_ms=times[0], until_ms=times[1]):
+        async for row in rows:
             # ASCII only: arguments could control the terminal, or not fit its encoding.
             typer.echo(json.dumps(row))
             is_empty = False

@@ -16,7 +16,7 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.replay import read_rows, replay
 from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.service.report.audit_reading import Exporter
+from keyturn.gateway.service.report.audit_reading import exported
 from keyturn.gateway.store.audit import log as audit_log
 from keyturn.gateway.store.store import Store
 from tests.lifetimes import lose_records
@@ -52,7 +52,7 @@ async def a_day(harness: ServiceHarness) -> None:
 async def test_a_replay_reads_what_was_exported(harness: ServiceHarness) -> None:
     await a_day(harness)
 
-    rows = await gathered(Exporter(harness.store).rows())
+    rows = await gathered(exported(harness.store))
 
     text = "\n".join(json.dumps(row) for row in rows)
     found = replay(load_policy(STRICTER, "p"), read_rows(text, "audit.jsonl"))
@@ -71,7 +71,7 @@ async def test_the_arguments_of_a_call_that_nobody_reviewed_are_exported(
     harness = ServiceHarness(store, load_policy(NOTIFYING, "policy.yml"))
     await harness.submit(("process_refund", {"amount": 12.5}))
 
-    rows = await gathered(Exporter(store).rows())
+    rows = await gathered(exported(store))
 
     calls = [row["call"] for row in rows if "call" in row]
     assert {"args": {"amount": 12.5}, "requester": "U0DAN"} in calls
@@ -86,8 +86,8 @@ async def test_what_cards_hide_is_hidden_and_may_be_left_out(
     )
     await harness.reviews.decide(await harness.click(verdicts[0]), Approve(), ANA)
 
-    shown = await gathered(Exporter(harness.store).rows())
-    bare = await gathered(Exporter(harness.store, has_arguments=False).rows())
+    shown = await gathered(exported(harness.store))
+    bare = await gathered(exported(harness.store, has_arguments=False))
 
     calls = [row["call"] for row in shown if "call" in row]
     assert {"args": {"amount": 1, "card": HIDDEN}, "requester": "U0DAN"} in calls
@@ -102,7 +102,7 @@ async def test_of_an_approval_that_is_gone_only_the_events_are_left(
     await a_day(harness)
     await lose_records(harness.store.conn)
 
-    rows = await gathered(Exporter(harness.store).rows())
+    rows = await gathered(exported(harness.store))
 
     assert rows
     assert all("call" not in row for row in rows)
@@ -111,7 +111,7 @@ async def test_of_an_approval_that_is_gone_only_the_events_are_left(
 async def test_nothing_of_another_tenant_is_exported(harness: ServiceHarness) -> None:
     await a_day(harness)
 
-    assert await gathered(Exporter(harness.store, tenant="other").rows()) == []
+    assert await gathered(exported(harness.store, "other")) == []
 
 
 async def test_a_long_log_comes_whole_in_order_and_within_its_times(
@@ -120,9 +120,9 @@ async def test_a_long_log_comes_whole_in_order_and_within_its_times(
     monkeypatch.setattr(audit_log, "_PAGE", 2)
     await a_day(harness)
 
-    rows = await gathered(Exporter(harness.store).rows())
+    rows = await gathered(exported(harness.store))
     at = [int(str(row["seq"]).partition("-")[0]) for row in rows]
-    part = await gathered(Exporter(harness.store).rows(since_ms=at[1], until_ms=at[-1]))
+    part = await gathered(exported(harness.store, since_ms=at[1], until_ms=at[-1]))
 
     assert len(rows) > 4
     assert at == sorted(at)
@@ -135,12 +135,12 @@ async def test_an_entry_that_nobody_can_read_is_reported_and_hides_no_other(
     harness: ServiceHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
     await a_day(harness)
-    before = await gathered(Exporter(harness.store).rows())
+    before = await gathered(exported(harness.store))
     audit = harness.store.keys_of_tenant("default").audit
     await harness.store.conn.command("XADD", audit, "*", "e", "{}", "at", "1")
     await a_day(harness)
 
-    rows = await gathered(Exporter(harness.store).rows())
+    rows = await gathered(exported(harness.store))
 
     assert rows[: len(before)] == before
     assert len(rows) >= 2 * len(before)
@@ -153,11 +153,11 @@ async def test_a_call_that_nobody_can_read_hides_no_other(
     broken, _ = await harness.refund(7, thread="t0")
     await harness.reviews.decide(broken, Approve(), ANA)
     await a_day(harness)
-    before = await gathered(Exporter(harness.store).rows())
+    before = await gathered(exported(harness.store))
     pinned = harness.store.keys_of_tenant("default").document(broken.approval)
     await harness.store.conn.command("SET", pinned, "junk")
 
-    rows = await gathered(Exporter(harness.store).rows())
+    rows = await gathered(exported(harness.store))
 
     assert [row["seq"] for row in rows] == [row["seq"] for row in before]
     kept = {str(row["seq"]) for row in rows if "call" in row}

@@ -15,7 +15,7 @@ from keyturn.gateway.policy.replay import read_rows, replay
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.decide.reviews import ReviewService
-from keyturn.gateway.service.report.audit_reading import Exporter
+from keyturn.gateway.service.report.audit_reading import exported
 from tests.service.harness import ANA, BEN, DAN, EVE, ServiceHarness
 from tests.streams import audit_entries
 
@@ -133,7 +133,7 @@ async def test_numbers_and_replays_are_those_without_the_questions(
         without.add(event)
 
     assert with_them.total == without.total
-    rows = await gathered(Exporter(harness.store).rows())
+    rows = await gathered(exported(harness.store))
     silent = [row for row in rows if row["name"] not in _SAID]
     assert len(rows) == len(silent) + 2
     assert replayed(harness, rows) == replayed(harness, silent) != ""

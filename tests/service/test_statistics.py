@@ -21,7 +21,8 @@ from keyturn.gateway.policy.rules import SeededCall, SpotCheckRule
 from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.wire import Claimed
 from keyturn.gateway.service.people.queue import PastDecisions
-from keyturn.gateway.service.report.audit_reading import Exporter, StatisticsService
+from keyturn.gateway.service.report import audit_reading
+from keyturn.gateway.service.report.audit_reading import StatisticsService
 from keyturn.gateway.service.submit.quality_checks import seeded_approval
 from tests.service.harness import (
     ANA,
@@ -126,8 +127,8 @@ ACTS: tuple[Callable[[ServiceHarness], Awaitable[None]], ...] = (
 
 async def exported(harness: ServiceHarness, tenant: str = "default") -> Metrics:
     """Return the metrics of the audit export, as another machine reads it."""
-    exporter = Exporter(harness.store, tenant=tenant)
-    lines = [json.dumps(row) async for row in exporter.rows()]
+    rows = audit_reading.exported(harness.store, tenant)
+    lines = [json.dumps(row) async for row in rows]
     metrics = Metrics()
     for event in events_of(lines, "audit.jsonl"):
         metrics.add(event)
@@ -254,7 +255,7 @@ async def test_only_the_tenant_s_own_calls_count(harness: ServiceHarness) -> Non
 
 async def test_a_period_ends_before_its_last_moment(harness: ServiceHarness) -> None:
     await ran(harness)
-    rows = [row async for row in Exporter(harness.store).rows()]
+    rows = [row async for row in audit_reading.exported(harness.store)]
     at_ms = next(row["at_ms"] for row in rows if row["name"] == EventName.CALL_RAN)
     assert isinstance(at_ms, int)
 

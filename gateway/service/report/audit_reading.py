@@ -96,56 +96,52 @@ async def security_events(
                 yield event
 
 
-class Exporter(TenantService):
-    """Read the audit log of a tenant.
+async def exported(
+    store: Store,
+    tenant: str = "default",
+    since_ms: int = 0,
+    until_ms: int | None = None,
+    *,
+    has_arguments: bool = True,
+) -> AsyncGenerator[JsonObject]:
+    """Yield one JSON object for each entry, oldest first; `replay` reads them.
 
     Args:
         store: the store with the log.
         tenant: the tenant.
+        since_ms: start of the period, in Unix milliseconds.
+        until_ms: end of the period, exclusive; None for now.
         has_arguments: add the arguments of calls whose approvals still exist, redacted
             as on their cards.
+
+    Raises:
+        StoreUnavailable: when there is no store.
     """
+    log = entries(store, tenant, since_ms=since_ms, until_ms=until_ms)
+    async for page in _pages(log):
+        calls = await _requested(store, tenant, page) if has_arguments else {}
+        for event in page:
+            row: JsonObject = event.model_dump(mode="json", exclude_defaults=True)
+            call = calls.get(event.item)
+            yield row if call is None else {**row, "call": call}
 
-    def __init__(
-        self, store: Store, *, tenant: str = "default", has_arguments: bool = True
-    ) -> None:
-        super().__init__(store, tenant=tenant)
-        self._has_arguments = has_arguments
 
-    async def rows(
-        self, *, since_ms: int = 0, until_ms: int | None = None
-    ) -> AsyncGenerator[JsonObject]:
-        """Yield one JSON object for each event, oldest first; `replay` reads them.
-
-        Args:
-            since_ms: start of the period, in Unix milliseconds.
-            until_ms: end of the period, exclusive; None for now.
-
-        Raises:
-            StoreUnavailable: when there is no store.
-        """
-        log = entries(self._store, self._tenant, since_ms=since_ms, until_ms=until_ms)
-        async for page in _pages(log):
-            calls = await self._calls(page) if self._has_arguments else {}
-            for event in page:
-                row: JsonObject = event.model_dump(mode="json", exclude_defaults=True)
-                call = calls.get(event.item)
-                yield row if call is None else {**row, "call": call}
-
-    async def _calls(self, page: Sequence[Event]) -> dict[str, JsonObject]:
-        """Return the requested calls of these events, by item; without lost records."""
-        ids = dict.fromkeys(event.approval for event in page if event.item)
-        # A corrupt record must not hide the rest of the log.
-        return {
-            # As requested and not as edited: `replay` evaluates the request.
-            item.id: {
-                "args": redacted(item.requested_args, item.redact),
-                "requester": approval.requester.user if approval.requester else "",
-            }
-            for loaded in await self._store.approvals.load_each(ids)
-            if (approval := loaded.approval).tenant == self._tenant
-            for item in approval.items
+async def _requested(
+    store: Store, tenant: str, page: Sequence[Event]
+) -> dict[str, JsonObject]:
+    """Return the requested calls of these events, by item; without lost records."""
+    ids = dict.fromkeys(event.approval for event in page if event.item)
+    # A corrupt record must not hide the rest of the log.
+    return {
+        # As requested and not as edited: `replay` evaluates the request.
+        item.id: {
+            "args": redacted(item.requested_args, item.redact),
+            "requester": approval.requester.user if approval.requester else "",
         }
+        for loaded in await store.approvals.load_each(ids)
+        if (approval := loaded.approval).tenant == tenant
+        for item in approval.items
+    }
 
 
 async def _pages(log: AsyncGenerator[Event]) -> AsyncGenerator[list[Event]]:

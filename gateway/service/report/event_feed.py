@@ -1,7 +1,7 @@
-"""Share one reading of a tenant's events among all followers in this process.
+"""Wake the followers of a tenant's events in this process, and read their events.
 
-Followers do not poll: one blocking read serves all of them, and it stops with the last
-follower.
+Followers do not poll: one blocking read wakes all of them, and it stops with the last
+follower. A follower that was woken reads the events after its place.
 """
 
 from __future__ import annotations
@@ -44,57 +44,40 @@ BLOCK_MS = 5000
 PAUSE_S = 1.0
 """Seconds before another read of a store that did not answer."""
 
-MOST_WAITING = 1000
-"""Most events that may wait for one follower; a slower one gets ``missed``."""
-
-
 class Follower:
-    """A follower's queue of events, and its place among the events of a tenant.
+    """A place among the events of a tenant, and the wait for the next wanted event.
 
     Args:
         feed: the feed of the tenant.
         wants: returns whether an event is wanted.
-        start: id of the last event before those that the feed gives.
-        after: id of the last event before the followed ones; "" for ``start``.
+        place: id of the last event before the followed ones.
+        has_missed: events after the place have left the store.
     """
 
     def __init__(
         self,
         feed: EventFeed,
         wants: Callable[[Event], bool],
-        start: str,
-        after: str = "",
+        place: str,
+        *,
+        has_missed: bool,
     ) -> None:
+        self.wants = wants
         self._feed = feed
-        self._wants = wants
-        self._start = start
-        self._place = after or start
-        self._begun = self._missed = False
-        self._events: list[Event] = []
+        self._place = place
+        self._has_missed = has_missed
         self._wake = asyncio.Event()
 
-    def give(self, event: Event) -> None:
-        """Queue an event if it is wanted and there is room."""
-        if not self._wants(event):
-            return
-        if len(self._events) >= MOST_WAITING:
-            self._missed = True
-        else:
-            self._events.append(event)
-        self._wake.set()
-
     def wake(self) -> None:
-        """End the wait without an event."""
+        """End the wait."""
         self._wake.set()
 
-    async def wait(self, within_s: float) -> list[Event]:
-        """Return the queued events; wait for the first one at most this long."""
+    async def wait(self, within_s: float) -> None:
+        """Wait for a wanted event, at most this long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._wake.wait()
         self._wake.clear()
-        events, self._events = self._events, []
-        return events
 
     async def next(self, within_s: float) -> EventPage:
         """Return the events since the last page; wait for the first at most this long.
@@ -102,40 +85,23 @@ class Follower:
         Raises:
             StoreUnavailable: when the store does not answer.
         """
-        if not self._begun:
-            self._begun = True
-            page = await self._earlier()
-            if page.events or page.missed:
-                return page
-        if self._feed.is_closing:
-            return self._page([])
-        found = await self.wait(within_s)
-        missed, self._missed = self._missed, False
-        place = entry_id(self._place)
-        return self._page(
-            [event for event in found if entry_id(event.seq) > place], missed=missed
-        )
+        # Cleared before the reading: an event that follows it ends the wait.
+        self._wake.clear()
+        page = await self._read()
+        if page.events or page.missed or self._feed.is_closing:
+            return page
+        await self.wait(within_s)
+        return await self._read()
 
-    async def _earlier(self) -> EventPage:
-        """Return the events between the place and the start of the following."""
-        events: list[Event] = []
-        tail, place = self._feed.tail, self._place
-        until = entry_id(self._start)
-        if entry_id(place) >= until:
-            return self._page(events)
-        missed = not await tail.keeps(place)
-        while entry_id(place) < until:
-            found, place = await tail.read(place)
-            events += filter(self._wants, found)
-            if not found:
-                break
-        page = self._page(events, missed=missed)
-        self._place = max(place, self._place, key=entry_id)
-        return page.with_(next=self._place)
-
-    def _page(self, events: list[Event], *, missed: bool = False) -> EventPage:
-        views = tuple(map(_view, events))
-        self._place = events[-1].seq if events else self._place
+    async def _read(self) -> EventPage:
+        wanted: list[Event] = []
+        is_end = False
+        while not (wanted or is_end):
+            found, place = await self._feed.tail.read(self._place)
+            wanted = [event for event in found if self.wants(event)]
+            is_end, self._place = place == self._place, place
+        missed, self._has_missed = self._has_missed, False
+        views = tuple(map(_view, wanted))
         return EventPage(events=views, next=self._place, missed=missed)
 
 
@@ -183,11 +149,19 @@ class EventFeed:
             StoreUnavailable: when the store does not answer.
         """
         async with self._lock:
-            if self._reading is None or self._reading.done():
+            is_first = self._reading is None or self._reading.done()
+            if is_first:
                 self._place = await self.tail.newest()
-                self._reading = asyncio.create_task(self._read())
-            follower = Follower(self, wants, self._place, after)
+            is_earlier = bool(after) and entry_id(after) < entry_id(self._place)
+            follower = Follower(
+                self,
+                wants,
+                after or self._place,
+                has_missed=is_earlier and not await self.tail.keeps(after),
+            )
             self._followers.append(follower)
+            if is_first:
+                self._reading = asyncio.create_task(self._read())
         try:
             yield follower
         finally:
@@ -251,4 +225,5 @@ class EventFeed:
             for event in events:
                 if event.tenant == self._tenant:
                     for follower in self._followers:
-                        follower.give(event)
+                        if follower.wants(event):
+                            follower.wake()

@@ -44,7 +44,7 @@ from keyturn.gateway.approvals.decisions import Forbidden, Gesture, Reviewer
 from keyturn.gateway.metrics.fold import Selection
 from keyturn.gateway.metrics.report import facts
 from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.service.people.freezing import MAX_REASON
+from keyturn.gateway.service.people.freezing import MAX_REASON, misspelled, unknown_name
 from keyturn.gateway.setting_forms import parse_duration
 from keyturn.gateway.store.limits.freezes import Freeze, FreezeScope, ScopeKind
 
@@ -235,7 +235,7 @@ async def freeze(ctx: ListenerContext, command: Command, rest: str) -> UserText:
     is_new = await _changed(ctx, command, scope, reason, ctx.service.freezes.freeze_by)
     if not is_new:
         return label(f"{_named(scope)} is frozen already; nothing changed.")
-    check = ctx.service.freezes.unknown_name(scope, ctx.config.agents)
+    check = unknown_name(ctx.service.policy_now, ctx.config.agents, scope)
     said = (
         f"{_named(scope)} is frozen. Nothing starts, not even approved calls, until "
         f"{ctx.config.command} unfreeze {_words(scope)}."
@@ -254,7 +254,7 @@ async def unfreeze(ctx: ListenerContext, command: Command, rest: str) -> UserTex
 
 
 def _ensure_spelled(ctx: ListenerContext, scope: FreezeScope) -> None:
-    if said := ctx.service.freezes.misspelled(scope, ctx.config.agents):
+    if said := misspelled(ctx.service.policy_now, ctx.config.agents, scope):
         raise UserFacingError(label(said))
 
 

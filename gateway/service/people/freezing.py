@@ -6,7 +6,7 @@ stops calls that were authorized before. Running calls are not interrupted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from keyturn.gateway.approvals.decision_context import listed
 from keyturn.gateway.approvals.decisions import Forbidden, Gesture, Reviewer
@@ -194,27 +194,13 @@ class FreezeService(TenantService):
         )
 
 
-class ReviewerFreezes(FreezeService):
+class ReviewerFreezes(PolicyService, FreezeService):
     """Freezes by reviewers: they may stop what the current policy lets them review."""
-
-    def __init__(
-        self, store: Store, policy: Callable[[], Policy], *, tenant: str = "default"
-    ) -> None:
-        super().__init__(store, tenant=tenant)
-        self._policy = policy
 
     def usergroups(self, scope: FreezeScope) -> frozenset[str]:
         """Return the user groups whose members may freeze or unfreeze this."""
         roles = (*self._may_freeze(scope).roles, *self._may_unfreeze(scope).roles)
         return frozenset(group for role in roles for group in role.usergroups)
-
-    def unknown_name(self, scope: FreezeScope, agents: Collection[str]) -> str:
-        """Return a hint by the current policy; see `unknown_name`."""
-        return unknown_name(self._policy(), agents, scope)
-
-    def misspelled(self, scope: FreezeScope, agents: Collection[str]) -> str:
-        """Return why the current policy refuses a name; see `misspelled`."""
-        return misspelled(self._policy(), agents, scope)
 
     def forbidden(self, scope: FreezeScope, reviewer: Reviewer) -> Forbidden | None:
         """Return why a reviewer may not freeze this; None when they may."""

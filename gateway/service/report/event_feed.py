@@ -44,6 +44,7 @@ BLOCK_MS = 5000
 PAUSE_S = 1.0
 """Seconds before another read of a store that did not answer."""
 
+
 class Follower:
     """A place among the events of a tenant, and the wait for the next wanted event.
 

@@ -21,6 +21,7 @@ from keyturn.gateway.approvals.decision_context import (
     first_of,
     keeping_floor,
     listed,
+    pending_change,
     raised_item,
     reopened,
     shown_item,
@@ -474,12 +475,9 @@ def _noted(context: DecisionContext, item: Item, after_ms: int) -> Change:
     noted = before.with_(too_soon=(*before.too_soon, vote))
     approval = following(context.approval, noted)
     event = event_of(context, noted, EventName.ITEM_ASKED_AGAIN, approval.version)
-    return Change(
-        approval,
-        (event.with_(data=event.data | {AFTER_MS: str(after_ms)}),),
-        waits_on=TooSoon(approval=approval, index=item.index, after_ms=after_ms),
-        before_ms=timing.end_of(context.approval, context.item),
-    )
+    event = event.with_(data=event.data | {AFTER_MS: str(after_ms)})
+    too_soon = TooSoon(approval=approval, index=item.index, after_ms=after_ms)
+    return pending_change(context, approval, (event,), too_soon)
 
 
 def shown_ms(approval: Approval, item: Item) -> int:
@@ -622,22 +620,6 @@ def _outlived(context: DecisionContext) -> str:
     is_same = policy_now.tier is item.tier and policy_now.ttl_ms < approval.ttl_ms
     end_ms = timing.end_ms(approval, item, ttl_ms=policy_now.ttl_ms)
     return _OUTLIVED if is_same and context.now_ms >= end_ms else ""
-
-
-def pending_change(
-    context: DecisionContext,
-    approval: Approval,
-    events: tuple[Event, ...],
-    voted: Voted | None = None,
-) -> Change:
-    """Return a decision on a waiting call, valid only before the call's deadline."""
-    return Change(
-        approval,
-        events,
-        voted,
-        before_ms=timing.end_of(context.approval, context.item),
-        resumes=voted is None,
-    )
 
 
 def _reconcile(context: DecisionContext, decision: Reconcile) -> Change | Refusal:

@@ -11,8 +11,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from keyturn.gateway.approvals import quorum, timing
-from keyturn.gateway.approvals.changes import by_person, following
-from keyturn.gateway.approvals.decisions import Click, Reconcile, Reviewer
+from keyturn.gateway.approvals.changes import Change, by_person, following
+from keyturn.gateway.approvals.decisions import (
+    Click,
+    Reconcile,
+    Repeated,
+    Reviewer,
+    TooSoon,
+    Voted,
+)
 from keyturn.gateway.approvals.events import (
     EDITED,
     WAITED_MS,
@@ -192,6 +199,22 @@ def reopened(context: DecisionContext, item: Item, version: int) -> Approval:
         return approval
     return timing.with_earlier_deadline(
         approval, item, ttl_ms=context.policy_now.ttl_ms, now_ms=context.now_ms
+    )
+
+
+def pending_change(
+    context: DecisionContext,
+    approval: Approval,
+    events: tuple[Event, ...],
+    waits_on: Voted | Repeated | TooSoon | None = None,
+) -> Change:
+    """Return a decision on a waiting call, valid only before the call's deadline."""
+    return Change(
+        approval,
+        events,
+        waits_on,
+        before_ms=timing.end_of(context.approval, context.item),
+        resumes=waits_on is None,
     )
 
 

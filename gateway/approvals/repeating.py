@@ -9,11 +9,11 @@ shows the earlier call. The next click on that card counts.
 
 from __future__ import annotations
 
-from keyturn.gateway.approvals import timing
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decision_context import (
     DecisionContext,
     event_of,
+    pending_change,
     reopened,
 )
 from keyturn.gateway.approvals.decisions import Repeated
@@ -123,9 +123,5 @@ def show_first(context: DecisionContext, item: Item, precedent: Precedent) -> Ch
     event = event_of(context, shown, EventName.ITEM_REPEATED, version)
     # Name the earlier call by its id alone: an event contains no argument.
     event = event.with_(data=event.data | {"precedent": precedent.call})
-    return Change(
-        approval,
-        (*events, event),
-        waits_on=Repeated(approval=approval, index=item.index, precedent=precedent),
-        before_ms=timing.end_of(context.approval, context.item),
-    )
+    repeated = Repeated(approval=approval, index=item.index, precedent=precedent)
+    return pending_change(context, approval, (*events, event), repeated)

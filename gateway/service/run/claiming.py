@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from keyturn.gateway.approvals import executing
 from keyturn.gateway.approvals.changes import Change
@@ -106,6 +106,18 @@ READING_TOO_LARGE = (
 )
 _NOT_AUTHORIZED = "This call must not run: it is not authorized."
 _NOT_OURS = "The gateway knows no such call in this thread, so it must not run."
+
+
+class _Attempt(NamedTuple):
+    """A claim of one call, and the records of this moment.
+
+    ``standing`` is the standing approval that covered the call, if any.
+    """
+
+    loaded: Loaded
+    item: Item
+    request: ClaimRequest
+    standing: Approval | None = None
 
 
 class ClaimService(PolicyService):
@@ -236,50 +248,39 @@ class ClaimService(PolicyService):
             self._receipts.check(loaded.approval, item, standing)
         except NotVerified as error:
             return Unproven(loaded.approval, item, error)
+        attempt = _Attempt(loaded, item, request, standing)
         if spent is not None:
-            return await self._after(spent, loaded, item, request, standing)
+            return await self._after(spent, attempt)
         if item.state is ItemState.AUTHORIZED:
-            return await self._start(loaded, item, request, standing)
-        return await self._take_over(loaded, item, request, standing)
+            return await self._start(attempt)
+        return await self._take_over(attempt)
 
-    async def _after(
-        self,
-        spent: AlreadySpent,
-        loaded: Loaded,
-        item: Item,
-        request: ClaimRequest,
-        standing: Approval | None,
-    ) -> Write | ClaimReply:
+    async def _after(self, spent: AlreadySpent, of: _Attempt) -> Write | ClaimReply:
         """Decide how a call continues whose attempt is spent in the ledger.
 
         Another process may be about to write the attempt to the record. Otherwise that
         process died before it did, or an older copy of the record was restored: the
         call may have run.
         """
-        approval, now_ms = loaded.approval, loaded.now_ms
-        if spent.approval != approval.id:
+        loaded, item, request, standing = of
+        if spent.approval != loaded.approval.id:
             # The standing approval ended, or another call spent its use. If it is in
             # force again, or has the use again, an older copy was restored.
             is_back = standing and standing.items[0].state is ItemState.AUTHORIZED
             valid = None if is_back or spent.item else standing
-            return await self._start(loaded, item, request, valid)
+            return await self._start(of._replace(standing=valid))
+        known = knowing(item, spent.number)
         if is_asked_again_since(item, spent.at_ms):
-            known = knowing(item, spent.number)
-            return await self._start(loaded, known, request, standing)
-        is_newer = next_attempt(approval, item).number > spent.number
-        left_ms = self._store.lease_ms - abs(now_ms - spent.at_ms)
+            return await self._start(of._replace(item=known))
+        is_newer = next_attempt(loaded.approval, item).number > spent.number
+        left_ms = self._store.lease_ms - abs(loaded.now_ms - spent.at_ms)
         if left_ms > 0 or (is_newer and item.owner != request.owner):
             return _busy(max(left_ms, 0))
-        return _in_doubt(loaded, knowing(item, spent.number))
+        return _in_doubt(loaded, known)
 
-    async def _start(
-        self,
-        loaded: Loaded,
-        item: Item,
-        request: ClaimRequest,
-        standing: Approval | None,
-    ) -> Write | ClaimReply:
+    async def _start(self, of: _Attempt) -> Write | ClaimReply:
         """Start an authorized call, unless its authorization is no longer valid."""
+        loaded, item, request, standing = of
         approval, now_ms = loaded.approval, loaded.now_ms
         # Refused from this moment on, even if the sweep writes the lapse later.
         if 0 < item.lapses_at_ms <= now_ms:
@@ -307,36 +308,29 @@ class ClaimService(PolicyService):
         # script repeats the check, because a freeze may be set right now.
         if evaluated.freeze is not None:
             return Refused(reason=freeze_message(evaluated.freeze), state=item.state)
-        return self._granted(loaded, item, request, standing)
+        return self._granted(of)
 
-    def _granted(
-        self,
-        loaded: Loaded,
-        item: Item,
-        request: ClaimRequest,
-        standing: Approval | None,
-    ) -> Write:
+    def _granted(self, of: _Attempt) -> Write:
         """Return the write that gives one attempt the right to run the call."""
-        now_ms, lease_ms = loaded.now_ms, self._store.lease_ms
+        approval = of.loaded.approval
         change = executing.claim(
-            loaded.approval, item, owner=request.owner, lease_ms=lease_ms, now_ms=now_ms
+            approval,
+            of.item,
+            owner=of.request.owner,
+            lease_ms=self._store.lease_ms,
+            now_ms=of.loaded.now_ms,
         )
-        names = names_of(loaded.approval.agent, item.tool)
+        names = names_of(approval.agent, of.item.tool)
         # The script checks both again, because either may change right now.
-        return Write(change, unfrozen=names, is_fenced=True, standing=standing)
+        return Write(change, unfrozen=names, is_fenced=True, standing=of.standing)
 
-    async def _take_over(
-        self,
-        loaded: Loaded,
-        item: Item,
-        request: ClaimRequest,
-        standing: Approval | None,
-    ) -> Write | ClaimReply:
+    async def _take_over(self, of: _Attempt) -> Write | ClaimReply:
         """Decide how a call that was started before continues."""
+        loaded, item, request, standing = of
         approval, now_ms = loaded.approval, loaded.now_ms
         # The same request with the same key: a repeated claim.
         if item.owner == request.owner:
-            if await self._may_still_run(loaded, item, standing):
+            if await self._may_still_run(of):
                 # The reply to the first claim was lost.
                 ledger = self._store.conn.ledger
                 await spend_again(ledger, loaded, standing, item)
@@ -351,21 +345,19 @@ class ClaimService(PolicyService):
         # Even an idempotent call has only one owner at a time.
         if now_ms < item.claimed_until_ms:
             return _busy(item.claimed_until_ms - now_ms)
-        if item.idempotent and await self._may_still_run(loaded, item, standing):
-            return self._granted(loaded, item, request, standing)
+        if item.idempotent and await self._may_still_run(of):
+            return self._granted(of)
         return _in_doubt(loaded, item)
 
-    async def _may_still_run(
-        self, loaded: Loaded, item: Item, standing: Approval | None
-    ) -> bool:
+    async def _may_still_run(self, of: _Attempt) -> bool:
         """Return whether freezes and the current policy allow a started call to run."""
-        evaluated = await self._evaluate_now(loaded, item)
+        evaluated = await self._evaluate_now(of.loaded, of.item)
         back = revoke(
-            loaded.approval,
-            item.with_(state=ItemState.AUTHORIZED),
+            of.loaded.approval,
+            of.item.with_(state=ItemState.AUTHORIZED),
             evaluated.policy_now,
             now_ms=0,
-            standing=standing,
+            standing=of.standing,
         )
         return evaluated.freeze is None and back is None
 

@@ -85,9 +85,7 @@ def evaluated(
 
 def of_tier(tier: Tier, **more: object) -> Policy:
     rule = ToolRule.model_validate({"tier": tier, **more})
-    return Policy(
-        version=1, defaults=Defaults(needs=("U0ANA",)), tools={"pay": rule}
-    )
+    return Policy(version=1, defaults=Defaults(needs=("U0ANA",)), tools={"pay": rule})
 
 
 def _verbs(names: str) -> tuple[Verb, ...]:

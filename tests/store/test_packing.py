@@ -13,6 +13,7 @@ from keyturn.gateway.store.sealing import encryption
 from keyturn.gateway.store.sealing.encryption import packed, unpacked
 
 RECORD = json.dumps({"thread": "t", "items": [{"tool": "refund", "args": {}}] * 20})
+ONE_CALL = '{"tenant":"default","agent":"support","items":[{"tier":"approve"}]}'
 
 
 def test_a_text_comes_back_and_takes_less_room() -> None:
@@ -28,6 +29,13 @@ def test_a_text_of_any_size_comes_back_and_finds_what_is_far_behind(size: int) -
 
     assert unpacked(packed(text)).decode() == text
     assert len(packed(text)) < len(text)
+
+
+def test_the_shared_text_never_changes_because_older_records_need_it() -> None:
+    stored = "78bb0261dd76c39b968b4b0b0af28b4a94f0c432d008000b7f1733"
+
+    assert packed(ONE_CALL).hex() == stored
+    assert unpacked(bytes.fromhex(stored)).decode() == ONE_CALL
 
 
 def test_what_does_not_become_shorter_stays_as_it_is() -> None:

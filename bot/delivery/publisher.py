@@ -314,7 +314,7 @@ class Publisher:
             try:
                 # The lease of a thread is used, with an agent name that no agent has.
                 # A blocked process publishes nothing, so another one takes it over.
-                async with self._store.threads.leases.held(
+                async with self._store.threads.held_lease(
                     self._keys,
                     self._keys.lease("", self._outbox.reader),
                     ends_blocked=True,

@@ -21,7 +21,7 @@ from keyturn.gateway.store.keys import (
     tenant_of_run,
 )
 from keyturn.gateway.store.limits.agent_load import AgentLoadStore
-from keyturn.gateway.store.limits.freezes import FreezeLists, FreezeStore
+from keyturn.gateway.store.limits.freezes import FreezeStore
 from keyturn.gateway.store.limits.windows import WindowStore
 from keyturn.gateway.store.records.approval_indexes import StandingStore, TimerStore
 from keyturn.gateway.store.records.approvals import ApprovalStore
@@ -82,7 +82,7 @@ class Store:
         self.conn.secrets = tuple(secrets)
         self.security = SecurityEvents(self.conn)
         self.sealing = Sealing(self.conn, self.security)
-        self.freeze_lists = FreezeLists(self.conn, self.sealing)
+        self.freezes = FreezeStore(self.conn, self.sealing)
         self._engine = engine
         self.lease_ms = lease_ms
         self.audit_kept = AUDIT_KEPT
@@ -101,8 +101,7 @@ class Store:
         self.moved_channels = MovedChannelStore(self.sealing)
         self.processes = ProcessStore(self.conn)
         self.windows = WindowStore(self.conn)
-        self.agent_load = AgentLoadStore(self.conn, self.sealing, self.freeze_lists)
-        self.freezes = FreezeStore(self.conn, self.freeze_lists)
+        self.agent_load = AgentLoadStore(self.conn, self.sealing, self.freezes)
         self.stalled = StalledRuns(self.conn)
         self.auto_runs = AutoRunStore(self.conn, self.sealing)
         self.timers = TimerStore(self.conn)

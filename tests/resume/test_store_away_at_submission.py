@@ -63,7 +63,7 @@ async def test_a_call_is_asked_about_when_the_store_is_back(
 async def test_a_submission_is_repeated_as_long_as_the_lease_of_the_thread_lives(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stack.store.threads.leases, "_lease_ms", 120_000)
+    monkeypatch.setattr(stack.store.threads, "_lease_ms", 120_000)
     cut = Cut(monkeypatch, times=2 * bridge.PORT_TRIES)
     async with stack.working(retries=AT_ONCE):
         await stack.ask(REFUND)

@@ -15,6 +15,7 @@ from keyturn.gateway.store.connection.connection import Argument, number
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.limits.agent_load import AgentLoad, Wanted, fingerprint
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.limits.windows import held_in
 from keyturn.gateway.store.reviewers import delegations
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, ServiceHarness
@@ -116,7 +117,8 @@ async def test_a_window_forgets_so_many_uses_at_a_look_and_never_counts_too_litt
         ["PEXPIREAT", f"{window}:sum", now_ms + 600_000],
     )
 
-    sums = [await store.windows.held(keys, window) for _ in range(4)]
+    peek = [held_in(keys, [window])]
+    sums = [(await store.windows.totals_of_each(peek))[0][0] for _ in range(4)]
 
     assert sums == [2 * 15_000 + 7, 2 * 5_000 + 7, 7, 7]
     assert number(await store.conn.command("ZCARD", window)) == 1

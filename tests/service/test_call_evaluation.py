@@ -8,6 +8,7 @@ from keyturn.gateway.approvals.decisions import Approve, Click, Edit
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.service.submit.call_evaluation import WaitingCall, read_calls
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.limits.windows import held_in
 from keyturn.gateway.store.store import Store
 from tests.races.interleaver import Interleaver
 from tests.service.harness import ANA, POLICY, ServiceHarness
@@ -104,4 +105,5 @@ async def test_totals_of_one_reading_start_from_one_sum(store: Store) -> None:
     assert totals == [(5_000 + 30) * 1_000_000] * 2
     assert read[0].held == {window: (5_000 + 30) * 1_000_000}
     keys = store.keys_of_tenant("default")
-    assert await store.windows.held(keys, window) == 30 * 1_000_000
+    reserved = await store.windows.totals_of_each([held_in(keys, [window])])
+    assert reserved == [[30 * 1_000_000]]

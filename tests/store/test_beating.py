@@ -74,8 +74,8 @@ def thread_held(
     store: Store, count: Count, patch: pytest.MonkeyPatch
 ) -> AbstractAsyncContextManager[Any]:
     """Return the block in which a process runs a thread."""
-    leases = store.threads.leases
-    step = leases.step
+    leases = store.threads
+    step = leases.lease_step
 
     async def counted(keys: Keys, name: str, verb: LeaseVerb, *given: Any) -> Any:
         reply = await step(keys, name, verb, *given)
@@ -84,7 +84,7 @@ def thread_held(
         return reply
 
     patch.setattr(leases, "_lease_ms", 300)
-    patch.setattr(leases, "step", counted)
+    patch.setattr(leases, "lease_step", counted)
     return store.threads.lease(store.keys_of_tenant("default"), "x", "t")
 
 

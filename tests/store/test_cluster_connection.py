@@ -206,7 +206,9 @@ async def test_a_master_that_hangs_and_was_replaced_costs_a_bounded_time(
 ) -> None:
     conn = Connection(replicated_cluster.url)
     slot = key_slot(key(0).encode())
-    await conn.sequence(["SET", key(0), "before"], ["WAIT", 1, 5000])
+    conn.confirmed_by = 1
+    await conn.keep(["SET", key(0), "before"])
+    conn.confirmed_by = 0
     words = ("XREAD", "BLOCK", 0, "STREAMS", key(0, "stream"), "$")
     reader = asyncio.create_task(conn.command(*words))
 

@@ -13,7 +13,7 @@ import redis
 
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.store.connection import usable
-from keyturn.gateway.store.connection.usable import Loading
+from keyturn.gateway.store.connection.usable import Loading, is_loading
 from keyturn.gateway.store.embedded import engine as engine_module
 from keyturn.gateway.store.embedded.engine import EmbeddedEngine
 from keyturn.gateway.store.open_store import ENGINE_FOLDER, open_store
@@ -88,8 +88,7 @@ async def test_a_remote_server_that_loads_is_waited_for(
     path = engine_module.socket_path(slow_folder)
 
     async def is_there() -> bool:
-        found = await asyncio.to_thread(engine_module.health, str(path))
-        return found is engine_module.Health.LOADING
+        return is_loading(await asyncio.to_thread(engine_module.server_info, str(path)))
 
     await eventually(is_there)
     with caplog.at_level(logging.INFO):

@@ -110,23 +110,6 @@ async def test_an_event_cuts_off_none_that_nobody_has_read(store: Store) -> None
     assert oldest.name is EventName.RUN_FINISHED
 
 
-async def test_events_taken_a_moment_ago_hide_no_older_ones_behind_them(
-    store: Store, keys: Keys
-) -> None:
-    """XAUTOCLAIM gives up after looking at ten times its COUNT."""
-    bot = await reader(store, keys, "bot")
-    await old_events(store, keys, 1200)
-    taken = await bot.take("gone", block_ms=1, limit=1200)
-    last = taken[-1].seq
-    await store.conn.command(
-        "XCLAIM", keys.outbox, "bot", "gone", 0, last, "IDLE", 90_000
-    )
-
-    found = await bot.unfinished("c", idle_ms=60_000, limit=100)
-
-    assert [event.seq for event in found] == [last]
-
-
 async def test_what_was_taken_and_not_acknowledged_stays(
     store: Store, keys: Keys
 ) -> None:

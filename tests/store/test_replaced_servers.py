@@ -52,7 +52,7 @@ async def test_a_server_that_cannot_work_as_a_master_is_left(
         # Some refusals are returned to the caller, who retries.
         async def is_done() -> bool:
             try:
-                await conn.sequence(words)
+                await conn.command(*words)
             except StoreUnavailable:
                 return False
             return True

@@ -147,7 +147,7 @@ class FreezeService(TenantService):
             StoreUnavailable: when the store does not answer.
         """
         epoch = self._store.audit_index.freeze_epoch(self._tenant)
-        lists = self._store.freeze_lists
+        lists = self._store.freezes
         known = await lists.compare(self._keys, epoch)
         if not known.is_believed:
             await self.freeze(NOT_BELIEVED.scope, BY_GATEWAY, NOT_BELIEVED.reason)

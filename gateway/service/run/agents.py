@@ -665,7 +665,7 @@ class RemoteRunService(RunCalls):
         """Take, extend, renumber or release a lease."""
         agent, thread = asked.run.agent, asked.run.thread
         keys = self._keys
-        reply = await self._store.threads.leases.step(
+        reply = await self._store.threads.lease_step(
             keys, keys.lease(agent, thread),
             asked.verb, asked.token, asked.above, reach=REACH
         )  # fmt: skip

@@ -212,8 +212,7 @@ class Connection:
             NotConfirmed: when replicas did not confirm it; it may have been written.
         """
         words: tuple[Argument, ...] = (len(keys), *keys, *args)
-        # Same as `_errors` without a generator: every click runs a script.
-        try:
+        with self._errors(writes=writes):
             try:
                 sha = _digest(source)
                 reply = await self._run(("EVALSHA", sha, *words), keys, writes=writes)
@@ -222,8 +221,6 @@ class Connection:
                 # so a repeat is safe. EVAL, because the cache may be emptied again
                 # between SCRIPT LOAD and EVALSHA.
                 reply = await self._run(("EVAL", source, *words), keys, writes=writes)
-        except (RedisError, OSError) as error:
-            raise unavailable(error, self._hint, writes=writes) from error
         return cast("list[Reply]", reply)
 
     async def confirm(self, key: str) -> None:
@@ -277,19 +274,6 @@ class Connection:
             # The next master runs them, or the same one after this process was paused.
             self.resent += 1
             return await confirmed(self._ask, commands, key)
-
-    async def sequence(self, *commands: Sequence[Argument]) -> list[Reply]:
-        """Run commands in order on one connection, not as a transaction.
-
-        ``WAIT`` covers only writes of the same connection, so send both together. All
-        keys belong to one tenant.
-
-        Raises:
-            StoreUnavailable: when the server did not answer or refused one.
-        """
-        with self._errors():
-            replies = await self._ask(commands)
-        return list(map(_converted, commands, replies))
 
     async def on_each_master(self, *words: Argument) -> dict[str, Reply]:
         """Run one command, such as ``INFO``, on every master; replies by address.

@@ -113,6 +113,11 @@ def can_pass(error: StoreUnavailable | UnsafeStore) -> bool:
     return is_passing or isinstance(error, NotConfirmed | Unanswered)
 
 
+def is_loading(info: Mapping[str, str]) -> bool:
+    """Return whether a server loads its data, according to its INFO."""
+    return info.get("loading", "0") not in {"0", ""}
+
+
 class Loading:
     """A wait for a server that loads its data.
 
@@ -157,10 +162,9 @@ async def until_loaded(conn: Connection, where: str) -> None:
 
     Raises:
         StoreUnavailable: when it does not answer, or loads for too long.
-        StoreUnavailable: when it does not answer, or loads for too long.
     """
     loading = Loading(where)
     # INFO, since PING is rejected during loading.
-    while (info := await server_info(conn)).get("loading", "0") not in {"0", ""}:
+    while is_loading(info := await server_info(conn)):
         loading.goes_on(info)
         await asyncio.sleep(_LOOK_S)

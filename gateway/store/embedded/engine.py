@@ -28,21 +28,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
-from enum import StrEnum
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol, Self, cast
+from typing import Final, Self, cast
 from urllib.parse import quote
 
 import redis
 from redis.backoff import NoBackoff
-from redis.exceptions import BusyLoadingError, RedisError
+from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.secret_file import make_private
-from keyturn.gateway.store.connection.usable import Loading
+from keyturn.gateway.store.connection.usable import Loading, is_loading
 from keyturn.gateway.store.embedded import parent_bound
 from keyturn.gateway.store.embedded.folder_lock import FolderLock
 
@@ -242,7 +240,8 @@ class _FolderServer:
         else:
             with FolderLock(self.folder / "server.lock") as lock:
                 if not lock.take():
-                    shut_down(lock.read())
+                    # The reply is a closed connection, and it may be ending already.
+                    _reply(lock.read(), "SHUTDOWN")
                     _within(STOP_S, lock.take)
         self._process = None
 
@@ -258,13 +257,13 @@ class _FolderServer:
             while not lock.take():
                 self.socket = lock.read()
                 # The address appears a moment after the lock is taken.
-                found = health(self.socket) if self.socket else Health.SILENT
-                if found is Health.READY:
-                    return False
+                info = server_info(self.socket) if self.socket else {}
                 # It replies, so it lives: wait as long as its disk needs.
-                if found is Health.LOADING:
-                    loading.goes_on(load_info(self.socket))
+                if is_loading(info):
+                    loading.goes_on(info)
                     deadline = time.monotonic() + _ADOPT_S
+                elif info:
+                    return False
                 if time.monotonic() > deadline or self._stop.is_set():
                     raise self._silent()
                 time.sleep(_POLL_S)
@@ -295,10 +294,10 @@ class _FolderServer:
         """
         deadline = time.monotonic() + _START_S
         loading = Loading(str(self.folder))
-        while (found := health(self.socket)) is not Health.READY:
+        while is_loading(info := server_info(self.socket)) or not info:
             # It replies, so it lives: loading its data may take minutes.
-            if found is Health.LOADING:
-                loading.goes_on(load_info(self.socket))
+            if info:
+                loading.goes_on(info)
                 deadline = time.monotonic() + _START_S
             is_late = time.monotonic() > deadline or self._stop.is_set()
             if process.has_ended or is_late:
@@ -377,14 +376,6 @@ def _within(seconds: float, is_done: Callable[[], bool]) -> bool:
             return False
         time.sleep(_POLL_S)
     return True
-
-
-class Health(StrEnum):
-    """State of the server behind a socket."""
-
-    READY = "ready"
-    LOADING = "loading"
-    SILENT = "silent"
 
 
 class ServerProcess:
@@ -528,55 +519,26 @@ def server_command(folder: Path, socket: str) -> list[str]:
     return [*launcher, binary, *words]
 
 
-class _Client(Protocol):
-    """The used part of redis-py's client, typed (redis-py's types are partial)."""
+def server_info(socket: str) -> dict[str, str]:
+    """Return a server's INFO about its data; empty if it does not answer."""
+    # INFO, since PING is rejected during loading.
+    found = _reply(socket, "INFO", "persistence")
+    facts = cast("dict[object, object]", found) if isinstance(found, dict) else {}
+    return {str(name): str(value) for name, value in facts.items()}
 
-    def execute_command(self, *words: str) -> object: ...
 
-    def close(self) -> None: ...
-
-
-@contextmanager
-def _client(socket: str) -> Generator[_Client]:
+def _reply(socket: str, *words: str) -> object:
+    """Return a server's reply; None if it does not answer."""
     # No retries: the caller polls a server that is starting.
-    opened = redis.Redis(
+    client = redis.Redis(
         unix_socket_path=socket, socket_timeout=STOP_S, retry=Retry(NoBackoff(), 0)
     )
-    client = cast("_Client", opened)
     try:
-        yield client
+        return cast("object", client.execute_command(*words))  # type: ignore[no-untyped-call]
+    except RedisError:
+        return None
     finally:
         client.close()
-
-
-def health(socket: str) -> Health:
-    """Return the state of the server behind a socket."""
-    with _client(socket) as client:
-        try:
-            client.execute_command("PING")
-        # A subclass of RedisError, so it comes first.
-        except BusyLoadingError:
-            return Health.LOADING
-        except RedisError:
-            return Health.SILENT
-    return Health.READY
-
-
-def load_info(socket: str) -> dict[str, str]:
-    """Return the INFO of a loading server; empty if it does not answer."""
-    with _client(socket) as client, suppress(RedisError):
-        found = client.execute_command("INFO", "persistence")
-        if isinstance(found, dict):
-            facts = cast("dict[object, object]", found)
-            return {str(name): str(value) for name, value in facts.items()}
-    return {}
-
-
-def shut_down(socket: str) -> None:
-    """Ask a server to end; the caller waits for its lock."""
-    with _client(socket) as client, suppress(RedisError):
-        # The reply is a closed connection, and the server may be ending already.
-        client.execute_command("SHUTDOWN")
 
 
 def last_line(log: Path) -> str:

@@ -78,19 +78,6 @@ class Outbox:
             *announcement(self._conn, self._keys, event, event, at_ms)
         )
 
-    async def unfinished(
-        self, consumer: str, *, idle_ms: int, limit: int = 100
-    ) -> list[Event]:
-        """Take over events that were taken and never acknowledged, oldest first."""
-        found: list[Event] = []
-        after = "0-0"
-        # One XAUTOCLAIM examines at most ten times its COUNT. As many events taken a
-        # moment ago would hide all later ones.
-        while after and len(found) < limit:
-            page, after = await self._claim(consumer, idle_ms, after, limit)
-            found += page
-        return found
-
     async def left(
         self, consumer: str, *, start: str = "0-0", limit: int = 500
     ) -> tuple[list[Event], str]:
@@ -99,13 +86,8 @@ class Outbox:
         Returns:
             The events in order, and the start of the next page; "" after the last.
         """
-        return await self._claim(consumer, 0, start, limit)
-
-    async def _claim(
-        self, consumer: str, idle_ms: int, start: str, limit: int
-    ) -> tuple[list[Event], str]:
         reply = await self._conn.command(
-            "XAUTOCLAIM", self._keys.outbox, self.reader, consumer, idle_ms,
+            "XAUTOCLAIM", self._keys.outbox, self.reader, consumer, 0,
             start, "COUNT", limit,
         )  # fmt: skip
         after = text(cast("list[Reply]", reply)[0])
@@ -157,7 +139,7 @@ class Outbox:
         read: list[Event] = []
         for entry in found:
             try:
-                read.append(self._event(entry))
+                read.append(event_in(self._conn, self._keys, entry))
             except (KeyError, ValueError) as error:
                 if isinstance(error, KeyError | NotSealed):
                     # Report it before it is acknowledged: others may need it.
@@ -174,10 +156,6 @@ class Outbox:
                 # outbox from being trimmed.
                 await self.done(entry.id)
         return read
-
-    def _event(self, entry: Entry) -> Event:
-        """Parse an event; raises KeyError or ValueError for anything else."""
-        return event_in(self._conn, self._keys, entry)
 
     async def done(self, *seqs: str) -> None:
         """Acknowledge events by their ``seq``."""

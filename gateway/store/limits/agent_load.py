@@ -27,8 +27,8 @@ from keyturn.gateway.store.connection.connection import (
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.limits.freezes import (
     Freeze,
-    FreezeLists,
     FreezeScope,
+    FreezeStore,
     ScopeKind,
     names_of,
     paused,
@@ -160,10 +160,12 @@ def _rejection(word: DecisionRecord) -> str:
 class AgentLoadStore:
     """Counters and rejections of each agent."""
 
-    def __init__(self, conn: Connection, sealing: Sealing, lists: FreezeLists) -> None:
+    def __init__(
+        self, conn: Connection, sealing: Sealing, freezes: FreezeStore
+    ) -> None:
         self._conn = conn
         self._sealing = sealing
-        self._lists = lists
+        self._freezes = freezes
 
     async def load(
         self,
@@ -197,7 +199,7 @@ class AgentLoadStore:
             "precedents": precedents,
             "names": json.dumps([paused(agent)]),
             "calls": json.dumps(["turns", *dict.fromkeys(wanted.calls)]),
-            "list": self._lists.known(keys).seal,
+            "list": self._freezes.known(keys).seal,
         }
         reply = await LOAD_CONTEXT(self._conn, **values)
         if reply[2] is not None and self._conn.confirmed_by:
@@ -205,8 +207,8 @@ class AgentLoadStore:
             # confirmation, since there may be a new master.
             reply = await CONFIRMED_CONTEXT(self._conn, **values)
         if reply[8] is not None:
-            await self._lists.learn(keys, cast("bytes", reply[8]))
-        frozen = self._lists.in_force(keys, names, fields(reply[4]))
+            await self._freezes.learn(keys, cast("bytes", reply[8]))
+        frozen = self._freezes.in_force(keys, names, fields(reply[4]))
         whose = keys, run_ref.agent, run_ref.thread
         facts = await read_facts(self._sealing, whose, reply[3])
         waiting, requests_10m, failures, rejections = map(

@@ -111,96 +111,6 @@ def _name_in_store(kind: ScopeKind, name: str) -> str:
     return f"{kind} {name}".rstrip()
 
 
-class _Read(NamedTuple):
-    """The list as stored and as verified, the pauses, and the store's clock."""
-
-    stored: bytes
-    known: KnownList
-    pauses: dict[str, bytes]
-    now_ms: int
-
-
-class FreezeStore:
-    """Freezes of all tenants."""
-
-    def __init__(self, conn: Connection, lists: FreezeLists) -> None:
-        self._conn = conn
-        self._lists = lists
-
-    async def set(self, keys: Keys, freeze: Freeze, event: Event) -> bool:
-        """Set a freeze; False, and no change, if it exists already.
-
-        Raises:
-            StoreUnavailable: when the result is unknown.
-        """
-        for _ in range(_ATTEMPTS):
-            read = await self._read(keys)
-            freezes = _frozen(read.known)
-            # The first freeze keeps its author and reason, as announced to people.
-            if freezes.get(freeze.name, NOT_BELIEVED) != NOT_BELIEVED:
-                return False
-            freezes[freeze.name] = freeze
-            if await self._write(keys, read, freezes, [], event):
-                return True
-        raise StoreUnavailable(_BUSY)
-
-    async def lift(self, keys: Keys, scope: FreezeScope, event: Event) -> bool:
-        """Lift a freeze and the pause of an agent; False if there is none.
-
-        Raises:
-            StoreUnavailable: when the result is unknown.
-        """
-        names = [str(scope)]
-        if scope.kind is ScopeKind.AGENT:
-            names.append(paused(scope.name))
-        for _ in range(_ATTEMPTS):
-            read = await self._read(keys)
-            freezes = _frozen(read.known)
-            if not {*freezes, *read.pauses} & {*names}:
-                return False
-            left = {name: one for name, one in freezes.items() if name not in names}
-            if await self._write(keys, read, left, names, event):
-                return True
-        raise StoreUnavailable(_BUSY)
-
-    async def all(self, keys: Keys) -> tuple[Freeze, ...]:
-        """Return a tenant's freezes and pauses, oldest first."""
-        read = await self._read(keys)
-        found = self._lists.in_force(keys, None, read.pauses)
-        return tuple(sorted(found.values(), key=lambda freeze: freeze.at_ms))
-
-    async def _read(self, keys: Keys) -> _Read:
-        list_, pauses, time = await self._conn.transaction(
-            ["GET", sealed_key(keys)], ["HGETALL", keys.frozen], ["TIME"]
-        )
-        stored = cast("bytes", list_ or b"")
-        known = await self._lists.learn(keys, stored)
-        return _Read(stored, known, fields(pauses), milliseconds(time))
-
-    async def _write(
-        self,
-        keys: Keys,
-        read: _Read,
-        freezes: dict[str, Freeze],
-        removed: list[str],
-        event: Event,
-    ) -> bool:
-        after = read.known.found.with_(freezes=freezes)
-        stored, epoch = self._lists.sealed(keys, after, now_ms=read.now_ms)
-        # The epoch in the audit log exposes an older list after a restart.
-        told = [event.with_(data={**event.data, EPOCH: str(epoch)})]
-        key, checks = sealed_key(keys), [(["GET", sealed_key(keys)], read.stored)]
-        writes: list[list[Argument]] = [["SET", key, stored]]
-        if removed:
-            writes.append(["HDEL", keys.frozen, *removed])
-        if not await write_if(
-            self._conn, keys, checks, *writes, outbox=told, audit=told
-        ):
-            return False
-        await self._lists.learn(keys, stored)
-        return True
-
-
 def _frozen(known: KnownList) -> dict[str, Freeze]:
     """Return the freezes to start a change from.
 
@@ -246,6 +156,15 @@ class KnownList:
     is_believed: bool = True
 
 
+class _Read(NamedTuple):
+    """The list as stored and as verified, the pauses, and the store's clock."""
+
+    stored: bytes
+    known: KnownList
+    pauses: dict[str, bytes]
+    now_ms: int
+
+
 NOT_BELIEVED = Freeze(
     scope=FreezeScope(kind=ScopeKind.TENANT),
     by=BY_GATEWAY,
@@ -257,8 +176,8 @@ NOT_BELIEVED = Freeze(
 )
 
 
-class FreezeLists:
-    """This process's cache of the lists of all tenants.
+class FreezeStore:
+    """Freezes of all tenants, and this process's cache of their lists.
 
     Args:
         conn: connection to the store.
@@ -270,6 +189,79 @@ class FreezeLists:
         self._sealing = sealing
         self._known: dict[str, KnownList] = {}
         _OF[conn] = self
+
+    async def set(self, keys: Keys, freeze: Freeze, event: Event) -> bool:
+        """Set a freeze; False, and no change, if it exists already.
+
+        Raises:
+            StoreUnavailable: when the result is unknown.
+        """
+        for _ in range(_ATTEMPTS):
+            read = await self._read(keys)
+            freezes = _frozen(read.known)
+            # The first freeze keeps its author and reason, as announced to people.
+            if freezes.get(freeze.name, NOT_BELIEVED) != NOT_BELIEVED:
+                return False
+            freezes[freeze.name] = freeze
+            if await self._write(keys, read, freezes, [], event):
+                return True
+        raise StoreUnavailable(_BUSY)
+
+    async def lift(self, keys: Keys, scope: FreezeScope, event: Event) -> bool:
+        """Lift a freeze and the pause of an agent; False if there is none.
+
+        Raises:
+            StoreUnavailable: when the result is unknown.
+        """
+        names = [str(scope)]
+        if scope.kind is ScopeKind.AGENT:
+            names.append(paused(scope.name))
+        for _ in range(_ATTEMPTS):
+            read = await self._read(keys)
+            freezes = _frozen(read.known)
+            if not {*freezes, *read.pauses} & {*names}:
+                return False
+            left = {name: one for name, one in freezes.items() if name not in names}
+            if await self._write(keys, read, left, names, event):
+                return True
+        raise StoreUnavailable(_BUSY)
+
+    async def all(self, keys: Keys) -> tuple[Freeze, ...]:
+        """Return a tenant's freezes and pauses, oldest first."""
+        read = await self._read(keys)
+        found = self.in_force(keys, None, read.pauses)
+        return tuple(sorted(found.values(), key=lambda freeze: freeze.at_ms))
+
+    async def _read(self, keys: Keys) -> _Read:
+        list_, pauses, time = await self._conn.transaction(
+            ["GET", sealed_key(keys)], ["HGETALL", keys.frozen], ["TIME"]
+        )
+        stored = cast("bytes", list_ or b"")
+        known = await self.learn(keys, stored)
+        return _Read(stored, known, fields(pauses), milliseconds(time))
+
+    async def _write(
+        self,
+        keys: Keys,
+        read: _Read,
+        freezes: dict[str, Freeze],
+        removed: list[str],
+        event: Event,
+    ) -> bool:
+        after = read.known.found.with_(freezes=freezes)
+        stored, epoch = self.sealed(keys, after, now_ms=read.now_ms)
+        # The epoch in the audit log exposes an older list after a restart.
+        told = [event.with_(data={**event.data, EPOCH: str(epoch)})]
+        key, checks = sealed_key(keys), [(["GET", sealed_key(keys)], read.stored)]
+        writes: list[list[Argument]] = [["SET", key, stored]]
+        if removed:
+            writes.append(["HDEL", keys.frozen, *removed])
+        if not await write_if(
+            self._conn, keys, checks, *writes, outbox=told, audit=told
+        ):
+            return False
+        await self.learn(keys, stored)
+        return True
 
     def known(self, keys: Keys) -> KnownList:
         """Return the list that was last verified."""
@@ -355,17 +347,17 @@ class FreezeLists:
         return found
 
 
-_OF: WeakKeyDictionary[Connection, FreezeLists] = WeakKeyDictionary()
+_OF: WeakKeyDictionary[Connection, FreezeStore] = WeakKeyDictionary()
 
 
-def freeze_lists(conn: Connection) -> FreezeLists:
-    """Return the lists of the store of a connection."""
+def freezes_of(conn: Connection) -> FreezeStore:
+    """Return the freezes of the store of a connection."""
     return _OF[conn]
 
 
 def compared(conn: Connection, keys: Keys, names: Iterable[str]) -> list[str]:
-    """Return values for a script to compare, see `FreezeLists.compared`."""
-    return freeze_lists(conn).compared(keys, names)
+    """Return values for a script to compare, see `FreezeStore.compared`."""
+    return freezes_of(conn).compared(keys, names)
 
 
 def sealed_key(keys: Keys) -> str:

@@ -161,11 +161,6 @@ class WindowStore:
         totals = iter(_numbers(reply[1]))
         return [[next(totals) for _ in one.uses] for one in items]
 
-    async def held(self, keys: Keys, window: str) -> int:
-        """Return a window's current sum in millionths, by its key."""
-        [[held]] = await self.totals_of_each([held_in(keys, [window])])
-        return held
-
 
 def _numbers(reply: Reply) -> list[int]:
     return [number(total) for total in cast("list[Reply]", reply)]

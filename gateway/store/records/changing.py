@@ -32,7 +32,7 @@ from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.store.connection.connection import Connection, fields, milliseconds
 from keyturn.gateway.store.keys import Keys, tenant_of_approval
-from keyturn.gateway.store.limits.freezes import freeze_lists
+from keyturn.gateway.store.limits.freezes import freezes_of
 from keyturn.gateway.store.records.atomic_write import (
     Loaded,
     WriteMany,
@@ -143,7 +143,7 @@ class Changes:
         for one in written:
             self._known.wrote(one)
         if not written and any(one.unfrozen for one in what.writes):
-            await freeze_lists(self._conn).refresh(keys)
+            await freezes_of(self._conn).refresh(keys)
         return written
 
 

@@ -190,7 +190,7 @@ class ThreadStore:
     def __init__(self, conn: Connection, sealing: Sealing, *, lease_ms: int) -> None:
         self._conn = conn
         self._sealing = sealing
-        self.leases = LeaseStore(conn, lease_ms=lease_ms)
+        self._lease_ms = lease_ms
         self.at_work = set[tuple[str, str]]()
 
     async def facts(self, keys: Keys, agent: str, thread: str) -> ThreadFacts:
@@ -291,15 +291,14 @@ class ThreadStore:
     async def open_runs(self, keys: Keys, runs: Iterable[RunRef]) -> list[RunRef]:
         """Return the runs that began and have not ended."""
         asked = [*runs]
-        replies = await self._conn.sequence(
+        replies = await self._conn.transaction(
             *(
                 ("HGET", keys.thread_facts(run.agent, run.thread), "run")
                 for run in asked
             )
         )
-        return [
-            run for run, reply in zip(asked, replies, strict=True) if reply == b"open"
-        ]
+        pairs = zip(asked, replies, strict=True)
+        return [run for run, reply in pairs if reply == b"open"]
 
     async def open_run(
         self, keys: Keys, agent: str, thread: str, *, has_past: bool
@@ -382,7 +381,57 @@ class ThreadStore:
         Raises:
             ThreadUnavailable: when another process runs this thread.
         """
-        return self.leases.held(keys, keys.lease(agent, thread))
+        return self.held_lease(keys, keys.lease(agent, thread))
+
+    def held_lease(
+        self, keys: Keys, name: str, *, ends_blocked: bool = False
+    ) -> AbstractAsyncContextManager[Lease]:
+        """Hold the lease of a name; see `held`."""
+
+        async def ask(verb: LeaseVerb, token: str, above: int) -> LeaseReply:
+            return await self.lease_step(keys, name, verb, token, above)
+
+        return held(ask, ends_blocked=ends_blocked)
+
+    async def lease_step(
+        self,
+        keys: Keys,
+        name: str,
+        verb: LeaseVerb,
+        token: str,
+        above: int = 0,
+        *,
+        reach: int = 0,
+    ) -> LeaseReply:
+        """Take, keep, renumber or give back a lease; see `LeaseQuestion`.
+
+        ``reach`` limits how far ``above`` may exceed the newest fence; 0: no limit.
+
+        Raises:
+            NotAllowed: ``above`` is out of reach; nothing changed.
+        """
+        reply = await TAKE_LEASE(
+            self._conn,
+            lease=name,
+            fences=keys.fences,
+            verb=verb,
+            token=token,
+            ttl_ms=self._lease_ms,
+            above=above,
+            reach=reach,
+        )
+        state = text(reply[0])
+        if state == "too_high":
+            raise NotAllowed(
+                f"'above' is more than {reach} above the newest fence of this gateway; "
+                "run the thread in the gateway's own process once."
+            )
+        return LeaseReply(
+            state=cast("LeaseState", state),
+            fence=number(reply[1]) if state == "held" else 0,
+            name=name,
+            lease_s=self._lease_ms / 1000,
+        )
 
 
 class InterruptStore:
@@ -444,66 +493,3 @@ class InterruptStore:
 
 def _due(keys: Keys, job: Job, at_ms: int) -> list[Argument]:
     return ["ZADD", keys.retry, "LT", at_ms, job.model_dump_json()]
-
-
-class LeaseStore:
-    """Leases on names of one tenant; one holder at a time for each name.
-
-    Args:
-        conn: the store.
-        lease_ms: how long a lease lives without a heartbeat.
-    """
-
-    def __init__(self, conn: Connection, *, lease_ms: int) -> None:
-        self._conn = conn
-        self._lease_ms = lease_ms
-
-    def held(
-        self, keys: Keys, name: str, *, ends_blocked: bool = False
-    ) -> AbstractAsyncContextManager[Lease]:
-        """Hold a lease; see `held`."""
-
-        async def ask(verb: LeaseVerb, token: str, above: int) -> LeaseReply:
-            return await self.step(keys, name, verb, token, above)
-
-        return held(ask, ends_blocked=ends_blocked)
-
-    async def step(
-        self,
-        keys: Keys,
-        name: str,
-        verb: LeaseVerb,
-        token: str,
-        above: int = 0,
-        *,
-        reach: int = 0,
-    ) -> LeaseReply:
-        """Take, keep, renumber or give back a lease; see `LeaseQuestion`.
-
-        ``reach`` limits how far ``above`` may exceed the newest fence; 0: no limit.
-
-        Raises:
-            NotAllowed: ``above`` is out of reach; nothing changed.
-        """
-        reply = await TAKE_LEASE(
-            self._conn,
-            lease=name,
-            fences=keys.fences,
-            verb=verb,
-            token=token,
-            ttl_ms=self._lease_ms,
-            above=above,
-            reach=reach,
-        )
-        state = text(reply[0])
-        if state == "too_high":
-            raise NotAllowed(
-                f"'above' is more than {reach} above the newest fence of this gateway; "
-                "run the thread in the gateway's own process once."
-            )
-        return LeaseReply(
-            state=cast("LeaseState", state),
-            fence=number(reply[1]) if state == "held" else 0,
-            name=name,
-            lease_s=self._lease_ms / 1000,
-        )

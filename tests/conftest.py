@@ -8,12 +8,13 @@ import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import httpx
 import pytest
 
+from keyturn.gateway.policy import load
 from keyturn.gateway.store.connection.connection import Connection
 from keyturn.gateway.store.embedded.engine import EmbeddedEngine
 from keyturn.gateway.store.store import Store
@@ -59,6 +60,15 @@ def one_ssl_context() -> Generator[None]:
     with pytest.MonkeyPatch.context() as patch:
         once = cache(httpx.create_ssl_context)
         patch.setattr("httpx._transports.default.create_ssl_context", once)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def each_policy_once() -> Generator[None]:
+    """Load each text of a policy once: many tests begin with the same ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        once = lru_cache(maxsize=256)(load.load_with_lines)
+        patch.setattr(load, "load_with_lines", once)
         yield
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -156,6 +156,19 @@ def examples(count: int) -> int:
     if settings.get_current_profile_name() == "fast":
         return FAST_EXAMPLES
     return size(deep=count, short=max(FAST_EXAMPLES, count // SHORT_SHARE))
+
+
+def run_each_way(metafunc: pytest.Metafunc, fixture: str, ways: Sequence[str]) -> None:
+    """Run tests with a fixture in each way; in the fast level, in one way each.
+
+    The way depends on the test's name, so that half of the tests take the other one.
+    """
+    if fixture not in metafunc.fixturenames:
+        return
+    if metafunc.config.getoption("--fast"):
+        place = crc32(metafunc.function.__name__.encode()) % len(ways)
+        ways = [ways[place]]
+    metafunc.parametrize(fixture, ways, indirect=True)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

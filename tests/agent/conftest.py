@@ -15,6 +15,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from keyturn.agent import bridge
 from keyturn.gateway import background
 from tests.agent.agent_runner import Effects, Killed, Runner
+from tests.levels import run_each_way
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +40,13 @@ def quick_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "call_later", soon)
 
 
-@pytest.fixture(params=["sync", "async"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run agents in both ways, and with both kinds of saver."""
+    run_each_way(metafunc, "runner", ["sync", "async"])
+    run_each_way(metafunc, "saver", ["memory", "sqlite"])
+
+
+@pytest.fixture
 def runner(request: pytest.FixtureRequest) -> Runner:
     return Runner(is_async=request.param == "async")
 
@@ -65,6 +72,6 @@ async def sqlite(runner: Runner, tmp_path: Path) -> AsyncIterator[Any]:
             yield saver
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture
 def saver(request: pytest.FixtureRequest, memory: InMemorySaver, sqlite: Any) -> Any:
     return memory if request.param == "memory" else sqlite

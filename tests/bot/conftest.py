@@ -13,6 +13,7 @@ from keyturn.sandbox.api_errors import ApiError
 from keyturn.sandbox.response_urls import ResponseUrls
 from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import Stack
+from tests.levels import run_each_way
 from tests.patience import lift_limits
 
 
@@ -22,7 +23,12 @@ async def stack(store: Store) -> AsyncIterator[Stack]:
         yield Stack(sandbox, store)
 
 
-@pytest.fixture(params=["http", "socket"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give `each_stack` over both transports."""
+    run_each_way(metafunc, "each_stack", ["http", "socket"])
+
+
+@pytest.fixture
 async def each_stack(
     store: Store, request: pytest.FixtureRequest
 ) -> AsyncIterator[Stack]:

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from keyturn.bot import limits
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.api_errors import ApiError
@@ -59,13 +58,3 @@ def without_limits(
 @pytest.fixture
 def slacks_limits() -> None:
     """Keep Slack's rate limits, and the bot's."""
-
-
-@pytest.fixture
-def brisk_posts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Allow as many posts at once as Slack allows in a channel in ten seconds.
-
-    For tests of the posts, not of their timing. The sandbox refuses any more, as Slack
-    does.
-    """
-    monkeypatch.setitem(limits.RATES, limits.POST, limits.Rate(42, 10))

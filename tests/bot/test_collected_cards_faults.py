@@ -22,8 +22,6 @@ from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
 from tests.stored_records import put_detail
 
-pytestmark = pytest.mark.usefixtures("brisk_posts")
-
 OVER_100 = "raise: [{to: escalate, when: args.amount > 100, because: over 100}]"
 OVER_1 = OVER_100.replace("100", "1")
 

@@ -25,8 +25,6 @@ from tests.bot.test_collected_cards_faults import have_cards
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
 
-pytestmark = pytest.mark.usefixtures("brisk_posts")
-
 
 @pytest.fixture
 def stack(stack: Stack) -> Stack:

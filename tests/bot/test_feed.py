@@ -22,6 +22,8 @@ from tests.bot.bot_stack import Stack, says
 from tests.bot.test_publisher import nothing_is_left, put
 from tests.conftest import eventually
 
+pytestmark = pytest.mark.usefixtures("slacks_limits")
+
 HISTORY, CARD, VOTE = (
     EventName.ITEM_EXECUTED,
     EventName.APPROVAL_OPENED,

@@ -12,6 +12,8 @@ from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.sandbox.clock import Clock
 from keyturn.sandbox.rate_limits import RateLimits
 
+pytestmark = pytest.mark.usefixtures("slacks_limits")
+
 
 @dataclass
 class Hands(Clock):

@@ -25,8 +25,6 @@ from tests.bot.test_prometheus import ANA, click
 from tests.conftest import eventually
 from tests.streams import announced, audit_entries
 
-pytestmark = pytest.mark.usefixtures("brisk_posts")
-
 MINUTE = timedelta(minutes=1)
 
 

@@ -23,8 +23,6 @@ from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, says
 from tests.bot.test_publisher import calls, nothing_is_left
 from tests.conftest import eventually
 
-pytestmark = pytest.mark.usefixtures("brisk_posts")
-
 PLAIN = """  process_refund:
     tier: approve
 """

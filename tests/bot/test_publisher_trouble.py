@@ -217,7 +217,6 @@ async def test_failures_of_slack_do_not_count_as_errors_of_a_message(
     assert not entry.is_done
 
 
-@pytest.mark.usefixtures("brisk_posts")
 async def test_a_card_without_a_response_is_given_up_when_its_approval_is_over(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

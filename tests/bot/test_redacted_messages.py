@@ -44,8 +44,6 @@ CANARY = "order-CANARY-4711"
 DAY = timedelta(days=1)
 OVER = timedelta(0)
 
-pytestmark = pytest.mark.usefixtures("brisk_posts")
-
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,8 @@ from keyturn.gateway.approvals.decisions import AccountKind
 from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import TEAM
 
+pytestmark = pytest.mark.usefixtures("slacks_limits")
+
 SUPPORT, SENIOR = "S0SUPPORT", "S0SENIOR"
 MINE: frozenset[str] = frozenset({SUPPORT})
 NONE: frozenset[str] = frozenset()

@@ -19,6 +19,8 @@ from keyturn.bot.delivery.publisher import AT_ONCE, Scheduler
 from keyturn.bot.limits import POST, UPDATE, Limits
 from keyturn.gateway.approvals.events import Event, EventName
 
+pytestmark = pytest.mark.usefixtures("slacks_limits")
+
 CARD, WORDS, VOTE, HISTORY = (
     EventName.APPROVAL_OPENED,
     EventName.RUN_FINISHED,

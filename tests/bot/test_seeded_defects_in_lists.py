@@ -23,8 +23,6 @@ from tests.bot.listeners.test_review_together import (
 )
 from tests.bot.test_seeded_defects import look, names, shown
 
-pytestmark = pytest.mark.usefixtures("brisk_posts")
-
 ANSWERED = [EventName.SEEDED_SHOWN, EventName.SEEDED_ANSWERED]
 stack = test_seeded_defects.stack
 ENDED = "a hundred times what the customer asks for"

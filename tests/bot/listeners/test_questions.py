@@ -18,8 +18,6 @@ from keyturn.sandbox.json_types import JsonObject, as_object, as_objects
 from tests.bot.bot_stack import CHANNEL, Stack, says
 from tests.sample_questions import EXTRAS, REGION
 
-pytestmark = pytest.mark.usefixtures("brisk_posts")
-
 NAME = {"question": "What is its <!channel> name?"}
 
 

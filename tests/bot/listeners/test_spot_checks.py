@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.quality_checks import is_drawn
 from keyturn.gateway.approvals.record import approval_of
@@ -13,8 +11,6 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.wire import Verdict
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button
 from tests.conftest import eventually
-
-pytestmark = pytest.mark.usefixtures("brisk_posts")
 
 CHECKED = load_policy(
     f"{POLICY}spot_checks: {{share: 99%, of: [support]}}\n", "policy.yml"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 _COUNTS = "It counts round trips of one process; a request reads its key first."
 _ORDERS = (
     "It chooses the order of round trips inside the process of the gateway, and knows "
-    "of no other; test_window_races asks over HTTP."
+    "of no other."
 )
 
 IN_PROCESS_ONLY: Mapping[str, str] = {

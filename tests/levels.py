@@ -47,10 +47,8 @@ SLOW_PATHS = frozenset(
         "bot/modals/test_modal_properties.py",
         "bot/test_lookup_failures.py",
         "bot/test_personal_copies.py",
-        "cli/test_commands_alone.py",
         "linearizability/test_recorded.py",
         "stories/test_killed_in_the_middle.py",
-        "test_forked.py",
     }
 )
 SLOW_MARKS = frozenset({"browser", "slow"})

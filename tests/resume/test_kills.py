@@ -90,41 +90,6 @@ async def test_a_kill_beside_the_tool_costs_nothing(
     ]
 
 
-async def test_a_kill_between_two_questions_of_a_turn_loses_neither(
-    stack: Stack, checkpoints: Path
-) -> None:
-    url = stack.store.conn.url
-    async with worker(url, checkpoints, die_at="second_question") as first:
-        await stack.ask(REFUND, EMAIL)
-        await killed(first)
-    assert len((await stack.runner.probe("t1")).pending) == 1
-
-    async with worker(url, checkpoints):
-        for item in await stack.asked(2):
-            await stack.decide(item)
-        words = await stack.words()
-
-    assert words == "refunded 78291 899 | mailed ana@example.org"
-    assert await stack.states() == [ItemState.EXECUTED] * 2
-
-
-async def test_a_call_that_was_approved_before_a_kill_waits_for_no_other_question(
-    stack: Stack, checkpoints: Path
-) -> None:
-    url = stack.store.conn.url
-    async with worker(url, checkpoints, die_at="before_claim") as first:
-        await stack.ask(REFUND, EMAIL)
-        refund, _ = await stack.asked(2)
-        await stack.decide(refund)
-        await killed(first)
-
-    async def has_run() -> bool:
-        return await stack.states() == [ItemState.EXECUTED, ItemState.PENDING]
-
-    async with worker(url, checkpoints):
-        await eventually(has_run)
-
-
 @pytest.mark.parametrize("point", ["claimed", "inside"])
 async def test_a_kill_inside_the_tool_is_shown_and_reconciled_by_a_person(
     stack: Stack, checkpoints: Path, point: str
@@ -153,23 +118,6 @@ async def test_a_kill_inside_the_tool_is_shown_and_reconciled_by_a_person(
     assert len(await stack.events(EventName.ITEM_IN_DOUBT)) == 1
 
 
-async def test_a_killed_idempotent_tool_runs_again_under_the_same_key(
-    stack: Stack, checkpoints: Path
-) -> None:
-    async with worker(stack.store.conn.url, checkpoints, die_at="inside") as first:
-        await stack.ask(EMAIL)
-        [email] = await stack.asked()
-        await stack.decide(email)
-        await killed(first)
-
-    async with worker(stack.store.conn.url, checkpoints):
-        assert await stack.words() == "mailed ana@example.org"
-
-    keys = {line.split()[-1] for line in sample_tools.ledger()}
-    assert (len(sample_tools.ledger()), len(keys)) == (2, 1)
-    assert await stack.states() == [ItemState.EXECUTED]
-
-
 async def test_a_stop_lets_the_running_tool_finish(
     stack: Stack, checkpoints: Path
 ) -> None:
@@ -186,31 +134,6 @@ async def test_a_stop_lets_the_running_tool_finish(
     assert sample_tools.ledger() == ["begin 1", "end 1"]
     assert await stack.states() == [ItemState.EXECUTED]
     assert await stack.words() == "slow 1"
-
-
-async def test_four_processes_carry_out_each_of_many_threads_once(
-    stack: Stack, checkpoints: Path
-) -> None:
-    url, threads = stack.store.conn.url, [f"t{number}" for number in range(8)]
-    async with (
-        worker(url, checkpoints),
-        worker(url, checkpoints),
-        worker(url, checkpoints),
-        worker(url, checkpoints),
-    ):
-        for thread in threads:
-            await stack.ask(("refund", {"order": thread, "amount": 1.0}), EMAIL,
-                            thread=thread)  # fmt: skip
-        for thread in threads:
-            items = await stack.asked(2, thread=thread)
-            await asyncio.gather(*(stack.decide(item) for item in items * 3))
-        for thread in threads:
-            words = await stack.words(thread=thread)
-            assert words == f"refunded {thread} 1 | mailed ana@example.org"
-
-    refunds = [line.split()[1] for line in sample_tools.ledger() if line[0] == "r"]
-    assert sorted(refunds) == threads
-    assert len(sample_tools.ledger()) == 2 * len(threads)
 
 
 async def _in_doubt(stack: Stack) -> bool:

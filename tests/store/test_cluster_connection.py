@@ -11,6 +11,7 @@ import pytest
 from redis.crc import key_slot
 
 from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.store.connection import connection
 from keyturn.gateway.store.connection.connection import Connection, number, text
 from tests.conftest import eventually
 from tests.topologies import Cluster, Node, until
@@ -202,8 +203,9 @@ async def test_confirmed_scripts_go_on_while_their_slot_moves_in_one_step(
 
 
 async def test_a_master_that_hangs_and_was_replaced_costs_a_bounded_time(
-    replicated_cluster: Cluster,
+    replicated_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(connection, "CALL_S", 3.0)
     conn = Connection(replicated_cluster.url)
     slot = key_slot(key(0).encode())
     conn.confirmed_by = 1

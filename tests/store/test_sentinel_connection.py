@@ -17,8 +17,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("topologies")]
 
 
 async def test_a_master_that_hangs_and_was_replaced_costs_a_bounded_time(
-    sentinel_set: SentinelSet,
+    sentinel_set: SentinelSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(connection, "CALL_S", 3.0)
     conn = Connection(sentinel_set.url)
     await conn.command("SET", "key", "before")
     hung = sentinel_set.master()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.gateway.approvals import lifecycle
 from keyturn.gateway.approvals.decisions import (
@@ -19,7 +20,8 @@ from keyturn.gateway.errors import IllegalTransition
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Finding, ItemState, Result, RunRef
 from keyturn.gateway.protocol.wire import Claimed
-from keyturn.gateway.resume.recovery import RecoveryService
+from keyturn.gateway.resume.langgraph_local import Runners
+from keyturn.gateway.resume.recovery import Recovery
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, POLICY, ServiceHarness, claim_of
 
@@ -92,7 +94,7 @@ class Call:
         await self.claim()
 
     async def restore(self) -> None:
-        await RecoveryService(self.harness.store).doubt_all()
+        await Recovery(self.harness.store, Runners({}, InMemorySaver())).doubt_all()
 
     async def release(self) -> None:
         await self.harness.agents.release(self.id, self.fence)

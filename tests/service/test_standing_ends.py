@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.gateway.approvals.decisions import (
     AccountKind,
@@ -28,7 +29,8 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy_file import PolicyFile, followed
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Claimed, Refused
-from keyturn.gateway.resume.recovery import RecoveryService
+from keyturn.gateway.resume.langgraph_local import Runners
+from keyturn.gateway.resume.recovery import Recovery
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
@@ -300,7 +302,7 @@ async def test_one_that_is_not_opened_yet_stays_listed(
 async def test_a_restored_store_ends_it(harness: ServiceHarness) -> None:
     standing = await allowed(harness)
 
-    await RecoveryService(harness.store).doubt_all()
+    await Recovery(harness.store, Runners({}, InMemorySaver())).doubt_all()
 
     assert await end_of(harness, standing) == RESTORED
     assert not await is_covered(harness, refund(5, "o1"))

@@ -215,13 +215,6 @@ class ListenerContext:
         """
         self.tasks.later(self._reply_to_click(click, message), name="reply")
 
-    def keep_response_url(self, click: Clicked) -> None:
-        """Keep a click's ``response_url``, with which its message can be replaced."""
-        action = click.action
-        if action.response_url and action.message_ts:
-            urls = self.slack.response_urls
-            urls.keep(action.channel, action.message_ts, action.response_url)
-
     async def send(self, method: str, *, to: str, **arguments: object) -> None:
         """Post a message that may get lost; a failure is only logged.
 
@@ -310,8 +303,6 @@ class ListenerContext:
             if action.response_url:
                 await self.slack.respond(action.response_url, body | text)
         except SlackError:
-            # A `response_url` allows five posts within half an hour, updates of its
-            # card included, and the last reply to a click may come a minute after it.
             # If Slack did not answer, a second copy of the reply is better than none.
             return False
         return bool(action.response_url)

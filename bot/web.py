@@ -10,7 +10,6 @@ import asyncio
 import json
 import logging
 import re
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -152,49 +151,6 @@ class SlackNoResponse(SlackError):
     """No answer: the call may or may not have had its effect."""
 
 
-class ResponseUrls:
-    """The latest response URL of each message on which a person clicked.
-
-    A post to it replaces the message and does not count towards the rate limit of
-    updates. Slack sends a URL with each click. It is valid for five posts within thirty
-    minutes and allows anyone to post as the app, so only this process keeps it: another
-    process updates the card with ``chat.update``.
-    Source: https://docs.slack.dev/interactivity/handling-user-interaction
-    """
-
-    USES = 4
-    """Slack allows five; one is reserved for a private reply to the click."""
-    LIFE_S = 29 * 60.0
-    _MOST = 10_000
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], tuple[str, int, float]] = {}
-
-    def keep(self, channel: str, ts: str, url: str) -> None:
-        """Keep the URL of a click on a message."""
-        self.forget(channel, ts)
-        if len(self._kept) >= self._MOST:
-            del self._kept[next(iter(self._kept))]
-        self._kept[channel, ts] = (url, self.USES, time.monotonic() + self.LIFE_S)
-
-    def has(self, channel: str, ts: str) -> bool:
-        """Return whether a message may have a URL."""
-        return (channel, ts) in self._kept
-
-    def take(self, channel: str, ts: str) -> str:
-        """Return a message's URL for one post; "" if there is none."""
-        url, uses, until_s = self._kept.pop((channel, ts), ("", 0, 0.0))
-        if time.monotonic() >= until_s:
-            return ""
-        if uses > 1:
-            self._kept[channel, ts] = (url, uses - 1, until_s)
-        return url
-
-    def forget(self, channel: str, ts: str) -> None:
-        """Delete a message's URL."""
-        self._kept.pop((channel, ts), None)
-
-
 class Slack:
     """Slack's Web API through one shared connection pool.
 
@@ -211,7 +167,6 @@ class Slack:
     Attributes:
         token_error: Slack's error code for its last refusal of the token; "" if it
             works.
-        response_urls: of the clicks that this process received.
     """
 
     def __init__(
@@ -233,7 +188,6 @@ class Slack:
         }
         self.token_error = ""
         self.workspace_url = ""
-        self.response_urls = ResponseUrls()
 
     async def call(self, method: str, **arguments: object) -> SlackBody:
         """Call a method that takes JSON.

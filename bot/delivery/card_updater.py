@@ -5,13 +5,6 @@ the fallback channel, then again with backoff. The store keeps an index of missi
 cards, so a restart continues. In the meantime the Home tab lists the approval, and its
 requester gets one message about the failure.
 
-After a click its response URL replaces the card, outside the limit of updates: Slack
-accepts some fifty updates a minute from an app in a workspace, and does not count
-requests to a response URL. Only the publisher uses these URLs, so each card is still
-changed by one process, one change after the other. Whether Slack refuses to replace a
-deleted message is not documented. So if people still have to act on a card, its
-permalink is requested afterwards: a deleted card is posted anew.
-
 Calls of one card that fail one after the other share few thread replies. The first
 failure is reported immediately. Failures within `HOLD_S` of a reply wait for the end of
 that time and share the next reply, as do all failures while a reply waits for Slack's
@@ -20,12 +13,10 @@ rate limit. Each event is acknowledged after its reply.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from keyturn.bot.blocks import AS_WRITTEN
 from keyturn.bot.cards.channel_messages import corrupt_record
 from keyturn.bot.cards.history import failures_note
 from keyturn.bot.cards.reminders import (
@@ -54,7 +45,6 @@ from keyturn.bot.web import (
     ABOUT_THE_BLOCKS,
     NEVER_UPDATED,
     NOT_ABOUT_THE_CARD,
-    PERMALINK,
     STILL_THERE,
     SlackError,
     SlackRefused,
@@ -68,7 +58,6 @@ from keyturn.gateway.store.events.outbox import Outbox
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.records.atomic_write import Loaded
 from keyturn.gateway.store.reviewers.cards import CardPlace, CardStore, CardTrouble
-from keyturn.gateway.store.scripts.fences import current
 
 logger = logging.getLogger(__name__)
 
@@ -178,19 +167,7 @@ class CardUpdater:
         """Return the call that a card or a copy of it probably needs; None: unknown."""
         if entry.copy_due is not None:
             return entry.copy_due.call
-        call = self._call_for_card(entry)
-        if call != _UPDATE:
-            return call
-        # If the limit of updates is reached, try a response URL first.
-        urls = self.card_publisher.slack.response_urls
-        may_have_url = entry.place is None or urls.has(*entry.place)
-        if (
-            call == _UPDATE
-            and may_have_url
-            and self.card_publisher.limits.wait_s(*_UPDATE)
-        ):
-            return None
-        return call
+        return self._call_for_card(entry)
 
     def _call_for_card(self, entry: QueueEntry) -> Call | None:
         if not entry.is_new or entry.lost_in:
@@ -233,14 +210,11 @@ class CardUpdater:
         needed = self._next_call(entry, record, place)
         # The token is for another call than the needed one. The dispatcher gives it
         # back, and the scheduler takes one for the right call.
-        replaced = await replace_card(
-            self.card_publisher, entry, record, place, now_ms, needed
-        )
-        if replaced is None and needed not in {None, given}:
+        if needed not in {None, given}:
             return False
         if needed is not None:
             try:
-                place = replaced or await self._make(entry, record, place, now_ms)
+                place = await self._make(entry, record, place, now_ms)
             except SlackError as error:
                 why = self._why_refused(entry, record, error)
                 if await self._refused(entry, record, why):
@@ -251,7 +225,7 @@ class CardUpdater:
             # rev; or this call searched for the card; or copies are outdated, one step
             # each.
             if self._next_call(entry, record, place) is not None:
-                return replaced is None
+                return True
         elif entry.is_missed:
             await self._unmark(record.id)
         # Not `entry.wanted`: an event that arrived during Slack's answer raised it, and
@@ -262,7 +236,7 @@ class CardUpdater:
         # mention the same people; doing it now would notify them twice.
         if is_known:
             mention_newly_needed(entry, record, place, now_ms)
-        return needed is not None and replaced is None
+        return needed is not None
 
     def _why_refused(
         self, entry: QueueEntry, record: Approval, error: SlackError
@@ -488,69 +462,6 @@ class CardUpdater:
         await self.outbox.done(*(event.seq for event in events))
         for event in events:
             entry.events.remove(event)
-
-
-_WITHIN_S = 2.0
-_GONE = "message_not_found"
-
-
-async def replace_card(
-    publisher: CardPublisher,
-    entry: QueueEntry,
-    record: Approval,
-    place: CardPlace | None,
-    now_ms: int,
-    needed: Call | None,
-) -> CardPlace | None:
-    """Show the newest state by a response URL; None if the needed call must show it.
-
-    If Slack refused the URL or did not answer, that call may repeat the same state.
-    """
-    is_update = needed is not None and needed.method == UPDATE
-    if place is None or not is_update or entry.copy_due is not None:
-        return None
-    at, urls = (place.channel, place.ts), publisher.slack.response_urls
-    url = urls.take(*at)
-    if not url:
-        return None
-    frame = publisher.frame(record, now_ms, sent=place.sent)
-    message = await publisher.render(frame, is_update=True, is_plain=entry.is_plain)
-    shows = {"blocks": message.blocks, "text": message.text}
-    body = {"replace_original": True, "metadata": message.metadata, **shows}
-    if (lease := current()) is not None:
-        lease.check()
-    try:
-        await publisher.slack.respond(url, body | AS_WRITTEN)
-    except SlackError as error:
-        logger.warning("card.not_replaced id=%s why=%s", record.id, error)
-        urls.forget(*at)
-        return None
-    # Not for a card that needs no action: it is not posted anew, either.
-    if needs_people(record) and await _is_gone(publisher, place):
-        logger.warning("card.gone id=%s", record.id)
-        urls.forget(*at)
-        return None
-    if needs_people(record):
-        # Once per click: a deleted card with replies leaves a message that may
-        # have a permalink. It accepts no click, so its next change is an update, which
-        # Slack refuses, and the card is posted anew.
-        urls.forget(*at)
-    shown = await publisher.record_shown(record, place, message, sent=place.sent)
-    logger.info("card.replaced id=%s rev=%d", record.id, record.rev)
-    return shown
-
-
-async def _is_gone(publisher: CardPublisher, place: CardPlace) -> bool:
-    """Return whether Slack reports that the message does not exist."""
-    slack, at = publisher.slack, (place.channel, place.ts)
-    try:
-        async with asyncio.timeout(_WITHIN_S):
-            await slack.ask(PERMALINK, channel=at[0], message_ts=at[1])
-    except SlackRefused as error:
-        return error.error == _GONE
-    except (SlackError, TimeoutError):
-        pass  # assume that it was replaced
-    return False
 
 
 async def queue_report(

@@ -283,8 +283,6 @@ class Router:
 
     async def _click(self, body: Json, delivery: Delivery) -> BoltResponse:
         click = Clicked(payload.block_action(body), delivery.digest)
-        if delivery.is_recorded:
-            self.ctx.keep_response_url(click)
         try:
             message = await guarded(lambda: self._handled(click), delivery)
         except UserFacingError as error:

@@ -8,8 +8,6 @@ import pytest
 
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.store.store import Store
-from keyturn.sandbox.api_errors import ApiError
-from keyturn.sandbox.response_urls import ResponseUrls
 from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import Stack
 from tests.levels import run_each_way
@@ -34,16 +32,6 @@ async def each_stack(
     """Give the stack over each transport."""
     async with Sandbox() as sandbox:
         yield Stack(sandbox, store, SlackMode(request.param))
-
-
-@pytest.fixture
-def late_urls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make each response URL expire: each change of a card is an update."""
-
-    def use(*_: object) -> None:
-        raise ApiError("expired_url")
-
-    monkeypatch.setattr(ResponseUrls, "use", use)
 
 
 @pytest.fixture(autouse=True)

@@ -32,7 +32,6 @@ def install_anew(stack: Stack) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("late_urls")
 async def test_a_card_of_the_earlier_bot_is_posted_anew_once_the_bot_is_invited(
     stack: Stack,
 ) -> None:

@@ -190,7 +190,6 @@ async def test_slack_is_left_alone_for_as_long_as_it_asks(stack: Stack) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("late_urls")
 async def test_several_changes_are_one_update(stack: Stack) -> None:
     stack.sandbox.faults.plan("rate_limit", UPDATE, seconds=1)
     async with stack.running():

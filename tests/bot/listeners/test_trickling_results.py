@@ -19,7 +19,6 @@ from tests.bot.readable import readable
 from tests.conftest import eventually
 
 # The test counts how often a card is drawn.
-pytestmark = pytest.mark.usefixtures("late_urls")
 
 ASKS = POLICY.replace("  process_refund:\n", "  process_refund:\n    on_failure: ask\n")
 

@@ -80,17 +80,8 @@ async def find_card(
         RateLimitDelay: Slack was not asked.
         SlackError: Slack did not answer, or refused the bot's token.
     """
-    found: list[SlackBody] = []
-    try:
-        found = await find_copies(publisher, record, entry.lost_in)
-    except SlackRefused as error:
-        if error.error in TOKEN_ERRORS | WORKSPACE_ERRORS:
-            raise
-        # Without the right to search it is posted again; a click on the lost card then
-        # replaces it.
-        logger.warning("card.not_looked_for why=%s", error.error)
     place: CardPlace | None = None
-    for one in found:
+    for one in await find_copies(publisher, record, entry.lost_in):
         logger.info("card.found id=%s", record.id)
         place = await publisher.register(record.id, entry.lost_in, text_at(one, "ts"))
         # It mentions the same people as a card of this version; a plain card names
@@ -106,6 +97,9 @@ async def find_copies(
 ) -> list[SlackBody]:
     """Return an approval's cards in a channel, the newest first.
 
+    Without the right to search there are none: the card is posted again, and a click on
+    the lost one then replaces it.
+
     Args:
         publisher: makes the call, for which the scheduler has taken a token.
         record: the approval.
@@ -113,7 +107,7 @@ async def find_copies(
 
     Raises:
         RateLimitDelay: Slack was not asked.
-        SlackError: Slack did not answer.
+        SlackError: Slack did not answer, or refused the bot's token.
     """
     try:
         # Only the newest messages, because it was posted a moment ago.
@@ -123,6 +117,11 @@ async def find_copies(
     except RateLimited as error:
         publisher.limits.refused(HISTORY, "", error.retry_after_s)
         raise RateLimitDelay(HISTORY, channel, error.retry_after_s) from error
+    except SlackRefused as error:
+        if error.error in TOKEN_ERRORS | WORKSPACE_ERRORS:
+            raise
+        logger.warning("card.not_looked_for why=%s", error.error)
+        return []
     messages = response.get("messages")
     listed = cast("list[SlackBody]", messages) if isinstance(messages, list) else []
     # The author is checked: another app can write such metadata in the person's name.
@@ -146,15 +145,10 @@ class CopyUpdater:
     Attributes:
         card_publisher: makes the calls.
         channels: direct message channel of each person, as returned by Slack.
-        unregistered: channel and ts of posted copies that are not in the store yet,
-            because it failed; by approval and person.
     """
 
     card_publisher: CardPublisher
     channels: dict[str, str] = field(default_factory=dict[str, str])
-    unregistered: dict[tuple[str, str], tuple[str, str]] = field(
-        default_factory=dict[tuple[str, str], tuple[str, str]]
-    )
 
     @property
     def _store(self) -> CopyStore:
@@ -235,11 +229,6 @@ class CopyUpdater:
             is_plainer = error.error in ABOUT_THE_BLOCKS and not entry.is_plain
             if error.error in TOKEN_ERRORS | WORKSPACE_ERRORS or is_plainer:
                 raise
-            if due.call.method == HISTORY:
-                # Without the right to search, a copy is posted again, like a card.
-                logger.warning("copy.not_looked_for why=%s", error.error)
-                entry.unsent.add(user)
-                return
             logger.warning("copy.refused user=%s why=%s", user, error.error)
             self.channels.pop(user, None)
             keys = self.card_publisher.keys
@@ -255,14 +244,11 @@ class CopyUpdater:
 
         It shows an older state, and is updated next.
         """
-        at = self.unregistered.get((record.id, user))
-        if at is None:
-            found = await find_copies(self.card_publisher, record, copy.channel)
-            at = (copy.channel, text_at(found[0], "ts")) if found else None
-        if at is None:
+        found = await find_copies(self.card_publisher, record, copy.channel)
+        if not found:
             entry.unsent.add(user)
             return
-        await self._register(record, user, at)
+        await self._register(record, user, (copy.channel, text_at(found[0], "ts")))
         entry.just_sent.add(user)
         logger.info("copy.found id=%s", record.id)
 
@@ -276,7 +262,6 @@ class CopyUpdater:
             at = await self.card_publisher.post_copy(
                 frame, channel, is_plain=entry.is_plain
             )
-        self.unregistered[record.id, user] = at
         entry.just_sent.add(user)
         if await self._register(record, user, at):
             await self._shown(user, record)
@@ -287,12 +272,9 @@ class CopyUpdater:
         kept = await self._store.posted(
             self.card_publisher.keys, record.id, user, channel=at[0], ts=at[1]
         )
-        self.unregistered.pop((record.id, user), None)
-        if (kept.channel, kept.ts) == at:
-            return True
-        logger.warning("copy.surplus id=%s", record.id)
-        await self.card_publisher.delete(*at)
-        return False  # the registered copy may be older, and is updated next
+        registered = kept.channel, kept.ts
+        await self.card_publisher.delete_surplus(record.id, at, registered)
+        return at == registered  # another one may be older, and is updated next
 
     async def _shown(self, user: str, record: Approval) -> None:
         publisher = self.card_publisher

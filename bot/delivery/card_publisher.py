@@ -58,12 +58,6 @@ logger = logging.getLogger(__name__)
 POLICY_DECISION_TAG = "keyturn/v1/policy-decision"
 
 
-def without_freeze(record: Approval) -> Approval:
-    """Return an approval without its freezes."""
-    frozen = [item for item in record.items if item.is_frozen]
-    return record.replacing(*(item.with_(is_frozen=False) for item in frozen))
-
-
 def policy_decision_digest(
     record: Approval, key: bytes, *, sent: Sequence[str] = ()
 ) -> str:
@@ -112,10 +106,6 @@ class CardPublisher:
         store: registers messages.
         config: the bot's settings.
         me: the bot's identity in the workspace.
-
-    Attributes:
-        unregistered: channel and ts of posted messages that are not in the store yet,
-            because it failed; by approval or outage.
     """
 
     def __init__(
@@ -130,42 +120,21 @@ class CardPublisher:
         self.config, self.me = config, me
         self.tenant, self.seal_key = config.tenant, config.seal_key
         self.keys, self.cards = store.keys_of_tenant(config.tenant), store.cards
-        self.unregistered = dict[str, tuple[str, str]]()
         self.moved = MovedChannels(partial(store.moved_channels.known, self.keys))
-
-    async def find_place(self, shown: str) -> CardPlace | None:
-        """Return the message that shows an approval or outage; None before the post.
-
-        Registers a message whose registration failed after its post. A second post
-        would leave the first one outdated for ever.
-        """
-        # Registering again is safe: `CardStore.posted` never replaces a registered
-        # copy, so another publisher's copy wins and this one is deleted.
-        if shown in self.unregistered:
-            await self.register(shown, *self.unregistered[shown])
-        return await self.place(shown)
 
     async def place(self, shown: str) -> CardPlace | None:
         """Return the registered message of an approval or outage, or None."""
         return await self.cards.place(self.keys, shown)
 
     async def register(self, shown: str, channel: str, ts: str) -> CardPlace:
-        """Register a message that was just posted; return the registered copy.
+        """Register a message that was just posted; return the registered one.
 
-        Deletes the message if another copy is registered: a response was lost and the
-        message was posted again.
+        If the store fails now, Slack is searched for the card before it is posted
+        again.
         """
-        # Before the store is written: if it fails now, this is the only record of the
-        # message. After a restart the record is gone, and Slack is searched for the
-        # message.
-        self.unregistered[shown] = channel, ts
         await self.note(shown, channel, ts)
         place = await self.cards.posted(self.keys, shown, channel=channel, ts=ts)
-        self.unregistered.pop(shown, None)
-        if (place.channel, place.ts) != (channel, ts):
-            # Its buttons would be refused: clicks count only on the registered copy.
-            logger.warning("card.surplus id=%s", shown)
-            await self.delete(channel, ts)
+        await self.delete_surplus(shown, (channel, ts), (place.channel, place.ts))
         return place
 
     async def post_card(
@@ -230,8 +199,18 @@ class CardPublisher:
                 self.keys, shown, (channel, ts), kept=kept
             )
 
-    async def delete(self, channel: str, ts: str) -> None:
-        """Delete a surplus copy, or replace it if Slack refuses to delete it."""
+    async def delete_surplus(
+        self, shown: str, posted: tuple[str, str], registered: tuple[str, str]
+    ) -> None:
+        """Delete a message that is not the registered one, or replace it.
+
+        A response was lost and the message was posted again. The buttons of the second
+        one would be refused: clicks count only on the registered message.
+        """
+        if posted == registered:
+            return
+        logger.warning("card.surplus id=%s", shown)
+        channel, ts = posted
         try:
             await self.slack.call("chat.delete", channel=channel, ts=ts)
         except SlackError as error:

@@ -262,7 +262,7 @@ class CardUpdater:
         """Queue a reply under the card of a corrupt record: it is void."""
         log_failure(logger, error, "publisher.corrupt_record")
         await self._done(entry, entry.wanted)
-        place = await self.card_publisher.find_place(entry.approval)
+        place = await self.card_publisher.place(entry.approval)
         if place is not None:
             message = corrupt_record(entry.approval)
             # A copy, since the loop removes from the list.
@@ -275,7 +275,7 @@ class CardUpdater:
 
     async def _place(self, entry: QueueEntry, record: Approval) -> CardPlace | None:
         """Look up the card's channel and ts; store them in the entry."""
-        place = await self.card_publisher.find_place(record.id)
+        place = await self.card_publisher.place(record.id)
         # A notification in a summary message has no separate card. When its call
         # becomes doubtful, people need buttons, so it gets a card.
         if place is not None and place.is_in_summary and needs_people(record):

@@ -107,7 +107,7 @@ async def show(
     newer = (one for one in entry.events[1:] if is_about_outage(one))
     if any(one.data["outage"] == outage for one in newer):
         return False, True
-    place = await card_publisher.find_place(outage)
+    place = await card_publisher.place(outage)
     entry.place = (place.channel, place.ts) if place else None
     needed = call_for(entry, event)
     # The continuation of a run is news only if its failure was posted.

@@ -44,7 +44,6 @@ from keyturn.bot.delivery.card_copies import (
 from keyturn.bot.delivery.card_publisher import (
     CardPublisher,
     policy_decision_digest,
-    without_freeze,
 )
 from keyturn.bot.delivery.card_updater import CardUpdater
 from keyturn.bot.delivery.collecting import Collector
@@ -699,13 +698,6 @@ _LOOKED = ""
 _FROZEN = "frozen"
 """Key of ``named`` for the names frozen at that time."""
 
-MOST_FROZEN = 20
-"""Maximum number of cards that are redrawn only for a freeze of their tool.
-
-Slack accepts about 50 updates a minute, which cards with decisions need. A click on
-another card is answered with the freeze, and its next redraw shows it.
-"""
-
 
 async def outdated_cards(
     service: ReviewService,
@@ -744,7 +736,6 @@ async def outdated_cards(
         or service.reach_changed_ms(now_ms) > looked_ms
         or named[_FROZEN] != before.get(_FROZEN)
     )
-    frozen = set[str]()
     looked_at = await (
         service.reevaluated_waiting() if is_whole else service.reevaluated()
     )
@@ -757,22 +748,8 @@ async def outdated_cards(
         decided = policy_decision_digest(approval, seal_key, sent=place.sent)
         unasked = [*mentions_for(approval, but=place.mentioned_roles).roles]
         unasked += [one for one in copies_for(approval) if one not in place.copies]
-        is_frozen = any(item.is_frozen for item in approval.items)
-        card = place.collected or approval.id
         if place.decision_digest == decided and not unasked:
-            frozen |= {card} if is_frozen else set()
             continue
-        if is_frozen and not unasked:
-            thawed = without_freeze(approval)
-            unfrozen = policy_decision_digest(thawed, seal_key, sent=place.sent)
-            # The digest of a shared card covers all its calls, so it never equals that
-            # of one; the updater compares it.
-            if place.collected or place.decision_digest == unfrozen:
-                # Cards that show the freeze already count as well, because the first
-                # redraws cause the next check.
-                frozen.add(card)
-                if len(frozen) > MOST_FROZEN:
-                    continue
         shown = named[approval.id] = " ".join((decided, *unasked))
         # Once for each decision: a card that Slack refuses would otherwise be redrawn
         # every half second.

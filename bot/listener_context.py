@@ -20,7 +20,7 @@ from keyturn.bot.cards.frame import Frame
 from keyturn.bot.config import BotConfig
 from keyturn.bot.identity import BotToken
 from keyturn.bot.limits import HomeUpdates
-from keyturn.bot.payload import BlockAction, Clicked
+from keyturn.bot.payload import Clicked
 from keyturn.bot.reviewers import Reviewers
 from keyturn.bot.text import Label, Template, escape_mrkdwn, label, template
 from keyturn.bot.web import Slack, SlackError
@@ -279,47 +279,46 @@ class ListenerContext:
             raise UserFacingError(_REPLAYED)
 
     async def _reply_to_click(self, click: Clicked, message: UserText) -> None:
-        action = click.action
         try:
             # Slack shows no ephemeral message inside a modal or on the Home tab.
-            if action.is_home or (action.view_id and not action.channel):
+            if click.is_home or (click.view_id and not click.channel):
                 await self._reply_in_view(click, notice("Not done", message))
-            elif await self._is_answered_by_url(action, message):
+            elif await self._is_answered_by_url(click, message):
                 return
-            elif action.channel:
+            elif click.channel:
                 await self.slack.call(
                     "chat.postEphemeral",
-                    channel=action.channel,
-                    user=action.user,
+                    channel=click.channel,
+                    user=click.user,
                     text=to_mrkdwn(message),
                 )
         except SlackError as error:
-            logger.warning("message.not_sent user=%s why=%s", action.user, error)
+            logger.warning("message.not_sent user=%s why=%s", click.user, error)
 
-    async def _is_answered_by_url(self, action: BlockAction, said: UserText) -> bool:
+    async def _is_answered_by_url(self, click: Clicked, said: UserText) -> bool:
         body = {"response_type": "ephemeral", "replace_original": False}
         text = {"text": to_mrkdwn(said)}
         try:
-            if action.response_url:
-                await self.slack.respond(action.response_url, body | text)
+            if click.response_url:
+                await self.slack.respond(click.response_url, body | text)
         except SlackError:
             # If Slack did not answer, a second copy of the reply is better than none.
             return False
-        return bool(action.response_url)
+        return bool(click.response_url)
 
     async def _reply_in_view(self, click: Clicked, view: Block) -> None:
-        if click.action.is_home:
-            trigger = click.action.trigger_id
+        if click.is_home:
+            trigger = click.trigger_id
             await self.slack.call("views.open", trigger_id=trigger, view=view)
             return
         # On top, so that a form below keeps its inputs, and its button can be clicked
         # again.
         try:
-            trigger = click.action.trigger_id
+            trigger = click.trigger_id
             await self.slack.call("views.push", trigger_id=trigger, view=view)
         except SlackError:
             # Three views are open already, or the trigger is used or too old.
-            view_id = click.action.view_id
+            view_id = click.view_id
             await self.slack.call("views.update", view_id=view_id, view=view)
 
 

@@ -22,7 +22,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, cast
+from typing import ClassVar, Final, cast
 
 from keyturn.gateway.approvals.decisions import Gesture
 from keyturn.gateway.errors import KeyturnError
@@ -45,12 +45,14 @@ class BadPayload(KeyturnError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlockAction:
+class Clicked:
     """A click on a button, or a choice in a menu.
 
     ``channel`` and ``message_ts`` identify the card; they are "" inside a modal or the
     Home tab. ``view_id`` and ``view_hash`` identify the modal or tab; they are "" on a
     card. ``is_home``: the click was on the Home tab, where nothing can be updated.
+    ``digest`` identifies the signed request, and ``token`` this delivery of it: a retry
+    of the click has the same token.
     """
 
     team: str
@@ -66,11 +68,28 @@ class BlockAction:
     view_id: str = ""
     view_hash: str = ""
     is_home: bool = False
+    digest: str = ""
+    token: str = field(default_factory=partial(secrets.token_hex, 8), compare=False)
+
+    @property
+    def who(self) -> tuple[str, str]:
+        """Return user id and home team of the person who clicked."""
+        return self.user, self.user_team
+
+    @property
+    def gesture(self) -> Gesture:
+        """Return the place of the button, for the audit log."""
+        if self.is_home:
+            return Gesture.APP_HOME
+        return Gesture.MODAL if self.view_id else Gesture.BUTTON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ViewSubmission:
-    """A submitted modal; ``values`` is block id, action id, the input's state."""
+class Submitted:
+    """A submitted modal; ``values`` is block id, action id, the input's state.
+
+    ``digest`` identifies the signed request.
+    """
 
     team: str
     user: str
@@ -79,6 +98,13 @@ class ViewSubmission:
     view_id: str
     private_metadata: str
     values: Mapping[str, Mapping[str, Json]]
+    digest: str = ""
+    gesture: ClassVar[Gesture] = Gesture.MODAL
+
+    @property
+    def who(self) -> tuple[str, str]:
+        """Return user id and home team of the person who submitted."""
+        return self.user, self.user_team
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,57 +124,6 @@ class Command:
     def who(self) -> tuple[str, str]:
         """Return user id and the workspace, as Slack names no home team here."""
         return self.user, self.team
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HomeOpened:
-    """A person opened the app's Home tab."""
-
-    team: str
-    user: str
-    tab: str
-
-
-@dataclass(frozen=True, slots=True)
-class Clicked:
-    """A click on a button, and the digest of its signed request.
-
-    ``token`` identifies this delivery: a retry of the click has the same token.
-    """
-
-    action: BlockAction
-    digest: str
-    token: str = field(default_factory=partial(secrets.token_hex, 8), compare=False)
-
-    @property
-    def who(self) -> tuple[str, str]:
-        """Return user id and home team of the person who clicked."""
-        return self.action.user, self.action.user_team
-
-    @property
-    def gesture(self) -> Gesture:
-        """Return the place of the button, for the audit log."""
-        if self.action.is_home:
-            return Gesture.APP_HOME
-        return Gesture.MODAL if self.action.view_id else Gesture.BUTTON
-
-
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """A submitted modal, and the digest of its signed request."""
-
-    view: ViewSubmission
-    digest: str
-
-    @property
-    def who(self) -> tuple[str, str]:
-        """Return user id and home team of the person who submitted."""
-        return self.view.user, self.view.user_team
-
-    @property
-    def gesture(self) -> Gesture:
-        """Return the audit log's name for a submitted form."""
-        return Gesture.MODAL
 
 
 _USER_SUBTYPES: Final = frozenset({"", "file_share", "me_message", "thread_broadcast"})
@@ -199,7 +174,7 @@ class Mention(Message):
         return f"slack:{self.team}:{self.channel}:{self.thread_ts}"
 
 
-def block_action(payload: Json) -> BlockAction:
+def block_action(payload: Json, digest: str = "") -> Clicked:
     """Read a ``block_actions`` payload with exactly one action.
 
     Raises:
@@ -214,7 +189,7 @@ def block_action(payload: Json) -> BlockAction:
     action = actions[0]
     container, view = root.maybe("container"), root.maybe("view")
     team, user, user_team = _person(root)
-    return BlockAction(
+    return Clicked(
         team=team,
         user=user,
         user_team=user_team,
@@ -231,10 +206,11 @@ def block_action(payload: Json) -> BlockAction:
         view_id=view.optional("id"),
         view_hash=view.optional("hash"),
         is_home=view.optional("type") == "home",
+        digest=digest,
     )
 
 
-def view_submission(payload: Json) -> ViewSubmission:
+def view_submission(payload: Json, digest: str = "") -> Submitted:
     """Read a ``view_submission`` payload.
 
     Raises:
@@ -242,7 +218,7 @@ def view_submission(payload: Json) -> ViewSubmission:
     """
     root = root_of(payload, "view_submission")
     view, (team, user, user_team) = root.child("view"), _person(root)
-    return ViewSubmission(
+    return Submitted(
         team=team,
         user=user,
         user_team=user_team,
@@ -250,10 +226,11 @@ def view_submission(payload: Json) -> ViewSubmission:
         view_id=view.text("id"),
         private_metadata=view.optional("private_metadata"),
         values=_values(view.child("state").child("values")),
+        digest=digest,
     )
 
 
-def command(form: Json) -> Command:
+def command(form: Json, digest: str = "") -> Command:
     """Read the form of a slash command.
 
     Raises:
@@ -265,24 +242,7 @@ def command(form: Json) -> Command:
         user=root.text("user_id"),
         channel=root.text("channel_id"),
         text=root.optional("text"),
-    )
-
-
-def home_opened(body: Json) -> HomeOpened:
-    """Read an ``app_home_opened`` event.
-
-    Raises:
-        BadPayload: names the missing member.
-    """
-    root = root_of(body, "event_callback")
-    event = root.child("event")
-    kind = event.text("type")
-    if kind != "app_home_opened":
-        raise BadPayload("event.type", f"is {kind!r}, not 'app_home_opened'")
-    return HomeOpened(
-        team=root.text("team_id"),
-        user=event.text("user"),
-        tab=event.optional("tab") or "home",
+        digest=digest,
     )
 
 

@@ -93,7 +93,7 @@ _ATTEMPTS = 4
 @on_action(Action.EXTEND, Action.TAKE)
 async def _retime(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     """Return a refusal as a sentence; card and modal show a success."""
-    action = Action(clicked.action.action_id)
+    action = Action(clicked.action_id)
     target = await verify_click(ctx, clicked, action)
     before, service = target.approval, ctx.service
     # As fresh as for a decision: only reviewers may keep a call open longer.
@@ -110,7 +110,7 @@ async def _retime(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
         return outcome_text(result, now_ms=target.now_ms)
     approval = result.approval
     logger.info("time.changed what=%s approval=%s", result.events[0].name, approval.id)
-    view_id = clicked.action.view_id
+    view_id = clicked.view_id
     binding = await find_binding(ctx, view_id) if view_id else None
     if binding is None:
         return None
@@ -142,7 +142,7 @@ async def _open_question(ctx: ListenerContext, clicked: Clicked) -> None:
 async def _ask(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target = await verify_submission(ctx, submitted, View.ASK_REQUESTER)
     question = call_form.required_text(
-        submitted.view.values, Input.QUESTION, "Please write a question."
+        submitted.values, Input.QUESTION, "Please write a question."
     )
     reviewer = await _reviewer_of(ctx, target, submitted.who)
     approval = target.approval
@@ -191,7 +191,7 @@ async def _submit_report(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target = await verify_submission(ctx, submitted, View.REPORT)
     reporter = await _member(ctx, submitted.who)
     reporter = reporter.with_(gesture=submitted.gesture)
-    text = call_form.submitted_report(submitted.view.values)
+    text = call_form.submitted_report(submitted.values)
     # The check before the form was opened saves typing; this one counts, since two
     # forms of one person may be open.
     if not await ctx.service.report(target.approval.id, reporter, text):
@@ -257,10 +257,9 @@ async def _proven(ctx: ListenerContext, clicked: Clicked) -> str:
     Raises:
         UserFacingError: the button is forged, or not on the newest message.
     """
-    action = clicked.action
-    if action.team != ctx.team:
+    if clicked.team != ctx.team:
         raise UserFacingError(_OTHER_WORKSPACE)
-    sealed: Sealed = read_seal(action.value)
+    sealed: Sealed = read_seal(clicked.value)
     accepted, team = ctx.config.seal_keys, ctx.team
     if not any(
         verify_outage(sealed, key=key, team=team, purpose=Action.TRY_AGAIN)
@@ -271,7 +270,7 @@ async def _proven(ctx: ListenerContext, clicked: Clicked) -> str:
     # `seal_outage` writes the outage's id in place of the approval's.
     outage = sealed.approval
     keys = ctx.service.store.keys_of_run(outage.partition(".")[0])
-    if keys is None or not await is_usable_copy(ctx, action, keys, outage):
+    if keys is None or not await is_usable_copy(ctx, clicked, keys, outage):
         logger.warning("click.refused why=other_copy outage=%s", outage)
         if keys is not None:
             await redraw_replaced(ctx, clicked, keys, outage)

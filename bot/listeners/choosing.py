@@ -116,7 +116,7 @@ async def _ask_reason(ctx: ListenerContext, clicked: Clicked) -> None:
 async def _reject_all(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target = await verify_submission(ctx, submitted, View.REJECT_ALL)
     waiting = [item for item in target.approval.items if item.is_pending]
-    reason = call_form.submitted_reason(submitted.view.values, waiting)
+    reason = call_form.submitted_reason(submitted.values, waiting)
     rejection = Reject(reason=reason)
     outcome = await decide_batch(
         ctx, target, {item.index: rejection for item in waiting}, submitted
@@ -155,9 +155,9 @@ async def _open(ctx: ListenerContext, clicked: Clicked) -> None:
 async def _edit(ctx: ListenerContext, clicked: Clicked) -> None:
     target = await verify_click(ctx, clicked, Action.CHOOSE_EDIT)
     await require_permission(ctx, target, Verb.EDIT, clicked.who)
-    await require_full_view(ctx, target, clicked.action.user)
+    await require_full_view(ctx, target, clicked.user)
     frame = ctx.frame(target.approval, target.now_ms)
-    parent = clicked.action.view_id
+    parent = clicked.view_id
     choice, shown = await _shown_in(ctx, parent, target)
     is_again = shown.index in choice.edits
     view = edit.view(frame, target.item.index, is_staged=True, is_again=is_again)
@@ -168,7 +168,7 @@ async def _edit(ctx: ListenerContext, clicked: Clicked) -> None:
 async def _keep_edit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target = await verify_submission(ctx, submitted, View.CHOOSE_EDIT)
     item = target.item
-    said = edit.submitted(item, submitted.view.values)
+    said = edit.submitted(item, submitted.values)
     if not said.changed:
         nothing = "Nothing is changed. Close this form to leave the call as it is."
         raise InvalidInputs({Input.REASON.value: nothing})
@@ -190,7 +190,7 @@ async def _stage(
     ctx: ListenerContext, submitted: Submitted, target: Target, staged: Edit
 ) -> None:
     """Store an edit in the form below, and show it there."""
-    pushed = await find_binding(ctx, submitted.view.view_id)
+    pushed = await find_binding(ctx, submitted.view_id)
     parent = pushed.parent if pushed else ""
     choice, shown = await _shown_in(ctx, parent, target)
     # A call decided in the meantime is no longer part of the choice.
@@ -204,7 +204,7 @@ async def _stage(
     ensure_valid_view(view)
     kept = choice.model_dump_json()
     # Stored before it is shown: then the form always shows the choice that is decided.
-    await bind_view(ctx, parent, submitted.view.user, whole, view, staged=kept)
+    await bind_view(ctx, parent, submitted.user, whole, view, staged=kept)
     try:
         await ctx.slack.call("views.update", view_id=parent, view=view)
     except SlackError as error:
@@ -251,7 +251,7 @@ async def _as_of_now(ctx: ListenerContext, target: Target) -> tuple[Item, ...]:
 async def _review(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target, staged, has_moved = await _found(ctx, submitted, View.CHOOSE)
     items = staged.offered(target.approval)
-    choice = choose.submitted(items, submitted.view.values, staged)
+    choice = choose.submitted(items, submitted.values, staged)
     return await _confirm(ctx, submitted, target, choice, is_again=has_moved)
 
 
@@ -267,8 +267,8 @@ async def _confirm(
     frame = ctx.frame(target.approval, target.now_ms)
     now = await _as_of_now(ctx, target)
     view = choose.confirmation(frame, choice, now=now, is_again=is_again)
-    user, kept = submitted.view.user, choice.model_dump_json()
-    await bind_view(ctx, submitted.view.view_id, user, target, view, staged=kept)
+    user, kept = submitted.user, choice.model_dump_json()
+    await bind_view(ctx, submitted.view_id, user, target, view, staged=kept)
     return {"response_action": "update", "view": view}
 
 
@@ -281,7 +281,7 @@ async def _decide(ctx: ListenerContext, submitted: Submitted) -> AckBody:
             raise UserFacingError(_NOTHING_LEFT)
         return await _confirm(ctx, submitted, target, choice, is_again=True)
     items = [target.approval.items[index] for index in choice.reject]
-    reason = call_form.submitted_reason(submitted.view.values, items)
+    reason = call_form.submitted_reason(submitted.values, items)
     partition = choice.partition(target.approval, reason)
     outcome = await decide_batch(ctx, target, partition, submitted)
     return _form_reply(outcome, now_ms=target.now_ms)
@@ -417,17 +417,16 @@ _ON_ITS_OWN = template("It needs its own review: please open it from the list.")
 
 @on_action(Action.REVIEW)
 async def _open_review(ctx: ListenerContext, clicked: Clicked) -> None:
-    action = clicked.action
-    asked = action.value.split()
+    asked = clicked.value.split()
     # The value only lists the calls: permissions are checked here, and again for each
     # decision.
-    if not action.is_home or action.team != ctx.team or len(asked) > MAX_TOGETHER:
+    if not clicked.is_home or clicked.team != ctx.team or len(asked) > MAX_TOGETHER:
         logger.warning("click.refused why=no_review")
         raise UserFacingError(_NOTHING_WAITS)
     # Opened before the calls are read: a trigger id lives three seconds, and reading
     # forty calls may take longer.
     view_id = await open_modal(ctx, clicked, choose.loading(len(asked)))
-    ctx.tasks.later(_fill(ctx, action.user, view_id, asked), name="review")
+    ctx.tasks.later(_fill(ctx, clicked.user, view_id, asked), name="review")
 
 
 async def _fill(
@@ -495,12 +494,12 @@ async def _reviewable(
 async def _confirm_review(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     kept = await _bound(ctx, submitted, View.REVIEW)
     items = await _as_numbered(ctx, kept)
-    choice = choose.submitted(items, submitted.view.values, kept.choice)
+    choice = choose.submitted(items, submitted.values, kept.choice)
     kept = kept.with_(choice=choice)
     rejected = [item for item in items if item.index in choice.reject]
     page = choose.review_confirmation(rejected, kept)
     ensure_valid_view(page)
-    user, view_id = submitted.view.user, submitted.view.view_id
+    user, view_id = submitted.user, submitted.view_id
     await _bind(ctx, view_id, user, View.REVIEW_CONFIRM, kept)
     return {"response_action": "update", "view": page}
 
@@ -515,7 +514,7 @@ async def _decide_review(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     kept = await _bound(ctx, submitted, View.REVIEW_CONFIRM)
     items = {item.index: item for item in await _as_numbered(ctx, kept)}
     rejected = [items[number] for number in kept.choice.reject if number in items]
-    reason = call_form.submitted_reason(submitted.view.values, rejected)
+    reason = call_form.submitted_reason(submitted.values, rejected)
     reviewer, voters = await ctx.deciders_of(*submitted.who, *items.values())
     reviewer = reviewer.with_(gesture=submitted.gesture)
     results = dict[int, tuple[Came, UserText | None]]()
@@ -529,7 +528,7 @@ async def _decide_review(ctx: ListenerContext, submitted: Submitted) -> AckBody:
         log_outcome(kept.digest, None, outcome.kind, "review", reviewer)
         results |= await _results(ctx, outcome, choices, reviewer)
         left = {n: one for n, one in left.items() if n not in results}
-    ctx.tasks.later(show(ctx, submitted.view.user), name="home")
+    ctx.tasks.later(show(ctx, submitted.user), name="home")
     found = [
         Result(n + 1, call_title(items[n]) if n in items else _GONE, *results[n])
         for n in sorted(results)
@@ -628,12 +627,11 @@ async def _bound(ctx: ListenerContext, submitted: Submitted, purpose: View) -> R
     Raises:
         UserFacingError: the form is unknown, another person's, or shows another list.
     """
-    view = submitted.view
-    binding = await find_binding(ctx, view.view_id)
-    wanted = (view.user, purpose, view.private_metadata)
+    binding = await find_binding(ctx, submitted.view_id)
+    wanted = (submitted.user, purpose, submitted.private_metadata)
     if (
         binding is None
-        or view.team != ctx.team
+        or submitted.team != ctx.team
         or (binding.user, binding.purpose, binding.action_hash) != wanted
     ):
         logger.warning("view.refused why=not_bound")

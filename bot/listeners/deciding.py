@@ -115,14 +115,14 @@ _FORMS: Mapping[View, tuple[Callable[[Item, State], Decision], Input | None]] = 
 @on_submit(*_FORMS)
 async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     """Decide a call by the inputs of a form."""
-    view = View(submitted.view.callback_id)
+    view = View(submitted.callback_id)
     target = await verify_submission(ctx, submitted, view)
     if view is View.APPROVE:
         # The seal proves that the form was opened, but not that all pages were; the
         # Approve button of a short card opens this form, too.
-        await require_full_view(ctx, target, submitted.view.user)
+        await require_full_view(ctx, target, submitted.user)
     read, block = _FORMS[view]
-    decision = read(target.item, submitted.view.values)
+    decision = read(target.item, submitted.values)
     outcome = await decide(ctx, target, decision, submitted)
     if isinstance(outcome, Invalid):
         raise InvalidInputs(
@@ -135,7 +135,7 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
 
 @on_action(*_OPENERS)
 async def _open(ctx: ListenerContext, clicked: Clicked) -> None:
-    action = Action(clicked.action.action_id)
+    action = Action(clicked.action_id)
     verb, form = _OPENERS[action]
     target = await verify_click(ctx, clicked, action)
     await require_permission(ctx, target, verb, clicked.who)
@@ -159,7 +159,7 @@ async def _approve(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
 async def _edit(ctx: ListenerContext, clicked: Clicked) -> None:
     target = await verify_click(ctx, clicked, Action.EDIT)
     await require_permission(ctx, target, Verb.EDIT, clicked.who)
-    if await has_seen_all(ctx, target, clicked.action.user):
+    if await has_seen_all(ctx, target, clicked.user):
         await open_form(ctx, clicked, target, edit.view)
     else:
         await open_first_page(ctx, clicked, target, note=_READ_FIRST)
@@ -170,8 +170,8 @@ async def _edit(ctx: ListenerContext, clicked: Clicked) -> None:
 async def _submit_edit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target = await verify_submission(ctx, submitted, View.EDIT, View.EDIT_RAISED)
     item = target.item
-    await require_full_view(ctx, target, submitted.view.user)
-    inputs = edit.submitted(item, submitted.view.values)
+    await require_full_view(ctx, target, submitted.user)
+    inputs = edit.submitted(item, submitted.values)
     if not inputs.changed and Verb.APPROVE not in item.allow:
         raise UserFacingError(
             "Nothing was recorded: you changed nothing, and approving as it is, "
@@ -179,7 +179,7 @@ async def _submit_edit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
         )
     # Another warning would repeat without end; the decision itself is evaluated again
     # in any case.
-    if submitted.view.callback_id == View.EDIT and inputs.changed:
+    if submitted.callback_id == View.EDIT and inputs.changed:
         warning = await _warning(ctx, target, submitted, inputs.args)
         if warning is not None:
             return warning
@@ -246,10 +246,10 @@ async def _skip(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
 async def _reconcile(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     # The seal is verified for exactly this action: a button for "leave it" cannot be
     # submitted as "run it again".
-    action = Action(clicked.action.action_id)
+    action = Action(clicked.action_id)
     target = await verify_click(ctx, clicked, action)
     outcome = await decide(ctx, target, Reconcile(finding=FOUND[action]), clicked)
-    if clicked.action.view_id:
+    if clicked.view_id:
         # The event updates the card, but not a modal.
         return outcome_text(outcome, now_ms=target.now_ms)
     return outcome_reply(outcome, now_ms=target.now_ms)
@@ -291,8 +291,8 @@ async def _turn(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
 @on_submit(View.DETAILS)
 async def _approve_last_page(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target = await verify_submission(ctx, submitted, View.DETAILS)
-    details.require_read(target.item, submitted.view.values)
-    await require_every_page(ctx, target, submitted.view.user)
+    details.require_read(target.item, submitted.values)
+    await require_every_page(ctx, target, submitted.user)
     if Verb.APPROVE in target.item.requires_reason:
         return await replace_form(ctx, submitted, target, call_form.approval_form)
     outcome = await decide(ctx, target, Approve(), submitted)
@@ -339,7 +339,7 @@ async def open_first_page(
 ) -> None:
     """Show all of a call, from its first page; raises `UserFacingError`."""
     view = await page_of(ctx, target, 1, note=note)
-    if clicked.action.view_id and not clicked.action.is_home:
+    if clicked.view_id and not clicked.is_home:
         await update_view(ctx, clicked, target, view)
     else:
         await open_view(ctx, clicked, target, view)

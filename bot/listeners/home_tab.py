@@ -226,19 +226,19 @@ _TURNS = (Action.HOME_BACK, Action.HOME_NEXT)
 
 @on_event("app_home_opened")
 async def _opened(ctx: ListenerContext, body: Json) -> None:
-    opened = payload.home_opened(body)
+    root = payload.root_of(body, "event_callback")
+    event, team = root.child("event"), root.text("team_id")
     # The Messages tab sends the same event.
-    if opened.tab == "home" and opened.team == ctx.team:
-        ctx.tasks.later(_used_and_shown(ctx, opened.user), name="home")
+    if event.optional("tab") in {"", "home"} and team == ctx.team:
+        ctx.tasks.later(_used_and_shown(ctx, event.text("user")), name="home")
 
 
 @on_action(Action.REFRESH, *_FILTERS, *_TURNS)
 async def _use(ctx: ListenerContext, clicked: Clicked) -> None:
     """Filter, turn the page, or refresh the tab."""
-    action = clicked.action
-    if not action.is_home or action.team != ctx.team:
+    if not clicked.is_home or clicked.team != ctx.team:
         return
-    used = _used_and_shown(ctx, action.user, action.action_id, action.value)
+    used = _used_and_shown(ctx, clicked.user, clicked.action_id, clicked.value)
     ctx.tasks.later(used, name="home")
 
 
@@ -284,5 +284,5 @@ async def _approve(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
             "press Full details and decide there."
         )
     outcome = await decide(ctx, target, Approve(), clicked)
-    ctx.tasks.later(show(ctx, clicked.action.user), name="home")
+    ctx.tasks.later(show(ctx, clicked.user), name="home")
     return outcome_reply(outcome, now_ms=target.now_ms)

@@ -513,23 +513,23 @@ async def _reply_to_reviewers(
 
 @on_action(*buttons.BY_VERB.values())
 async def _chosen(ctx: ListenerContext, clicked: Clicked) -> None:
-    action = Action(clicked.action.action_id)
+    action = Action(clicked.action_id)
     verb = next(verb for verb, one in buttons.BY_VERB.items() if one is action)
     target = await verify_seal(ctx, sealed_value(ctx, clicked), action)
     words = await ctx.service.store.cards.kept_words(
         target.keys,
         target.approval.id,
-        user=clicked.action.user,
+        user=clicked.user,
         # The key of the text includes the user of this click, so a forged block id
         # cannot select another person's text.
-        ts=buttons.ts_of(clicked.action.block_id),
+        ts=buttons.ts_of(clicked.block_id),
     )
     if not words:
         logger.warning("click.refused why=no_words approval=%s", target.approval.id)
         raise UserFacingError(_NOT_KEPT)
     await require_permission(ctx, target, verb, clicked.who)
     if verb is Verb.EDIT:
-        await require_full_view(ctx, target, clicked.action.user)
+        await require_full_view(ctx, target, clicked.user)
     await open_form(ctx, clicked, target, partial(_VIEWS[verb], words=words))
 
 

@@ -74,8 +74,7 @@ async def answered(
 
 async def seeded_clicked(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     """Answer a click about a seeded defect."""
-    action = clicked.action
-    name, value = action.action_id, action.value
+    name, value = clicked.action_id, clicked.value
     if name == Action.MORE:
         name, value = chosen(value)
     found = await ctx.service.seeded_defects.read()
@@ -90,27 +89,26 @@ async def seeded_clicked(ctx: ListenerContext, clicked: Clicked) -> UserText | N
     reviewer = await ctx.reviewer_of(*clicked.who, card.shown.items[0])
     reviewer = reviewer.with_(gesture=clicked.gesture)
     has_approved = name in _APPROVALS
-    at = (action.channel, action.message_ts)
+    at = (clicked.channel, clicked.message_ts)
     said = await _count(ctx, card, reviewer, has_approved=has_approved, at=at)
-    if action.is_home:
-        ctx.tasks.later(show(ctx, action.user), name="home")
+    if clicked.is_home:
+        ctx.tasks.later(show(ctx, clicked.user), name="home")
     return said
 
 
 async def seeded_submitted(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     """Accept the approval on the last page of the full view."""
-    view = submitted.view
     found = await ctx.service.seeded_defects.read()
-    card, sealed = _ours(ctx, found, view.private_metadata, View.DETAILS)
-    binding = await find_binding(ctx, view.view_id)
-    wanted = (view.user, card.shown.id, View.DETAILS)
+    card, sealed = _ours(ctx, found, submitted.private_metadata, View.DETAILS)
+    binding = await find_binding(ctx, submitted.view_id)
+    wanted = (submitted.user, card.shown.id, View.DETAILS)
     bound = binding and (binding.user, binding.approval, binding.purpose)
-    if bound != wanted or view.team != ctx.team:
+    if bound != wanted or submitted.team != ctx.team:
         raise _unknown()
     item = card.shown.items[0]
-    details.require_read(item, view.values)
+    details.require_read(item, submitted.values)
     target = await _target(ctx, card, sealed, View.DETAILS)
-    await require_every_page(ctx, target, view.user)
+    await require_every_page(ctx, target, submitted.user)
     reviewer = await ctx.reviewer_of(*submitted.who, item)
     reviewer = reviewer.with_(gesture=submitted.gesture)
     said = await _count(ctx, card, reviewer, has_approved=True)
@@ -152,14 +150,14 @@ async def _show_ended(
 async def _show_page(
     ctx: ListenerContext, clicked: Clicked, card: SeededCard, sealed: Sealed
 ) -> None:
-    target = await _target(ctx, card, sealed, clicked.action.action_id)
+    target = await _target(ctx, card, sealed, clicked.action_id)
     if not sealed.page:
         await open_first_page(ctx, clicked, target)
         return
     frame = ctx.frame(target.approval, target.now_ms)
     view = details.view(frame, target.item.index, sealed.page)
     await update_view(ctx, clicked, target, view)
-    await record_page(ctx, target, clicked.action.user, sealed.page)
+    await record_page(ctx, target, clicked.user, sealed.page)
 
 
 async def _target(
@@ -196,7 +194,7 @@ def _unknown() -> NoRecord:
 
 @on_action(Action.CHECK_RIGHT, Action.CHECK_WRONG)
 async def _answer_check(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
-    action = Action(clicked.action.action_id)
+    action = Action(clicked.action_id)
     target = await verify_click(ctx, clicked, action)
     check = target.item.spot_check
     roles = check.of if check else ()

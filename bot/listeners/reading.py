@@ -206,22 +206,20 @@ async def past_command(
 
 @on_action(Action.PAST, Action.PAST_MINE)
 async def _open_past(ctx: ListenerContext, clicked: Clicked) -> None:
-    action = clicked.action
-    if action.is_home and action.team == ctx.team:
-        is_mine = action.action_id == Action.PAST_MINE
-        found = await _past(ctx, action.user, "", is_mine=is_mine)
+    if clicked.is_home and clicked.team == ctx.team:
+        is_mine = clicked.action_id == Action.PAST_MINE
+        found = await _past(ctx, clicked.user, "", is_mine=is_mine)
         await open_modal(ctx, clicked, past_modal(found))
 
 
 @on_submit(View.PAST, View.PAST_MINE)
 async def _search(ctx: ListenerContext, submitted: Submitted) -> AckBody:
-    view = submitted.view
     # A view of another workspace must not show data of this one.
-    if view.team != ctx.team:
+    if submitted.team != ctx.team:
         return {}
-    is_mine = view.callback_id == View.PAST_MINE
-    words = text_of(view.values, Input.SEARCH)
-    found = await _past(ctx, view.user, words, is_mine=is_mine)
+    is_mine = submitted.callback_id == View.PAST_MINE
+    words = text_of(submitted.values, Input.SEARCH)
+    found = await _past(ctx, submitted.user, words, is_mine=is_mine)
     return {"response_action": "update", "view": past_modal(found)}
 
 

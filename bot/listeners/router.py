@@ -228,11 +228,11 @@ def _add(table: dict[str, T], names: Sequence[str], listener: T) -> T:
 @on_action(Action.MORE)
 async def _chosen_in_menu(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     """Handle an action chosen in a menu as a click on its button."""
-    name, value = chosen(clicked.action.value)
-    action = replace(clicked.action, action_id=name, value=value)
+    name, value = chosen(clicked.value)
+    chosen_one = replace(clicked, action_id=name, value=value)
     # A value that names the menu would recurse without end.
     listener = _unknown_click if name == Action.MORE else _CLICKS.get(name)
-    return await (listener or _unknown_click)(ctx, replace(clicked, action=action))
+    return await (listener or _unknown_click)(ctx, chosen_one)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +261,7 @@ class Router:
         bolt.event(_ANY)(_of_bolt(partial(self._event, _unknown_event)))
 
     async def _command(self, body: Json, delivery: Delivery) -> BoltResponse:
-        asked = replace(payload.command(body), digest=delivery.digest)
+        asked = payload.command(body, delivery.digest)
         try:
             reply = await guarded(lambda: self.on_command(self.ctx, asked), delivery)
         except UserFacingError as error:
@@ -282,7 +282,7 @@ class Router:
         return BoltResponse(status=HTTPStatus.OK)
 
     async def _click(self, body: Json, delivery: Delivery) -> BoltResponse:
-        click = Clicked(payload.block_action(body), delivery.digest)
+        click = payload.block_action(body, delivery.digest)
         try:
             message = await guarded(lambda: self._handled(click), delivery)
         except UserFacingError as error:
@@ -316,7 +316,7 @@ class Router:
         self.ctx.reply_to_click(click, message)
 
     async def _submit(self, body: Json, delivery: Delivery) -> BoltResponse:
-        submitted = Submitted(payload.view_submission(body), delivery.digest)
+        submitted = payload.view_submission(body, delivery.digest)
         try:
             reply = await guarded(lambda: self._submitted(submitted), delivery)
         except UserFacingError as error:
@@ -328,14 +328,14 @@ class Router:
         return _json(reply)
 
     async def _handled(self, click: Clicked) -> UserText | None:
-        handle = _CLICKS.get(click.action.action_id, _unknown_click)
+        handle = _CLICKS.get(click.action_id, _unknown_click)
         try:
             return await handle(self.ctx, click)
         except NoRecord:
             return await self.no_record(self.ctx, click)
 
     async def _submitted(self, submitted: Submitted) -> AckBody:
-        handle = _FORMS.get(submitted.view.callback_id, _unknown_form)
+        handle = _FORMS.get(submitted.callback_id, _unknown_form)
         try:
             return await handle(self.ctx, submitted)
         except NoRecord:
@@ -344,13 +344,13 @@ class Router:
 
 async def _unknown_click(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     del ctx
-    logger.warning("click.unknown action=%r", clicked.action.action_id[:80])
+    logger.warning("click.unknown action=%r", clicked.action_id[:80])
     return template("This button is not known any more. Please use the newest card.")
 
 
 async def _unknown_form(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     del ctx
-    logger.warning("view.unknown callback=%r", submitted.view.callback_id[:80])
+    logger.warning("view.unknown callback=%r", submitted.callback_id[:80])
     raise UserFacingError("This form is not known any more. Please open it again.")
 
 

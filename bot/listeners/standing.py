@@ -85,13 +85,13 @@ def _limits(offer: Offer) -> str:
 @on_submit(View.ALLOW_SIMILAR)
 async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     target = await verify_submission(ctx, submitted, View.ALLOW_SIMILAR)
-    await require_full_view(ctx, target, submitted.view.user)
+    await require_full_view(ctx, target, submitted.user)
     offer = _offered(ctx, target)
     # The free arguments and the sums come from the current policy. They have to equal
     # the ones in the form, because the vote below is given without another look.
     if target.staged != _limits(offer):
         raise UserFacingError(_CHANGED)
-    chosen, reason = allow_similar.submitted(target.item, offer, submitted.view.values)
+    chosen, reason = allow_similar.submitted(target.item, offer, submitted.values)
     index, standing = target.item.index, ctx.service.standing
     # Before anything is recorded: bounds that the policy does not permit.
     bounds = standing.bounds(target.approval, index, chosen, target.now_ms)

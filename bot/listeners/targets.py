@@ -191,26 +191,26 @@ async def verify_place(ctx: ListenerContext, clicked: Clicked, target: Target) -
     Raises:
         UserFacingError: explains the refusal.
     """
-    action, approval = clicked.action, target.approval
-    if clicked.action.is_home and target.purpose in ON_HOME:
+    approval = target.approval
+    if clicked.is_home and target.purpose in ON_HOME:
         # Slack shows a Home tab only to its person. One button only opens the details,
         # and the other is sealed only for a row of this tab.
         return
-    if action.view_id:
+    if clicked.view_id:
         # A button in a modal has no message for comparison. Its place is proven by the
         # binding that was stored when the modal was opened for this person.
-        binding = await find_binding(ctx, action.view_id)
+        binding = await find_binding(ctx, clicked.view_id)
         if binding is None or (binding.user, binding.approval) != (
-            action.user,
+            clicked.user,
             approval.id,
         ):
             logger.warning("click.refused why=other_view approval=%s", approval.id)
             raise UserFacingError(_NOT_OURS)
         return
-    if not (action.channel and action.message_ts):
+    if not (clicked.channel and clicked.message_ts):
         logger.warning("click.refused why=no_place approval=%s", approval.id)
         raise UserFacingError(_NOT_OURS)
-    if not await is_usable_copy(ctx, action, target.keys, approval.id):
+    if not await is_usable_copy(ctx, clicked, target.keys, approval.id):
         logger.warning("click.refused why=other_copy approval=%s", approval.id)
         raise UserFacingError(_OTHER_COPY)
 
@@ -228,10 +228,10 @@ def sealed_value(ctx: ListenerContext, clicked: Clicked) -> Sealed:
     """
     # The MAC does not show it: it covers the team that the card was made for, and in a
     # channel shared by Slack Connect another company sees and clicks the same card.
-    if clicked.action.team != ctx.team:
+    if clicked.team != ctx.team:
         logger.warning("click.refused why=other_workspace")
         raise UserFacingError(_OTHER_WORKSPACE)
-    return read_seal(clicked.action.value)
+    return read_seal(clicked.value)
 
 
 def read_seal(text: str) -> Sealed:
@@ -444,7 +444,7 @@ async def open_view(
     # Slack returns the view's id only in its answer, so it cannot be bound earlier. A
     # submission without a binding, as after a failure of the store, is refused:
     # `NOT_BOUND`.
-    await bind_view(ctx, view_id, clicked.action.user, target, view, **kept)
+    await bind_view(ctx, view_id, clicked.user, target, view, **kept)
 
 
 async def open_modal(ctx: ListenerContext, clicked: Clicked, view: Block) -> str:
@@ -454,13 +454,12 @@ async def open_modal(ctx: ListenerContext, clicked: Clicked, view: Block) -> str
         UserFacingError: Slack did not open it.
     """
     ensure_valid_view(view)
-    action = clicked.action
-    is_in_modal = bool(action.view_id) and not clicked.action.is_home
+    is_in_modal = bool(clicked.view_id) and not clicked.is_home
     method = "views.push" if is_in_modal else "views.open"
     try:
         # A trigger id lives three seconds and is valid once, so nothing slow may
         # precede this call, and it is not retried.
-        reply = await ctx.slack.call(method, trigger_id=action.trigger_id, view=view)
+        reply = await ctx.slack.call(method, trigger_id=clicked.trigger_id, view=view)
     except SlackError as error:
         logger.warning("view.not_opened why=%s", error)
         raise UserFacingError(_not_shown(error, _NOT_OPENED)) from None
@@ -497,7 +496,7 @@ async def replace_form(
     view = _filled(ctx, target, form)
     # Here it is bound before Slack shows it, because the view id is known. A crash in
     # between leaves the old form with a binding that refuses it.
-    await bind_view(ctx, submitted.view.view_id, submitted.view.user, target, view)
+    await bind_view(ctx, submitted.view_id, submitted.user, target, view)
     return {"response_action": "update", "view": view}
 
 
@@ -514,20 +513,19 @@ async def update_view(
         UserFacingError: explains a refusal.
     """
     ensure_valid_view(view)
-    action = clicked.action
     try:
         await ctx.slack.call(
             "views.update",
-            view_id=action.view_id,
+            view_id=clicked.view_id,
             # Slack refuses the update if the view changed since the click: of two quick
             # clicks on "Next page" the second is refused, and skips no page.
-            hash=action.view_hash or None,
+            hash=clicked.view_hash or None,
             view=view,
         )
     except SlackError as error:
         logger.warning("view.not_turned why=%s", error)
         raise UserFacingError(_not_shown(error, _NOT_TURNED)) from None
-    await bind_view(ctx, action.view_id, action.user, target, view)
+    await bind_view(ctx, clicked.view_id, clicked.user, target, view)
 
 
 async def show_when_taken(ctx: ListenerContext, view_id: str, page: Block) -> None:
@@ -581,13 +579,12 @@ async def verify_submission(
     Raises:
         UserFacingError: explains why it cannot count.
     """
-    view = submitted.view
-    sealed = read_seal(view.private_metadata)
+    sealed = read_seal(submitted.private_metadata)
     # `private_metadata` alone is not enough: it is sealed, but does not identify the
     # person who opened the modal, and a seal of another modal would fit.
-    binding = await find_binding(ctx, view.view_id)
-    wanted = (view.user, sealed.approval, sealed.index, sealed.version)
-    if binding is None or view.team != ctx.team:
+    binding = await find_binding(ctx, submitted.view_id)
+    wanted = (submitted.user, sealed.approval, sealed.index, sealed.version)
+    if binding is None or submitted.team != ctx.team:
         logger.warning("view.refused why=not_bound")
         raise UserFacingError(NOT_BOUND)
     if wanted != (binding.user, binding.approval, binding.index, binding.version):
@@ -613,11 +610,10 @@ async def find_moved(
     The sealed content of that time is not kept, so it cannot be checked: the binding
     proves the form's person and approval. Nothing may be decided by it.
     """
-    view = submitted.view
-    binding = await find_binding(ctx, view.view_id)
-    if binding is None or view.team != ctx.team:
+    binding = await find_binding(ctx, submitted.view_id)
+    if binding is None or submitted.team != ctx.team:
         return None
-    if (binding.user, binding.purpose) != (view.user, purpose):
+    if (binding.user, binding.purpose) != (submitted.user, purpose):
         return None
     loaded = await ctx.service.read(binding.approval)
     keys = ctx.service.store.keys_of_approval(binding.approval)

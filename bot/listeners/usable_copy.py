@@ -21,7 +21,7 @@ from keyturn.bot.blocks import AS_WRITTEN
 from keyturn.bot.cards.reminders import replaced
 from keyturn.bot.limits import UPDATE
 from keyturn.bot.listener_context import ListenerContext, UserFacingError
-from keyturn.bot.payload import BlockAction, Clicked
+from keyturn.bot.payload import Clicked
 from keyturn.bot.web import PERMALINK, SlackError, SlackRefused, newest_id
 from keyturn.gateway.store.keys import Keys, tenant_of_approval
 from keyturn.gateway.store.reviewers.cards import CardCopy, CardPlace
@@ -102,14 +102,14 @@ _NOT_LOOKED_FOR: LiteralString = (
 
 
 async def is_usable_copy(
-    ctx: ListenerContext, action: BlockAction, keys: Keys, shown: str
+    ctx: ListenerContext, clicked: Clicked, keys: Keys, shown: str
 ) -> bool:
     """Return whether a click was on a usable message about a record or an outage.
 
     Raises:
         UserFacingError: this is unknown, because the channel may have a new id.
     """
-    here = (action.channel, action.message_ts)
+    here = (clicked.channel, clicked.message_ts)
     if not all(here):
         return False
     # An unregistered copy (the answer to its post was lost) becomes the usable one if
@@ -117,24 +117,24 @@ async def is_usable_copy(
     store = ctx.service.store
     place = await store.cards.place(keys, shown)
     copies = place.copies if place else await store.copies.of_card(keys, shown)
-    copy = copies.get(action.user)
-    if copy is not None and copy.channel == action.channel:
+    copy = copies.get(clicked.user)
+    if copy is not None and copy.channel == clicked.channel:
         # Never registered as the card: a lost card is posted in its channel again,
         # which this would prevent.
         is_card = place is not None and (place.channel, place.ts) == here
-        return is_card or await _is_own_copy(ctx, action, keys, shown, copy)
+        return is_card or await _is_own_copy(ctx, clicked, keys, shown, copy)
     if place is None:
         await _note_message(ctx, keys, shown, here)
         place = await store.cards.posted(keys, shown, channel=here[0], ts=here[1])
-    elif place.ts == action.message_ts and place.channel != action.channel:
-        place = await _moved(ctx, action, keys, place.collected or shown, place)
+    elif place.ts == clicked.message_ts and place.channel != clicked.channel:
+        place = await _moved(ctx, clicked, keys, place.collected or shown, place)
     # Compared with the store's record after `posted`, never with the value written:
     # another click may have registered its copy first.
     return (place.channel, place.ts) == here
 
 
 async def _moved(
-    ctx: ListenerContext, action: BlockAction, keys: Keys, shown: str, was: CardPlace
+    ctx: ListenerContext, clicked: Clicked, keys: Keys, shown: str, was: CardPlace
 ) -> CardPlace:
     """Follow a card into its channel's new id; return its place.
 
@@ -142,16 +142,16 @@ async def _moved(
         UserFacingError: Slack does not answer whether it is there.
     """
     try:
-        if not await is_there(ctx, action.channel, action.message_ts):
+        if not await is_there(ctx, clicked.channel, clicked.message_ts):
             return was
     except SlackError as error:
         logger.warning("card.not_looked_for shown=%s why=%s", shown, error)
         raise UserFacingError(_NOT_LOOKED_FOR) from None
-    return await follow(ctx, keys, shown, was, action.channel)
+    return await follow(ctx, keys, shown, was, clicked.channel)
 
 
 async def _is_own_copy(
-    ctx: ListenerContext, action: BlockAction, keys: Keys, shown: str, copy: CardCopy
+    ctx: ListenerContext, clicked: Clicked, keys: Keys, shown: str, copy: CardCopy
 ) -> bool:
     """Return whether a click in a direct message was on the person's usable copy."""
     if copy.refused:
@@ -160,14 +160,14 @@ async def _is_own_copy(
         # A copy was being posted, and none was registered: the answer to its post was
         # lost. The first of them becomes the usable one, as for cards.
         store = ctx.service.store
-        here = action.channel, action.message_ts
+        here = clicked.channel, clicked.message_ts
         await _note_message(ctx, keys, shown, here)
         copy = await store.copies.posted(
-            keys, shown, action.user, channel=here[0], ts=here[1]
+            keys, shown, clicked.user, channel=here[0], ts=here[1]
         )
         # It may show an older state, and there may be no event left to redraw it.
         await store.cards.mark_outdated(keys, shown)
-    return (copy.channel, copy.ts) == (action.channel, action.message_ts)
+    return (copy.channel, copy.ts) == (clicked.channel, clicked.message_ts)
 
 
 async def _note_message(
@@ -190,36 +190,35 @@ async def redraw_replaced(
         keys: of the tenant of ``shown``.
         shown: the approval or outage of the button.
     """
-    action = clicked.action
     place = await ctx.service.store.cards.place(keys, shown)
-    is_message = bool(action.channel and action.message_ts and not action.view_id)
+    is_message = bool(clicked.channel and clicked.message_ts and not clicked.view_id)
     if place is None or not is_message:
         return
-    card, copy = (place.channel, place.ts), place.places.get(action.user)
-    current = copy if copy and copy[0] == action.channel else card
+    card, copy = (place.channel, place.ts), place.places.get(clicked.user)
+    current = copy if copy and copy[0] == clicked.channel else card
     # By the ts: the same message may be in a channel with a new id.
-    if action.message_ts in {ts for _, ts in (card, *place.places.values())}:
+    if clicked.message_ts in {ts for _, ts in (card, *place.places.values())}:
         return
-    store, here = ctx.service.store, (action.channel, action.message_ts)
+    store, here = ctx.service.store, (clicked.channel, clicked.message_ts)
     # The button of one card may have been submitted from another one.
     if await store.cards.shown_at(ctx.keys, *here) not in {"", shown}:
         return
-    ctx.tasks.later(_replace(ctx, action, current), name="replaced")
+    ctx.tasks.later(_replace(ctx, clicked, current), name="replaced")
 
 
 async def _replace(
-    ctx: ListenerContext, action: BlockAction, current: tuple[str, str]
+    ctx: ListenerContext, clicked: Clicked, current: tuple[str, str]
 ) -> None:
     message = replaced(ctx.slack.message_url(*current))
     shown = {"blocks": message.blocks, "text": message.text} | AS_WRITTEN
     shown["metadata"] = message.metadata
-    logger.info("card.replaced_copy channel=%s", action.channel)
+    logger.info("card.replaced_copy channel=%s", clicked.channel)
     try:
-        if action.response_url:
+        if clicked.response_url:
             body = {"replace_original": True, **shown}
-            await ctx.slack.respond(action.response_url, body)
+            await ctx.slack.respond(clicked.response_url, body)
             return
     except SlackError as error:
         logger.info("card.copy_not_replaced why=%s", error)
-    at = {"channel": action.channel, "ts": action.message_ts}
-    await ctx.send(UPDATE, to=action.user, **at, **shown)
+    at = {"channel": clicked.channel, "ts": clicked.message_ts}
+    await ctx.send(UPDATE, to=clicked.user, **at, **shown)

@@ -18,7 +18,7 @@ import pytest
 from keyturn.bot.ids import Action
 from keyturn.bot.limits import HISTORY, OPEN_DM, POST, UPDATE
 from keyturn.bot.listeners.usable_copy import is_usable_copy
-from keyturn.bot.payload import BlockAction
+from keyturn.bot.payload import Clicked
 from keyturn.bot.web import RateLimited, Slack, SlackNoResponse
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.policy.load import load_policy
@@ -124,7 +124,7 @@ async def usable(stack: Stack, verdict: Verdict) -> Counter[str]:
             for message in await stack.actor(user).messages(channel):
                 if not (message["blocks"] and is_card_of(message, approval.id)):
                     continue
-                action = BlockAction(
+                action = Clicked(
                     user=user,
                     user_team=TEAM,
                     team=TEAM,

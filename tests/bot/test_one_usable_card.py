@@ -11,7 +11,7 @@ import pytest
 from keyturn.bot.delivery.card_publisher import CardPublisher
 from keyturn.bot.ids import Action, Input
 from keyturn.bot.listeners.usable_copy import is_usable_copy
-from keyturn.bot.payload import BlockAction
+from keyturn.bot.payload import Clicked
 from keyturn.bot.web import Slack
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.errors import StoreUnavailable
@@ -158,7 +158,7 @@ async def test_an_answer_without_a_message_registers_no_place(stack: Stack) -> N
 
 
 async def test_a_click_that_names_no_message_registers_none(stack: Stack) -> None:
-    nowhere = BlockAction(
+    nowhere = Clicked(
         team=TEAM,
         user="U0ANA",
         user_team=TEAM,

@@ -69,12 +69,6 @@ MENTION: Any = {
         "team": "T1",
     },
 }
-OPENED: Any = {
-    "type": "event_callback",
-    "team_id": "T1",
-    "event_id": "Ev2",
-    "event": {"type": "app_home_opened", "user": "U1", "tab": "home", "channel": "D1"},
-}
 
 
 def _changed(body: Any, path: str, value: Any) -> Any:
@@ -265,12 +259,6 @@ def test_a_deleted_message_names_what_is_gone(*, with_replies: bool) -> None:
     assert payload.deleted_message(DIRECT) is None
 
 
-def test_an_opened_home_tab_names_the_person() -> None:
-    opened = payload.home_opened(OPENED)
-
-    assert (opened.user, opened.tab, opened.team) == ("U1", "home", "T1")
-
-
 @pytest.mark.parametrize(
     ("read", "body", "path", "value", "place"),
     [
@@ -298,8 +286,6 @@ def test_an_opened_home_tab_names_the_person() -> None:
         (payload.command, FORM, "channel_id", None, "channel_id"),
         (payload.mention, MENTION, "event.type", "reaction_added", "event.type"),
         (payload.mention, MENTION, "event_id", None, "event_id"),
-        (payload.home_opened, OPENED, "event.type", "message", "event.type"),
-        (payload.home_opened, OPENED, "event.user", None, "event.user"),
     ],
 )
 def test_a_malformed_payload_is_refused_by_the_name_of_what_is_wrong(
@@ -336,7 +322,6 @@ _json: st.SearchStrategy[Any] = st.recursive(
         (payload.mention, MENTION),
         (payload.mention, DIRECT),
         (payload.deleted_message, DIRECT),
-        (payload.home_opened, OPENED),
     ],
 )
 @given(data=st.data())

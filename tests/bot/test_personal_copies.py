@@ -8,7 +8,7 @@ import pytest
 
 from keyturn.bot.ids import Action
 from keyturn.bot.listeners.usable_copy import is_usable_copy
-from keyturn.bot.payload import BlockAction
+from keyturn.bot.payload import Clicked
 from keyturn.gateway.approvals.decisions import Approve, Edit, Reviewer
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.approvals.timing import TimerKind
@@ -422,8 +422,8 @@ async def has_copy(stack: Stack, verdict: Verdict, user: str) -> bool:
     return user in place.sent
 
 
-def block_action(user: str, channel: str, ts: str) -> BlockAction:
-    return BlockAction(
+def block_action(user: str, channel: str, ts: str) -> Clicked:
+    return Clicked(
         user=user,
         user_team=TEAM,
         team=TEAM,

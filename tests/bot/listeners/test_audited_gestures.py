@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from keyturn.bot.ids import COMMAND, Action, Input
-from keyturn.bot.payload import BlockAction, Clicked
+from keyturn.bot.payload import Clicked
 from keyturn.gateway.approvals.decisions import Gesture
 from keyturn.gateway.approvals.events import EventName
 from tests.bot.bot_stack import CHANNEL, Stack, has_button
 from tests.conftest import eventually
 from tests.streams import audit_entries
 
-CLICK = BlockAction(
+CLICK = Clicked(
     team="T0",
     user="U0ANA",
     user_team="T0",
@@ -107,6 +107,5 @@ async def test_slash_commands_are_named(stack: Stack) -> None:
 
 
 def test_a_button_on_the_app_home_is_named_after_it() -> None:
-    at_home = replace(CLICK, is_home=True)
-    assert Clicked(at_home, "sha256:1").gesture is Gesture.APP_HOME
-    assert Clicked(CLICK, "sha256:1").gesture is Gesture.BUTTON
+    assert replace(CLICK, is_home=True).gesture is Gesture.APP_HOME
+    assert CLICK.gesture is Gesture.BUTTON

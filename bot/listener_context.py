@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import logging
 import secrets
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import LiteralString
 
@@ -32,7 +32,6 @@ from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.service.decide.deciding import Voters
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.limits.freezes import FreezeScope
 
 logger = logging.getLogger(__name__)
 
@@ -128,37 +127,23 @@ class ListenerContext:
         # several people must agree, a person who left the group within that minute
         # would complete the number.
         fresh = decides and any(_takes_several(item) for item in items)
-        return await self._resolved(
-            user, user_team, groups, fresh=fresh, is_glance=is_glance
+        return await self.resolve(
+            user, user_team, groups=groups, fresh=fresh, is_glance=is_glance
         )
 
-    async def person_among(
-        self, user: str, groups: Iterable[str], *, is_glance: bool = False
-    ) -> Reviewer:
-        """Return a member of this workspace, and for whom they act, by these groups.
-
-        ``is_glance`` is that of `reviewer_of`.
-        """
-        return await self._resolved(
-            user, self.team, frozenset(groups), fresh=False, is_glance=is_glance
-        )
-
-    async def resolve_freezer(
-        self, user: str, user_team: str, scope: FreezeScope
-    ) -> Reviewer:
-        """Return a person with the roles that may freeze or unfreeze this scope."""
-        groups = self.service.freezes.usergroups(scope)
-        return await self._resolved(user, user_team, groups, fresh=True)
-
-    async def _resolved(
+    async def resolve(
         self,
         user: str,
         user_team: str,
-        groups: frozenset[str],
         *,
-        fresh: bool,
+        groups: frozenset[str],
+        fresh: bool = False,
         is_glance: bool = False,
     ) -> Reviewer:
+        """Return a person, and for whom they act, with their roles by these groups.
+
+        ``is_glance`` is that of `reviewer_of`; with ``fresh`` Slack is asked again.
+        """
         # The people who delegated to this person are looked up in the same round: Slack
         # waits three seconds, and each lookup may take half of them.
         given = await self.service.delegations.given_to(user)

@@ -7,9 +7,7 @@ can add one. See https://prometheus.io/docs/practices/naming/.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -28,26 +26,54 @@ from keyturn.gateway.store.events.readers import Backlog
 _KEPT_S = 5.0
 """A second request within this time gets the same text: the endpoint is public."""
 
-_Cell = tuple[str, str]
-"""Tool and tier."""
+Waiting = dict[tuple[str, str], list[int]]
+"""How long the pending calls of each tool and tier have waited, in milliseconds."""
 
+_Parts = Iterable[tuple[str, int]]
+"""Values of a label, and the number of calls with each."""
 
-@dataclass
-class Waiting:
-    """Calls that need people now, by tool and tier.
-
-    Attributes:
-        calls: their number.
-        oldest_ms: waiting time of the oldest one.
-    """
-
-    calls: Counter[_Cell] = field(default_factory=Counter[_Cell])
-    oldest_ms: dict[_Cell, int] = field(default_factory=dict[_Cell, int])
-
-    def add(self, cell: _Cell, waited_ms: int) -> None:
-        """Count a pending call."""
-        self.calls[cell] += 1
-        self.oldest_ms[cell] = max(self.oldest_ms.get(cell, 0), waited_ms)
+_COUNTERS: tuple[tuple[str, str, str, Callable[[Counts], _Parts]], ...] = (
+    (
+        "keyturn_calls",
+        "Calls of agents, by how they got their answer.",
+        "outcome",
+        lambda counts: [(outcome, counts.calls[outcome]) for outcome in Outcome],
+    ),
+    (
+        "keyturn_calls_failed",
+        "Calls that ran and failed, by whether people were asked about them.",
+        "asked",
+        lambda counts: [
+            ("no", counts.failed_auto),
+            ("yes", counts.failed - counts.failed_auto),
+        ],
+    ),
+    (
+        "keyturn_calls_unused",
+        "Calls that the policy let run and that did not.",
+        "",
+        lambda counts: [("", counts.unused_auto)],
+    ),
+    (
+        "keyturn_approvals_too_soon",
+        "Approvals that came too soon and were asked for once more.",
+        "",
+        lambda counts: [("", counts.too_soon)],
+    ),
+    (
+        "keyturn_spot_checks",
+        "Spot checks that were asked, and what people answered.",
+        "answer",
+        lambda counts: sorted(counts.checks.items()),
+    ),
+    (
+        "keyturn_seeded_defects",
+        "Seeded defects that were shown, and how they ended.",
+        "answer",
+        lambda counts: sorted(counts.seeded.items()),
+    ),
+)
+"""Name, help, label and numbers of each counter by tool and tier."""
 
 
 class MetricsEndpoint:
@@ -91,14 +117,14 @@ class MetricsEndpoint:
         return self._text
 
     async def _waiting(self) -> Waiting:
-        waiting = Waiting()
+        waiting: Waiting = {}
         async for loaded in self._service.queue.waiting():
             approval = loaded.approval
             for item in approval.items:
                 if item.is_pending:
                     since_ms = item.changed_at_ms or approval.created_at_ms
                     cell = self._live.label(item.tool), item.tier.value
-                    waiting.add(cell, loaded.now_ms - since_ms)
+                    waiting.setdefault(cell, []).append(loaded.now_ms - since_ms)
         return waiting
 
 
@@ -128,53 +154,25 @@ class _Collected(Collector):
 
 
 def _counted(metrics: Metrics) -> Iterator[Metric]:
-    calls = _counter(
-        "keyturn_calls", "Calls of agents, by how they got their answer.", "outcome"
-    )
-    failed = _counter(
-        "keyturn_calls_failed",
-        "Calls that ran and failed, by whether people were asked about them.",
-        "asked",
-    )
-    too_soon = _counter(
-        "keyturn_approvals_too_soon",
-        "Approvals that came too soon and were asked for once more.",
-    )
-    checks = _counter(
-        "keyturn_spot_checks",
-        "Spot checks that were asked, and what people answered.",
-        "answer",
-    )
-    seeded = _counter(
-        "keyturn_seeded_defects",
-        "Seeded defects that were shown, and how they ended.",
-        "answer",
-    )
-    unused = _counter(
-        "keyturn_calls_unused", "Calls that the policy let run and that did not."
-    )
+    cells = sorted(metrics.cells.items())
+    for name, help_text, label, counted in _COUNTERS:
+        labels = [label] if label else []
+        family = CounterMetricFamily(name, help_text, labels=["tool", "tier", *labels])
+        for cell, counts in cells:
+            for value, number in counted(counts):
+                if number:
+                    family.add_metric([*cell, *([value] if label else [])], number)
+        yield family
     waits = HistogramMetricFamily(
         "keyturn_wait_seconds",
         "How long calls waited until a person decided them.",
         labels=["tool", "tier"],
     )
-    for cell, counts in sorted(metrics.cells.items()):
-        for outcome in Outcome:
-            if counts.calls[outcome]:
-                calls.add_metric([*cell, outcome], counts.calls[outcome])
-        for asked, count in _failures(counts):
-            failed.add_metric([*cell, asked], count)
-        for answer, count in sorted(counts.checks.items()):
-            checks.add_metric([*cell, answer], count)
-        for answer, count in sorted(counts.seeded.items()):
-            seeded.add_metric([*cell, answer], count)
-        if counts.too_soon:
-            too_soon.add_metric(cell, counts.too_soon)
-        if counts.unused_auto:
-            unused.add_metric(cell, counts.unused_auto)
+    for cell, counts in cells:
         if counts.waits.count:
             seconds = counts.waits.total_ms / 1000
             waits.add_metric(cell, _buckets(counts.waits), seconds)
+    yield waits
     runs = CounterMetricFamily(
         "keyturn_runs", "Finished runs, by whether they asked people.", labels=["asked"]
     )
@@ -182,11 +180,7 @@ def _counted(metrics: Metrics) -> Iterator[Metric]:
     runs.add_metric(["no"], total.unasked_runs)
     runs.add_metric(["yes"], total.runs - total.unasked_runs)
     runs.add_metric(["unknown"], total.unknown_runs)
-    yield from (calls, failed, unused, too_soon, checks, seeded, waits, runs)
-    yield _security(metrics)
-
-
-def _security(metrics: Metrics) -> CounterMetricFamily:
+    yield runs
     found = CounterMetricFamily(
         "keyturn_security_events",
         "What was not as Keyturn wrote it, or did not go on as it should.",
@@ -194,17 +188,7 @@ def _security(metrics: Metrics) -> CounterMetricFamily:
     )
     for kind, count in sorted(metrics.security.items()):
         found.add_metric([kind], count)
-    return found
-
-
-def _failures(counts: Counts) -> list[tuple[str, int]]:
-    """Return the number of failed calls, by whether people were asked about them."""
-    asked = counts.failed - counts.failed_auto
-    return [one for one in (("no", counts.failed_auto), ("yes", asked)) if one[1]]
-
-
-def _counter(name: str, help_text: str, *labels: str) -> CounterMetricFamily:
-    return CounterMetricFamily(name, help_text, labels=["tool", "tier", *labels])
+    yield found
 
 
 def _buckets(waits: DurationHistogram) -> list[tuple[str, float]]:
@@ -223,9 +207,9 @@ def _now(waiting: Waiting, stalled: tuple[int, int]) -> Iterator[Metric]:
         "How long the call waits that waits longest.",
         labels=["tool", "tier"],
     )
-    for cell, count in sorted(waiting.calls.items()):
-        calls.add_metric(cell, count)
-        oldest.add_metric(cell, waiting.oldest_ms[cell] / 1000)
+    for cell, waited_ms in sorted(waiting.items()):
+        calls.add_metric(cell, len(waited_ms))
+        oldest.add_metric(cell, max(0, *waited_ms) / 1000)
     runs = GaugeMetricFamily(
         "keyturn_stalled_runs", "Runs that failed and have not ended.", labels=["state"]
     )

@@ -213,7 +213,8 @@ async def _member(ctx: ListenerContext, who: Who) -> Reviewer:
 async def _freeze(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     target = await verify_click(ctx, clicked, Action.FREEZE_TOOL)
     scope = FreezeScope(kind=ScopeKind.TOOL, name=target.item.tool)
-    reviewer = await ctx.resolve_freezer(*clicked.who, scope)
+    groups = ctx.service.freezes.usergroups(scope)
+    reviewer = await ctx.resolve(*clicked.who, groups=groups, fresh=True)
     approval_id = target.approval.id
     await ctx.ensure_first(clicked.digest, clicked.token)
     reason = f"frozen from notification {approval_id}"
@@ -240,7 +241,8 @@ async def _try_again(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     for _ in range(_ATTEMPTS):
         run = await _stopped(ctx, outage)
         scope = FreezeScope(kind=ScopeKind.AGENT, name=run.agent)
-        reviewer = await ctx.resolve_freezer(*clicked.who, scope)
+        groups = ctx.service.freezes.usergroups(scope)
+        reviewer = await ctx.resolve(*clicked.who, groups=groups, fresh=True)
         forbidden = await ctx.service.runs.forbidden(run, reviewer)
         if forbidden is not None:
             logger.info("run.try_refused user=%s run=%s", reviewer.user, run.id)

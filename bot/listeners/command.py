@@ -289,9 +289,10 @@ async def _changed(
     reason: str,
     change: Change,
 ) -> bool:
-    reviewer = await ctx.resolve_freezer(*command.who, scope)
-    reviewer = reviewer.with_(gesture=Gesture.SLASH_COMMAND)
     freezes = ctx.service.freezes
+    groups = freezes.usergroups(scope)
+    reviewer = await ctx.resolve(*command.who, groups=groups, fresh=True)
+    reviewer = reviewer.with_(gesture=Gesture.SLASH_COMMAND)
     # After the permission check: otherwise anyone could probe the names of tools.
     if change == freezes.freeze_by and freezes.forbidden(scope, reviewer) is None:
         _ensure_spelled(ctx, scope)

@@ -322,27 +322,12 @@ async def _card_above(ctx: ListenerContext, mention: Mention) -> str:
         if shown or is_by_another:
             return shown
         if loop.time() >= until_s:
-            return await _shown_before(ctx, mention)
+            break
         await asyncio.sleep(_LOOK_EVERY_S)
-
-
-async def _shown_before(ctx: ListenerContext, mention: Mention) -> str:
-    """Return the approval of a message before its channel got another id.
-
-    Raises:
-        UserFacingError: Slack does not answer; the event must be repeated.
-        StoreUnavailable: the store does not answer.
-    """
-    ts, cards = mention.thread_ts, ctx.service.store.cards
     try:
-        return await shown_before(
-            ctx,
-            mention.channel,
-            ts,
-            lambda channel: cards.shown_at(ctx.keys, channel, ts),
-        )
+        return await shown_before(ctx, mention.channel, mention.thread_ts)
     except SlackError as error:
-        logger.warning("card.not_looked_for ts=%s why=%s", ts, error)
+        logger.warning("card.not_looked_for ts=%s why=%s", mention.thread_ts, error)
         raise UserFacingError(NOT_RECORDED) from None
 
 

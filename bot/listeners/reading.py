@@ -353,7 +353,7 @@ async def queue_of(
     seeded = await ctx.service.seeded_defects.waiting()
     if seeded is not None:
         groups = groups.union(*map(ctx.service.usergroups, seeded.approval.items))
-    reviewer = await ctx.person_among(user, groups, is_glance=is_glance)
+    reviewer = await ctx.resolve(user, ctx.team, groups=groups, is_glance=is_glance)
     mine: list[Approval] = []
     own: list[Approval] = []
     calls: dict[str, int] = {}
@@ -449,7 +449,7 @@ async def concerning(ctx: ListenerContext, user: str) -> tuple[list[Loaded], int
         StoreUnavailable: the store does not answer.
     """
     queue, found, read = ctx.service.queue, list[Loaded](), dict[str, Loaded]()
-    reviewer = await ctx.person_among(user, await queue.groups())
+    reviewer = await ctx.resolve(user, ctx.team, groups=await queue.groups())
     people = (reviewer, *reviewer.stands_in_for)
     async for loaded in queue.concerning(people, read):
         if len(found) == MAX_QUEUE:

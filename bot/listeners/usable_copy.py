@@ -14,7 +14,6 @@ is refused, and the copy then links to the card.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 from typing import LiteralString
 
 from keyturn.bot.blocks import AS_WRITTEN
@@ -59,22 +58,11 @@ async def follow(
     return await cards.posted(keys, shown, channel=channel, ts=was.ts)
 
 
-async def shown_before(
-    ctx: ListenerContext,
-    channel: str,
-    ts: str,
-    shown_at: Callable[[str], Awaitable[str]],
-) -> str:
+async def shown_before(ctx: ListenerContext, channel: str, ts: str) -> str:
     """Return the approval that a message showed under its channel's old id.
 
     Candidates for the old id are the channels known to have moved, and the channels of
     the policy and the settings.
-
-    Args:
-        ctx: the listener's dependencies.
-        channel: the message's current channel.
-        ts: of the message.
-        shown_at: returns the approval of such a message in a channel; "" for none.
 
     Raises:
         SlackError: Slack does not answer whether it is there.
@@ -82,7 +70,7 @@ async def shown_before(
     moved = await ctx.service.store.moved_channels.known(ctx.keys)
     named = [*ctx.service.channels, ctx.config.fallback_channel]
     for was in dict.fromkeys([*moved, *moved.values(), *named]):
-        shown = await shown_at(was)
+        shown = await ctx.service.store.cards.shown_at(ctx.keys, was, ts)
         if shown and await is_there(ctx, channel, ts):
             await _note(ctx, newest_id(was, moved), channel)
             return shown

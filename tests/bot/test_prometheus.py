@@ -13,7 +13,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from keyturn.bot.prometheus import Waiting, exposition
+from keyturn.bot.prometheus import exposition
 from keyturn.gateway.approvals.decisions import Approve, Click, Reject
 from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.metrics.counts import Counts, Outcome
@@ -138,7 +138,7 @@ async def test_many_requests_are_answered_by_one_look(stack: Stack) -> None:
 
 def whole_text() -> str:
     """Return the exposition of something of each kind."""
-    metrics, waiting = Metrics(), Waiting()
+    metrics = Metrics()
     counts = Counts(
         checks=Counter(right=1),
         seeded=Counter(shown=1),
@@ -153,7 +153,7 @@ def whole_text() -> str:
     counts.waits.add(70_000)
     metrics.security["replayed"] = 1
     metrics.cells["process_refund", "approve"] = counts
-    waiting.add(("process_refund", "approve"), 9000)
+    waiting = {("process_refund", "approve"): [9000]}
     return exposition(metrics, waiting, (1, 2), Backlog(300_000, "away")).decode()
 
 

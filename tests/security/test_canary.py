@@ -11,7 +11,7 @@ from typing import NamedTuple, cast
 
 import pytest
 
-from keyturn.bot.prometheus import Waiting, exposition
+from keyturn.bot.prometheus import exposition
 from keyturn.gateway.approvals.decisions import Approve, Edit, Reject, Respond
 from keyturn.gateway.approvals.events import (
     Event,
@@ -193,7 +193,7 @@ async def test_no_canary_is_in_what_metrics_or_errors_say(
     await whole_life(harness, words)
     store, keys = harness.store, harness.store.keys_of_tenant("default")
     metrics = await StatisticsService(store).metrics()
-    texts = [str(metrics), exposition(metrics, Waiting(), (0, 0), Backlog(0)).decode()]
+    texts = [str(metrics), exposition(metrics, {}, (0, 0), Backlog(0)).decode()]
     # One that remembers no record.
     reader, refused = Store(store.conn.url, secrets=SECRETS), 0
     for name in await dump(store.conn):

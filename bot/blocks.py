@@ -400,26 +400,6 @@ def number_input(action_id: str, *, decimal: bool, initial: str | None = None) -
     )
 
 
-def date_input(action_id: str, *, initial: str | None = None) -> Block:
-    """Make a calendar; dates are ``YYYY-MM-DD``, as Slack returns them."""
-    return block_object("datepicker", action_id=str(action_id), initial_date=initial)
-
-
-def time_input(action_id: str, *, initial: str | None = None) -> Block:
-    """Make a clock; times are ``HH:mm``, as Slack returns them."""
-    return block_object("timepicker", action_id=str(action_id), initial_time=initial)
-
-
-def moment_input(action_id: str, *, initial: int | None = None) -> Block:
-    """Make a calendar with a clock; a moment is in Unix seconds.
-
-    Slack shows it in each reader's time zone.
-    """
-    return block_object(
-        "datetimepicker", action_id=str(action_id), initial_date_time=initial
-    )
-
-
 def select(
     action_id: str,
     options: Sequence[Block],

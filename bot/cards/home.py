@@ -497,14 +497,9 @@ def matches(event: Event, approval: Approval, words: str) -> bool:
     if item is None:
         return False
     names = [call_title(item), one_line(item.tool), approval.agent, approval.id]
-    shown = " ".join([*names, _values(item)])
+    values = named_values(item.args, item.redact, schema_order(item))
+    shown = " ".join([*names, *(text for _, text in values)])
     return all(word in shown.casefold() for word in words.casefold().split())
-
-
-def _values(item: Item) -> str:
-    """Return the visible arguments of a call, as on the card."""
-    order = schema_order(item)
-    return " ".join(text for _, text in named_values(item.args, item.redact, order))
 
 
 def past_blocks(past: Past) -> list[Block]:

@@ -20,7 +20,7 @@ from keyturn.bot.blocks import (
     text_run,
 )
 from keyturn.bot.cards.refs import when
-from keyturn.bot.text import ELLIPSIS, Label, fit, label, template, untrusted
+from keyturn.bot.text import ELLIPSIS, fit, label, template, untrusted
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.metrics.counts import Counts, Outcome
 from keyturn.gateway.metrics.fold import Metrics
@@ -204,12 +204,25 @@ def _digest(digest: Digest, *, has_chart: bool) -> Message:
 
 
 def _chart(digest: Digest) -> Block:
-    days = [label(_day(day)) for day, _ in digest.days]
+    """Make bars of each outcome on each day; a message can have two such charts."""
+    days = [_day(day) for day, _ in digest.days]
     columns = zip(*digest.outcomes, strict=True)
-    series = [
-        (label(name), column) for name, column in zip(OUTCOMES, columns, strict=True)
+    series: list[JSON] = [
+        {
+            "name": name,
+            "data": [
+                {"label": day, "value": value}
+                for day, value in zip(days, values, strict=True)
+            ],
+        }
+        for name, values in zip(OUTCOMES, columns, strict=True)
     ]
-    return _bar_chart(label(_DAYS_TITLE), days, series)
+    axis: Block = {"categories": [*days]}
+    return block_object(
+        "data_visualization",
+        title=_DAYS_TITLE,
+        chart={"type": "bar", "series": series, "axis_config": axis},
+    )
 
 
 def _bars(digest: Digest) -> Block:
@@ -273,32 +286,3 @@ def _alert(event: Event) -> Message:
         )
         text = "No call waits too long any more."
     return Message((section(words),), text)
-
-
-def _bar_chart(
-    title: Label,
-    categories: Sequence[Label],
-    series: Sequence[tuple[Label, Sequence[int]]],
-) -> Block:
-    """Make bars of each series in each category; a message can have two such charts.
-
-    Slack refuses a name that occurs twice, so names are trusted words: untrusted texts
-    could become equal after a cut.
-    """
-    names = [one.text for one in categories]
-    drawn: list[JSON] = [
-        {
-            "name": name.text,
-            "data": [
-                {"label": at, "value": value}
-                for at, value in zip(names, values, strict=True)
-            ],
-        }
-        for name, values in series
-    ]
-    axis: Block = {"categories": [*names]}
-    return block_object(
-        "data_visualization",
-        title=title.text,
-        chart={"type": "bar", "series": drawn, "axis_config": axis},
-    )

@@ -14,7 +14,7 @@ from keyturn.bot.blocks import (
 )
 from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.listing import call_title
-from keyturn.bot.cards.mentions import Mentions, of_roles
+from keyturn.bot.cards.mentions import of_roles
 from keyturn.bot.cards.refs import when, who
 from keyturn.bot.ids import Action
 from keyturn.bot.text import Template, fit, joined, label, template
@@ -113,7 +113,9 @@ def spot_checks(frame: Frame, room: int = BLOCKS_IN_MESSAGE) -> list[Block]:
 def asked_note(approval: Approval, item: Item) -> Message:
     """Return the reply under a card that mentions the people who are asked."""
     sentence = template("🔍 *Spot check:* was this right? Please answer on the card.")
-    asked = section(_whom(approval, item).before(sentence))
+    roles = item.spot_check.of if item.spot_check else ()
+    whom = of_roles(roles, but=took_part(approval, item))
+    asked = section(whom.before(sentence))
     blocks = (asked, *_title_of(approval, item))
     return Message(blocks, "Spot check: was a call that ran right?")
 
@@ -139,23 +141,19 @@ def _by(check: SpotCheck) -> list[Template]:
 
 
 def _question(frame: Frame, item: Item) -> list[Block]:
-    nth = template("🔍 *Spot check of call {n}:* was it right?", n=item.index + 1)
+    n = item.index + 1
+    nth = template("🔍 *Spot check of call {n}:* was it right?", n=n)
     alone: Template = template("🔍 *Spot check:* was this right?")
     is_batch = frame.approval.is_batch
     return [
         section(nth if is_batch else alone),
-        actions(*(_answer(frame, item, action) for action in _WORDS)),
+        actions(
+            *(
+                frame.button(item.index, action, spoken=f"It was {word}: call {n}")
+                for action, word in _WORDS.items()
+            )
+        ),
     ]
 
 
-def _answer(frame: Frame, item: Item, action: Action) -> Block:
-    spoken = f"It was {_WORDS[action]}: call {item.index + 1}"
-    return frame.button(item.index, action, spoken=spoken)
-
-
 _WORDS = {Action.CHECK_RIGHT: "right", Action.CHECK_WRONG: "wrong"}
-
-
-def _whom(approval: Approval, item: Item) -> Mentions:
-    roles = item.spot_check.of if item.spot_check else ()
-    return of_roles(roles, but=took_part(approval, item))

@@ -68,7 +68,6 @@ from keyturn.bot.text import (
     template,
     untrusted,
 )
-from keyturn.bot.text import untrusted as untrusted_text
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval, Item, Remark
 from keyturn.gateway.approvals.similar import Bounds, micro_text
@@ -237,14 +236,12 @@ def standing_card(frame: Frame) -> Message:
     """Return the current card of a standing approval."""
     approval = frame.approval
     item, bounds = approval.items[0], bounds_of(approval)
-    equal = _equal(bounds)
+    equal = fitted(boxes(bounds.tool, bounds.equal, ()), budget=_EQUAL)
     # An ended one shows its end instead of its bounds.
     is_over = not (item.is_pending or item.state is _S.AUTHORIZED)
     blocks = [
-        header(label(_standing_title(item))),
-        section(
-            untrusted_text(f"{fit(bounds.tool, _NAME)}, by {fit(bounds.agent, _NAME)}")
-        ),
+        header(label(_TITLES.get(item.state, _NOT_GIVEN))),
+        section(untrusted(f"{fit(bounds.tool, _NAME)}, by {fit(bounds.agent, _NAME)}")),
         *_asks(frame, "please decide:"),
         *([] if is_over else _allowed(bounds, equal)),
         section(_standing_state(frame, item)),
@@ -253,11 +250,6 @@ def standing_card(frame: Frame) -> Message:
         context(template("{id}", id=short_ref(approval.id))),
     ]
     return Message(tuple(blocks), card_fallback(approval), metadata(approval))
-
-
-def _standing_title(item: Item) -> LiteralString:
-    """Return the title of the card."""
-    return _TITLES.get(item.state, _NOT_GIVEN)
 
 
 def _allowed(bounds: Bounds, equal: Listing) -> list[Block]:
@@ -296,10 +288,6 @@ def left_text(approval: Approval) -> str:
     if not bounds.amount:
         return words
     return f"{words}, {micro_text(total)} of {micro_text(bounds.total_micro)}"
-
-
-def _equal(bounds: Bounds) -> Listing:
-    return fitted(boxes(bounds.tool, bounds.equal, ()), budget=_EQUAL)
 
 
 def _standing_state(frame: Frame, item: Item) -> Template:

@@ -204,17 +204,19 @@ async def _warning(
     reviewer = await ctx.reviewer_of(*submitted.who, target.item)
     if denial_reason(target.approval, target.item, reviewer, Verb.EDIT):
         return None
-    return await replace_form(ctx, submitted, target, partial(edit.view, raised=raised))
+    return await replace_form(
+        ctx, submitted, target, partial(edit.view, raised=raised, args=args)
+    )
 
 
 async def check_edit(
     ctx: ListenerContext, target: Target, args: JsonObject
-) -> tuple[Mapping[str, str], edit.Raised | None]:
-    """Return the errors of changed arguments, and the raised requirement.
+) -> tuple[Mapping[str, str], Item | None]:
+    """Return the errors of changed arguments, and the call if they raise it.
 
     Returns:
         By JSON pointer, why the arguments do not fit the pinned or the current schema;
-            and the raised requirement, or None if the change raises nothing.
+            and the call with the raised requirement, or None if nothing is raised.
     """
     item = target.item
     policy_now = await ctx.service.preview(target.approval, item.index, args)
@@ -227,11 +229,11 @@ async def check_edit(
     raised = raised_item(first, policy_now)
     if not edit_asks_more(first, raised, policy_now):
         return {}, None
-    return {}, edit.Raised(
+    return {}, item.with_(
         tier=raised.tier,
-        args=args,
         reasons=policy_now.reasons,
         requirement=raised.requirement,
+        votes=(),
     )
 
 

@@ -105,9 +105,12 @@ def _parts(approval: Approval, item: Item) -> list[Part]:
     sections = [
         (call, _call(item, item.args)),
         (state_title(item), [state_text(item)]),
-        ("What the agent asked for", _requested(item)),
+        (
+            "What the agent asked for",
+            _call(item, item.requested_args) if item.edit else [],
+        ),
         ("What the model wrote, read differently by the tool", [_original(item)]),
-        ("What the edit changed", _changed(item)),
+        ("What the edit changed", [diff(item, budget=PART)] if item.edit else []),
         ("Why it was edited", [item.edit.reason] if item.edit else []),
         (needed, [reasons] if len(reasons) > REASONS else []),
         (TRIAGE_TITLE, [item.triage.rationale] if item.triage else []),
@@ -163,16 +166,6 @@ def _of(sections: Iterable[tuple[str, Sequence[str]]]) -> list[Part]:
         if text
         for part in _split(title, reveal(text))
     ]
-
-
-def _requested(item: Item) -> list[str]:
-    if item.edit is None:
-        return []
-    return _call(item, item.requested_args)
-
-
-def _changed(item: Item) -> list[str]:
-    return [] if item.edit is None else [diff(item, budget=PART)]
 
 
 def _original(item: Item) -> str:
@@ -242,7 +235,7 @@ def view(
         *(heading(frame, now, with_call=False, is_full=True) if number == 1 else []),
         *map(context, frozen([now])),
         *_odd(item),
-        *_shown(every[number - 1]),
+        *(rich_text(*titled(one.title, one.text)) for one in every[number - 1]),
         _foot(frame, item, number, len(every)),
         *_buttons(frame, item, number, len(every)),
         *(_of_time(frame, item) if is_last else []),
@@ -275,10 +268,6 @@ def _odd(item: Item) -> list[Block]:
     )
     found = [*([text] if is_misleading(item) else []), *sql_warnings(item)]
     return [warning(one) for one in found]
-
-
-def _shown(parts: tuple[Part, ...]) -> list[Block]:
-    return [rich_text(*titled(part.title, part.text)) for part in parts]
 
 
 def _foot(frame: Frame, item: Item, number: int, of: int) -> Block:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import LiteralString
 
 from keyturn.bot.blocks import Block, box, rich_text, warning
@@ -23,7 +23,6 @@ from keyturn.bot.text import Template, template
 from keyturn.gateway.approvals.deciding import MAX_TEXT
 from keyturn.gateway.approvals.editing import as_read
 from keyturn.gateway.approvals.record import Item
-from keyturn.gateway.approvals.requirement import Requirement
 from keyturn.gateway.protocol.records import Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
 
@@ -32,28 +31,12 @@ _AS_READ = "The tool reads the last change as shown here; nothing ran."
 _NO_REASON = "Please say why; the agent reads your reason."
 
 
-@dataclass(frozen=True, slots=True)
-class Raised:
-    """Consequence of an edit: its arguments need a higher tier, or more people.
-
-    Attributes:
-        tier: the new tier.
-        args: the arguments.
-        reasons: the policy's reasons.
-        requirement: the approvals that they need.
-    """
-
-    tier: Tier
-    args: JsonObject
-    reasons: tuple[str, ...]
-    requirement: Requirement
-
-
 def view(
     frame: Frame,
     index: int,
     *,
-    raised: Raised | None = None,
+    raised: Item | None = None,
+    args: JsonObject | None = None,
     words: str = "",
     is_staged: bool = False,
     is_again: bool = False,
@@ -63,8 +46,10 @@ def view(
     Args:
         frame: of the modal.
         index: of the item.
-        raised: set after a submission that would raise the requirement: the same form
-            again, with the change and its consequence on top. Slack keeps the inputs.
+        raised: set after a submission that would raise the requirement: the call with
+            the new requirement, and no votes. The same form is shown again, with the
+            change and its consequence on top. Slack keeps the inputs.
+        args: the submitted arguments.
         words: initial text of the reason.
         is_staged: the edit is stored for a decision on several calls.
         is_again: another edit of this call is stored already.
@@ -81,18 +66,9 @@ def view(
     )
     if is_staged:
         plain, title = "Keep this edit", "Edit one of the calls"
-    # The call with the change, which has no approvals yet.
-    changed = item
-    if raised is not None:
-        changed = item.with_(
-            tier=raised.tier,
-            reasons=raised.reasons,
-            requirement=raised.requirement,
-            votes=(),
-        )
     blocks = [
-        *(_raised(item, raised) if raised else []),
-        *heading(frame, changed, with_call=False),
+        *(_raised(raised, args or item.args) if raised else []),
+        *heading(frame, raised or item, with_call=False),
         *([hint("Your new edit replaces the earlier one.")] if is_again else []),
         *([hint(_AS_READ)] if as_read(item) is not item else []),
         *build_form(item).blocks,
@@ -130,18 +106,17 @@ def _reason(item: Item, words: str) -> Block:
     )
 
 
-def _raised(item: Item, raised: Raised) -> list[Block]:
-    text = _needs(item, raised)
+def _raised(raised: Item, args: JsonObject) -> list[Block]:
+    text = _needs(raised)
     if raised.tier is Tier.DENY:
         text = template("The policy does not allow these values.")
-    change = changes_of(item, item.args, raised.args, budget=_CHANGE)
+    change = changes_of(raised, raised.args, args, budget=_CHANGE)
     return [warning(text), rich_text(box(change))]
 
 
-def _needs(item: Item, raised: Raised) -> Template:
+def _needs(raised: Item) -> Template:
     """Describe the people whom the changed call needs, without its editor."""
-    bare = item.with_(requirement=raised.requirement, votes=())
-    people = counted_votes(bare).need
+    people = counted_votes(raised).need
     who = template("another person")
     if people > 1:
         who = template("{n} other people", n=people)
@@ -149,5 +124,5 @@ def _needs(item: Item, raised: Raised) -> Template:
         "This change needs {who} of {roles} to approve it{more}.",
         who=who,
         roles=roles_of(raised.requirement),
-        more=still_needed(bare),
+        more=still_needed(raised),
     )

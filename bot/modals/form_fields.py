@@ -16,16 +16,14 @@ from pydantic import JsonValue
 
 from keyturn.bot.blocks import (
     Block,
-    date_input,
+    block_object,
     input_block,
-    moment_input,
     multi_select,
     number_input,
     option,
     radio_buttons,
     select,
     text_input,
-    time_input,
 )
 from keyturn.bot.cards.listing import title_of
 from keyturn.bot.ids import VALUE
@@ -452,11 +450,15 @@ def _element(field: Field) -> Block:  # noqa: C901, PLR0911 - one return a kind
         case Kind.LINES:
             return text_input(VALUE, initial=one, multiline=True)
         case Kind.DATE:
-            return date_input(VALUE, initial=one)
+            # Dates are ``YYYY-MM-DD``, as Slack returns them.
+            return block_object("datepicker", action_id=VALUE, initial_date=one)
         case Kind.TIME:
-            return time_input(VALUE, initial=one)
+            # Times are ``HH:mm``, as Slack returns them.
+            return block_object("timepicker", action_id=VALUE, initial_time=one)
         case Kind.MOMENT:
-            return moment_input(VALUE, initial=int(one) if one else None)
+            # A moment is in Unix seconds; Slack shows it in each reader's time zone.
+            at = int(one) if one else None
+            return block_object("datetimepicker", action_id=VALUE, initial_date_time=at)
         case Kind.CHOICE:
             return select(VALUE, _options(field), initial=one)
         case Kind.CHOICES:

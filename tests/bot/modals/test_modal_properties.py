@@ -35,12 +35,12 @@ def _check(view: Any) -> None:
 @_quick
 @given(approvals(most=2))
 def test_every_deciding_modal_is_accepted_and_tame(approval: Approval) -> None:
-    raised = edit.Raised(
-        Tier.ESCALATE, {"other": True}, reasons=("over",), requirement=TWO
+    raised = approval.items[0].with_(
+        tier=Tier.ESCALATE, reasons=("over",), requirement=TWO, votes=()
     )
 
     _check(edit.view(frame(approval), 0))
-    _check(edit.view(frame(approval), 0, raised=raised))
+    _check(edit.view(frame(approval), 0, raised=raised, args={"other": True}))
     _check(call_form.rejection_form(frame(approval), 0))
     _check(call_form.response_form(frame(approval), 0))
 

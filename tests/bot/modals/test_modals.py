@@ -59,28 +59,30 @@ VIEWS: dict[str, Any] = {
     "edit_raised": edit.view(
         frame(REFUNDS),
         0,
-        raised=edit.Raised(
-            Tier.ESCALATE,
-            REFUND | {"amount": 1200},
+        raised=REFUNDS.items[0].with_(
+            tier=Tier.ESCALATE,
             reasons=(
                 "The policy lists this tool as approve.",
                 "Raised to escalate: a refund over 1000.",
             ),
             requirement=TWO.with_(approvals=3),
+            votes=(),
         ),
+        args=REFUND | {"amount": 1200},
     ),
     "edit_denied": edit.view(
         frame(REFUNDS),
         0,
-        raised=edit.Raised(
-            Tier.DENY,
-            REFUND | {"amount": 2000},
+        raised=REFUNDS.items[0].with_(
+            tier=Tier.DENY,
             reasons=(
                 "The policy lists this tool as approve.",
                 "Raised to deny: nobody refunds so much.",
             ),
             requirement=TWO,
+            votes=(),
         ),
+        args=REFUND | {"amount": 2000},
     ),
     "reject": call_form.rejection_form(frame(REFUNDS), 0),
     "reject_with_reason": call_form.rejection_form(

@@ -20,7 +20,7 @@ from slack_bolt.response import BoltResponse
 from slack_sdk.web.async_client import AsyncWebClient
 
 from keyturn.bot.config import BotConfig
-from keyturn.bot.delivery.publisher import Publisher, publisher_of
+from keyturn.bot.delivery.publisher import Publisher
 from keyturn.bot.identity import BotToken, Identity, ask_until_answered, identify
 from keyturn.bot.ids import key_id
 from keyturn.bot.ingress import (
@@ -187,7 +187,7 @@ class SlackBot:
         users: UserCache,
         home: HomeUpdates,
     ) -> None:
-        self._publisher = publisher_of(
+        self._publisher = Publisher(
             self._service, self._config, slack, me, users, home, clock=self._clock
         )
         stop = asyncio.Event()

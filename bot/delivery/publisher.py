@@ -30,7 +30,6 @@ import logging
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 from keyturn.bot.cards.channel_messages import FREEZE_EVENTS
 from keyturn.bot.cards.mentions import copies_for, mentions_for
@@ -71,7 +70,6 @@ from keyturn.gateway.store.events.outbox import Outbox
 from keyturn.gateway.store.missed_cards import mark_missed
 from keyturn.gateway.store.records.atomic_write import Loaded
 from keyturn.gateway.store.scripts.fences import holding
-from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -84,13 +82,6 @@ STEP_S = 60.0
 _MAX_SLEEP_S = 1.0
 _FAILED_S = 5.0
 _RESERVED = 1
-
-
-class _LimitedCall(NamedTuple):
-    """A call, and the number of rate limit tokens to leave for others."""
-
-    call: Call
-    keep: int
 
 
 Step = Callable[[QueueEntry, Call | None], Awaitable[float]]
@@ -137,7 +128,7 @@ class Scheduler:
     def start_due(self) -> float:
         """Start a task for each due entry; return the seconds until the next is due."""
         now, soonest = self.clock(), _MAX_SLEEP_S
-        spent = set[_LimitedCall]()
+        spent = set[tuple[Call, int]]()
         for (urgency, *_), entry in self.queue.waiting():
             if (due_at := entry.due_at) > now:
                 soonest = min(soonest, due_at - now)
@@ -147,31 +138,32 @@ class Scheduler:
             if not self._has_slot(urgency):
                 break
             call = self.next_call(entry)
-            limited = _limited(urgency, call) if call else None
-            if limited in spent:
-                continue
-            # Taken before the task starts. If the task took it, two tasks started in
-            # one pass could both count on the last token.
-            if limited and (wait_s := self._take(limited)) > 0:
-                soonest = min(soonest, wait_s)
-                spent.add(limited)
-                continue
+            if call is not None:
+                keep = _kept_for_cards(urgency, call)
+                if (call, keep) in spent:
+                    continue
+                # Taken before the task starts. If the task took it, two tasks started
+                # in one pass could both count on the last token.
+                if (wait_s := self.limits.take(*call, keep=keep)) > 0:
+                    soonest = min(soonest, wait_s)
+                    spent.add((call, keep))
+                    continue
             self._start(entry, call)
         return soonest
 
     def overdue_s(self) -> float:
         """Return for how many seconds an entry has been due without being started."""
         now, found_s = self.clock(), 0.0
-        free_at: dict[_LimitedCall, float] = {}
+        free_at: dict[tuple[Call, int], float] = {}
         for entry in self.queue:
             at = max(entry.since, entry.due_at)
             if entry.is_busy or now - at <= found_s:
                 continue
             if (call := self.next_call(entry)) is not None:
-                limited = _limited(entry.urgency, call)
-                if limited not in free_at:
-                    free_at[limited] = self.limits.free_at(*call, keep=limited.keep)
-                at = max(at, free_at[limited])
+                keep = _kept_for_cards(entry.urgency, call)
+                if (call, keep) not in free_at:
+                    free_at[call, keep] = self.limits.free_at(*call, keep=keep)
+                at = max(at, free_at[call, keep])
             if now - at > found_s and self._has_slot(entry.urgency):
                 found_s = now - at
         return found_s
@@ -182,9 +174,6 @@ class Scheduler:
             _, late = await asyncio.wait(self.running, timeout=grace_s)
             for task in late:
                 task.cancel()
-
-    def _take(self, limited: _LimitedCall) -> float:
-        return self.limits.take(*limited.call, keep=limited.keep)
 
     def _has_slot(self, urgency: Urgency) -> bool:
         is_card = urgency is Urgency.NEW_CARD
@@ -216,12 +205,12 @@ class Scheduler:
         self.changed.set()
 
 
-def _limited(urgency: Urgency, call: Call) -> _LimitedCall:
-    """Return a call with the number of tokens that it leaves for new cards."""
+def _kept_for_cards(urgency: Urgency, call: Call) -> int:
+    """Return the number of tokens that a call leaves for new cards."""
     # A new card is posted, and posts have a bucket for each channel. Updates have a
     # separate bucket, which no new card needs.
     is_reserved = call.method == POST and urgency is not Urgency.NEW_CARD
-    return _LimitedCall(call, _RESERVED if is_reserved else 0)
+    return _RESERVED if is_reserved else 0
 
 
 async def wait_until_set(event: asyncio.Event, seconds: float) -> None:
@@ -259,35 +248,65 @@ class Publisher:
     """Publisher of one tenant's events.
 
     Args:
-        store: to read from.
-        dispatcher: makes the calls; names the tenant and its consumer group.
-        outdated: returns the approvals whose cards are outdated. Its argument maps each
-            approval that it returned to the reason, so that it is returned once.
-        report: announces the metrics that are due, and shows seeded defects.
-        on_events: called after new events, by the one process that publishes.
-        redact: redacts messages whose retention is over; None keeps them.
+        service: evaluates the cards.
+        config: the bot's settings.
+        slack: Slack's Web API.
+        me: the bot's identity in the workspace.
+        users: cached answers of Slack about people.
+        home: notified of new events, by the one process that publishes.
+        clock: seconds, monotonic.
     """
 
     def __init__(
         self,
-        store: Store,
-        dispatcher: QueueSender,
+        service: ReviewService,
+        config: BotConfig,
+        slack: Slack,
+        me: Identity,
+        users: UserCache,
+        home: HomeUpdates,
         *,
-        outdated: Callable[[dict[str, str]], Awaitable[Sequence[str]]],
-        report: Callable[[], Awaitable[None]],
-        on_events: Callable[[], None] = lambda: None,
-        redact: Callable[[], Awaitable[None]] | None = None,
+        clock: Callable[[], float],
     ) -> None:
-        self._redact = redact
-        self._on_events = on_events
-        self._outdated = outdated
-        self._report = report
-        self._store = store
-        self._dispatcher = dispatcher
-        self._outbox = dispatcher.updater.outbox
-        self._keys = dispatcher.card_publisher.keys
-        self._tenant = dispatcher.card_publisher.tenant
+        store, reader = service.store, f"slack:{config.tenant}"
+        self._service, self._store, self._clock = service, store, clock
+        self._users, self._home = users, home
+        publisher = CardPublisher(slack, Limits(clock), store, config, me)
+        self._card_publisher, self._keys = publisher, publisher.keys
+        self._outbox = store.outbox(self._keys, reader=reader)
+        updater = CardUpdater(
+            card_publisher=publisher,
+            copies=CopyUpdater(publisher),
+            outbox=self._outbox,
+            read=self._read_card,
+            clock=clock,
+        )
+        self._collector = Collector(
+            updater, store.collected_cards, service.collecting_rule, service.collects
+        )
+        self._sender = QueueSender(
+            updater, self._collector, channel=lambda: service.channel
+        )
+        seeded = SeededDefects(
+            service,
+            slack,
+            seal_key=config.seal_key,
+            team=me.team,
+            tenant=config.tenant,
+            changed=home.changed.set,
+        )
+        reports = MetricsReports(
+            service, config.metrics, tenant=config.tenant, reader=reader
+        )
+        self._repeated = [(seeded.look, LOOK_S), (reports.look, LOOK_S)]
+        if (kept := config.messages_kept) is not None:
+            redactor = Redactor(publisher, service, kept)
+            self._repeated.append((redactor.look, redacting.LOOK_S))
         self._term: _LeaseTerm | None = None
+
+    async def _read_card(self, approval: str) -> Loaded | None:
+        loaded = await self._service.read_as_of_now(approval)
+        return await with_members(self._users, loaded) if loaded else None
 
     async def problem(self) -> str:
         """Return the delivery that is late, as a sentence; "" if none is.
@@ -326,7 +345,7 @@ class Publisher:
                 logger.debug("publisher.standby tenant=%s", self._keys.tenant)
             except StoreUnavailable as error:
                 logger.warning("publisher.store_unavailable why=%s", error)
-                self._on_events()
+                self._home.changed.set()
             except any_failure() as error:  # nothing may end publishing
                 log_failure(logger, error, "publisher.failed_and_leads_again")
             await wait_until_set(stop, _RETRY_S)
@@ -342,11 +361,11 @@ class Publisher:
             asyncio.create_task(term.scheduler.run()),
             asyncio.create_task(self._redraw_outdated(term)),
             asyncio.create_task(self._watch(term)),
-            asyncio.create_task(self._repeat(term, self._report, LOOK_S)),
+            *(
+                asyncio.create_task(self._repeat(term, look, every_s))
+                for look, every_s in self._repeated
+            ),
         ]
-        if self._redact is not None:
-            redacts = self._repeat(term, self._redact, redacting.LOOK_S)
-            work.append(asyncio.create_task(redacts))
         try:
             done, _ = await asyncio.wait(
                 [*ends, *work], return_when=asyncio.FIRST_COMPLETED
@@ -367,35 +386,35 @@ class Publisher:
             await term.scheduler.finish(0.0 if lost.is_set() else _GRACE_S)
 
     def _new_term(self) -> _LeaseTerm:
-        dispatcher, clock = self._dispatcher, self._dispatcher.updater.clock
+        sender, publisher = self._sender, self._card_publisher
         happened = asyncio.Event()
 
         async def step(entry: QueueEntry, given: Call | None) -> float:
             shown = entry.shown
             try:
-                return await dispatcher.step(entry, given)
+                return await sender.step(entry, given)
             finally:
                 if entry.shown != shown:
                     # The policy decision may have changed while the card was posted.
                     happened.set()
 
-        queue = OutboxQueue(clock)
-        dispatcher.collector.begin(queue)
+        queue = OutboxQueue(self._clock)
+        self._collector.begin(queue)
         feed = Feed(
             queue,
             self._outbox,
-            tenant=self._tenant,
+            tenant=self._keys.tenant,
             missing=partial(self._store.cards.outdated, self._keys),
             mark_missed=partial(mark_missed, self._store, self._keys),
             mark_missing=partial(self._store.cards.mark_outdated, self._keys),
-            team=dispatcher.card_publisher.me.team,
+            team=publisher.me.team,
         )
         scheduler = Scheduler(
             queue,
-            next_call=dispatcher.next_call,
-            limits=dispatcher.card_publisher.limits,
+            next_call=sender.next_call,
+            limits=publisher.limits,
             step=step,
-            clock=clock,
+            clock=self._clock,
         )
         return _LeaseTerm(queue, feed, scheduler, happened)
 
@@ -404,12 +423,12 @@ class Publisher:
         # Also at the start: events that the previous publisher had read are not
         # reported again.
         term.happened.set()
-        self._on_events()
+        self._home.changed.set()
         while not term.is_over:
             term.scheduler.changed.set()
             if await term.feed.read_new():
                 term.happened.set()
-                self._on_events()
+                self._home.changed.set()
 
     async def _watch(self, term: _LeaseTerm) -> None:
         """Return when the scheduler has stalled, which ends the term."""
@@ -433,7 +452,9 @@ class Publisher:
             # one.
             term.happened.clear()
             try:
-                for approval in await self._outdated(returned_for):
+                for approval in await outdated_cards(
+                    self._service, self._card_publisher, self._users, returned_for
+                ):
                     term.queue.redraw(approval)
                     term.scheduler.changed.set()
             except StoreUnavailable:
@@ -626,72 +647,6 @@ def _opens_a_card(event: Event) -> bool:
     return event.name is EventName.APPROVAL_OPENED and not event.is_auto_approved
 
 
-def publisher_of(
-    service: ReviewService,
-    config: BotConfig,
-    slack: Slack,
-    me: Identity,
-    users: UserCache,
-    home: HomeUpdates,
-    *,
-    clock: Callable[[], float],
-) -> Publisher:
-    """Return the publisher of a tenant.
-
-    Args:
-        service: evaluates the cards.
-        config: the bot's settings.
-        slack: Slack's Web API.
-        me: the bot's identity in the workspace.
-        users: cached answers of Slack about people.
-        home: notified of new events.
-        clock: seconds, monotonic.
-    """
-    store, resolved = service.store, partial(with_members, users)
-    reader = f"slack:{config.tenant}"
-
-    async def read(approval: str) -> Loaded | None:
-        loaded = await service.read_as_of_now(approval)
-        return await resolved(loaded) if loaded else None
-
-    card_publisher = CardPublisher(slack, Limits(clock), store, config, me)
-    updater = CardUpdater(
-        card_publisher=card_publisher,
-        copies=CopyUpdater(card_publisher),
-        outbox=store.outbox(card_publisher.keys, reader=reader),
-        read=read,
-        clock=clock,
-    )
-    collector = Collector(
-        updater, store.collected_cards, service.collecting_rule, service.collects
-    )
-    reports = MetricsReports(
-        service, config.metrics, tenant=config.tenant, reader=reader
-    )
-    seeded = SeededDefects(
-        service,
-        slack,
-        seal_key=config.seal_key,
-        team=me.team,
-        tenant=config.tenant,
-        changed=home.changed.set,
-    )
-
-    async def report() -> None:
-        await seeded.look()
-        await reports.look()
-
-    kept = config.messages_kept
-    return Publisher(
-        store,
-        QueueSender(updater, collector, channel=lambda: service.channel),
-        outdated=partial(outdated_cards, service, card_publisher, resolved),
-        report=report,
-        on_events=home.changed.set,
-        redact=None if kept is None else Redactor(card_publisher, service, kept).look,
-    )
-
-
 _LOOKED = ""
 """Key of ``named`` that exists after the first check."""
 
@@ -702,7 +657,7 @@ _FROZEN = "frozen"
 async def outdated_cards(
     service: ReviewService,
     publisher: CardPublisher,
-    resolved: Callable[[Loaded], Awaitable[Loaded]],
+    users: UserCache,
     named: MutableMapping[str, str],
 ) -> list[str]:
     """Return the approvals whose cards have to be redrawn, a bounded number.
@@ -711,7 +666,7 @@ async def outdated_cards(
         service: evaluates the current policy.
         publisher: has the key that signs the buttons; the first check covers all
             pending approvals and finds cards that were signed with another key.
-        resolved: determines the people of user groups to ask one by one.
+        users: the people of user groups to ask one by one.
         named: for each approval, the policy decision and the people it was last
             returned for; updated. A card is returned once for these, so that a card
             that Slack refuses is not redrawn for ever.
@@ -744,7 +699,8 @@ async def outdated_cards(
         # An unposted card will be rendered with the policy decision of that time.
         if place is None:
             continue
-        approval = with_unreachable((await resolved(loaded)).approval, place.copies)
+        now = (await with_members(users, loaded)).approval
+        approval = with_unreachable(now, place.copies)
         decided = policy_decision_digest(approval, seal_key, sent=place.sent)
         unasked = [*mentions_for(approval, but=place.mentioned_roles).roles]
         unasked += [one for one in copies_for(approval) if one not in place.copies]

@@ -45,7 +45,7 @@ from tests.patience import WAIT_S
 
 CHANNEL = "C0APPROVALS"
 TEAM = "T0SANDBOX"
-ME = Identity(team=TEAM, enterprise="", user="U0KEYTURN", bot_id="B0KEYTURN")
+ME = Identity(team=TEAM, enterprise="", user="U0KEYTURN")
 DAN = Person(team=TEAM, user="U0DAN", name="dan")
 POLICY = """
 version: 1

@@ -23,7 +23,7 @@ from bench.clicks import POLICY, bot_config
 from bench.stats import NotMeasured
 from keyturn.bot.app import SlackBot
 from keyturn.bot.ids import Action
-from keyturn.bot.ingress import EVENTS_PATH
+from keyturn.bot.manifest import EVENTS_PATH
 from keyturn.gateway.garbage_collection import spare_what_is_there
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.store import Store

@@ -15,7 +15,6 @@ from keyturn.bot.delivery.publisher import Publisher
 from keyturn.bot.identity import BotToken, Identity, ask_until_answered, identify
 from keyturn.bot.ids import key_id
 from keyturn.bot.ingress import (
-    EVENTS_PATH,
     HTTP_PORT,
     Handle,
     Ingress,
@@ -28,8 +27,9 @@ from keyturn.bot.listener_context import ListenerContext, Tasks
 from keyturn.bot.listeners import router_of
 from keyturn.bot.listeners.home_tab import follow
 from keyturn.bot.listeners.standing import check_givers
+from keyturn.bot.manifest import EVENTS_PATH
 from keyturn.bot.prometheus import MetricsEndpoint
-from keyturn.bot.reviewers import Reviewers, UserCache
+from keyturn.bot.reviewers import Reviewers
 from keyturn.bot.web import Slack, SlackRefused
 from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
 from keyturn.gateway.client.outgoing import outgoing
@@ -120,11 +120,8 @@ class SlackBot:
         me = await identify(slack, config)
         self.team_id = me.team
         token = self._token = BotToken(slack, clock=self._clock)
-        users = UserCache(
-            slack, team=me.team, enterprise=me.enterprise, clock=self._clock
-        )
         reviewers = Reviewers(
-            users,
+            slack,
             team=me.team,
             enterprise=me.enterprise,
             clock=self._clock,
@@ -134,7 +131,7 @@ class SlackBot:
             registered(store, _process_info(config))
         )
         home = HomeUpdates(self._clock)
-        self._publish(opening, slack, me, users, home)
+        self._publish(opening, slack, me, reviewers, home)
         # Pushed before ingress and sockets, so it runs after they are closed: no
         # request can start another task then, and private replies still get out.
         opening.push_async_callback(self._tasks.drain, timeout_s=_DRAIN_S)
@@ -169,11 +166,11 @@ class SlackBot:
         opening: AsyncExitStack,
         slack: Slack,
         me: Identity,
-        users: UserCache,
+        reviewers: Reviewers,
         home: HomeUpdates,
     ) -> None:
         self._publisher = Publisher(
-            self._service, self._config, slack, me, users, home, clock=self._clock
+            self._service, self._config, slack, me, reviewers, home, clock=self._clock
         )
         stop = asyncio.Event()
         running = asyncio.create_task(self._publisher.run(stop), name="publisher")

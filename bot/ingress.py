@@ -31,6 +31,7 @@ from slack_sdk.socket_mode.async_client import AsyncBaseSocketModeClient
 from slack_sdk.socket_mode.request import SocketModeRequest
 from slack_sdk.socket_mode.response import SocketModeResponse
 
+from keyturn.bot.manifest import EVENTS_PATH
 from keyturn.bot.web import Slack, SlackNoResponse
 from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
 from keyturn.gateway.client.outgoing import outgoing
@@ -41,7 +42,6 @@ from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 
-EVENTS_PATH = "/slack/events"
 RETRY_NUM = "X-Slack-Retry-Num"
 """Header of an event that Slack repeats. It is not signed, so it grants nothing."""
 WINDOW_S = 300

@@ -36,133 +36,13 @@ from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Reviewers:
-    """The people of one workspace, as reviewers.
-
-    Attributes:
-        users: cached answers of Slack about them.
-        team: the workspace's id.
-        enterprise: the organization above it, "" for none; its people are members.
-        clock: that of the cache.
-        unknown: called with each person whom Slack did not identify.
-    """
-
-    users: UserCache
-    team: str
-    clock: Callable[[], float]
-    enterprise: str = ""
-    unknown: Callable[[str], Awaitable[None]] | None = None
-
-    async def resolve(
-        self,
-        user: str,
-        *,
-        user_team: str,
-        groups: Iterable[str] = (),
-        fresh: bool = False,
-        is_glance: bool = False,
-    ) -> Reviewer:
-        """Return a person as a reviewer; never raises.
-
-        Args:
-            user: Slack id of the person who clicked.
-            user_team: home of their account, from the payload.
-            groups: the user groups to look up; no others are.
-            fresh: for decisions of several people, for which an answer a minute old is
-                too old; see `UserCache.fresh_group_s`. A person found in none of the
-                groups is always looked up again, so a role given within that minute
-                counts.
-            is_glance: the result refuses nothing, so no second lookup is made.
-        """
-        wanted = sorted(set(groups))
-        found = await self._found(user, wanted, user_team, fresh=fresh)
-        # A role that was taken away within the minute still counts in a decision of one
-        # person: the vote is stored with the age of Slack's answer.
-        is_nobody = bool(wanted) and not (found.usergroups or found.unknown_groups)
-        is_final = fresh or is_glance
-        if is_nobody and not is_final and found.account is AccountKind.MEMBER:
-            return await self._found(user, wanted, user_team, fresh=True)
-        return found
-
-    async def _found(
-        self, user: str, groups: list[str], user_team: str, *, fresh: bool
-    ) -> Reviewer:
-        account, members = await asyncio.gather(
-            self.users.account(user, fresh=fresh),
-            self._lookup_groups(groups, fresh=fresh),
-        )
-        if self.unknown is not None and any(
-            isinstance(one, NoAnswer) for one in (account, *members.values())
-        ):
-            await self.unknown(user)
-        return self._reviewer(user, user_team, account, members)
-
-    def _reviewer(
-        self,
-        user: str,
-        user_team: str,
-        account: Snapshot[Account] | NoAnswer,
-        members: Mapping[str, Snapshot[frozenset[str]] | NoAnswer],
-    ) -> Reviewer:
-        snapshots = {
-            group: one for group, one in members.items() if isinstance(one, Snapshot)
-        }
-        # No answer is UNKNOWN, which cannot decide. STRANGER would refuse the person
-        # for good.
-        known = (
-            account.value
-            if isinstance(account, Snapshot)
-            else Account(AccountKind.UNKNOWN)
-        )
-        answers = [account, *members.values()]
-        asked = [one.asked_at for one in answers if isinstance(one, Snapshot)]
-        waits = [one.retry_in_s for one in answers if isinstance(one, NoAnswer)]
-        # The oldest of the answers: the audit log shows the age of the oldest fact used
-        # for this decision.
-        age_s = self.clock() - min(asked, default=self.clock())
-        return Reviewer(
-            team=self.team,
-            user=user,
-            name=known.name,
-            usergroups=frozenset(
-                group for group, people in snapshots.items() if user in people.value
-            ),
-            unknown_groups=frozenset(members.keys() - snapshots.keys()),
-            empty_groups=frozenset(
-                group for group, people in snapshots.items() if not people.value
-            ),
-            account=self._kind(known, user_team),
-            membership_age_ms=int(1000 * max(0.0, age_s)),
-            # The longest wait: an earlier retry would leave one of the groups unknown
-            # again.
-            retry_in_s=max(waits, default=0),
-        )
-
-    async def _lookup_groups(
-        self, groups: list[str], *, fresh: bool
-    ) -> dict[str, Snapshot[frozenset[str]] | NoAnswer]:
-        found = await asyncio.gather(
-            *(self.users.group(group, fresh=fresh) for group in groups)
-        )
-        return dict(zip(groups, found, strict=True))
-
-    def _kind(self, known: Account, user_team: str) -> AccountKind:
-        # In an organization (Enterprise Grid) people act from other workspaces of it;
-        # `look_up_account` has compared the organization.
-        is_elsewhere = not self.enterprise and user_team != self.team
-        if known.kind is AccountKind.MEMBER and is_elsewhere:
-            return AccountKind.STRANGER
-        return known.kind
-
-
 KEPT_S = 60.0
 """Maximum age in seconds if one person suffices, and for views."""
 
 FRESH_S = 5.0
 """Maximum age in seconds of an account if several people have to agree.
 
-The more groups are in use, the older they may be; see `UserCache.fresh_group_s`.
+The more groups are in use, the older they may be; see `Reviewers.fresh_group_s`.
 """
 
 LOOKUP_TIMEOUT_S = 1.5
@@ -198,14 +78,15 @@ class NoAnswer:
     retry_in_s: int = 0
 
 
-class UserCache:
-    """Cache of the users and user groups of one workspace.
+class Reviewers:
+    """The users and user groups of one workspace, cached, as reviewers.
 
     Args:
         slack: answers the requests.
         team: the workspace's id.
         enterprise: the organization above it, "" for none; its people are members.
         clock: seconds, monotonic.
+        unknown: called with each person whom Slack did not identify.
     """
 
     def __init__(
@@ -215,11 +96,13 @@ class UserCache:
         team: str,
         enterprise: str = "",
         clock: Callable[[], float],
+        unknown: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         self._slack = slack
         self._team = team
         self._enterprise = enterprise
         self._clock = clock
+        self._unknown = unknown
         limits = Limits(clock)
         self._accounts = _Snapshots(USER, self._ask_account, limits, clock)
         self._groups = _Snapshots(GROUP_USERS, self._ask_group, limits, clock)
@@ -271,6 +154,107 @@ class UserCache:
             # a refusal by Slack would reveal that.
             logger.warning("user_group.empty group=%s", group)
         return frozenset(str(user) for user in cast("list[object]", users))
+
+    async def resolve(
+        self,
+        user: str,
+        *,
+        user_team: str,
+        groups: Iterable[str] = (),
+        fresh: bool = False,
+        is_glance: bool = False,
+    ) -> Reviewer:
+        """Return a person as a reviewer; never raises.
+
+        Args:
+            user: Slack id of the person who clicked.
+            user_team: home of their account, from the payload.
+            groups: the user groups to look up; no others are.
+            fresh: for decisions of several people, for which an answer a minute old is
+                too old; see `fresh_group_s`. A person found in none of the
+                groups is always looked up again, so a role given within that minute
+                counts.
+            is_glance: the result refuses nothing, so no second lookup is made.
+        """
+        wanted = sorted(set(groups))
+        found = await self._found(user, wanted, user_team, fresh=fresh)
+        # A role that was taken away within the minute still counts in a decision of one
+        # person: the vote is stored with the age of Slack's answer.
+        is_nobody = bool(wanted) and not (found.usergroups or found.unknown_groups)
+        is_final = fresh or is_glance
+        if is_nobody and not is_final and found.account is AccountKind.MEMBER:
+            return await self._found(user, wanted, user_team, fresh=True)
+        return found
+
+    async def _found(
+        self, user: str, groups: list[str], user_team: str, *, fresh: bool
+    ) -> Reviewer:
+        account, members = await asyncio.gather(
+            self.account(user, fresh=fresh),
+            self._lookup_groups(groups, fresh=fresh),
+        )
+        if self._unknown is not None and any(
+            isinstance(one, NoAnswer) for one in (account, *members.values())
+        ):
+            await self._unknown(user)
+        return self._reviewer(user, user_team, account, members)
+
+    def _reviewer(
+        self,
+        user: str,
+        user_team: str,
+        account: Snapshot[Account] | NoAnswer,
+        members: Mapping[str, Snapshot[frozenset[str]] | NoAnswer],
+    ) -> Reviewer:
+        snapshots = {
+            group: one for group, one in members.items() if isinstance(one, Snapshot)
+        }
+        # No answer is UNKNOWN, which cannot decide. STRANGER would refuse the person
+        # for good.
+        known = (
+            account.value
+            if isinstance(account, Snapshot)
+            else Account(AccountKind.UNKNOWN)
+        )
+        answers = [account, *members.values()]
+        asked = [one.asked_at for one in answers if isinstance(one, Snapshot)]
+        waits = [one.retry_in_s for one in answers if isinstance(one, NoAnswer)]
+        # The oldest of the answers: the audit log shows the age of the oldest fact used
+        # for this decision.
+        age_s = self._clock() - min(asked, default=self._clock())
+        return Reviewer(
+            team=self._team,
+            user=user,
+            name=known.name,
+            usergroups=frozenset(
+                group for group, people in snapshots.items() if user in people.value
+            ),
+            unknown_groups=frozenset(members.keys() - snapshots.keys()),
+            empty_groups=frozenset(
+                group for group, people in snapshots.items() if not people.value
+            ),
+            account=self._kind(known, user_team),
+            membership_age_ms=int(1000 * max(0.0, age_s)),
+            # The longest wait: an earlier retry would leave one of the groups unknown
+            # again.
+            retry_in_s=max(waits, default=0),
+        )
+
+    async def _lookup_groups(
+        self, groups: list[str], *, fresh: bool
+    ) -> dict[str, Snapshot[frozenset[str]] | NoAnswer]:
+        found = await asyncio.gather(
+            *(self.group(group, fresh=fresh) for group in groups)
+        )
+        return dict(zip(groups, found, strict=True))
+
+    def _kind(self, known: Account, user_team: str) -> AccountKind:
+        # In an organization (Enterprise Grid) people act from other workspaces of it;
+        # `look_up_account` has compared the organization.
+        is_elsewhere = not self._enterprise and user_team != self._team
+        if known.kind is AccountKind.MEMBER and is_elsewhere:
+            return AccountKind.STRANGER
+        return known.kind
 
 
 async def look_up_account(

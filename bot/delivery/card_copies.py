@@ -34,7 +34,7 @@ from keyturn.bot.delivery.outbox_queue import (
 )
 from keyturn.bot.ids import CARD_EVENT
 from keyturn.bot.limits import HISTORY, OPEN_DM, POST, UPDATE
-from keyturn.bot.reviewers import NoAnswer, UserCache
+from keyturn.bot.reviewers import NoAnswer, Reviewers
 from keyturn.bot.web import (
     ABOUT_THE_BLOCKS,
     TOKEN_ERRORS,
@@ -287,7 +287,7 @@ class CopyUpdater:
             await publisher.cards.mark_outdated(publisher.keys, record.id)
 
 
-async def with_members(users: UserCache, loaded: Loaded) -> Loaded:
+async def with_members(users: Reviewers, loaded: Loaded) -> Loaded:
     """Return an approval with the people of its groups, if they are asked one by one.
 
     A group that is too large for direct messages, or whose members Slack does not
@@ -331,7 +331,7 @@ async def with_members(users: UserCache, loaded: Loaded) -> Loaded:
     return Loaded(approval.with_roles(asked), loaded.now_ms)
 
 
-async def _members(users: UserCache, group: str) -> frozenset[str] | None:
+async def _members(users: Reviewers, group: str) -> frozenset[str] | None:
     found = await users.group(group)
     return None if isinstance(found, NoAnswer) else found.value
 

@@ -60,7 +60,7 @@ from keyturn.bot.delivery.redacting import Redactor
 from keyturn.bot.delivery.seeded_defects import SeededDefects
 from keyturn.bot.identity import Identity
 from keyturn.bot.limits import POST, HomeUpdates, Limits
-from keyturn.bot.reviewers import UserCache
+from keyturn.bot.reviewers import Reviewers
 from keyturn.bot.web import Slack, place_named
 from keyturn.gateway.approvals.events import TROUBLED_RUN, Event, EventName
 from keyturn.gateway.errors import LeaseLost, StoreUnavailable, ThreadUnavailable
@@ -263,7 +263,7 @@ class Publisher:
         config: BotConfig,
         slack: Slack,
         me: Identity,
-        users: UserCache,
+        users: Reviewers,
         home: HomeUpdates,
         *,
         clock: Callable[[], float],
@@ -657,7 +657,7 @@ _FROZEN = "frozen"
 async def outdated_cards(
     service: ReviewService,
     publisher: CardPublisher,
-    users: UserCache,
+    users: Reviewers,
     named: MutableMapping[str, str],
 ) -> list[str]:
     """Return the approvals whose cards have to be redrawn, a bounded number.

@@ -19,7 +19,7 @@ from keyturn.bot.delivery import publisher
 from keyturn.bot.delivery.card_publisher import CardPublisher
 from keyturn.bot.ingress import Answer, Delivery, Sockets
 from keyturn.bot.limits import Limits
-from keyturn.bot.reviewers import Reviewers, UserCache
+from keyturn.bot.reviewers import Reviewers
 from keyturn.bot.web import Slack
 from keyturn.gateway.approvals.decisions import AccountKind
 from keyturn.gateway.approvals.record import Origin
@@ -213,8 +213,7 @@ async def test_a_socket_is_closed_once_running_envelopes_are_answered() -> None:
 
 
 def reviewers_of(slack: Slack) -> Reviewers:
-    users = UserCache(slack, team=TEAM, clock=lambda: 0.0)
-    return Reviewers(users, team=TEAM, clock=lambda: 0.0)
+    return Reviewers(slack, team=TEAM, clock=lambda: 0.0)
 
 
 async def test_a_refusal_that_is_not_about_the_person_leaves_them_unknown() -> None:

@@ -11,10 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import yaml
 
-from keyturn.bot import ingress
 from keyturn.bot.manifest import (
     EVENTS,
-    EVENTS_PATH,
     SCOPES,
     as_yaml,
     check_manifest,
@@ -63,7 +61,6 @@ def test_socket_mode_needs_no_address_and_no_redirect() -> None:
 def test_http_sends_everything_to_the_place_where_the_bot_listens() -> None:
     manifest: Any = render(HTTP)
 
-    assert EVENTS_PATH == ingress.EVENTS_PATH
     assert {
         manifest["settings"]["event_subscriptions"]["request_url"],
         manifest["settings"]["interactivity"]["request_url"],

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from keyturn.bot import reviewers
-from keyturn.bot.reviewers import FRESH_S, Reviewers, UserCache
+from keyturn.bot.reviewers import FRESH_S, Reviewers
 from keyturn.bot.web import Slack
 from keyturn.gateway.approvals.decisions import AccountKind
 from keyturn.sandbox.server import Sandbox
@@ -44,8 +44,7 @@ async def opened(*, enterprise: str = "") -> AsyncGenerator[ListenerContext]:
         def clock() -> float:
             return times[0]
 
-        users = UserCache(slack, team=TEAM, enterprise=enterprise, clock=clock)
-        reviewers = Reviewers(users, team=TEAM, enterprise=enterprise, clock=clock)
+        reviewers = Reviewers(slack, team=TEAM, enterprise=enterprise, clock=clock)
         yield ListenerContext(sandbox, reviewers, times)
 
 
@@ -177,7 +176,7 @@ async def test_lookups_of_groups_stay_below_slacks_limit(
         for second in range(300):
             ctx.times[0] = float(second)
             for number in range(groups):
-                await ctx.reviewers.users.group(f"S{number}", fresh=True)
+                await ctx.reviewers.group(f"S{number}", fresh=True)
             if second == 119:
                 before = ctx.calls("usergroups.users.list")
 

@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from keyturn.bot.ingress import EVENTS_PATH
+from keyturn.bot.manifest import EVENTS_PATH
 from keyturn.gateway.setting_forms import AUDIT_KEPT
 from keyturn.gateway.store.embedded.engine import EmbeddedEngine
 from keyturn.gateway.store.store import Store

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import LiteralString
 
-from keyturn.bot.blocks import Block, ensure_valid_view, notice
+from keyturn.bot.blocks import ensure_valid_view
 from keyturn.bot.cards.call_rows import decided_alone
 from keyturn.bot.cards.listing import call_title
 from keyturn.bot.cards.queue import MAX_TOGETHER, decidable_in_row
@@ -42,7 +42,6 @@ from keyturn.bot.listeners.targets import (
     open_modal,
     open_view,
     require_permission,
-    show_when_taken,
     verify_click,
     verify_submission,
 )
@@ -71,7 +70,6 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.approvals.gestures import Choice as CallChoice
 from keyturn.gateway.approvals.gestures import Gesture, Partition
 from keyturn.gateway.approvals.record import Item, approval_of
-from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import Verb
 from keyturn.gateway.store.reviewers.cards import ViewBinding
 
@@ -408,10 +406,6 @@ _NOTHING_WAITS = template(
     "Nothing was recorded; the list shows what waits now."
 )
 _GONE = "a call that is not known any more"
-_NOT_READ = template(
-    "The gateway cannot read these calls right now, so nothing was recorded. Please "
-    "try again in a moment."
-)
 _ON_ITS_OWN = template("It needs its own review: please open it from the list.")
 
 
@@ -423,37 +417,15 @@ async def _open_review(ctx: ListenerContext, clicked: Clicked) -> None:
     if not clicked.is_home or clicked.team != ctx.team or len(asked) > MAX_TOGETHER:
         logger.warning("click.refused why=no_review")
         raise UserFacingError(_NOTHING_WAITS)
-    # Opened before the calls are read: a trigger id lives three seconds, and reading
-    # forty calls may take longer.
-    view_id = await open_modal(ctx, clicked, choose.loading(len(asked)))
-    ctx.tasks.later(_fill(ctx, clicked.user, view_id, asked), name="review")
-
-
-async def _fill(
-    ctx: ListenerContext, user: str, view_id: str, asked: Sequence[str]
-) -> None:
-    """Show the calls in the modal that was opened for them."""
-    try:
-        page = await _form(ctx, user, view_id, asked)
-    except StoreUnavailable as error:
-        logger.warning("review.not_read user=%s why=%s", user, error)
-        page = notice("Not done", _NOT_READ)
-    await show_when_taken(ctx, view_id, page)
-
-
-async def _form(
-    ctx: ListenerContext, user: str, view_id: str, asked: Sequence[str]
-) -> Block:
-    items, seen = await _reviewable(ctx, user, asked)
+    items, seen = await _reviewable(ctx, clicked.user, asked)
     if not items:
-        ctx.tasks.later(show(ctx, user), name="home")
-        return notice("Not done", _NOTHING_WAITS)
+        ctx.tasks.later(show(ctx, clicked.user), name="home")
+        raise UserFacingError(_NOTHING_WAITS)
     kept = Review(calls=seen)
     form = choose.review_form(items, kept, left_out=len(asked) - len(items))
-    ensure_valid_view(form)
-    # Before it is shown: then the form always shows the calls that are decided.
-    await _bind(ctx, view_id, user, View.REVIEW, kept)
-    return form
+    view_id = await open_modal(ctx, clicked, form)
+    # As in `open_view`: a submission without a binding is refused.
+    await _bind(ctx, view_id, clicked.user, View.REVIEW, kept)
 
 
 async def _reviewable(

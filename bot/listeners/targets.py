@@ -7,10 +7,8 @@ own claims are ignored.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import LiteralString
@@ -98,7 +96,6 @@ _REFUSED: LiteralString = (
     " and does not let this app show the window. Nothing was recorded; please tell the "
     "operator of Keyturn."
 )
-_RETRY_S, _TRY_FOR_S = 1.0, 60.0
 
 _PASSING = frozenset(
     {"exchanged_trigger_id", "expired_trigger_id", "hash_conflict", "not_found"}
@@ -526,26 +523,6 @@ async def update_view(
         logger.warning("view.not_turned why=%s", error)
         raise UserFacingError(_not_shown(error, _NOT_TURNED)) from None
     await bind_view(ctx, clicked.view_id, clicked.user, target, view)
-
-
-async def show_when_taken(ctx: ListenerContext, view_id: str, page: Block) -> None:
-    """Show a page in a modal in the background; a closed modal stays closed.
-
-    It is retried, because otherwise the modal would stay at its intermediate page.
-    """
-    until = time.monotonic() + _TRY_FOR_S
-    while True:
-        try:
-            await ctx.slack.call("views.update", view_id=view_id, view=page)
-        except SlackRefused as error:
-            logger.warning("view.not_shown view=%s why=%s", view_id, error)
-        except SlackError as error:
-            wait_s = error.retry_after_s if isinstance(error, RateLimited) else _RETRY_S
-            if time.monotonic() + wait_s < until:
-                await asyncio.sleep(wait_s)
-                continue
-            logger.warning("view.not_shown view=%s why=%s", view_id, error)
-        return
 
 
 async def bind_view(

@@ -22,7 +22,6 @@ from keyturn.bot.blocks import (
     context,
     input_block,
     modal,
-    notice,
     option,
     radio_buttons,
     rich_text,
@@ -524,11 +523,6 @@ def review_confirmation(rejected: Sequence[Item], review: Review) -> Block:
         submit="Submit decisions" if choice.size > 1 else "Submit decision",
         private_metadata=review.digest,
     )
-
-
-def loading(calls: int) -> Block:
-    """Return the page for the time in which the calls are read."""
-    return notice("Review together", template("Reading {n} calls…", n=calls))
 
 
 def results(found: Sequence[Result]) -> Block:

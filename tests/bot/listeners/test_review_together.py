@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from keyturn.bot.ids import Action, Input, View
-from keyturn.bot.listeners import targets
 from keyturn.gateway.approvals.decisions import AccountKind, Approve, Click, Reviewer
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.policy.load import load_policy
@@ -99,21 +98,6 @@ def without(*numbers: int) -> dict[str, object]:
 
 async def states(stack: Stack, verdicts: list[Verdict]) -> list[ItemState]:
     return [(await stack.approval(one)).items[0].state for one in verdicts]
-
-
-@pytest.mark.parametrize("fault", ["rate_limit", "http_500", "no_json"])
-async def test_a_form_that_slack_does_not_take_at_once_is_shown_without_another_click(
-    stack: Stack, fault: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(targets, "_RETRY_S", 0.01)
-    async with stack.running():
-        await waiting(stack, 2)
-        stack.sandbox.faults.plan(fault, "views.update", calls=2)
-
-        ana = await reviewing(stack, count=2)
-        await confirmed(ana, {})
-
-        assert "*2 approved*" in await results(ana)
 
 
 async def test_20_threads_with_one_call_each_are_reviewed_in_one_modal(

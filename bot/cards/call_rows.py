@@ -211,7 +211,8 @@ def call_row(frame: Frame, item: Item, shown: Listing) -> list[Block]:
     blocks = [
         *title(frame, item, is_in_header=not frame.approval.is_batch),
         call_box(frame, item, shown),
-        *_notes(frame, item),
+        # One block: a card of several calls has no room for more.
+        *notes([*_warnings(frame, item), *_why(frame, item)]),
         *([] if frame.approval.is_batch else agent_statement(frame)),
         *_standing(frame, item, shown),
     ]
@@ -329,14 +330,6 @@ def _person(person: Person) -> Block:
     # Rich text accepts only well-formed user ids, and Slack refuses the message
     # otherwise; `who` has checked the form.
     return mention(person.user) if ref.startswith("<@") else text_run(label("somebody"))
-
-
-def _notes(frame: Frame, item: Item) -> list[Block]:
-    """Return a call's warnings, and the reasons for its requirements.
-
-    One block: a card of several calls has no room for more.
-    """
-    return notes([*_warnings(frame, item), *_why(frame, item)])
 
 
 def _warnings(frame: Frame, item: Item) -> list[Template | Plain]:

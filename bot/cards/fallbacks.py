@@ -113,7 +113,9 @@ def card_fallback(approval: Approval, *, is_local: bool = False) -> str:
         is_local: show times in each reader's zone, as Slack does in a message without
             blocks; a notification would show the markup.
     """
-    at = _expiry(approval, is_local=is_local)
+    at = f"{utc(approval.expires_at_ms):%Y-%m-%d %H:%M} UTC"
+    if is_local:
+        at = when(approval.expires_at_ms).text
     if approval.is_question or approval.is_standing:
         is_question = approval.is_question
         return _of_question(approval, at) if is_question else _of_standing(approval, at)
@@ -139,12 +141,6 @@ def card_fallback(approval: Approval, *, is_local: bool = False) -> str:
         return f"The policy no longer allows {tools}, which waits {until}"
     needed = "Approval" if count.need == 1 else f"{count.need} approvals"
     return f"{needed} needed for {tools} {until}"
-
-
-def _expiry(approval: Approval, *, is_local: bool) -> str:
-    if is_local:
-        return when(approval.expires_at_ms).text
-    return f"{utc(approval.expires_at_ms):%Y-%m-%d %H:%M} UTC"
 
 
 _QUESTIONS: dict[ItemState, str] = {

@@ -37,7 +37,6 @@ from keyturn.bot.cards.queue import (
     Group,
     HomeFilter,
     Page,
-    decidable_in_row,
     most_urgent,
     pending,
     whole_call,
@@ -355,10 +354,10 @@ def _row(
     # Without the row's number: a new call above it must not invalidate a click, but a
     # change of the call must.
     name = "own" if is_own else "home"
-    decided = None if is_own else decidable_in_row(approval)
     opened = "" if is_own else why_opened(approval)
+    is_decided = not (is_own or opened)
     reasons = why_needed(item)
-    whole = whole_call(item) if decided else ()
+    whole = whole_call(item) if is_decided else ()
     # Without a description by the policy the title would repeat the arguments of the
     # line.
     has_title = bool(item.description) or not (whole and whole_line(item))
@@ -379,7 +378,7 @@ def _row(
             template("{id}", id=short_ref(approval.id)),
         ),
         actions(
-            *_buttons(frame, item, is_decided=bool(decided)),
+            *_buttons(frame, item, is_decided=is_decided),
             block_id=f"{name}.{approval.id}.{approval.rev}",
         ),
     ]

@@ -298,7 +298,9 @@ def readable(argument: Argument) -> str:
         is_odd = _is_odd(argument.text) or argument.is_like_another
         return reveal(_quoted(text) if is_odd else text)
     kind = f"{_TEXT}\n" if argument.is_like_another else ""
-    return reveal(kind + _with_edges(text))
+    # A blank at either end of a longer text would be invisible.
+    first, last = (mark(one) if one.isspace() else one for one in (text[0], text[-1]))
+    return reveal(f"{kind}{first}{text[1:-1]}{last}")
 
 
 def named_values(
@@ -362,13 +364,6 @@ def _is_odd(text: str) -> bool:
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
-
-
-def _with_edges(text: str) -> str:
-    """Mark a blank at either end of a longer text, where it would be invisible."""
-    first = mark(text[0]) if text[0].isspace() else text[0]
-    last = mark(text[-1]) if text[-1].isspace() else text[-1]
-    return first + text[1:-1] + last
 
 
 def _barred(box: str) -> str:

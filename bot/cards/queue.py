@@ -119,18 +119,14 @@ class Page:
 
     def showing(self, evaluated: Mapping[str, Approval]) -> Page:
         """Return the page with approvals replaced by these, by id."""
-        groups = tuple(_showing(group, evaluated) for group in self.groups)
-        return replace(self, groups=groups)
-
-
-def _showing(group: Group, evaluated: Mapping[str, Approval]) -> Group:
-    shown = tuple(evaluated.get(one.id, one) for one in group.approvals)
-    # The button above does not count a call that now has to be opened first.
-    alone = {
-        item.id for one in shown if not decidable_in_row(one) for item in one.items
-    }
-    together = tuple(item for item in group.together if item not in alone)
-    return replace(group, approvals=shown, together=together)
+        groups: list[Group] = []
+        for group in self.groups:
+            shown = tuple(evaluated.get(one.id, one) for one in group.approvals)
+            # The button above does not count a call that now has to be opened first.
+            alone = {item.id for one in shown if why_opened(one) for item in one.items}
+            together = tuple(item for item in group.together if item not in alone)
+            groups.append(replace(group, approvals=shown, together=together))
+        return replace(self, groups=tuple(groups))
 
 
 def page_of(
@@ -166,7 +162,10 @@ def page_of(
         matching=len(matching),
         tools=tuple(sorted({tool for one in waiting for tool in _tools(one)})),
         agents=tuple(sorted({one.agent for one in waiting})),
-        tiers=_tiers(waiting),
+        tiers=tuple(
+            str(tier)
+            for tier in sorted(set(map(tier_of, waiting)), key=lambda tier: tier.rank)
+        ),
         is_any_mine=any(_is_acknowledged_by(one, user, now_ms) for one in waiting),
     )
 
@@ -359,11 +358,6 @@ def _together(row: Sequence[Approval]) -> tuple[str, ...]:
 
 def _tools(approval: Approval) -> tuple[str, ...]:
     return tuple(sorted({item.tool for item in pending(approval)}))
-
-
-def _tiers(waiting: Iterable[Approval]) -> tuple[str, ...]:
-    found = {tier_of(one) for one in waiting}
-    return tuple(str(tier) for tier in sorted(found, key=lambda tier: tier.rank))
 
 
 def _matches(approval: Approval, chosen: HomeFilter, user: str, now_ms: int) -> bool:

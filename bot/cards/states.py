@@ -9,7 +9,6 @@ from typing import LiteralString
 
 from keyturn.bot.cards.refs import join_list, numbers_ref, people, when, who
 from keyturn.bot.text import (
-    Ref,
     Template,
     Untrusted,
     code,
@@ -398,15 +397,11 @@ def _roles(names: str) -> Template:
 
 def named_role(name: str) -> Template:
     """Name a role, cut to fit in a line of a card."""
-    return template("{role}", role=_role(name))
-
-
-def _role(name: str) -> Ref:
     shown = name if len(name) <= _MAX_NAME_CHARS else f"{name[: _MAX_NAME_CHARS - 2]}.."
     try:
-        return code(shown)
+        return template("{role}", role=code(shown))
     except ValueError:
-        return code("another-role")
+        return template("{role}", role=code("another-role"))
 
 
 _MOST_ENDS = 3

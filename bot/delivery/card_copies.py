@@ -295,15 +295,19 @@ async def with_members(users: Reviewers, loaded: Loaded) -> Loaded:
     """
     approval = loaded.approval
     taken = approval.acknowledged
+    roles = [role for item in approval.items for role in item.requirement.roles]
     groups = {
         group
-        for role in _roles(approval)
+        for role in [*roles, *approval.waiting.roles]
         if role.notify is Notify.DM or taken is not None
         for group in role.asked.usergroups
     }
     if not groups:
         return loaded
-    members = {group: await _members(users, group) for group in groups}
+    members: dict[str, frozenset[str] | None] = {}
+    for group in groups:
+        found = await users.group(group)
+        members[group] = None if isinstance(found, NoAnswer) else found.value
 
     def asked(item: Item, role: Role) -> Role:
         del item
@@ -331,11 +335,6 @@ async def with_members(users: Reviewers, loaded: Loaded) -> Loaded:
     return Loaded(approval.with_roles(asked), loaded.now_ms)
 
 
-async def _members(users: Reviewers, group: str) -> frozenset[str] | None:
-    found = await users.group(group)
-    return None if isinstance(found, NoAnswer) else found.value
-
-
 def with_unreachable(approval: Approval, copies: Mapping[str, CardCopy]) -> Approval:
     """Return an approval with the people who could not get a direct message."""
     refused = {user: one.refused for user, one in copies.items() if one.refused}
@@ -347,8 +346,3 @@ def with_unreachable(approval: Approval, copies: Mapping[str, CardCopy]) -> Appr
         return role.with_(asking=role.asked.with_(unreachable=refused))
 
     return approval.with_roles(asked)
-
-
-def _roles(approval: Approval) -> list[Role]:
-    roles = [role for item in approval.items for role in item.requirement.roles]
-    return [*roles, *approval.waiting.roles]

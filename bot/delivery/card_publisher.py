@@ -44,7 +44,7 @@ from keyturn.bot.web import (
     SlackNoResponse,
     text_at,
 )
-from keyturn.gateway.approvals.record import Approval, Origin
+from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.repeating import other_calls
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.work import aside
@@ -305,6 +305,10 @@ class CardPublisher:
         card_in: str = "",
     ) -> Frame:
         """Return the frame of a card, or of a copy of the card in a channel."""
+        origin, conversation = record.origin, ""
+        # Only its author can open a direct message.
+        if origin is not None and not origin.channel.startswith("D"):
+            conversation = self.slack.message_url(origin.channel, origin.thread_ts)
         return Frame(
             record,
             self.seal_key,
@@ -312,14 +316,8 @@ class CardPublisher:
             now_ms,
             tuple(sent),
             card_in,
-            conversation=self._conversation(record.origin),
+            conversation,
         )
-
-    def _conversation(self, origin: Origin | None) -> str:
-        # Only its author can open a direct message.
-        if origin is None or origin.channel.startswith("D"):
-            return ""
-        return self.slack.message_url(origin.channel, origin.thread_ts)
 
     async def render(self, frame: Frame, *, is_update: bool, is_plain: bool) -> Message:
         """Return a card, rendered in a thread if it is large."""

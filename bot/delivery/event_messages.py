@@ -442,7 +442,9 @@ def _without_card(
             text = "The agent is working on it."
             message = Message((section(template("⏳ I am working on it.")),), text)
         case EventName.RUN_FINISHED if "text" in event.data:
-            message = _last_words(event.data["text"], is_plain=is_plain)
+            shown = unshown_answer() if is_plain else agent_answer(event.data["text"])
+            # Without a message "I am working on it" would be the last in the thread.
+            message = shown if event.data["text"] else no_answer()
         case EventName.RUN_ASKED | EventName.RUN_UNANSWERED:
             message = question_message(event)
         case EventName.RUN_FAILED:
@@ -456,10 +458,3 @@ def _without_card(
         case _:
             pass
     return message
-
-
-def _last_words(text: str, *, is_plain: bool) -> Message:
-    # Without a message "I am working on it" would be the last one in the thread.
-    if not text:
-        return no_answer()
-    return unshown_answer() if is_plain else agent_answer(text)

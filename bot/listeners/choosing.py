@@ -41,6 +41,7 @@ from keyturn.bot.listeners.targets import (
     of_member,
     open_modal,
     open_view,
+    own_binding,
     require_permission,
     verify_click,
     verify_submission,
@@ -599,13 +600,8 @@ async def _bound(ctx: ListenerContext, submitted: Submitted, purpose: View) -> R
     Raises:
         UserFacingError: the form is unknown, another person's, or shows another list.
     """
-    binding = await find_binding(ctx, submitted.view_id)
-    wanted = (submitted.user, purpose, submitted.private_metadata)
-    if (
-        binding is None
-        or submitted.team != ctx.team
-        or (binding.user, binding.purpose, binding.action_hash) != wanted
-    ):
+    binding = await own_binding(ctx, submitted, purpose)
+    if binding is None or binding.action_hash != submitted.private_metadata:
         logger.warning("view.refused why=not_bound")
         raise UserFacingError(NOT_BOUND)
     return Review.model_validate_json(binding.staged)

@@ -34,7 +34,7 @@ from keyturn.bot.listeners.home_tab import show
 from keyturn.bot.listeners.router import AckBody, on_action
 from keyturn.bot.listeners.targets import (
     Target,
-    find_binding,
+    own_binding,
     update_view,
     verify_click,
 )
@@ -100,10 +100,8 @@ async def seeded_submitted(ctx: ListenerContext, submitted: Submitted) -> AckBod
     """Accept the approval on the last page of the full view."""
     found = await ctx.service.seeded_defects.read()
     card, sealed = _ours(ctx, found, submitted.private_metadata, View.DETAILS)
-    binding = await find_binding(ctx, submitted.view_id)
-    wanted = (submitted.user, card.shown.id, View.DETAILS)
-    bound = binding and (binding.user, binding.approval, binding.purpose)
-    if bound != wanted or submitted.team != ctx.team:
+    binding = await own_binding(ctx, submitted, View.DETAILS)
+    if binding is None or binding.approval != card.shown.id:
         raise _unknown()
     item = card.shown.items[0]
     details.require_read(item, submitted.values)

@@ -485,9 +485,8 @@ async def read_typed(ctx: ListenerContext, typed: str, digits: str) -> list[Load
 async def read_each(ctx: ListenerContext, approval_ids: Iterable[str]) -> list[Loaded]:
     """Return the existing approvals among these; raises `StoreUnavailable`."""
     ids = [*approval_ids]
-    return [*await ctx.service.queue.read_each(ids), *await _seeded(ctx, ids)]
-
-
-async def _seeded(ctx: ListenerContext, ids: list[str]) -> list[Loaded]:
+    found = await ctx.service.queue.read_each(ids)
     seeded = await ctx.service.seeded_defects.waiting()
-    return [seeded] if seeded is not None and seeded.approval.id in ids else []
+    if seeded is not None and seeded.approval.id in ids:
+        return [*found, seeded]
+    return [*found]

@@ -217,6 +217,17 @@ async def find_binding(ctx: ListenerContext, view_id: str) -> ViewBinding | None
     return await ctx.service.store.cards.bound_view(ctx.keys, view_id)
 
 
+async def own_binding(
+    ctx: ListenerContext, submitted: Submitted, *purposes: View
+) -> ViewBinding | None:
+    """Return the binding of a modal that was opened for this person and purpose."""
+    binding = await find_binding(ctx, submitted.view_id)
+    if binding is None or submitted.team != ctx.team:
+        return None
+    is_own = binding.user == submitted.user and binding.purpose in purposes
+    return binding if is_own else None
+
+
 def sealed_value(ctx: ListenerContext, clicked: Clicked) -> Sealed:
     """Read the seal of a button of this workspace.
 
@@ -559,12 +570,12 @@ async def verify_submission(
     sealed = read_seal(submitted.private_metadata)
     # `private_metadata` alone is not enough: it is sealed, but does not identify the
     # person who opened the modal, and a seal of another modal would fit.
-    binding = await find_binding(ctx, submitted.view_id)
-    wanted = (submitted.user, sealed.approval, sealed.index, sealed.version)
-    if binding is None or submitted.team != ctx.team:
+    binding = await own_binding(ctx, submitted, *purposes)
+    if binding is None:
         logger.warning("view.refused why=not_bound")
         raise UserFacingError(NOT_BOUND)
-    if wanted != (binding.user, binding.approval, binding.index, binding.version):
+    wanted = (sealed.approval, sealed.index, sealed.version)
+    if wanted != (binding.approval, binding.index, binding.version):
         logger.warning("view.refused why=other_binding approval=%s", binding.approval)
         raise UserFacingError(NOT_BOUND)
     target = await verify_seal(ctx, sealed, *purposes)
@@ -587,10 +598,8 @@ async def find_moved(
     The sealed content of that time is not kept, so it cannot be checked: the binding
     proves the form's person and approval. Nothing may be decided by it.
     """
-    binding = await find_binding(ctx, submitted.view_id)
-    if binding is None or submitted.team != ctx.team:
-        return None
-    if (binding.user, binding.purpose) != (submitted.user, purpose):
+    binding = await own_binding(ctx, submitted, purpose)
+    if binding is None:
         return None
     loaded = await ctx.service.read(binding.approval)
     keys = ctx.service.store.keys_of_approval(binding.approval)

@@ -48,7 +48,7 @@ def view(frame: Frame, index: int) -> Block:
         *(
             block
             for number, question in enumerate(item.questions)
-            for block in _inputs(number, question)
+            for block in (*_in_full(question), *_to_answer(number, question))
         ),
     ]
     purpose, title = View.ANSWER, "Answer the agent"
@@ -85,11 +85,6 @@ def _other_block(number: int) -> str:
     return f"question.{number}.{_OTHER}"
 
 
-def _inputs(number: int, question: Question) -> list[Block]:
-    name = untrusted(question.question)
-    return [*_in_full(question), *_to_answer(number, question, name)]
-
-
 def _in_full(question: Question) -> list[Block]:
     """Return the texts whose displayed form is too long for an input."""
     parts: list[str] = []
@@ -115,7 +110,8 @@ def _numbered(question: Question, place: int) -> str:
     return f"{place + 1}. {question.choices[place]}"
 
 
-def _to_answer(number: int, question: Question, name: Untrusted) -> list[Block]:
+def _to_answer(number: int, question: Question) -> list[Block]:
+    name = untrusted(question.question)
     match question.type:
         case QuestionType.TEXT:
             words = text_input(VALUE, multiline=True, max_length=MAX_ANSWER)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -15,7 +13,6 @@ from keyturn.gateway.setting_forms import MESSAGES_KEPT
 
 SLACK_API = "https://slack.com/api/"
 
-_SEAL_KEY_TAG = b"keyturn/v1/seal-key"
 _LEAST_KEY_BYTES = 16
 
 
@@ -28,8 +25,7 @@ class BotConfig:
         mode: signed HTTP, or Socket Mode.
         signing_secret: needed in HTTP mode, from "Basic Information".
         app_token: ``xapp-…`` with ``connections:write``, needed in Socket Mode.
-        seal_key: seals button values; empty derives one from the bot token, so that
-            buttons work after a restart and stop working with the token.
+        seal_key: seals button values.
         old_seal_keys: earlier keys, whose seals are still accepted.
         team: the only workspace to serve; empty means that of the bot token.
         tenant: owner of the approvals.
@@ -51,7 +47,7 @@ class BotConfig:
     mode: SlackMode = SlackMode.SOCKET
     signing_secret: str = field(default="", repr=False)
     app_token: str = field(default="", repr=False)
-    seal_key: bytes = field(default=b"", repr=False)
+    seal_key: bytes = field(repr=False)
     old_seal_keys: tuple[bytes, ...] = field(default=(), repr=False)
     team: str = ""
     tenant: str = "default"
@@ -67,7 +63,7 @@ class BotConfig:
     sockets: int = 2
 
     def __post_init__(self) -> None:
-        """Refuse invalid settings, and derive the sealing key.
+        """Refuse invalid settings.
 
         Raises:
             SettingsError: names the setting and where to find its value.
@@ -81,18 +77,12 @@ class BotConfig:
                 "forged ones; set SLACK_SIGNING_SECRET (api.slack.com/apps, "
                 "Basic Information), or use Socket Mode."
             )
-        if not self.seal_key:
-            key = hmac.new(self.bot_token.encode(), _SEAL_KEY_TAG, hashlib.sha256)
-            # Derived and not random: a restart or a second bot must accept the buttons
-            # of the first. With a tag, so that the key is not a MAC of the token for
-            # another purpose.
-            object.__setattr__(self, "seal_key", key.digest())
         # A short key could be found offline from one button value, which every member
         # of the channel can read.
-        elif len(self.seal_key) < _LEAST_KEY_BYTES:
+        if len(self.seal_key) < _LEAST_KEY_BYTES:
             raise SettingsError(
                 f"seal_key has {len(self.seal_key)} bytes; use "
-                f"{_LEAST_KEY_BYTES} or more random ones, or leave it empty."
+                f"{_LEAST_KEY_BYTES} or more random ones."
             )
 
     @property

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_bytes
 from typing import Any
 
 from keyturn.bot.app import SlackBot
@@ -43,6 +44,7 @@ async def open_review(
         app_token=sandbox.app_token,
         signing_secret=sandbox.signing_secret,
         api_url=sandbox.api_url,
+        seal_key=token_bytes(32),
     )
     async with (
         Keyturn(policy=policy, data_dir=data_dir) as keyturn,

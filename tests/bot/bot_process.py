@@ -23,7 +23,7 @@ from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.service.decide.deciding import DecisionService
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.store import Store
-from tests.store_secrets import SECRETS
+from tests.store_secrets import SEAL_KEY, SECRETS
 
 
 class Dying(DecisionService):
@@ -55,6 +55,7 @@ async def work(
         mode=SlackMode.HTTP,
         signing_secret=secret,
         api_url=api_url,
+        seal_key=SEAL_KEY,
         port=0,
         agents=("support",),
         default_agent="support",

@@ -42,6 +42,7 @@ from keyturn.sandbox.server import Sandbox
 from keyturn.sandbox.state_values import choice
 from tests.conftest import eventually
 from tests.patience import WAIT_S
+from tests.store_secrets import SEAL_KEY
 
 CHANNEL = "C0APPROVALS"
 TEAM = "T0SANDBOX"
@@ -108,6 +109,7 @@ class Stack:
             signing_secret=self.sandbox.signing_secret,
             app_token=self.sandbox.app_token,
             api_url=self.sandbox.api_url,
+            seal_key=SEAL_KEY,
             port=0,
             agents=("support", "ops"),
             default_agent="support",

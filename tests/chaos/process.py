@@ -22,7 +22,7 @@ from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.setting_forms import AUDIT_KEPT
 from keyturn.gateway.store.store import Store
 from tests.chaos.agent import AGENT, EFFECTS, graph
-from tests.store_secrets import SECRETS
+from tests.store_secrets import SEAL_KEY, SECRETS
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ async def _work(settings: Settings) -> None:
                 mode=SlackMode.HTTP,
                 signing_secret=settings.signing_secret,
                 api_url=settings.slack,
+                seal_key=SEAL_KEY,
                 port=settings.port,
                 agents=(AGENT,),
                 default_agent=AGENT,

@@ -12,7 +12,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Final, LiteralString, TypeAlias, TypeVar
+from typing import Final, LiteralString
 
 from keyturn.bot.blocks import Block, context, first_rows, section
 from keyturn.bot.cards.channel_messages import actor_ref
@@ -92,10 +92,9 @@ async def answer(ctx: ListenerContext, command: Command) -> AckBody:
         )
     verb, rest = first_word(command.text)
     verb = verb.lower()
-    if verb in _ASKED:
-        return _answer(await _ASKED[verb](ctx, command, rest))
-    if verb in _LISTED:
-        return await _LISTED[verb](ctx, command, rest)
+    if verb in _COMMANDS:
+        said = await _COMMANDS[verb](ctx, command, rest)
+        return said if isinstance(said, Mapping) else _answer(said)
     if verb not in {"", "help"}:
         return _answer(joined("\n", [_UNKNOWN, _help(ctx)]))
     return _answer(_help(ctx))
@@ -350,19 +349,11 @@ def _shown(scope: FreezeScope) -> str:
     return fit(scope.name, _LONGEST_NAME)
 
 
-T = TypeVar("T")
-_Answers: TypeAlias = Mapping[
-    str, Callable[[ListenerContext, Command, str], Awaitable[T]]
-]
+_OnCommand = Callable[[ListenerContext, Command, str], Awaitable[UserText | AckBody]]
 
-_ASKED: Final[_Answers[UserText]] = {
+_COMMANDS: Final[Mapping[str, _OnCommand]] = {
     "delegate": delegate,
     "freeze": freeze,
-    "unfreeze": unfreeze,
-}
-"""Commands whose answer is a sentence."""
-
-_LISTED: Final[_Answers[AckBody]] = {
     "frozen": list_freezes,
     "history": partial(past_command, is_mine=False),
     "list": list_waiting,
@@ -370,5 +361,6 @@ _LISTED: Final[_Answers[AckBody]] = {
     "show": show,
     "stats": stats_command,
     "standing": list_standing,
+    "unfreeze": unfreeze,
 }
-"""Commands whose answer is a list."""
+"""Commands, each with a function that returns a sentence or a list."""

@@ -92,7 +92,9 @@ async def list_waiting(ctx: ListenerContext, command: Command, _: str) -> AckBod
     mine, looked_at = await concerning(ctx, command.user)
     here = await waiting(ctx)
     for loaded in {one.approval.id: one for one in (*mine, *here)}.values():
-        access = await access_to(ctx, command, loaded.approval)
+        access = await reader_access(
+            ctx, command.user, command.channel, loaded.approval
+        )
         is_unknown |= access is None
         if access:
             found[loaded.approval.id] = loaded
@@ -144,7 +146,8 @@ async def _shown(
     "Not found" is also the answer for the others, and they make no id ambiguous: the
     difference would reveal which ids exist.
     """
-    access = [await access_to(ctx, command, one.approval) for one in found]
+    user, channel = command.user, command.channel
+    access = [await reader_access(ctx, user, channel, one.approval) for one in found]
     given = [one for one, may in zip(found, access, strict=True) if may]
     if not given:
         return [to_mrkdwn(_NOT_SHOWN if None in access else _NOT_FOUND)], []
@@ -252,20 +255,13 @@ Access: TypeAlias = bool | None
 """Whether a person may read or decide; None if Slack did not answer."""
 
 
-async def access_to(
-    ctx: ListenerContext, command: Command, approval: Approval
-) -> Access:
-    """Return whether the member who typed a command may read an approval."""
-    # Slack reports the channel of the command, and only its readers can type in it.
-    return await reader_access(ctx, command.user, command.channel, approval)
-
-
 async def reader_access(
     ctx: ListenerContext, user: str, channel: str, approval: Approval
 ) -> Access:
     """Return whether a member who reads in a channel may read an approval.
 
-    ``channel`` is empty outside of channels.
+    ``channel`` is empty outside of channels. Slack reports the channel of a command,
+    and only its readers can type in it.
     """
     asked = approval.requester
     if asked and asked.is_same(Person(team=ctx.team, user=user)):

@@ -24,7 +24,7 @@ from keyturn.bot.listener_context import (
     to_mrkdwn,
 )
 from keyturn.bot.listeners.deciding import require_full_view
-from keyturn.bot.listeners.reading import access_to
+from keyturn.bot.listeners.reading import reader_access
 from keyturn.bot.listeners.router import AckBody, on_action, on_submit
 from keyturn.bot.listeners.targets import (
     Target,
@@ -224,7 +224,7 @@ async def list_standing(ctx: ListenerContext, command: Command, _: str) -> AckBo
     found = [
         loaded.approval
         async for loaded in ctx.service.standing.in_force()
-        if await access_to(ctx, command, loaded.approval)
+        if await reader_access(ctx, command.user, command.channel, loaded.approval)
     ]
     if not found:
         return {"text": to_mrkdwn(_NONE)}

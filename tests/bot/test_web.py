@@ -248,7 +248,7 @@ async def test_who_the_bot_is_comes_from_slack() -> None:
     async with slack_that(answering(reply)) as (slack, _):
         me = await identify(slack, CONFIG)
 
-    assert (me.team, me.enterprise, me.user, me.bot_id) == ("T1", "E1", "U1", "B1")
+    assert (me.team, me.enterprise, me.user) == ("T1", "E1", "U1")
 
 
 async def test_an_app_of_a_whole_organization_is_refused_at_start() -> None:

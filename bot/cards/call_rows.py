@@ -173,7 +173,7 @@ def listings(approval: Approval) -> dict[int, Listing]:
         room -= _ANSWERED
     if approval.inquiries and not approval.is_batch:
         room -= INQUIRIES
-    calls = [boxes_of(item) for item in items]
+    calls = [boxes_of(item, item.args) for item in items]
     rooms = shares(min(room, _MOST_TEXT), [sum(map(len, call)) for call in calls])
     return {
         item.index: fitted(call, budget=max(MIN_EXCERPT, most))

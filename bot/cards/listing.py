@@ -156,11 +156,10 @@ def boxes(
     return (first, *(f"{name}\n{text}" for name, text in long))
 
 
-def boxes_of(item: Item) -> tuple[str, ...]:
-    """Return the whole call of an item as boxes."""
-    return boxes(
-        item.tool, item.args, item.redact, titles=titles_of(item), preview=item.preview
-    )
+def boxes_of(item: Item, args: JsonObject) -> tuple[str, ...]:
+    """Return a whole call with these arguments as boxes."""
+    titles, preview = titles_of(item), item.preview
+    return boxes(item.tool, args, item.redact, titles=titles, preview=preview)
 
 
 def fitted(whole: tuple[str, ...], *, budget: int) -> Listing:
@@ -181,7 +180,7 @@ def fitted(whole: tuple[str, ...], *, budget: int) -> Listing:
 
 def listing_of(item: Item, *, budget: int) -> Listing:
     """Return the call of an item in at most ``budget`` characters."""
-    return fitted(boxes_of(item), budget=budget)
+    return fitted(boxes_of(item, item.args), budget=budget)
 
 
 def preview_name(name: str, preview: Preview | None) -> str:
@@ -255,7 +254,7 @@ def call_title(item: Item) -> str:
     required = (item.args_schema or {}).get("required")
     main_first = [
         name
-        for name in schema_order(item)
+        for name in argument_titles(item.args_schema)
         if isinstance(required, list) and name in required
     ]
     shown_values: list[str] = []
@@ -271,11 +270,6 @@ def call_title(item: Item) -> str:
                 break
     main = ", ".join(shown_values)
     return f"{one_line(item.tool)}: {main}" if main else one_line(item.tool)
-
-
-def schema_order(item: Item) -> list[str]:
-    """Return the names of the arguments in the schema's order."""
-    return [*argument_titles(item.args_schema)]
 
 
 def one_line(text: str) -> str:
@@ -303,11 +297,10 @@ def readable(argument: Argument) -> str:
     return reveal(f"{kind}{first}{text[1:-1]}{last}")
 
 
-def named_values(
-    args: JsonObject, redact: Iterable[str], order: Sequence[str]
-) -> list[tuple[str, str]]:
+def named_values(item: Item) -> list[tuple[str, str]]:
     """Return the arguments as names and values that can be read."""
-    shown = arguments(args, redact, order=order)
+    order = [*argument_titles(item.args_schema)]
+    shown = arguments(item.args, item.redact, order=order)
     return [(one_line(one.name), readable(one)) for one in shown]
 
 

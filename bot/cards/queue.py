@@ -19,7 +19,6 @@ from keyturn.bot.cards.listing import (
     named_values,
     needs_a_look,
     one_line,
-    schema_order,
     state_text,
 )
 from keyturn.bot.cards.states import counted_votes
@@ -224,7 +223,7 @@ def whole_call(item: Item) -> tuple[str, ...]:
 
 def whole_line(item: Item) -> str:
     """Return all arguments on one line; "" if that is not possible."""
-    values = named_values(item.args, item.redact, schema_order(item))
+    values = named_values(item)
     line = _SEPARATOR.join(f"{name} {text}" for name, text in values)
     is_plain = all(
         is_short(name, text) and not _has_sign(name + text) for name, text in values

@@ -31,7 +31,6 @@ from keyturn.bot.cards.listing import (
     named_values,
     needs_a_look,
     one_line,
-    schema_order,
     state_text,
 )
 from keyturn.bot.cards.refs import calls_named, join_list, when
@@ -139,7 +138,7 @@ def cell_values(item: Item) -> dict[str, str]:
     A text that reads as another type, such as ``78291``, needs no quotes if the schema
     declares the argument as a string.
     """
-    shown = dict(named_values(item.args, item.redact, schema_order(item)))
+    shown = dict(named_values(item))
     bare = {
         name: text
         for name, text in item.args.items()

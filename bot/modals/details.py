@@ -35,12 +35,11 @@ from keyturn.bot.cards.call_rows import FINDINGS, late_report, result_title
 from keyturn.bot.cards.frame import Frame, is_table
 from keyturn.bot.cards.inquiries import ask_requester, inquiry_parts
 from keyturn.bot.cards.listing import (
-    boxes,
+    boxes_of,
     diff,
     is_misleading,
     state_text,
     state_title,
-    titles_of,
 )
 from keyturn.bot.cards.refs import when, with_author
 from keyturn.bot.cards.states import TRIAGE_TITLE, frozen, taken_by
@@ -55,7 +54,6 @@ from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.timing import end_of
 from keyturn.gateway.protocol.questions import indented
 from keyturn.gateway.protocol.records import ItemState, Tier, Verb
-from keyturn.gateway.protocol.strict_json import JsonObject
 
 PAGE_SIZE = 9_000
 """Characters of a page; a view can contain far more, but a reader cannot."""
@@ -103,11 +101,11 @@ def _parts(approval: Approval, item: Item) -> list[Part]:
     call = "What runs if approved" if item.is_pending else "The call"
     late = late_report(item, item.late_result) if item.late_result else ("", "")
     sections = [
-        (call, _call(item, item.args)),
+        (call, boxes_of(item, item.args)),
         (state_title(item), [state_text(item)]),
         (
             "What the agent asked for",
-            _call(item, item.requested_args) if item.edit else [],
+            boxes_of(item, item.requested_args) if item.edit else [],
         ),
         ("What the model wrote, read differently by the tool", [_original(item)]),
         ("What the edit changed", [diff(item, budget=PART)] if item.edit else []),
@@ -172,11 +170,6 @@ def _original(item: Item) -> str:
     if item.original_args is None:
         return ""
     return original_text(item.original_args, item.requested_args, item.redact)
-
-
-def _call(item: Item, args: JsonObject) -> list[str]:
-    titles = titles_of(item)
-    return [*boxes(item.tool, args, item.redact, titles=titles, preview=item.preview)]
 
 
 def _split(title: str, text: str) -> list[Part]:

@@ -334,7 +334,9 @@ def test_short_calls_of_every_shape_are_whole_and_approved_by_one_click(
     most = MAX_ITEMS if are_of_many_tools else 33
     assert len(found) <= -(-count // most)
     for approval in found:
-        assert all(sum(map(len, boxes_of(item))) <= 120 for item in approval.items)
+        assert all(
+            sum(map(len, boxes_of(item, item.args))) <= 120 for item in approval.items
+        )
         items = (item.with_(args_schema=None) for item in approval.items)
         shown = approval.with_(
             items=tuple(items), created_at_ms=NOW, expires_at_ms=LATER

@@ -18,6 +18,7 @@ from typing import LiteralString
 
 from keyturn.bot.blocks import ensure_valid_view
 from keyturn.bot.cards.call_rows import decided_alone
+from keyturn.bot.cards.frame import Frame
 from keyturn.bot.cards.listing import call_title
 from keyturn.bot.cards.queue import MAX_TOGETHER, decidable_in_row
 from keyturn.bot.cards.reply_texts import outcome_text
@@ -144,8 +145,7 @@ async def _open(ctx: ListenerContext, clicked: Clicked) -> None:
     verb = Verb.APPROVE if Verb.APPROVE in allowed else Verb.REJECT
     await _require_permission(ctx, target, verb, clicked)
     choice = opened(target.approval)
-    now = await _as_of_now(ctx, target)
-    view = choose.view(ctx.frame(target.approval, target.now_ms), choice, now=now)
+    view = choose.view(await _frame(ctx, target), choice)
     kept = choice.model_dump_json()
     await open_view(ctx, clicked, target, view, staged=kept)
 
@@ -198,8 +198,7 @@ async def _stage(
     edits |= {shown.item.index: staged}
     choice = choice.with_(edits=edits)
     whole = replace(shown, index=None, purpose=View.CHOOSE)
-    now = await _as_of_now(ctx, shown)
-    view = choose.view(ctx.frame(shown.approval, target.now_ms), choice, now=now)
+    view = choose.view(await _frame(ctx, shown), choice)
     ensure_valid_view(view)
     kept = choice.model_dump_json()
     # Stored before it is shown: then the form always shows the choice that is decided.
@@ -236,14 +235,14 @@ async def _shown_in(
     return Choice.model_validate_json(binding.staged), shown
 
 
-async def _as_of_now(ctx: ListenerContext, target: Target) -> tuple[Item, ...]:
-    """Return the calls of a form, marked if a freeze stops them now."""
-    loaded = await ctx.service.read_as_of_now(target.approval.id)
-    items = loaded.approval.items if loaded else ()
-    stopped = {item.id for item in items if item.is_frozen}
-    return tuple(
-        item.with_(is_frozen=item.id in stopped) for item in target.approval.items
-    )
+async def _frame(ctx: ListenerContext, target: Target) -> Frame:
+    """Return the frame of a form; its calls are marked if a freeze stops them now."""
+    approval = target.approval
+    loaded = await ctx.service.read_as_of_now(approval.id)
+    now = loaded.approval.items if loaded else ()
+    stopped = {item.id for item in now if item.is_frozen}
+    items = (item.with_(is_frozen=item.id in stopped) for item in approval.items)
+    return ctx.frame(approval.replacing(*items), target.now_ms)
 
 
 @on_submit(View.CHOOSE)
@@ -263,9 +262,7 @@ async def _confirm(
     is_again: bool,
 ) -> AckBody:
     """Return the response that shows the last page, bound to the current batch."""
-    frame = ctx.frame(target.approval, target.now_ms)
-    now = await _as_of_now(ctx, target)
-    view = choose.confirmation(frame, choice, now=now, is_again=is_again)
+    view = choose.confirmation(await _frame(ctx, target), choice, is_again=is_again)
     user, kept = submitted.user, choice.model_dump_json()
     await bind_view(ctx, submitted.view_id, user, target, view, staged=kept)
     return {"response_action": "update", "view": view}

@@ -146,14 +146,8 @@ _MOVED_SHOWN = 5
 _NOTHING = "Nothing is chosen: tick a call, edit one, or reject the others."
 
 
-def view(frame: Frame, choice: Choice, *, now: Sequence[Item] = ()) -> Block:
-    """Return the form with a box for each call that may be approved together.
-
-    Args:
-        frame: of the form.
-        choice: the choice so far.
-        now: the calls of the card with their current evaluation.
-    """
+def view(frame: Frame, choice: Choice) -> Block:
+    """Return the form with a box for each call that may be approved together."""
     approval = frame.approval
     alone = decided_alone(approval)
     shown = choice.offered(approval)
@@ -164,7 +158,7 @@ def view(frame: Frame, choice: Choice, *, now: Sequence[Item] = ()) -> Block:
     )
     blocks = [
         section(intro),
-        *_frozen(now, {item.index for item in shown}),
+        *_frozen(shown),
         *_same(approval, [item.index for item in shown]),
         *_moved_lines(frame, choice),
         *([each_alone(alone)] if alone else []),
@@ -199,15 +193,12 @@ def submitted(items: Sequence[Item], state: State, staged: Choice) -> Choice:
     return choice
 
 
-def confirmation(
-    frame: Frame, choice: Choice, *, now: Sequence[Item] = (), is_again: bool = False
-) -> Block:
+def confirmation(frame: Frame, choice: Choice, *, is_again: bool = False) -> Block:
     """Return the page that summarizes the decisions before they are recorded.
 
     Args:
         frame: of the page.
         choice: the person's choice.
-        now: the calls of the card with their current evaluation.
         is_again: it was shown before, and the card has changed since.
     """
     approval = frame.approval
@@ -219,7 +210,7 @@ def confirmation(
     rejected = [approval.items[index] for index in choice.reject]
     blocks = [
         *_moved_lines(frame, choice, is_again=is_again),
-        *_frozen(now, {*choice.approve, *choice.edits}),
+        *_frozen([approval.items[one] for one in (*choice.approve, *choice.edits)]),
         *_same(approval, choice.approve),
         *_summary(choice, left),
         *_total(approval, choice),
@@ -237,10 +228,9 @@ def confirmation(
     )
 
 
-def _frozen(now: Sequence[Item], indexes: set[int]) -> list[Block]:
+def _frozen(items: Sequence[Item]) -> list[Block]:
     """Describe how many of these calls cannot be approved, because of a freeze."""
-    found = [item for item in now if item.index in indexes]
-    return [context(one) for one in frozen(found, are_many=len(found) > 1)]
+    return [context(one) for one in frozen(items, are_many=len(items) > 1)]
 
 
 def _same(approval: Approval, indexes: Sequence[int]) -> list[Block]:
@@ -499,7 +489,7 @@ def review_form(items: Sequence[Item], review: Review, *, left_out: int) -> Bloc
         [
             section(untrusted(fit(name, _NAME_CHARS))),
             section(intro),
-            *map(context, frozen(items, are_many=len(items) > 1)),
+            *_frozen(items),
             *([context(missing)] if left_out else []),
             *_boxes(items, above=_whole, text=_box_text),
             *_rest(items),

@@ -345,10 +345,6 @@ _AGENT_THREAD = re.compile(r"slack:([^:]+):([A-Z0-9]+):([0-9]+\.[0-9]+)")
 Arguments = Mapping[str, object]
 
 
-async def _nothing_known() -> Mapping[str, str]:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class MovedChannels:
     """Looks up the new id of a channel, for messages that are in it.
@@ -363,7 +359,7 @@ class MovedChannels:
         found: new ids that this process has used, by the old id.
     """
 
-    look_up: Callable[[], Awaitable[Mapping[str, str]]] = _nothing_known
+    look_up: Callable[[], Awaitable[Mapping[str, str]]]
     found: dict[str, str] = field(default_factory=dict[str, str])
 
     async def call(self, slack: Slack, method: str, arguments: Arguments) -> SlackBody:

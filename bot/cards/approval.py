@@ -503,21 +503,17 @@ def _of_batch(frame: Frame) -> list[Block]:
         if is_table(approval)
         else buttons.view_all(frame, _by_urgency(approval.items)[0])
     )
+    states = {item.state for item in approval.items}
+    sign = SEVERAL
+    if _S.FAILED in states or len(states) == 1:
+        sign = SIGNS[_S.FAILED if _S.FAILED in states else min(states)]
     return [
-        header(_title(approval)),
+        header(batch_title(approval, sign)),
         section(joined(" ", parts), accessory=view),
         *_rows(frame),
         *totals(frame),
         _foot(frame),
     ]
-
-
-def _title(approval: Approval) -> Plain:
-    states = {item.state for item in approval.items}
-    sign = SEVERAL
-    if _S.FAILED in states or len(states) == 1:
-        sign = SIGNS[_S.FAILED if _S.FAILED in states else min(states)]
-    return batch_title(approval, sign)
 
 
 def _counts(approval: Approval) -> Template:

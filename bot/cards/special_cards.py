@@ -431,7 +431,11 @@ def notification(frame: Frame) -> Message:
     """Return the current message about calls that run without review."""
     approval = frame.approval
     blocks = [
-        section(_run_head(approval)),
+        section(
+            template("🔔 *{n} calls without review*", n=len(approval.items))
+            if approval.is_batch
+            else template(_HEADS.get(approval.items[0].state, _RUNS))
+        ),
         _run_origin(frame),
         *reviewers(frame),
         *(
@@ -488,12 +492,6 @@ def many_ran(events: Sequence[Event], *, command: str = COMMAND) -> Message:
     stop = label(f"To stop a tool, write {command} freeze tool NAME.")
     blocks = (section(sentence), quote("\n".join(lines), _MANY), context(stop))
     return Message(blocks, f"{len(ran)} more calls ran without review.")
-
-
-def _run_head(approval: Approval) -> Template:
-    if not approval.is_batch:
-        return template(_HEADS.get(approval.items[0].state, _RUNS))
-    return template("🔔 *{n} calls without review*", n=len(approval.items))
 
 
 def _run_origin(frame: Frame) -> Block:

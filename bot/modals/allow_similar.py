@@ -32,7 +32,7 @@ from keyturn.bot.modals.form import (
     input_state,
     text_of,
 )
-from keyturn.bot.text import Label, Untrusted, fit, label, template, untrusted
+from keyturn.bot.text import fit, label, template, untrusted
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.similar import Use, exact_micro, micro_text
 from keyturn.gateway.approvals.standing import bounds_of
@@ -87,7 +87,7 @@ def view(frame: Frame, index: int, offer: Offer) -> Block:
             hint=label(f"The policy allows up to {rule.uses}."),
         ),
         *_amounts(offer),
-        *_reason(item),
+        *([reason_field()] if Verb.APPROVE in item.requires_reason else []),
         note(
             "You approve the call on the card as well. Similar calls that the policy "
             "escalates still need approval; denied ones do not run. "
@@ -192,12 +192,6 @@ def _amount_input(name: Input, title: str, initial: str, most: str = "") -> Bloc
     )
 
 
-def _reason(item: Item) -> list[Block]:
-    if Verb.APPROVE not in item.requires_reason:
-        return []
-    return [reason_field()]
-
-
 def _whole(state: State, name: Input) -> int:
     """Return a whole number; 0 for any other input."""
     whole, rest = divmod(_micro(state, name) or 0, 10**6)
@@ -239,7 +233,10 @@ def uses_list(approval: Approval, items: Mapping[str, Item]) -> Block:
         blocks.append(section(template("No calls covered yet.")))
     for use in shown:
         item = items.get(use.item)
-        blocks.append(section(_act(item)))
+        title = label("A call that is kept no longer")
+        blocks.append(
+            section(untrusted(fit(call_title(item), _ACT)) if item else title)
+        )
         amount = [label(micro_text(use.amount_micro))] if has_amount else []
         state = label(UNREVIEWED_STATE_NAMES[item.state] if item else "not kept")
         at = template("{at}", at=when(use.at_ms))
@@ -248,9 +245,3 @@ def uses_list(approval: Approval, items: Mapping[str, Item]) -> Block:
     if more > 0:
         blocks.append(context(label(f"{more} older ones are in the audit log.")))
     return modal("Uses", blocks, callback_id=View.USES)
-
-
-def _act(item: Item | None) -> Untrusted | Label:
-    if item is None:
-        return label("A call that is kept no longer")
-    return untrusted(fit(call_title(item), _ACT))

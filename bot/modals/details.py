@@ -286,7 +286,11 @@ def _buttons(frame: Frame, item: Item, number: int, of: int) -> list[Block]:
     if number == of and item.state is ItemState.IN_DOUBT and is_table(frame.approval):
         offered += findings(frame, item)
     if number == of and item.index + 1 < len(frame.approval.items):
-        offered.append(_next_call(frame, item))
+        following = item.index + 1
+        spoken = f"View call {following + 1}"
+        offered.append(
+            frame.button(following, Action.VIEW_ALL, text="Next call", spoken=spoken)
+        )
     return button_row(offered)
 
 
@@ -313,12 +317,6 @@ def _of_time(frame: Frame, item: Item) -> list[Block]:
     until = template("Expires {at}.", at=when(end_of(frame.approval, item)))
     taken = taken_by(frame.approval, now_ms=frame.now_ms)
     return [context(until, *([taken] if taken else [])), actions(*offered)]
-
-
-def _next_call(frame: Frame, item: Item) -> Block:
-    following = item.index + 1
-    spoken = f"View call {following + 1}"
-    return frame.button(following, Action.VIEW_ALL, text="Next call", spoken=spoken)
 
 
 def _read_all() -> Block:

@@ -303,7 +303,7 @@ def parsed_value(field: Field, found: RawValue) -> Value:
     if found is None or (is_menu and found in {UNSET, NULL}):
         return _emptied(field, found)
     if isinstance(found, tuple):
-        return _chosen(field, found)
+        return [_at(field, one) for one in found]
     read = _READERS.get(field.plan.kind)
     return read(field, found) if read else found
 
@@ -403,10 +403,6 @@ def _json(_: Field, text: str) -> JsonValue:
         raise BadInput(
             f'This is not JSON{place}: {error.problem}. Write text in quotes: "text".'
         ) from None
-
-
-def _chosen(field: Field, found: tuple[str, ...]) -> JsonValue:
-    return [_at(field, one) for one in found]
 
 
 def _at(field: Field, place: str) -> JsonValue:

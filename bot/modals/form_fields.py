@@ -259,7 +259,8 @@ def _walk(
         node, here = declared.get(name), value.get(name, ABSENT)
         below = (*path, name)
         if _is_nested(node, here, below, root):
-            yield from _walk(node, _object(here), below, root)
+            inner = here if isinstance(here, dict) else {}
+            yield from _walk(node, inner, below, root)
             continue
         yield Field(
             number=0,
@@ -279,10 +280,6 @@ def _is_nested(schema: JsonValue, value: Value, path: Path, root: JsonObject) ->
     return not node.keys() & {"allOf", "not", "if"} and bool(
         members(schema, value, root)
     )
-
-
-def _object(value: Value) -> JsonObject:
-    return value if isinstance(value, dict) else {}
 
 
 def _inputs(field: Field) -> int:

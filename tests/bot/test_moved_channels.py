@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 
 import aiohttp
 import pytest
@@ -168,9 +169,10 @@ async def test_what_nobody_knows_of_stays_not_found(stack: Stack) -> None:
         token, url = stack.sandbox.bot_token, stack.sandbox.api_url
         slack = Slack(token, api_url=url, session=session)
         at = {"channel": "C0NOWHERE", "ts": "1.0", "text": "x"}
+        moved = MovedChannels(partial(stack.store.moved_channels.known, stack.keys))
 
         with pytest.raises(SlackRefused, match="channel_not_found"):
-            await MovedChannels().call(slack, "chat.update", at)
+            await moved.call(slack, "chat.update", at)
 
 
 async def test_where_a_channel_is_now_is_known_however_long_messages_are_kept(

@@ -342,7 +342,7 @@ def _time(frame: Frame) -> list[Block]:
         sentence.append(template("📣 *Escalated* {at} to {whom}", at=at, whom=whom))
     if frame.is_crowded:
         sentence.append(template("Not all notes fit here: open *Full details*."))
-    sentence += frozen(approval.items, are_many=approval.is_batch)
+    sentence += frozen(approval.items)
     taken = taken_by(approval, now_ms=frame.now_ms)
     return notes([*sentence, *([taken] if taken else [])])
 

@@ -114,12 +114,12 @@ _HAD_STARTED: LiteralString = "It had started and does not continue."
 _NOT_KNOWN: LiteralString = "We don't know whether it ran before."
 
 
-def frozen(items: Sequence[Item], *, are_many: bool = False) -> list[Template]:
+def frozen(items: Sequence[Item]) -> list[Template]:
     """Explain that pending calls cannot be approved, because of a freeze."""
     count = sum(item.is_pending and item.is_frozen for item in items)
     if not count:
         return []
-    if not are_many:
+    if len(items) == 1:
         return [template("🧊 *Frozen*: approve after the freeze ends.")]
     return [
         template(

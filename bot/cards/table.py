@@ -251,21 +251,6 @@ def totals_of(
     return [total_of(one, calls) for one in _named(approval.items)]
 
 
-def totals_by_tool(approval: Approval) -> list[tuple[str, list[Total]]]:
-    """Return the totals of each tool with two calls, on a card with several tools."""
-    tools: dict[str, list[Item]] = {}
-    for item in approval.items:
-        tools.setdefault(item.tool, []).append(item)
-    if len(tools) == 1:
-        return []
-    return [
-        (tool, [total_of(one, calls) for one in _named(items)])
-        for tool, items in tools.items()
-        for calls in ([Call(item.index, item.args, item.redact) for item in items],)
-        if len(items) > 1
-    ]
-
-
 def _named(items: Sequence[Item]) -> list[str]:
     """Return the totals of calls; for several policies those that all of them name."""
     return [one for one in items[0].totals if all(one in item.totals for item in items)]
@@ -416,14 +401,20 @@ def _fitting(lines: Sequence[Plain | Template]) -> list[Plain | Template]:
 
 
 def _of_tools(approval: Approval) -> list[Plain]:
-    """Return the totals of each tool, on a card with calls of several."""
-    texts = [
-        f"{fit(one_line(tool), _TOOL)}: {total_text(total)}"
-        for tool, totals in totals_by_tool(approval)
-        for total in totals
-        if total.numbers
-    ]
-    return [untrusted(_whole(text)) for text in texts]
+    """Return the totals of each tool with two calls, on a card with several tools."""
+    tools: dict[str, list[Item]] = {}
+    for item in approval.items:
+        tools.setdefault(item.tool, []).append(item)
+    lines: list[Plain] = []
+    for tool, items in tools.items() if len(tools) > 1 else ():
+        calls = [Call(item.index, item.args, item.redact) for item in items]
+        totals = [total_of(one, calls) for one in _named(items)]
+        lines += [
+            untrusted(_whole(f"{fit(one_line(tool), _TOOL)}: {total_text(total)}"))
+            for total in totals
+            if total.numbers and len(items) > 1
+        ]
+    return lines
 
 
 def _whole(text: str) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import html
 import logging
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import LiteralString
@@ -100,18 +99,10 @@ _UNKNOWN = template(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class AgentRequest:
-    """A request to an agent: its name and the text."""
-
-    agent: str
-    text: str
-
-
 def parse_request(
     text: str, *, bot_user: str, agents: tuple[str, ...], default_agent: str
-) -> AgentRequest:
-    """Read a message's agent, which its first word may name, and its text.
+) -> tuple[str, str]:
+    """Return the agent of a message, which its first word may name, and the text.
 
     Args:
         text: from Slack: with mentions as ids, and & < > escaped.
@@ -124,7 +115,7 @@ def parse_request(
     named = {agent.lower(): agent for agent in agents}
     agent = named.get(first.rstrip(":,").lower())
     words = mention if agent is None else rest.strip()
-    return AgentRequest(agent or default_agent, html.unescape(words))
+    return agent or default_agent, html.unescape(words)
 
 
 # For a mention in a channel Slack may send both events: `payload.mention` reads only
@@ -149,14 +140,14 @@ async def _mentioned(ctx: ListenerContext, body: Json) -> None:
 
 async def _ask(ctx: ListenerContext, mention: Mention) -> None:
     config = ctx.config
-    wanted = parse_request(
+    agent, words = parse_request(
         mention.text,
         bot_user=ctx.bot_user,
         agents=config.agents,
         default_agent=config.default_agent,
     )
     asker = await ctx.reviewers.resolve(mention.user, user_team=mention.user_team)
-    problem = _problem(asker, wanted)
+    problem = _problem(asker, agent, words)
     if problem is not None:
         await _reply_once(ctx, mention, problem)
         if problem is _UNKNOWN:
@@ -166,9 +157,9 @@ async def _ask(ctx: ListenerContext, mention: Mention) -> None:
         return
     try:
         is_new = await ctx.service.ask_agent(
-            wanted.agent,
+            agent,
             mention.agent_thread,
-            wanted.text,
+            words,
             requester=Person(team=ctx.team, user=mention.user, name=asker.name),
             origin=Origin(channel=mention.channel, thread_ts=mention.thread_ts),
             # Slack delivers an event again after a late or lost response, and a mention
@@ -184,7 +175,7 @@ async def _ask(ctx: ListenerContext, mention: Mention) -> None:
     if mention.edited_ts and not is_new:
         await _reply_once(ctx, mention, _ASKED_BEFORE)
     word = "asked" if is_new else "asked_before"
-    logger.info("agent.%s agent=%s user=%s", word, wanted.agent, mention.user)
+    logger.info("agent.%s agent=%s user=%s", word, agent, mention.user)
 
 
 async def _refused_edit(ctx: ListenerContext, mention: Mention) -> bool:
@@ -232,12 +223,12 @@ async def _reply_once(
         _reply_later(ctx, mention, sentence)
 
 
-def _problem(asker: Reviewer, wanted: AgentRequest) -> UserText | None:
+def _problem(asker: Reviewer, agent: str, words: str) -> UserText | None:
     if asker.account is not AccountKind.MEMBER:
         return _UNKNOWN if asker.account is AccountKind.UNKNOWN else _OUTSIDER
-    if not wanted.agent:
+    if not agent:
         return _NO_AGENT
-    return None if wanted.text else _EMPTY
+    return None if words else _EMPTY
 
 
 MAX_TEXT = call_form.MAX_REASON

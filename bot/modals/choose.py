@@ -158,7 +158,7 @@ def view(frame: Frame, choice: Choice) -> Block:
     )
     blocks = [
         section(intro),
-        *_frozen(shown),
+        *map(context, frozen(shown)),
         *_same(approval, [item.index for item in shown]),
         *_moved_lines(frame, choice),
         *([each_alone(alone)] if alone else []),
@@ -208,9 +208,10 @@ def confirmation(frame: Frame, choice: Choice, *, is_again: bool = False) -> Blo
         if decision is None
     }
     rejected = [approval.items[index] for index in choice.reject]
+    approved = [approval.items[index] for index in (*choice.approve, *choice.edits)]
     blocks = [
         *_moved_lines(frame, choice, is_again=is_again),
-        *_frozen([approval.items[one] for one in (*choice.approve, *choice.edits)]),
+        *map(context, frozen(approved)),
         *_same(approval, choice.approve),
         *_summary(choice, left),
         *_total(approval, choice),
@@ -226,11 +227,6 @@ def confirmation(frame: Frame, choice: Choice, *, is_again: bool = False) -> Blo
         submit="Submit decisions",
         private_metadata=frame.value(None, View.CHOOSE_CONFIRM),
     )
-
-
-def _frozen(items: Sequence[Item]) -> list[Block]:
-    """Describe how many of these calls cannot be approved, because of a freeze."""
-    return [context(one) for one in frozen(items, are_many=len(items) > 1)]
 
 
 def _same(approval: Approval, indexes: Sequence[int]) -> list[Block]:
@@ -489,7 +485,7 @@ def review_form(items: Sequence[Item], review: Review, *, left_out: int) -> Bloc
         [
             section(untrusted(fit(name, _NAME_CHARS))),
             section(intro),
-            *_frozen(items),
+            *map(context, frozen(items)),
             *([context(missing)] if left_out else []),
             *_boxes(items, above=_whole, text=_box_text),
             *_rest(items),

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from keyturn.bot.listeners.messages import AgentRequest, parse_request
+from keyturn.bot.listeners.messages import parse_request
 from keyturn.gateway.approvals.record import approval_of, short_id
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.policy.load import load_policy
@@ -119,16 +119,18 @@ async def test_without_an_agent_the_person_is_told_so(stack: Stack) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("<@UBOT> refund it", AgentRequest("support", "refund it")),
-        ("<@UBOT> ops restart", AgentRequest("ops", "restart")),
-        ("<@UBOT|keyturn> Ops: restart", AgentRequest("ops", "restart")),
-        ("ops, restart <@UBOT>", AgentRequest("ops", "restart")),
-        ("<@UBOT> a &lt; b &amp;&amp; c", AgentRequest("support", "a < b && c")),
-        ("<@UBOT> <@U0ANA> asked", AgentRequest("support", "<@U0ANA> asked")),
-        ("<@UBOT> ops", AgentRequest("ops", "")),
+        ("<@UBOT> refund it", ("support", "refund it")),
+        ("<@UBOT> ops restart", ("ops", "restart")),
+        ("<@UBOT|keyturn> Ops: restart", ("ops", "restart")),
+        ("ops, restart <@UBOT>", ("ops", "restart")),
+        ("<@UBOT> a &lt; b &amp;&amp; c", ("support", "a < b && c")),
+        ("<@UBOT> <@U0ANA> asked", ("support", "<@U0ANA> asked")),
+        ("<@UBOT> ops", ("ops", "")),
     ],
 )
-def test_the_first_word_may_name_the_agent(text: str, expected: AgentRequest) -> None:
+def test_the_first_word_may_name_the_agent(
+    text: str, expected: tuple[str, str]
+) -> None:
     found = parse_request(
         text, bot_user="UBOT", agents=("support", "ops"), default_agent="support"
     )

@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from secrets import token_bytes
 from typing import Any
 
 from keyturn.bot.app import SlackBot
@@ -42,9 +41,8 @@ async def open_review(
     config = BotConfig(
         bot_token=sandbox.bot_token,
         app_token=sandbox.app_token,
-        signing_secret=sandbox.signing_secret,
         api_url=sandbox.api_url,
-        seal_key=token_bytes(32),
+        seal_key=b"the key of one local review",
     )
     async with (
         Keyturn(policy=policy, data_dir=data_dir) as keyturn,

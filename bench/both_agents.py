@@ -24,7 +24,7 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Person, RunRef
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
-from keyturn.gateway.resume.langgraph_local import Runner
+from keyturn.gateway.resume.langgraph_local import Runner, Runners
 from keyturn.gateway.resume.thread_state import ThreadChange
 from keyturn.gateway.running import running
 from keyturn.gateway.store.open_store import open_store
@@ -77,7 +77,7 @@ async def both_agents(
             gated = agent(stub, ApprovalMiddleware(AGENT), guarded, reply)
             bare = ungated(stub, reply)
             ours = make(store)
-            runners = {AGENT: Runner(attached(gated, saver))}
+            runners = Runners({AGENT: Runner(attached(gated, saver))}, saver)
             async with running(
                 store, lambda: POLICY, runners, on_change=ours.on_change
             ):

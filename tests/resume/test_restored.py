@@ -6,6 +6,7 @@ import shutil
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 from langchain_core.runnables import RunnableConfig
@@ -222,7 +223,7 @@ async def test_a_mark_of_another_gateway_during_a_look_is_no_loss(
         with monkeypatch.context() as alone:
             alone.setattr(saver, "aget_tuple", read)
             await RestoreDetector(stack.store, saver).advance()
-        return await read(config)
+        return cast("CheckpointTuple | None", await read(config))
 
     monkeypatch.setattr(saver, "aget_tuple", while_another_marks)
 

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.gateway.protocol.wire import VerdictKind
+from keyturn.gateway.resume.langgraph_local import Runners
 from keyturn.gateway.running import running
 from keyturn.gateway.service.people.freezing import FreezeService
 from keyturn.gateway.service.report.audit_reading import security_events
@@ -80,12 +82,12 @@ async def test_a_list_that_is_older_than_the_log_freezes_everything(
         older = await house.copied()
         await freezes.unfreeze(TOOL, ANA)
     if is_read:
-        async with running(house.first, lambda: RULES, {}):
+        async with running(house.first, lambda: RULES, Runners({}, InMemorySaver())):
             pass
     await house.put_back(older)
     fresh = house.started()
 
-    async with running(fresh, lambda: RULES, {}):
+    async with running(fresh, lambda: RULES, Runners({}, InMemorySaver())):
         _, (verdict,) = await ServiceHarness(fresh).submit(("look_up_order", {}))
         frozen = await freezes_of(fresh).frozen()
         another = house.started()
@@ -100,7 +102,7 @@ async def test_a_list_that_is_older_than_the_log_freezes_everything(
 
     assert await freezes_of(another).unfreeze(EVERYTHING, ANA)
     again = house.started()
-    async with running(again, lambda: RULES, {}):
+    async with running(again, lambda: RULES, Runners({}, InMemorySaver())):
         _, (verdict,) = await ServiceHarness(again).submit(
             ("look_up_order", {}), thread="t2"
         )
@@ -116,7 +118,7 @@ async def test_a_list_that_the_log_confirms_freezes_nothing_else(house: House) -
     await freezes.unfreeze(OTHER, ANA)
     fresh = house.started()
 
-    async with running(fresh, lambda: RULES, {}):
+    async with running(fresh, lambda: RULES, Runners({}, InMemorySaver())):
         frozen = await freezes_of(fresh).frozen()
     await fresh.close()
 

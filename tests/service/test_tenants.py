@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.gateway.approvals.decisions import Approve, Decided, Reject
 from keyturn.gateway.approvals.events import EventName
@@ -18,6 +19,7 @@ from keyturn.gateway.protocol.wire import (
     TurnRef,
     VerdictKind,
 )
+from keyturn.gateway.resume.langgraph_local import Runners
 from keyturn.gateway.running import running
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.run.agents import AgentService
@@ -171,7 +173,11 @@ async def test_a_job_is_read_by_the_processes_of_its_tenant_alone(
         return bool(await run.all(other.keys))
 
     async with running(
-        other.store, lambda: RULES, {}, tenant=other.tenant, grace_s=0.1
+        other.store,
+        lambda: RULES,
+        Runners({}, InMemorySaver()),
+        tenant=other.tenant,
+        grace_s=0.1,
     ):
         await eventually(has_looked)
 

@@ -45,8 +45,11 @@ SLOW_PATHS = frozenset(
         "bot/listeners/test_trickling_results.py",
         "bot/modals/test_form_round_trip.py",
         "bot/modals/test_modal_properties.py",
+        "bot/test_half_open.py",
         "bot/test_lookup_failures.py",
+        "bot/test_moved_channels.py",
         "bot/test_personal_copies.py",
+        "bot/test_store_cut.py",
         "linearizability/test_recorded.py",
         "stories/test_killed_in_the_middle.py",
     }

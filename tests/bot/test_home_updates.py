@@ -102,6 +102,7 @@ async def test_nobody_is_published_a_tab_that_would_show_the_same(stack: Stack) 
         assert len(published(stack, "U0CHLOE")) == before, "she decides no refunds"
 
 
+@pytest.mark.slow
 async def test_many_changes_at_once_are_few_publications(stack: Stack) -> None:
     async with stack.running():
         await home(stack, shows="Waiting for you: 0")

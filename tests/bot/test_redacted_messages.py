@@ -198,6 +198,7 @@ async def test_what_the_store_has_forgotten_is_redacted(stack: Stack) -> None:
         await eventually(is_forgotten)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["http_500", "lost_response", "rate_limit"])
 async def test_it_is_tried_again_where_slack_fails(
     stack: Stack, fault: str, monkeypatch: pytest.MonkeyPatch
@@ -244,6 +245,7 @@ async def test_a_message_that_cannot_be_edited_is_deleted(stack: Stack) -> None:
     assert not any("details were removed" in one for one in await shown(stack))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [one for one in Fault if one is not Fault.MALFORMED])
 async def test_what_is_to_be_deleted_is_tried_again_where_slack_fails(
     stack: Stack, fault: Fault, monkeypatch: pytest.MonkeyPatch

@@ -45,6 +45,7 @@ async def opened(stack: Stack) -> tuple[Verdict, JsonObject, str]:
     return verdicts[0], card, str(card["ts"])
 
 
+@pytest.mark.slow
 async def test_a_batch_is_drawn_three_times_at_most_whatever_its_size(
     stack: Stack,
 ) -> None:

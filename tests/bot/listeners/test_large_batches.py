@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from keyturn.bot.ids import Action, Input, View
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval

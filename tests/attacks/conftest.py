@@ -12,7 +12,6 @@ from keyturn.gateway.config import SlackMode
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import Stack
-from tests.store_secrets import SECRETS
 
 
 @pytest.fixture
@@ -20,18 +19,6 @@ async def stack(store: Store) -> AsyncIterator[Stack]:
     """Give a stack whose bot listens by HTTP."""
     async with Sandbox() as sandbox:
         yield Stack(sandbox, store)
-
-
-@pytest.fixture
-async def patient_stack(store: Store, valkey_url: str) -> AsyncIterator[Stack]:
-    """Give a stack whose leases last as long as they do in production.
-
-    For calls whose cards take seconds to draw on a busy machine.
-    """
-    opened = Store(valkey_url, secrets=SECRETS)
-    async with Sandbox() as sandbox:
-        yield Stack(sandbox, opened)
-    await opened.close()
 
 
 @pytest.fixture(params=["http", "socket"])

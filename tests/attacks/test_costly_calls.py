@@ -11,7 +11,6 @@ from pydantic import JsonValue
 
 from keyturn.gateway.policy.evaluate import Evaluation, evaluate
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.policy.schemas import unusable
 from keyturn.gateway.protocol.edits import argument_errors
 from keyturn.gateway.protocol.records import Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
@@ -79,20 +78,6 @@ def test_a_text_that_fits_a_pattern_nearly_is_refused_at_once(
 
     with soon():
         argument_errors(schema, {"x": text, text: 1, "y": {"x": text}})
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        of({"pattern": "(?=a)b"}),
-        of({"items": {"pattern": r"(a)\1"}}),
-        {"patternProperties": {"(?!a)": True}},
-        {"patternProperties": {"^x": True}, "unevaluatedProperties": False},
-        {"patternProperties": {"^x": True}, "allOf": [{"properties": {"a": True}}]},
-    ],
-)
-def test_a_pattern_that_takes_no_linear_time_is_not_used(schema: JsonObject) -> None:
-    assert "in little time" in str(unusable(schema, {}))
 
 
 def test_a_list_is_looked_through_for_doubles_at_once() -> None:

@@ -296,26 +296,3 @@ async def test_what_is_too_large_or_no_json_is_denied_and_never_shown(
 
         assert {verdict.kind for verdict in verdicts} == {"deny"}
         assert not [c for c in stack.sandbox.calls if c.method == "chat.postMessage"]
-
-
-@pytest.mark.slow
-async def test_many_calls_with_much_in_them_leave_every_card_within_slacks_limits(
-    patient_stack: Stack,
-) -> None:
-    stack = patient_stack
-    odd: list[Any] = [
-        {f"k{n}": n for n in range(2_000)},
-        {"k" * 20_000: "v"},
-        {"": "", " ": " ", "\n": "\n"},
-        {"note": "\U0001f600" * 8_000},
-        {"note": "\u202e" * 20_000},
-        {"a": {"b": {"c": [[[[[[{"d": ["e"] * 300}]]]]]]}}},
-        {"note": '"' * 9_000},
-        {"note": "<!channel>" * 3_000},
-    ]
-    async with stack.running():
-        verdicts = await stack.submit(*[("send_email", args) for args in odd])
-        cards = [await stack.card(each, timeout_s=30) for each in verdicts]
-
-    assert len(cards) == len(odd)
-    assert all(call.error is None for call in stack.sandbox.calls)

@@ -13,12 +13,6 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.agent import guarded
-from keyturn.gateway.approvals.decisions import (
-    AccountKind,
-    Decided,
-    Forbidden,
-    Reviewer,
-)
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import TooManySpeakers
@@ -103,18 +97,6 @@ async def _is_asked_twice(stack: Stack) -> bool:
     return len(await stack.approvals("own")) > 1
 
 
-async def test_the_outer_requester_cannot_approve_there(stack: Stack) -> None:
-    dan = Reviewer(
-        team=DAN.team, user=DAN.user, name=DAN.name, account=AccountKind.MEMBER
-    )
-
-    async with stack.working():
-        [inner] = (await opened_inside(stack)).items
-
-        assert isinstance(await stack.decide(inner, by=dan), Forbidden)
-        assert isinstance(await stack.decide(inner), Decided)
-
-
 @tool
 async def hand_on_by_run(task: str) -> str:
     """Call another agent in a separate run."""
@@ -154,23 +136,6 @@ async def test_a_run_that_a_tool_starts_knows_them_too(
         await run
 
     assert [*approval.principals] == [DAN]
-
-
-async def test_nobody_who_asked_is_forgotten_when_many_ask(store: Store) -> None:
-    keys = store.keys_of_tenant("default")
-    people = [Person(team="T0", user=f"U{n}") for n in range(12)]
-
-    async def ask(person: Person) -> None:
-        await store.threads.change(
-            keys, "shop", "t1", lambda facts: facts.asked_by(person)
-        )
-
-    await asyncio.gather(*(ask(person) for person in people))
-
-    facts = await store.threads.facts(keys, "shop", "t1")
-    assert facts.requester
-    known = {person.user for person in (*facts.principals, facts.requester)}
-    assert known == {person.user for person in people}
 
 
 async def test_more_people_than_are_remembered_are_told_to_start_a_new_thread(

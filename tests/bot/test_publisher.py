@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import cast
 
-import aiohttp
 import pytest
 
 from keyturn.bot.blocks import Message
 from keyturn.bot.delivery import card_publisher, queue_sender
-from keyturn.bot.delivery.card_publisher import CardPublisher
 from keyturn.bot.delivery.publisher import Publisher
 from keyturn.bot.ids import Action
-from keyturn.bot.limits import Limits
-from keyturn.bot.web import Slack
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.sandbox.json_types import JsonObject
-from tests.bot.bot_stack import CHANNEL, ME, Stack, has_button, says
+from tests.bot.bot_stack import CHANNEL, Stack, has_button, says
 from tests.bot.tampering import expire
 from tests.conftest import eventually
 
@@ -96,35 +91,6 @@ async def test_an_event_that_a_dead_publisher_took_is_said_by_the_next(
 
 
 @pytest.mark.slow
-async def test_a_card_that_cannot_be_looked_for_is_posted_again_and_one_counts(
-    stack: Stack,
-) -> None:
-    stack.sandbox.faults.plan("lost_response", POST)
-    stack.sandbox.faults.plan("refuse", "conversations.history")
-    async with stack.running():
-        verdict = await stack.refund()
-
-        async def are_two() -> bool:
-            return len(await stack.cards(verdict)) == 2
-
-        await eventually(are_two)
-        lost, registered = await stack.cards(verdict)
-        await nothing_is_left(stack)
-        await stack.actor("U0ANA").click(CHANNEL, str(lost["ts"]), Action.APPROVE)
-        await stack.told("U0ANA", "not the newest copy")
-        assert (await stack.approval(verdict)).items[0].is_pending
-
-        def is_replaced(message: JsonObject) -> bool:
-            return message["ts"] == lost["ts"] and "was replaced" in str(message)
-
-        found = await stack.actor("U0ANA").message_with(CHANNEL, is_replaced)
-        assert not has_button(found, Action.APPROVE)
-        assert str(registered["ts"]).replace(".", "") in str(found["blocks"])
-        await stack.actor("U0ANA").click(CHANNEL, str(registered["ts"]), Action.APPROVE)
-        assert not (await stack.approval(verdict)).items[0].is_pending
-
-
-@pytest.mark.slow
 async def test_a_click_on_a_card_whose_answer_was_lost_makes_it_the_card(
     stack: Stack,
 ) -> None:
@@ -139,30 +105,6 @@ async def test_a_click_on_a_card_whose_answer_was_lost_makes_it_the_card(
 
         assert not (await stack.approval(verdict)).items[0].is_pending
         assert len(await stack.cards(verdict)) == 1
-
-
-async def test_a_surplus_copy_is_taken_down(stack: Stack) -> None:
-    verdict = await stack.refund()
-    approval = await stack.approval(verdict)
-    first = await stack.store.cards.posted(
-        stack.keys, approval.id, channel=CHANNEL, ts="1.000001"
-    )
-    async with aiohttp.ClientSession() as session:
-        card_publisher = CardPublisher(
-            Slack(
-                stack.sandbox.bot_token, api_url=stack.sandbox.api_url, session=session
-            ),
-            Limits(time.monotonic),
-            stack.store,
-            stack.config,
-            ME,
-        )
-
-        place = await card_publisher.post_card(approval, channel=CHANNEL, now_ms=0)
-
-    assert place == first
-    assert len(calls(stack, POST)) == len(calls(stack, "chat.delete")) == 1
-    assert await stack.cards(verdict) == []
 
 
 @pytest.mark.slow
@@ -220,27 +162,6 @@ async def test_the_history_stands_in_the_thread(stack: Stack) -> None:
         assert "U0ANA" not in str(ran), "who approved is told by Slack of each reply"
 
 
-async def test_no_message_lets_slack_interpret_what_others_wrote(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        evil = "<!channel> <https://evil.example|click> <@U0ANA>"
-        verdict = await stack.refund(note=evil)
-        card = await stack.card(verdict)
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        await stack.card(verdict, lambda m: not has_button(m, Action.APPROVE))
-        await nothing_is_left(stack)
-
-    sent = [*calls(stack, POST), *calls(stack, UPDATE)]
-    assert sent
-    for arguments in sent:
-        assert "evil" not in str(arguments["text"])
-        assert (arguments["parse"], arguments["link_names"]) == ("none", False)
-    for arguments in calls(stack, POST):
-        assert arguments["unfurl_links"] is False
-        assert arguments["unfurl_media"] is False
-
-
 async def test_a_card_that_its_channel_refuses_is_told_to_who_asked(
     stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -256,18 +177,6 @@ async def test_a_card_that_its_channel_refuses_is_told_to_who_asked(
 
     assert "card.undeliverable" in caplog.text
     assert (await stack.approval(verdict)).items[0].is_pending
-
-
-async def test_a_card_that_its_channel_refuses_goes_to_the_fallback(
-    stack: Stack,
-) -> None:
-    async with stack.running(fallback_channel="#general"):
-        (verdict,) = await stack.submit(("lonely", {}))
-
-        card = await stack.card(verdict, channel="C0GENERAL")
-        await stack.actor("U0ANA").click("C0GENERAL", str(card["ts"]), Action.APPROVE)
-
-        assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
 
 
 def archive(stack: Stack, card: JsonObject) -> None:
@@ -469,19 +378,6 @@ async def test_a_run_without_a_place_is_acknowledged_in_silence(stack: Stack) ->
         await nothing_is_left(stack)
 
     assert calls(stack, POST) == []
-
-
-async def test_a_tool_of_the_tier_notify_is_told_and_one_of_auto_is_not(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        await stack.submit(("post_notice", {}), ("look_up_order", {}))
-
-        ana = stack.actor("U0ANA")
-        await ana.message_with(CHANNEL, says("post_notice"))
-        await nothing_is_left(stack)
-
-    assert len(calls(stack, POST)) == 1
 
 
 async def test_events_of_another_tenant_are_left_to_its_own_bot(stack: Stack) -> None:

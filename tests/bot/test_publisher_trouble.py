@@ -67,17 +67,6 @@ async def test_a_store_that_fails_for_a_while_is_asked_again(
         await stack.card(await stack.refund())
 
 
-async def test_with_more_to_say_than_fits_reading_waits(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(publisher, "CAPACITY", 1)
-    verdicts = [await stack.refund(thread=f"t{n}") for n in range(3)]
-
-    async with stack.running():
-        for verdict in verdicts:
-            await stack.card(verdict)
-
-
 async def test_a_bot_that_slack_refuses_goes_on_when_it_is_helped(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -301,31 +301,6 @@ async def test_without_an_address_the_store_is_in_the_data_folder(
     assert (tmp_path / "valkey").is_dir()
 
 
-async def test_a_thread_that_another_process_runs_is_waited_for(
-    opened: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for place in ("resume.program_runs", "remote.program"):
-        monkeypatch.setattr(f"keyturn.gateway.{place}.BUSY_S", 0.02)
-    hello = {"messages": [{"role": "user", "content": "hello"}]}
-    async with opened() as tk:
-        keys = tk.store.keys_of_tenant("default")
-        async with tk.store.threads.lease(keys, "shop", "t1"):
-            with pytest.raises(TimeoutError):
-                await tk.run(
-                    sample_tools.graph,
-                    hello,
-                    thread_id="t1",
-                    agent="shop",
-                    timeout_s=0.2,
-                )
-            with pytest.raises(ThreadUnavailable):
-                await tk.run(sample_tools.graph, thread_id="t1", agent="shop")
-
-        final = await tk.run(sample_tools.graph, hello, thread_id="t1", agent="shop")
-
-    assert len(final["messages"]) == 2
-
-
 async def test_a_graph_may_keep_its_own_checkpointer(opened: Open) -> None:
     mine = InMemorySaver()
     graph = attached(sample_tools.graph(), mine)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +15,6 @@ from tests.resume import sample_tools
 from tests.resume.test_restored import (
     RAN,
     copied,
-    live_on,
     on_disk,
     restored,
     until,
@@ -89,26 +86,6 @@ async def test_two_sides_of_one_moment_are_doubted_when_the_operator_says_so(
 
 
 @pytest.mark.slow
-async def test_a_restored_store_is_seen_without_being_told(
-    tmp_path: Path, config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async with on_disk(tmp_path) as stack:
-        await waits(stack)
-    copied(tmp_path, "valkey")
-    await live_on(tmp_path)
-    restored(tmp_path, "valkey")
-
-    seen: dict[str, Any] = json.loads(await told(config, capsys, "--dry-run", "--json"))
-    done: dict[str, Any] = json.loads(await told(config, capsys, "--json"))
-    after: dict[str, Any] = json.loads(await told(config, capsys, "--json"))
-
-    assert (seen["ok"], seen["fit"]) == (False, "store_is_older")
-    assert (done["ok"], done["calls"]) == (True, seen["calls"])
-    assert [call["becomes"] for call in seen["calls"]] == ["pending"]
-    assert (after["ok"], after["fit"], after["calls"]) == (True, "same", [])
-
-
-@pytest.mark.slow
 async def test_what_waits_for_lost_checkpoints_is_ended_at_once(
     tmp_path: Path, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,19 +105,3 @@ async def test_what_waits_for_lost_checkpoints_is_ended_at_once(
         audit = await audit_entries(stack.store.conn, stack.keys)
         assert audit[-1].reason == THREAD_LOST
     assert "No repair is needed." in await told(config, capsys)
-
-
-@pytest.mark.slow
-async def test_a_flushed_store_answers_its_threads_at_the_next_start(
-    tmp_path: Path, config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async with on_disk(tmp_path) as stack:
-        await waits(stack)
-        await stack.store.conn.command("FLUSHALL")
-
-    said = await told(config, capsys)
-
-    assert "The store has no record of a call that the thread asks about." in said
-    async with on_disk(tmp_path) as stack, stack.working():
-        assert "has no record of this call" in await stack.words()
-    assert sample_tools.ledger() == []

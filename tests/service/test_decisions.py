@@ -84,20 +84,6 @@ async def test_state_event_audit_and_job_are_one_step(
     assert await harness.jobs() == harness.jobs_of(1)
 
 
-async def test_no_argument_reaches_an_event(harness: ServiceHarness) -> None:
-    _, verdicts = await harness.submit(("process_refund", {"card": "canary-4242"}))
-    await harness.reviews.decide(await harness.click(verdicts[0]), Approve(), ANA)
-
-    keys = harness.store.keys_of_tenant("default")
-    for stream in (keys.outbox, keys.audit, keys.jobs):
-        assert (
-            b"canary"
-            not in repr(
-                await harness.store.conn.command("XRANGE", stream, "-", "+")
-            ).encode()
-        )
-
-
 @pytest.mark.slow
 async def test_two_who_vote_at_once_are_both_heard(harness: ServiceHarness) -> None:
     """The second one learns of the first only when their decision is not written."""

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.levels import sample
+
 ROOT = Path(__file__).parents[2]
 UV = Path(sys.executable).parent / "uv"
 POLICY = "version: 1\ndefaults: {needs: [U0ANA]}\ntools: {pay: {tier: approve}}\n"
@@ -217,7 +219,7 @@ def everything(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return installed(f"{wheel}[all]", tmp_path_factory.mktemp("all") / "venv")
 
 
-@pytest.mark.parametrize("extra", ["slack", "all"])
+@pytest.mark.parametrize("extra", sample(["all", "slack"], 1))
 def test_everything_can_be_started(
     wheel: Path, tmp_path: Path, home: Path, everything: Path, extra: str
 ) -> None:
@@ -232,13 +234,7 @@ def test_everything_can_be_started(
     assert "oauth_config" in told.stdout
 
 
-def test_the_demo_needs_no_clone(everything: Path, tmp_path: Path, home: Path) -> None:
-    (empty := tmp_path / "empty").mkdir()
+def test_the_demo_needs_no_clone(everything: Path, tmp_path: Path) -> None:
+    played = run([everything / "keyturn", "demo", "--script", "approve"], tmp_path)
 
-    for script, folder, said in (
-        ("approve", empty, ""),
-        ("approve", home, "'keyturn run --sandbox' shows your agents"),
-    ):
-        played = run([everything / "keyturn", "demo", "--script", script], folder)
-        assert "ok=True" in played.stdout
-        assert said in played.stderr
+    assert "ok=True" in played.stdout

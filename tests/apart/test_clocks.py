@@ -147,9 +147,8 @@ async def is_right(house: House, victim: str) -> None:
     await eventually(is_forgotten, within_s=LONG_S)
 
 
-async def test_who_starts_with_a_wrong_clock_says_so_and_does_not_start(
-    house: House,
-) -> None:
+async def wrong_clocks_do_not_start(house: House) -> None:
+    """Check that gateway and bot name a wrong clock at their start, and end."""
     for name in ("gateway", "bot"):
         member = house.members[name]
         for ahead_s in BEHIND_FIRST:
@@ -162,18 +161,6 @@ async def test_who_starts_with_a_wrong_clock_says_so_and_does_not_start(
             found = rf"The server's clock is {re.escape(sign)}7\d+\.\d s from this"
             assert len(re.findall(found, log)) == 1
             assert "switch on NTP on both" in log
-        house.clocks[name].move(0)
-        await member.start()
-
-    # An agent starts, reports it, and is served: its time decides nothing.
-    for ahead_s in BEHIND_FIRST:
-        thread = f"starts{ahead_s:+d}"
-        house.clocks["agent"].move(ahead_s)
-        async with house.people(thread):
-            agent = await house.start_agent(thread)
-            assert await agent.ended() == 0, said(house, thread)
-            await executed(house, thread)
-        assert "gateway.clock_differs" in said(house, thread)
 
 
 def turn(tool: str, name: str) -> Turn:
@@ -186,9 +173,14 @@ def turn(tool: str, name: str) -> Turn:
 async def test_calls_keys_and_requests_end_by_the_clock_of_the_store(
     house: House,
 ) -> None:
-    # In one house: its processes take seconds to start.
-    for ends_so in (calls_and_keys_end, old_requests_stay_old, receipts_wait):
-        await ends_so(house)
+    # In one house: its processes take seconds to start. The last check ends them.
+    for check in (
+        calls_and_keys_end,
+        old_requests_stay_old,
+        receipts_wait,
+        wrong_clocks_do_not_start,
+    ):
+        await check(house)
         for clock in house.clocks.values():
             clock.move(0)
 

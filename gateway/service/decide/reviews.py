@@ -62,7 +62,7 @@ from keyturn.gateway.service.submit.quality_checks import (
 )
 from keyturn.gateway.service.submit.standing import StandingService
 from keyturn.gateway.service.tenant_service import PolicyService
-from keyturn.gateway.store.records.atomic_write import Loaded, Write
+from keyturn.gateway.store.records.atomic_write import Loaded
 from keyturn.gateway.store.runs.jobs import Job, JobKind
 from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.store import Store
@@ -186,15 +186,11 @@ class ReviewService(PolicyService):
         Raises:
             StoreUnavailable: when it is not known to be recorded.
         """
-
-        async def compute(loaded: Loaded) -> Write | None:
-            approval, now_ms = loaded.approval, loaded.now_ms
-            if approval.tenant != self._tenant:
-                return None
-            change = waiting_changes.add_report(approval, reporter, text, now_ms)
-            return Write(change) if change else None
-
-        return await self.store.approvals.change(approval_id, compute) is not None
+        found = await self._change_own(
+            approval_id,
+            lambda one, now_ms: waiting_changes.add_report(one, reporter, text, now_ms),
+        )
+        return isinstance(found, Change)
 
     async def ask_agent(
         self,

@@ -33,7 +33,7 @@ from keyturn.gateway.service.submit.proposals import EvaluatedCall, Source, prop
 from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store import keys as store_keys
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.records.atomic_write import Loaded, Write
+from keyturn.gateway.store.records.atomic_write import Loaded
 from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.store import Store
 
@@ -57,27 +57,24 @@ class SpotCheckService(PolicyService):
         """
         answer = quality_checks.RIGHT if is_right else quality_checks.WRONG
 
-        async def compute(loaded: Loaded) -> Write | str:
-            approval = loaded.approval
-            is_ours = approval.tenant == self._tenant
-            if not is_ours or not 0 <= index < len(approval.items):
+        def change(approval: Approval, now_ms: int) -> Change | str:
+            if not 0 <= index < len(approval.items):
                 return quality_checks.NOT_ASKED
             item = approval.items[index]
             pinned = item.spot_check.of if item.spot_check else ()
-            result = quality_checks.answered(
+            return quality_checks.answered(
                 approval,
                 item,
                 reviewer,
                 answer,
                 of_now=self._of_now() or pinned,
-                now_ms=loaded.now_ms,
+                now_ms=now_ms,
             )
-            return Write(result) if isinstance(result, Change) else result
 
-        found = await self._store.approvals.change(approval_id, compute)
-        if found is None:
-            return quality_checks.NOT_ASKED
-        return found if isinstance(found, str) else ""
+        found = await self._change_own(approval_id, change)
+        if isinstance(found, Change):
+            return ""
+        return found if isinstance(found, str) else quality_checks.NOT_ASKED
 
     def usergroups(self, *roles: Role) -> frozenset[str]:
         """Return the user groups of these roles and of the policy's checkers."""

@@ -46,7 +46,7 @@ from keyturn.bot.text import fit, label, untrusted
 from keyturn.gateway.approvals.editing import as_read
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.errors import BadJson
-from keyturn.gateway.protocol import digest, edits, strict_json
+from keyturn.gateway.protocol import digest, strict_json
 from keyturn.gateway.protocol.strict_json import JsonObject, tokens_of
 from keyturn.sandbox.blockkit.formats import clock, day, number
 
@@ -136,7 +136,6 @@ def read_form(item: Item, state: State) -> SubmittedEdit:
             args = _with(args, field.path, after)
     if errors:
         raise InvalidInputs(errors)
-    args = edits.compacted(item.args_schema, item.args, args)
     # By the canonical bytes that are hashed and run, so "changed" means the same here
     # and in the gateway.
     is_changed = digest.canonical(args) != digest.canonical(item.args)

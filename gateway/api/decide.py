@@ -34,7 +34,6 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.protocol import edits
 from keyturn.gateway.protocol.http_api import DecideQuestion, DecideReply
 from keyturn.gateway.protocol.http_problems import (
     EXPIRED,
@@ -102,7 +101,7 @@ class Decisions:
         )
         try:
             outcome = await self.reviews.decide(
-                click, _decision(item, asked), by, voters=self._voters
+                click, _decision(asked), by, voters=self._voters
             )
         except SettingsError as error:
             raise Refusal(PEOPLE_DECIDE, str(error)) from error
@@ -117,8 +116,8 @@ def people_decide() -> Refusal:
     return Refusal(PEOPLE_DECIDE, _IN_SLACK)
 
 
-def _decision(item: Item, asked: DecideQuestion) -> Decision:
-    """Return the decision in a request, its edit spelled as by the tool's schema.
+def _decision(asked: DecideQuestion) -> Decision:
+    """Return the decision in a request.
 
     Raises:
         Refusal: when its parts contradict each other.
@@ -132,9 +131,7 @@ def _decision(item: Item, asked: DecideQuestion) -> Decision:
         case "approve":
             return Approve(reason=asked.reason)
         case "edit":
-            given = asked.modified_args or {}
-            args = edits.compacted(item.args_schema, item.args, given)
-            return Edit(args=args, reason=asked.reason)
+            return Edit(args=asked.modified_args or {}, reason=asked.reason)
         case "reject":
             return Reject(reason=asked.reason)
         case "respond":

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from decimal import Decimal, InvalidOperation
 from typing import cast
 
 from jsonschema.exceptions import ValidationError
 from pydantic import JsonValue
 from referencing.exceptions import Unresolvable
 
-from keyturn.gateway.errors import BadJson
-from keyturn.gateway.protocol import digest, strict_json
+from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import EditOutcome, EditRecord
 from keyturn.gateway.protocol.schema_validation import (
     canonical,
@@ -338,118 +336,3 @@ def defuse(text: str) -> str:
 
 def _json(value: JsonValue) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True)
-
-
-# Write JSON inside text arguments in the form that the tool's schema produces.
-#
-# A tool may take JSON as text (pydantic's ``Json[...]``), which is shown and hashed
-# without blanks. People type blanks when they edit it, and the tool would not run with
-# a text that differs from its own form.
-
-_MAX_REFERENCES = 20
-_JSON = "application/json"
-_OFFERED = ("anyOf", "oneOf", "allOf")
-
-
-def compacted(
-    schema: JsonObject | None, before: JsonObject, after: JsonObject
-) -> JsonObject:
-    """Return edited arguments, without blanks in texts that are declared as JSON.
-
-    A text is unchanged if the edit did not change it, if it was not compact before, if
-    it is not strict JSON, if a number in it would lose digits, or if the schema allows
-    other texts there.
-
-    Args:
-        schema: JSON Schema of the arguments; None declares nothing.
-        before: the arguments before the edit.
-        after: the arguments typed by a person.
-    """
-    if schema is None:
-        return after
-    return cast("JsonObject", _compacted(schema, [schema], before, after))
-
-
-def _compacted(
-    schema: JsonObject, nodes: list[JsonValue], before: JsonValue, after: JsonValue
-) -> JsonValue:
-    if before == after and type(before) is type(after):
-        return after
-    found = _alternatives(schema, nodes)
-    if isinstance(after, str):
-        had_blanks = isinstance(before, str) and _compact_text(before) != before
-        return _without_blanks(after) if _is_json(found) and not had_blanks else after
-    if isinstance(after, dict):
-        was = before if isinstance(before, dict) else {}
-        return {
-            key: _compacted(schema, _members(found, key), was.get(key), one)
-            for key, one in after.items()
-        }
-    if isinstance(after, list):
-        items = [one.get("items") for one in found]
-        rows = before if isinstance(before, list) else []
-        return [
-            _compacted(schema, items, rows[at] if at < len(rows) else None, one)
-            for at, one in enumerate(after)
-        ]
-    return after
-
-
-def _alternatives(schema: JsonObject, nodes: list[JsonValue]) -> list[JsonObject]:
-    """Return parts of a schema, with their references and alternatives."""
-    found, waiting = list[JsonObject](), [*nodes]
-    while waiting and len(found) < _MAX_REFERENCES:
-        node = waiting.pop()
-        if not isinstance(node, dict):
-            continue
-        found.append(node)
-        name = str(node.get("$ref", "")).removeprefix("#/$defs/")
-        waiting.append(cast("JsonObject", schema.get("$defs") or {}).get(name))
-        for offered in _OFFERED:
-            waiting += cast("list[JsonValue]", node.get(offered) or [])
-    return found
-
-
-def _members(found: list[JsonObject], key: str) -> list[JsonValue]:
-    declared = [cast("JsonObject", one.get("properties") or {}) for one in found]
-    named = [one[key] for one in declared if key in one]
-    return named or [one.get("additionalProperties") for one in found]
-
-
-def _is_json(found: list[JsonObject]) -> bool:
-    texts = [one for one in found if _takes_texts(one)]
-    return bool(texts) and all(one.get("contentMediaType") == _JSON for one in texts)
-
-
-def _takes_texts(one: JsonObject) -> bool:
-    kinds = one.get("type")
-    if isinstance(kinds, str | list):
-        return "string" in kinds
-    # Without a type, it takes anything unless it refers to or offers other schemas.
-    return not any(name in one for name in ("$ref", *_OFFERED))
-
-
-def _without_blanks(text: str) -> str:
-    compact = _compact_text(text)
-    # Only blanks may be removed: a tool that reads the raw text sees every digit.
-    is_same = compact == text or _exact(compact) == _exact(text)
-    return compact if is_same else text
-
-
-def _compact_text(text: str) -> str:
-    try:
-        value = strict_json.parse(text)
-    except BadJson:
-        return text
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def _exact(text: str) -> object:
-    return json.loads(text, parse_float=_digits)
-
-
-def _digits(number: str) -> Decimal | str:
-    try:
-        return Decimal(number)
-    except InvalidOperation:  # an exponent of twenty digits
-        return number

@@ -18,7 +18,7 @@ from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.http_api import OPERATIONS, Scope
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef, Verdict
+from keyturn.gateway.protocol.wire import Claimed, TurnRef, Verdict
 from keyturn.gateway.service_settings import PeopleSettings
 from keyturn.gateway.store.store import Store
 from tests.api.api_stack import ApiStack, serving
@@ -119,26 +119,6 @@ async def test_a_person_edits_rejects_and_responds(
     assert replies[0].json()["approval"]["calls"][0]["args"] == {"amount": 1}
     states = [await state(stack, one) for one in (edited, rejected, answered)]
     assert states == ["authorized", "rejected", "answered"]
-
-
-async def test_an_edit_of_json_in_a_text_is_spelled_as_its_tool_writes_it(
-    stack: ApiStack, issuer: Issuer
-) -> None:
-    ref, _ = await held(stack)
-    text: Any = {"type": "string", "contentMediaType": "application/json"}
-    turn = Turn(
-        ref=ref.with_(message_id="m-json"),
-        calls=(ProposedCall(tool="note", args={"rows": "[1]"}, tool_call_id="c1"),),
-        schemas={"note": {"type": "object", "properties": {"rows": text}}},
-    )
-    (verdict,) = await stack.harness.agents.submit(turn)
-
-    reply = await ask(
-        stack, verdict, issuer.token(), "edit", modified_args={"rows": "[1, 2]"}
-    )
-
-    assert reply.status_code == 200
-    assert reply.json()["approval"]["calls"][0]["args"] == {"rows": "[1,2]"}
 
 
 @pytest.mark.parametrize("who", ["dan", "eve"])

@@ -492,7 +492,7 @@ async def _decide_review(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     while left:
         request = {"request_digest": submitted.digest}
         choices = {n: CallChoice(kept.calls[n].with_(**request), left[n]) for n in left}
-        outcome = await ctx.service.decisions.decide(
+        outcome = await ctx.service.decide_gesture(
             Gesture(choices, card=kept.click(submitted.digest)), reviewer, voters=voters
         )
         log_outcome(kept.digest, None, outcome.kind, "review", reviewer)

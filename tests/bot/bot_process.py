@@ -20,20 +20,19 @@ from keyturn.gateway.approvals.decisions import GestureOutcome
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Policy
-from keyturn.gateway.service.decide.deciding import DecisionService
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.store import Store
 from tests.store_secrets import SEAL_KEY, SECRETS
 
 
-class Dying(DecisionService):
+class Dying(ReviewService):
     """Makes a number of decisions, and is killed before the last reply."""
 
     left = 0
 
-    async def decide(self, *given: Any, **named: Any) -> GestureOutcome:
+    async def decide_gesture(self, *given: Any, **named: Any) -> GestureOutcome:
         """Decide normally; the last decision is written, but not answered."""
-        outcome = await super().decide(*given, **named)
+        outcome = await super().decide_gesture(*given, **named)
         self.left -= 1
         if self.left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -47,9 +46,8 @@ async def work(
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     store = Store(store_url, secrets=SECRETS, lease_ms=2000)
-    service = ReviewService(store, lambda: policy)
-    decisions = service.decisions = Dying(store, lambda: policy)
-    decisions.left = int(left)
+    service = Dying(store, lambda: policy)
+    service.left = int(left)
     config = BotConfig(
         bot_token=token,
         mode=SlackMode.HTTP,

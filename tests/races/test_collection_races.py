@@ -69,7 +69,7 @@ async def decide(
     card = Click(approval="col_1", index=0, version=1, action_hash=digest)
     seen = [one.with_(is_shared=True) for one in clicks]
     gesture = Gesture(dict(enumerate(map(Choice, seen, chosen))), card)
-    outcome = await harness.reviews.decisions.decide(gesture, by)
+    outcome = await harness.reviews.decide_gesture(gesture, by)
     return outcome.kind
 
 

@@ -104,7 +104,7 @@ async def say(
     *decisions: Decision | None,
     by: Reviewer = ANA,
 ) -> GestureOutcome:
-    return await harness.reviews.decisions.decide(
+    return await harness.reviews.decide_gesture(
         seen_together(clicks, decisions), by, voters=still_members
     )
 
@@ -259,7 +259,7 @@ async def test_nobody_decides_a_call_of_another_tenant(
     clicks = await clicks_on(harness, asked)
     other = ReviewService(harness.store, lambda: harness.policy, tenant="other")
 
-    outcome = await other.decisions.decide(seen_together(clicks, [YES, NO]), ANA)
+    outcome = await other.decide_gesture(seen_together(clicks, [YES, NO]), ANA)
 
     assert outcome == Unknown()
     assert await states(harness, asked) == [PENDING] * 2

@@ -85,7 +85,7 @@ class DecisionService(PolicyService):
         self._told: dict[tuple[str, str, int, str], None] = {}
         self._sweeper = Sweeper(store, tenant=tenant)
 
-    async def decide(
+    async def decide_gesture(
         self,
         gesture: Gesture,
         reviewer: Reviewer,

@@ -61,7 +61,6 @@ from keyturn.gateway.service.submit.quality_checks import (
     SpotCheckService,
 )
 from keyturn.gateway.service.submit.standing import StandingService
-from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store.records.atomic_write import Loaded
 from keyturn.gateway.store.runs.jobs import Job, JobKind
 from keyturn.gateway.store.runs.threads import ThreadFacts
@@ -71,7 +70,7 @@ MAX_REEVALUATED = 50
 """Most waiting approvals to evaluate again after a window may have changed."""
 
 
-class ReviewService(PolicyService):
+class ReviewService(DecisionService):
     """The services that a chat front end uses on behalf of verified people."""
 
     def __init__(
@@ -81,7 +80,6 @@ class ReviewService(PolicyService):
         self.store = store
         self.queue = ReviewQueue(store, tenant=tenant)
         self._shown_by = ""
-        self.decisions = DecisionService(store, policy, tenant=tenant)
         self.freezes = ReviewerFreezes(store, policy, tenant=tenant)
         self.statistics = LiveMetrics(store, policy, tenant=tenant)
         self.seeded_defects = SeededDefectService(store, policy, tenant=tenant)
@@ -140,7 +138,7 @@ class ReviewService(PolicyService):
             CorruptRecord: when the record is corrupt.
         """
         gesture = Gesture.on_call(click, decision)
-        found = await self.decisions.decide(gesture, reviewer, voters=voters, seen=seen)
+        found = await self.decide_gesture(gesture, reviewer, voters=voters, seen=seen)
         # The other outcomes name calls of a card.
         return cast("Outcome", found)
 
@@ -176,7 +174,7 @@ class ReviewService(PolicyService):
         members, _ = await self._members(shown.id) if of_members else ([], 0)
         versions = {one.approval.id: one.approval.version for one in members}
         gesture = Gesture.on_card(shown, click, partition, versions)
-        return await self.decisions.decide(
+        return await self.decide_gesture(
             gesture, reviewer, voters=voters, seen=None if of_members else seen
         )
 

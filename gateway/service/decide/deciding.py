@@ -9,9 +9,7 @@ gesture approves before it.
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -45,9 +43,8 @@ from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.service.run.sweep import Sweeper
 from keyturn.gateway.service.submit.call_evaluation import (
-    Beside,
     CurrentEvaluation,
-    ReadCall,
+    SharedEffects,
     WaitingCall,
     call_by,
     counts_in_windows,
@@ -293,7 +290,7 @@ async def evaluate_gesture(
     """
     found: dict[int, CurrentEvaluation] = {}
     repeats: set[int] = set()
-    before = _Approved(now_ms)
+    shared = SharedEffects()
     asked = dict[int, WaitingCall]()
     for number, call in sorted(calls.items()):
         if waiting := await call_by(*call):
@@ -309,82 +306,55 @@ async def evaluate_gesture(
             continue  # the gesture does not approve it
         # The claim of the second call would find the first one and revoke. Refuse here,
         # so that no reviewer reads that both are approved.
-        beside = before.beside(one_read, one)
-        if beside is not None:
-            again = await aside(partial(one_read.evaluated, beside))
-            needs_more = before.ask_more(call, again, one)
+        adds = any(shared.added(use.window, one_read.held) for use in one.used.uses)
+        if adds or one.policy_now.effect in shared.precedents:
+            again = await aside(partial(one_read.evaluated, shared))
+            needs_more = _needs_more(shared, call, again, one)
             # An edit is kept, and waits for the approvals that it needs then.
-            if needs_more or beside.micro:
+            if needs_more or adds:
                 found[number] = again
             if needs_more:
                 repeats.add(number)
                 if isinstance(decision, Approve):
                     continue
-        before.add(call, one)
+        _share(shared, call, one, now_ms)
     return found, frozenset(repeats)
 
 
-@dataclass(frozen=True)
-class _Approved:
-    """The calls of a gesture that would be approved before another one.
-
-    Attributes:
-        now_ms: the store's clock.
-        precedents: the calls, by effect.
-        totals: by window key, the total with each of the calls alone.
-    """
-
-    now_ms: int
-    precedents: dict[str, list[Precedent]] = field(
-        default_factory=lambda: defaultdict[str, list[Precedent]](list)
-    )
-    totals: dict[str, list[int]] = field(
-        default_factory=lambda: defaultdict[str, list[int]](list)
-    )
-
-    def add(self, call: _Decided, one: CurrentEvaluation) -> None:
-        """Take in a call that is approved."""
-        if effect := one.policy_now.effect:
-            self.precedents[effect].append(
-                Precedent(
-                    call=call.item.id,
-                    state=ItemState.AUTHORIZED,
-                    agent=call.approval.agent,
-                    since_ms=self.now_ms,
-                    at_ms=self.now_ms,
-                )
+def _share(
+    shared: SharedEffects, call: _Decided, one: CurrentEvaluation, now_ms: int
+) -> None:
+    """Add the effects of a call that the gesture approves."""
+    if effect := one.policy_now.effect:
+        shared.precedents[effect].append(
+            Precedent(
+                call=call.item.id,
+                state=ItemState.AUTHORIZED,
+                agent=call.approval.agent,
+                since_ms=now_ms,
+                at_ms=now_ms,
             )
-        for use in one.used.uses:
-            self.totals[use.window].append(one.used.totals[use.name])
-
-    def beside(self, read: ReadCall, one: CurrentEvaluation) -> Beside | None:
-        """Return the effect of these calls on a later one; None if there is none."""
-        effect = one.policy_now.effect
-        same = {effect: self.precedents[effect]} if effect in self.precedents else {}
-        micro: dict[str, int] = {}
-        for use in one.used.uses:
-            if added := self._added(use.window, read.held):
-                micro[use.window] = added
-        return Beside(same, micro) if same or micro else None
-
-    def _added(self, window: str, held: Mapping[str, int]) -> int:
-        """Return the amount they add to a window, except earlier reservations."""
-        # An edit may add an amount, and so may a newer policy.
-        return sum(max(0, one - held[window]) for one in self.totals.get(window, ()))
-
-    def ask_more(
-        self, call: _Decided, again: CurrentEvaluation, alone: CurrentEvaluation
-    ) -> bool:
-        """Return whether a call needs another look once they are approved."""
-        now, before = again.policy_now, alone.policy_now
-        if (now.tier, now.requirement) != (before.tier, before.requirement):
-            return True
-        # The rule of `repeating.unseen` for calls that were approved before: the calls
-        # of one approval are on one card.
-        others = self.precedents.get(now.effect, ())
-        return bool(now.past.same_by) and any(
-            one.approval != call.approval.id for one in others
         )
+    for use in one.used.uses:
+        shared.totals[use.window].append(one.used.totals[use.name])
+
+
+def _needs_more(
+    shared: SharedEffects,
+    call: _Decided,
+    again: CurrentEvaluation,
+    alone: CurrentEvaluation,
+) -> bool:
+    """Return whether a call needs another look once the calls before are approved."""
+    now, before = again.policy_now, alone.policy_now
+    if (now.tier, now.requirement) != (before.tier, before.requirement):
+        return True
+    # The rule of `repeating.unseen` for calls that were approved before: the calls of
+    # one approval are on one card.
+    others = shared.precedents.get(now.effect, ())
+    return bool(now.past.same_by) and any(
+        one.approval != call.approval.id for one in others
+    )
 
 
 def _event(

@@ -7,6 +7,7 @@ precedents, its use of windows, and the state of its agent.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -53,21 +54,28 @@ from keyturn.gateway.store.store import Store
 
 
 @dataclass(frozen=True)
-class Beside:
+class SharedEffects:
     """The effects of calls that the same gesture approves first on later ones.
 
     Attributes:
         precedents: these calls by their effect.
-        micro: by window key, the amount they add to the reservations.
+        totals: by window key, the total with each of these calls alone.
     """
 
-    precedents: Mapping[str, Sequence[Precedent]] = field(
-        default_factory=dict[str, Sequence[Precedent]]
+    precedents: dict[str, list[Precedent]] = field(
+        default_factory=lambda: defaultdict[str, list[Precedent]](list)
     )
-    micro: Mapping[str, int] = field(default_factory=dict[str, int])
+    totals: dict[str, list[int]] = field(
+        default_factory=lambda: defaultdict[str, list[int]](list)
+    )
+
+    def added(self, window: str, held: Mapping[str, int]) -> int:
+        """Return the amount they add to a window, except earlier reservations."""
+        # An edit may add an amount, and so may a newer policy.
+        return sum(max(0, one - held[window]) for one in self.totals.get(window, ()))
 
 
-NOTHING: Final = Beside()
+NONE_SHARED: Final = SharedEffects()
 
 
 @dataclass(frozen=True)
@@ -132,8 +140,8 @@ class ReadCall:
     held: Mapping[str, int]
     load: AgentLoad
 
-    def evaluated(self, beside: Beside = NOTHING) -> CurrentEvaluation:
-        """Evaluate the call; ``beside`` has the effects of calls approved first.
+    def evaluated(self, shared: SharedEffects = NONE_SHARED) -> CurrentEvaluation:
+        """Evaluate the call; ``shared`` has the effects of calls approved first.
 
         Totals include the use of this call once, and all other reservations.
         """
@@ -158,9 +166,9 @@ class ReadCall:
             return CurrentEvaluation(bare, EvaluationInputs((), {}), freeze)
         totals = dict(self.totals)
         for use in self.usage.uses:
-            totals[use.name] += beside.micro.get(use.window, 0)
+            totals[use.name] += shared.added(use.window, self.held)
         past = past_of(policy, item, self.known, self.usage, totals)
-        others = beside.precedents.get(self.effect, ())
+        others = shared.precedents.get(self.effect, ())
         past = past.with_(precedents=(*others, *past.precedents))
         facts = facts_of(
             self.load,

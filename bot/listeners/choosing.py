@@ -328,7 +328,7 @@ async def decide_batch(
     reviewer = reviewer.with_(gesture=interaction.gesture)
     click = target.click(interaction.digest, displayed(ctx, target))
     outcome = await ctx.service.decide_card(
-        target.approval, click, partition, reviewer, voters=voters, seen=target.loaded
+        target.approval, click, partition, reviewer, voters=voters
     )
     log_outcome(target.approval.id, target.index, outcome.kind, "batch", reviewer)
     return outcome

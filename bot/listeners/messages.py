@@ -464,7 +464,6 @@ async def _answer_question(
         Respond(answers=(answer,)),
         reviewer.with_(gesture=Gesture.THREAD_REPLY),
         voters=voters,
-        seen=loaded,
     )
     if isinstance(outcome, Invalid):
         raise UserFacingError(label(" ".join(outcome.errors.values())))

@@ -324,9 +324,6 @@ async def decide(
         decision,
         reviewer.with_(gesture=interaction.gesture),
         voters=voters,
-        # Saves a read of the store within Slack's three seconds. `change.lua` compares
-        # `rev`, so an old record only costs another round.
-        seen=target.loaded,
     )
     log_outcome(target.approval.id, target.index, outcome.kind, decision.kind, reviewer)
     return outcome

@@ -88,7 +88,6 @@ class DecisionService(PolicyService):
         reviewer: Reviewer,
         *,
         voters: Voters | None = None,
-        seen: Loaded | None = None,
     ) -> GestureOutcome:
         """Apply the decisions of a gesture; atomic, and safe to repeat.
 
@@ -100,7 +99,6 @@ class DecisionService(PolicyService):
             gesture: the card as the person saw it, and their decisions.
             reviewer: the person.
             voters: resolves the earlier voters; without it they are unknown.
-            seen: a record that the caller has just read; saves one reading.
 
         Raises:
             StoreUnavailable: when it is not known to be written.
@@ -156,9 +154,7 @@ class DecisionService(PolicyService):
         ids = [click.approval for click, _ in decided.values()]
         if not ids and card:
             ids = [card.approval]
-        known = {seen.approval.id: seen} if seen and seen.stored else {}
-        approvals = self._store.approvals
-        found = await approvals.change_many(self._keys, ids, compute, known)
+        found = await self._store.approvals.change_many(self._keys, ids, compute)
         if isinstance(found, WriteMany):
             return settled[0].outcome
         await self._refuse(gesture, found, records, reviewer)

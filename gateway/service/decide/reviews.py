@@ -118,7 +118,6 @@ class ReviewService(DecisionService):
         reviewer: Reviewer,
         *,
         voters: Voters | None = None,
-        seen: Loaded | None = None,
     ) -> Outcome:
         """Decide or vote on one item; atomic, and safe to repeat.
 
@@ -131,14 +130,13 @@ class ReviewService(DecisionService):
             decision: their decision.
             reviewer: the person.
             voters: resolves the earlier voters; without it they are unknown.
-            seen: the record, if the caller has just read it; saves one reading.
 
         Raises:
             StoreUnavailable: when it is not known to be written.
             CorruptRecord: when the record is corrupt.
         """
         gesture = Gesture.on_call(click, decision)
-        found = await self.decide_gesture(gesture, reviewer, voters=voters, seen=seen)
+        found = await self.decide_gesture(gesture, reviewer, voters=voters)
         # The other outcomes name calls of a card.
         return cast("Outcome", found)
 
@@ -150,7 +148,6 @@ class ReviewService(DecisionService):
         reviewer: Reviewer,
         *,
         voters: Voters | None = None,
-        seen: Loaded | None = None,
     ) -> GestureOutcome:
         """Decide the calls of a card by one gesture, in one write.
 
@@ -164,19 +161,17 @@ class ReviewService(DecisionService):
             partition: a decision for each waiting call.
             reviewer: the person.
             voters: as for `decide`.
-            seen: as for `decide`.
 
         Raises:
             StoreUnavailable: when it is not known to be written.
             CorruptRecord: when a record is corrupt.
         """
-        of_members = is_collected(shown)
-        members, _ = await self._members(shown.id) if of_members else ([], 0)
+        members: list[Loaded] = []
+        if is_collected(shown):
+            members, _ = await self._members(shown.id)
         versions = {one.approval.id: one.approval.version for one in members}
         gesture = Gesture.on_card(shown, click, partition, versions)
-        return await self.decide_gesture(
-            gesture, reviewer, voters=voters, seen=None if of_members else seen
-        )
+        return await self.decide_gesture(gesture, reviewer, voters=voters)
 
     async def report(self, approval_id: str, reporter: Reviewer, text: str) -> bool:
         """Record a person's report about calls; False if they made one before.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeVar, cast
+from typing import TypeVar, cast
 
 from keyturn.gateway.approvals.record import Concerned
 from keyturn.gateway.errors import CorruptRecord
@@ -35,8 +35,6 @@ HEARTBEAT = Script("heartbeat")
 
 
 Found = TypeVar("Found")
-
-_NOTHING: Final[Mapping[str, Loaded]] = {}
 
 
 class ApprovalStore(RunLists):
@@ -93,8 +91,6 @@ class ApprovalStore(RunLists):
         self,
         approval_id: str,
         compute: Callable[[Loaded], Awaitable[Found]],
-        *,
-        seen: Loaded | None = None,
     ) -> Found | None:
         """Compute the next version of an approval, and write it if nothing changed.
 
@@ -105,7 +101,6 @@ class ApprovalStore(RunLists):
             approval_id: id of the approval.
             compute: gets the record; returns the change to write, or a result that
                 needs no write. It is called again after a conflict.
-            seen: the record if the caller has just read it; saves one read.
 
         Returns:
             The change that was written, or the result; None for a missing approval.
@@ -124,9 +119,7 @@ class ApprovalStore(RunLists):
             found = await compute(read[approval_id])
             return WriteMany([found]) if isinstance(found, Write) else found
 
-        known = {approval_id: seen} if seen and seen.stored else {}
-        keys = keys_of_tenant(tenant)
-        done = await self.change_many(keys, [approval_id], one, known)
+        done = await self.change_many(keys_of_tenant(tenant), [approval_id], one)
         return cast("Found", done.writes[0]) if isinstance(done, WriteMany) else done
 
     async def change_many(
@@ -134,11 +127,10 @@ class ApprovalStore(RunLists):
         keys: Keys,
         approval_ids: Iterable[str],
         compute: Callable[[Mapping[str, Loaded]], Awaitable[Found]],
-        seen: Mapping[str, Loaded] = _NOTHING,
     ) -> Found:
         """Change several approvals or none, see `Changes.change`."""
         async with self.forged.noticed(keys):
-            return await self._changes.change(keys, approval_ids, compute, seen)
+            return await self._changes.change(keys, approval_ids, compute)
 
     async def heartbeat(self, approval_id: str, index: int, fence: int) -> bool:
         """Renew a claim; False if it no longer belongs to this fence."""

@@ -79,7 +79,6 @@ class Changes:
         keys: Keys,
         approval_ids: Iterable[str],
         compute: Compute[Found],
-        seen: Mapping[str, Loaded],
     ) -> Found:
         """Compute the next versions of approvals, and write all or none of them.
 
@@ -88,7 +87,6 @@ class Changes:
             approval_ids: at most `MOST_CHANGED`.
             compute: gets the existing approvals by id; returns a `WriteMany`, or a
                 result that needs no write. It is called again after a conflict.
-            seen: records that the caller has just read; saves one read.
 
         Returns:
             The `WriteMany` that was written, or the result of ``compute``.
@@ -102,7 +100,7 @@ class Changes:
         confirmed: dict[str, int] | None = None
         lost: WriteMany | None = None
         async with self._turns.of(here) as turn:
-            known, is_passed_on = {**seen, **turn.after}, bool(turn.after)
+            known, is_passed_on = {**turn.after}, bool(turn.after)
             for attempt in range(ATTEMPTS):
                 await pause_before(attempt)
                 loaded = known

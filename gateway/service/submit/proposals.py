@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 from keyturn.gateway.approvals import timing
 from keyturn.gateway.approvals.decision_context import listed
@@ -639,7 +638,6 @@ def freeze_message(freeze: Freeze) -> str:
     )
 
 
-@lru_cache(maxsize=256)
 def freeze_names(agent: str, tools: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names of the freezes that must be absent while these calls open."""
     # A turn without calls that may run cannot be stopped by a freeze.

@@ -444,10 +444,10 @@ async def concerning(ctx: ListenerContext, user: str) -> tuple[list[Loaded], int
     Raises:
         StoreUnavailable: the store does not answer.
     """
-    queue, found, read = ctx.service.queue, list[Loaded](), dict[str, Loaded]()
+    queue, found = ctx.service.queue, list[Loaded]()
     reviewer = await ctx.resolve(user, ctx.team, groups=await queue.groups())
     people = (reviewer, *reviewer.stands_in_for)
-    async for loaded in queue.concerning(people, read):
+    async for loaded in queue.concerning(people):
         if len(found) == MAX_QUEUE:
             return found, len(found)
         found.append(loaded)

@@ -94,9 +94,7 @@ _Page = list[tuple[str, Concerned]]
 class ReviewQueue(TenantService):
     """The approvals of one tenant that wait for people."""
 
-    async def waiting(
-        self, limit: int | None = MAX_QUEUE, read: dict[str, Loaded] | None = None
-    ) -> AsyncGenerator[Loaded]:
+    async def waiting(self, limit: int = MAX_QUEUE) -> AsyncGenerator[Loaded]:
         """Yield approvals with an item that waits for a person, the soonest due first.
 
         They are read lazily, in pages: a caller that stops early has read at most one
@@ -104,14 +102,12 @@ class ReviewQueue(TenantService):
         once.
 
         Args:
-            limit: most approvals to yield; None for all.
-            read: cache of approvals by id; approvals that are read are added.
+            limit: most approvals to yield.
 
         Raises:
             StoreUnavailable: when the store does not answer.
         """
-        pages = self._listed()
-        async for found in self._read(pages, {} if read is None else read, limit):
+        async for found in self._read(self._listed(), {}, limit):
             yield found
 
     async def groups(self) -> frozenset[str]:
@@ -136,7 +132,7 @@ class ReviewQueue(TenantService):
 
         Args:
             people: as resolved now, together with those who delegated to them.
-            read: as for `waiting`.
+            read: cache of approvals by id; approvals that are read are added.
         """
         actors = list(people)
         groups = {

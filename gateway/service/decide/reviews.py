@@ -50,11 +50,10 @@ from keyturn.gateway.service.people.queue import (
 )
 from keyturn.gateway.service.report.audit_reading import LiveMetrics
 from keyturn.gateway.service.submit.call_evaluation import (
+    as_of_now,
     call_by,
     depends_on_others,
     evaluate_now,
-    evaluate_waiting,
-    shown_as,
 )
 from keyturn.gateway.service.submit.quality_checks import (
     SeededDefectService,
@@ -286,9 +285,7 @@ class ReviewService(DecisionService):
 
     async def as_of_now(self, loaded: Loaded) -> Loaded:
         """Return an approval for display, with its current requirements."""
-        policy = self._policy()
-        evaluated = await evaluate_waiting(self.store, policy, loaded.approval)
-        shown = shown_as(loaded.approval, evaluated)
+        shown = await as_of_now(self.store, self._policy(), loaded.approval)
         return self._with_reach(Loaded(shown, loaded.now_ms))
 
     async def read_as_of_now(self, approval_id: str) -> Loaded | None:

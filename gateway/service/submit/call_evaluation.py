@@ -314,38 +314,22 @@ async def evaluate_now(
     return await aside(read.evaluated, [call.args])
 
 
-async def evaluate_waiting(
-    store: Store, policy: Policy, approval: Approval
-) -> dict[int, CurrentEvaluation]:
-    """Evaluate each call that waits, by its index."""
+async def as_of_now(store: Store, policy: Policy, approval: Approval) -> Approval:
+    """Return an approval whose waiting calls have the current policy's requirements.
+
+    For display only: nothing is written.
+    """
     waiting = [item for item in approval.items if item.is_pending]
     calls = await aside(
         lambda: [WaitingCall(approval, item, item.args) for item in waiting],
         [item.action for item in waiting],
     )
     read = await read_calls(store, policy, calls)
-    pairs = zip(waiting, read, strict=True)
-    return {
-        item.index: await aside(one.evaluated, [item.action]) for item, one in pairs
-    }
-
-
-def shown_as(
-    approval: Approval, evaluated: Mapping[int, CurrentEvaluation]
-) -> Approval:
-    """Return an approval whose waiting calls have their evaluated requirements.
-
-    For display only: nothing is written.
-    """
-    items = approval.items
-    return approval.replacing(
-        *(shown_item(items[i], one.policy_now) for i, one in evaluated.items())
-    )
-
-
-async def as_of_now(store: Store, policy: Policy, approval: Approval) -> Approval:
-    """Return an approval whose waiting calls have the current policy's requirements."""
-    return shown_as(approval, await evaluate_waiting(store, policy, approval))
+    shown: list[Item] = []
+    for item, one in zip(waiting, read, strict=True):
+        evaluated = await aside(one.evaluated, [item.action])
+        shown.append(shown_item(item, evaluated.policy_now))
+    return approval.replacing(*shown)
 
 
 def counts_in_windows(policy: Policy, approval: Approval) -> bool:

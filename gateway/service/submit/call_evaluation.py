@@ -167,7 +167,7 @@ class ReadCall:
         totals = dict(self.totals)
         for use in self.usage.uses:
             totals[use.name] += shared.added(use.window, self.held)
-        past = past_of(policy, item, self.known, self.usage, totals)
+        past = self._past(totals)
         others = shared.precedents.get(self.effect, ())
         past = past.with_(precedents=(*others, *past.precedents))
         facts = facts_of(
@@ -193,6 +193,26 @@ class ReadCall:
         known = self.known if depends else None
         used = EvaluationInputs(self.usage.uses, totals, known)
         return CurrentEvaluation(policy_now, used, freeze)
+
+    def _past(self, totals: Mapping[str, int]) -> Past:
+        """Return the earlier calls that count in a new evaluation.
+
+        An approved call keeps its place: calls that were approved later do not count
+        against it.
+        """
+        policy, item = self.policy, self.call.item
+        found = self.known.precedents if self.known else ()
+        own = next((one for one in found if one.call == item.id), None)
+        others = [one for one in found if one.call != item.id]
+        if KINDS.get(item.state) is PrecedentKind.DONE:
+            since_ms = own.since_ms if own else item.changed_at_ms
+            place = (since_ms, item.id)
+            others = [one for one in others if (one.since_ms, one.call) < place]
+        return Past(
+            precedents=tuple(others),
+            totals=_shown_totals(policy, self.usage, totals),
+            same_by=EffectiveRules(policy, item.ctx.agent, item.tool).first.same_by,
+        )
 
 
 async def read_calls(
@@ -351,40 +371,6 @@ AUTO_RUN_TAG = "keyturn/v1/auto-run"
 
 
 USE_TAG = "keyturn/v1/use"
-
-
-def past_of(
-    policy: Policy,
-    item: Item,
-    known: Known | None,
-    usage: CallUsage,
-    totals: Mapping[str, int],
-) -> Past:
-    """Return the earlier calls that count in a new evaluation of an item.
-
-    An approved call keeps its place: calls that were approved later do not count
-    against it.
-
-    Args:
-        policy: the current policy.
-        item: as in the record.
-        known: the precedents of its effect.
-        usage: the item's uses of windows.
-        totals: totals of these windows, by name.
-    """
-    rule = EffectiveRules(policy, item.ctx.agent, item.tool)
-    found = known.precedents if known else ()
-    own = next((one for one in found if one.call == item.id), None)
-    others = [one for one in found if one.call != item.id]
-    if KINDS.get(item.state) is PrecedentKind.DONE:
-        since_ms = own.since_ms if own else item.changed_at_ms
-        place = (since_ms, item.id)
-        others = [one for one in others if (one.since_ms, one.call) < place]
-    return Past(
-        precedents=tuple(others),
-        totals=_shown_totals(policy, usage, totals),
-        same_by=rule.first.same_by,
-    )
 
 
 def _shown_totals(

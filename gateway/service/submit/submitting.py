@@ -198,19 +198,21 @@ class Submitter(PolicyService):
         turn, policy = same.turn, same.policy
         if kept.policy == policy.digest:
             return kept.verdicts
-        calls = {one.tool_call_id: at for at, one in enumerate(turn.calls)}
         found: list[Verdict] = []
-        for verdict in kept.verdicts:
-            position = calls.get(verdict.tool_call_id)
-            if position is None or not verdict.runs_unclaimed:
+        pairs = zip(kept.verdicts, turn.calls, strict=True)
+        for position, (verdict, call) in enumerate(pairs):
+            # Calls that need a claim keep their verdict: the claim evaluates them.
+            if not verdict.runs_unclaimed:
                 found.append(verdict)
                 continue
-            call = turn.calls[position]
             one = self._usage(same, call, load)
             totals = await totals_with(self._store, same.keys.head(""), one)
             facts = call_facts(same, position, load, one, totals)
             evaluation = await aside(partial(evaluate_call, turn, policy, call, facts))
-            found.append(recheck_verdict(verdict, evaluation.tier))
+            tier = evaluation.tier
+            reason = FORBIDDEN if tier is Tier.DENY else NEEDS_A_PERSON
+            is_cleared = tier.is_auto_approved
+            found.append(verdict if is_cleared else refused(verdict, reason))
         return tuple(found)
 
     async def _join(self, turn: Turn) -> None:
@@ -585,15 +587,6 @@ def _over(call: ProposedCall) -> Verdict:
     )
 
 
-def recheck_verdict(verdict: Verdict, tier: Tier) -> Verdict:
-    """Return the verdict for a call that has this tier now."""
-    # Calls that need a claim keep their verdict: the claim evaluates them again.
-    if not verdict.runs_unclaimed or tier.is_auto_approved:
-        return verdict
-    reason = FORBIDDEN if tier is Tier.DENY else NEEDS_A_PERSON
-    return refused(verdict, reason)
-
-
 def refused(verdict: Verdict, reason: str) -> Verdict:
     """Return the denial that replaces a verdict."""
     return verdict.with_(kind=VerdictKind.DENY, tier=Tier.DENY, reason=reason)
@@ -607,8 +600,10 @@ async def totals_with(store: Store, head: str, one: CallUsage) -> dict[str, int]
         head: an empty key of the same tenant.
         one: the call's window usage.
     """
-    counted = {use.name: await _is_counted(store, use) for use in one.reserved}
-    asked = [_without_share(use) if counted[use.name] else use for use in one.reserved]
+    asked = [
+        _without_share(use) if await _is_counted(store, use) else use
+        for use in one.reserved
+    ]
     return await store.windows.totals(head, 0, asked)
 
 

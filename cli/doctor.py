@@ -151,9 +151,8 @@ async def _audit(store: Store, setup: _Setup) -> str:
 def _signed(store: Store, tenant: str) -> int:
     keyring, folder = required(store)
     files = TreeFiles(folder, tenant)
-    name = files.name()
-    # Another gateway may have the tree in another folder.
-    return files.checked(name, public_keys(keyring))[0].size if name else 0
+    # None: another gateway may have the tree in another folder.
+    return files.checked(files.origin(), public_keys(keyring))[0].size
 
 
 # Parses the package's metadata, such as 'aiohttp<4,>=3.12; extra == "server"'. Other

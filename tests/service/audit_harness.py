@@ -67,11 +67,11 @@ class AuditHarness:
     def checkpoints(self) -> list[Checkpoint]:
         """Return the checkpoints, each with a signature that verifies."""
         assert self.store.keyring
-        name = self.files.name()
-        assert name
+        origin = self.files.origin()
+        assert origin
         trusted = public_keys(self.store.keyring)
         return [
-            verified_checkpoint(note, origin=name.origin, keys=trusted)
+            verified_checkpoint(note, origin=origin, keys=trusted)
             for note in self.files.notes()
         ]
 

@@ -42,7 +42,7 @@ async def _run(url: str, folder: Path, at: int) -> None:
     left = [at]
     for name in ("fsync", "ftruncate", "pwrite"):
         cut(os, name, left)
-    for name in ("append", "cut", "write_checkpoint", "create"):
+    for name in ("append", "cut", "write_checkpoint"):
         cut(audit_files.TreeFiles, name, left)
     _write_half(audit_files, left)
     cut(Connection, "command", left, is_async=True)

@@ -94,10 +94,10 @@ async def test_a_sample_and_a_proof_hold_whole_approvals(
 
     assert (one.problem, len(one.stories.by_approval)) == ("", 1)
     assert {*many.stories.by_approval} == {ran, rejected}
-    name = house.files.name()
-    assert name
+    origin = house.files.origin()
+    assert origin
     for each in proven:
-        index, _ = checked(each.proof, each.leaf.text, origin=name.origin, keys=keys)
+        index, _ = checked(each.proof, each.leaf.text, origin=origin, keys=keys)
         assert index == each.index
     assert len(proven) == len(many.stories.by_approval[ran].steps)
 
@@ -350,10 +350,10 @@ async def test_another_tree_is_begun_when_somebody_says_so(
     await a_day(house)
     shutil.rmtree(house.files.folder)
     await house.another().tick(is_last=True)
-    before = house.files.name()
+    before = house.files.origin()
 
     code, _ = await tell("--new-tree", command="repair")
     await house.another().tick(is_last=True)
 
-    assert (before, code) == (None, 0)
+    assert (before, code) == ("", 0)
     assert house.checkpoints()[-1].size == house.files.size > 0

@@ -98,10 +98,12 @@ async def test_a_checkpoint_comes_at_once_and_then_after_a_minute_or_100_entries
     await assert_whole(house)
 
 
-async def test_an_empty_log_has_a_name_and_no_checkpoint(house: AuditHarness) -> None:
+async def test_an_empty_log_has_neither_name_nor_checkpoint(
+    house: AuditHarness,
+) -> None:
     await house.writer.tick(is_last=True)
 
-    assert house.files.name() is not None
+    assert house.files.origin() == ""
     assert house.files.notes() == []
 
 
@@ -280,7 +282,7 @@ async def test_a_writer_that_is_cancelled_while_it_writes_files_repeats_no_entry
     assert (found.problems, found.size) == ([], 26)
 
 
-@pytest.mark.parametrize("lost", ["name", "tree", "older"])
+@pytest.mark.parametrize("lost", ["tree", "older"])
 async def test_entries_in_files_are_kept_if_tree_and_note_are_lost(
     house: AuditHarness, lost: str
 ) -> None:
@@ -295,8 +297,6 @@ async def test_entries_in_files_are_kept_if_tree_and_note_are_lost(
         path.unlink()
         if lost == "older":
             shutil.copy(copy / path.name, path)
-    if lost == "name":
-        files.name_path.unlink()
     await forget_tree(house.store, house.keys.tenant)
 
     await house.another().tick(is_last=True)
@@ -335,7 +335,6 @@ async def test_a_tree_that_is_not_the_newest_is_not_continued(
     await house.another().tick(is_last=True)
 
     assert "audit.not_written" in caplog.text
-    assert (files.name() is None) == (lost == "other")
     exists = files.checkpoints_path.exists()
     assert (exists and files.checkpoints_path.read_bytes()) == before
 
@@ -499,7 +498,7 @@ async def test_a_writer_that_is_killed_at_any_step_leaves_no_gap_and_no_fork(
         assert ended == -signal.SIGKILL, told
         killed += 1
         step += 4
-        before = house.checkpoints() if house.files.name() else []
+        before = house.checkpoints() if house.files.origin() else []
         await house.another().tick(is_last=True)
         await house.store.conn.command("DEL", lease)
         await assert_whole(house)

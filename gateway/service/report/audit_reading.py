@@ -24,7 +24,7 @@ from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.report.audit_writing import public_keys, required
 from keyturn.gateway.service.tenant_service import TenantService
-from keyturn.gateway.store.audit.files import LogName, Row, TreeFiles, problem_of
+from keyturn.gateway.store.audit.files import Row, TreeFiles, problem_of
 from keyturn.gateway.store.audit.log import TreeNotes, place_text
 from keyturn.gateway.store.audit.verifying import (
     Evidence,
@@ -274,7 +274,7 @@ class _Log:
 
     keys: Keys
     files: TreeFiles
-    name: LogName
+    origin: str
     note: str
     checkpoint: Checkpoint
     tree: MerkleTree
@@ -380,7 +380,7 @@ class AuditBundler(TenantService):
                 times=(since_ms, until_ms),
                 sample=len(chosen) if is_part else 0,
                 log={
-                    "origin": log.name.origin,
+                    "origin": log.origin,
                     "checkpoint": log.note,
                     "start": log.start,
                     "end": log.end,
@@ -401,7 +401,7 @@ class AuditBundler(TenantService):
             async for call in self._calls(done.items):
                 writer.add(call)
         writer.end(key)
-        return Exported(done.entries, len(done.approvals - {""}), log.name.origin)
+        return Exported(done.entries, len(done.approvals - {""}), log.origin)
 
     def _line(self, log: _Log, index: int, row: Row, event: Event | None) -> JsonObject:
         hashes = log.tree.inclusion_proof(index, log.checkpoint.size)
@@ -420,21 +420,21 @@ class AuditBundler(TenantService):
         files = TreeFiles(folder, keys.tenant)
 
         def read() -> _Log:
-            name, notes = files.name(), files.notes()
-            if name is None or not notes:
+            origin, notes = files.origin(), files.notes()
+            if not notes:
                 raise AuditUnreadable(
                     f"There is no checkpoint in {str(folder)!r} yet: a gateway that "
                     "runs writes one after the first entry. Run this where the "
                     "gateway runs, with its settings."
                 )
             known = public_keys(keyring)
-            newest, _, _ = files.checked(name, known)
+            newest, _, _ = files.checked(origin, known)
             tree = MerkleTree()
             for record in files.records(0, newest.size):
                 tree.append(record.leaf)
             note = notes[-1]
-            head = verified_checkpoint(note, origin=name.origin, keys=known)
-            return _Log(keys, files, name, note, head, tree, end=head.size)
+            head = verified_checkpoint(note, origin=origin, keys=known)
+            return _Log(keys, files, origin, note, head, tree, end=head.size)
 
         return await asyncio.to_thread(read)
 
@@ -469,7 +469,7 @@ class AuditBundler(TenantService):
                     continue
                 if problem := problem_of(row, record, index):
                     raise AuditUnreadable(
-                        f"The log {log.name.origin!r} is not what its tree has: "
+                        f"The log {log.origin!r} is not what its tree has: "
                         f"{problem}. Run: keyturn audit verify"
                     )
                 yield index, row._replace(state=record.state)
@@ -546,8 +546,8 @@ async def verify_log_of(
     files, log = TreeFiles(folder, keys.tenant), store.audit(keys)
     noted = await TreeNotes(store.conn, keys).read()
     now_ms = await store.conn.now_ms(keys.audit)
-    name = await asyncio.to_thread(files.name)
-    mine = [one for one in checkpoints if name and one.startswith(f"{name.origin}\n")]
+    origin = await asyncio.to_thread(files.origin)
+    mine = [one for one in checkpoints if origin and one.startswith(f"{origin}\n")]
     what = Evidence(
         files=files,
         keys=public_keys(keyring),

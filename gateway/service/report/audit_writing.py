@@ -40,7 +40,7 @@ from keyturn.gateway.errors import (
 )
 from keyturn.gateway.protocol.public_keys import PublicKey
 from keyturn.gateway.store.audit import files as audit_files
-from keyturn.gateway.store.audit.files import LogName, Row, TreeFiles, TreeRecord
+from keyturn.gateway.store.audit.files import Row, TreeFiles, TreeRecord
 from keyturn.gateway.store.audit.index import facts_in
 from keyturn.gateway.store.audit.log import (
     TreeNote,
@@ -186,8 +186,8 @@ class AuditWriter:
             logger.debug("audit.written_elsewhere tenant=%s", self._keys.tenant)
 
     async def _load(self, noted: TreeNote) -> GrowingTree:
-        name = await asyncio.to_thread(self._files.name)
-        if (name.origin if name else "") != noted.origin and noted.origin:
+        origin = await asyncio.to_thread(self._files.origin)
+        if noted.origin and origin != noted.origin:
             message = (
                 f"The audit tree of {self._keys.tenant} was begun in another "
                 f"folder than {str(self._files.folder)!r}; bring its files back, let "
@@ -195,13 +195,10 @@ class AuditWriter:
                 "'keyturn repair --new-tree'."
             )
             # A process that signed here needs this tree or an explicit restart.
-            has_tree = name is not None and self._files.notes()
-            is_late = has_tree or await is_overdue(self._store.conn, self._keys)
+            is_late = self._files.size or await is_overdue(self._store.conn, self._keys)
             raise AuditUnreadable(message) if is_late else _Elsewhere(message)
-        if name is None:
-            name = await asyncio.to_thread(self._files.create)
-        keys = public_keys(self._keyring)
-        found = await asyncio.to_thread(_load_files, self._files, name, keys)
+        origin, keys = origin or self._files.new_origin(), public_keys(self._keyring)
+        found = await asyncio.to_thread(_load_files, self._files, origin, keys)
         size, signed = noted.size, found.head.size
         if noted.origin and signed < size:
             raise AuditUnreadable(
@@ -209,7 +206,7 @@ class AuditWriter:
                 f"entries, and had {size}: it is an older copy. Bring the newest one "
                 "back; entries that it lacks may have left the store."
             )
-        if noted != TreeNote() and not self._is_known(name, keys, noted):
+        if noted != TreeNote() and not self._is_known(origin, keys, noted):
             raise AuditUnreadable(
                 f"The audit tree in {str(self._files.folder)!r} has no checkpoint with "
                 f"{size} entries, the root {noted.root} and the last entry "
@@ -227,13 +224,13 @@ class AuditWriter:
         return found
 
     def _is_known(
-        self, name: LogName, keys: tuple[PublicKey, ...], noted: TreeNote
+        self, origin: str, keys: tuple[PublicKey, ...], noted: TreeNote
     ) -> bool:
         for note in reversed(self._files.notes()):
-            found = verified_checkpoint(note, origin=name.origin, keys=keys)
+            found = verified_checkpoint(note, origin=origin, keys=keys)
             if found.size <= noted.size:
                 last = place_text(self._files.place(found.size - 1))
-                own = (name.origin, found.size, found.root.hex(), last)
+                own = (origin, found.size, found.root.hex(), last)
                 return noted[:4] == own and noted.moved in {"", "1"}
         return False
 
@@ -336,7 +333,7 @@ class AuditWriter:
             files.append(records)
             for one in records:
                 tree.head.append(one.leaf)
-            checkpoint = Checkpoint(tree.name.origin, tree.head.size, tree.head.root())
+            checkpoint = Checkpoint(tree.origin, tree.head.size, tree.head.root())
             files.write_checkpoint(checkpoint.signed(key))
             return checkpoint
 
@@ -358,7 +355,7 @@ class AuditWriter:
         """Return the note about the folder with the log, and its size."""
         size, root = tree.head.size, tree.head.root().hex()
         last, moved = place_text(tree.signed_last), self._moved
-        return TreeNote(tree.name.origin, size, root, last, moved)
+        return TreeNote(tree.origin, size, root, last, moved)
 
     @property
     def _moved(self) -> str:
@@ -398,15 +395,15 @@ class GrowingTree:
     """The tree in the memory of its writer.
 
     Attributes:
-        name: name of the log.
+        origin: name of the log.
         head: tree head over the entries of the newest checkpoint.
         signed_last: position of the last of them.
         rows: entries that follow, without a checkpoint.
         last: position of the newest entry.
     """
 
-    def __init__(self, name: LogName, head: TreeHead, last: EntryId) -> None:
-        self.name = name
+    def __init__(self, origin: str, head: TreeHead, last: EntryId) -> None:
+        self.origin = origin
         self.head = head
         self.last = self.signed_last = last
         self.rows: list[Row] = []
@@ -435,14 +432,14 @@ class GrowingTree:
 
 
 def _load_files(
-    files: TreeFiles, name: LogName, keys: tuple[PublicKey, ...]
+    files: TreeFiles, origin: str, keys: tuple[PublicKey, ...]
 ) -> GrowingTree:
     files.mend(files.notes())
-    newest, head, last = files.checked(name, keys)
+    newest, head, last = files.checked(origin, keys)
     # Unsigned entries are read again from the store.
     files.cut(newest.size)
     audit_files.cut(files, newest.size)
-    return GrowingTree(name, head, last)
+    return GrowingTree(origin, head, last)
 
 
 def _record_of(row: Row) -> TreeRecord:

@@ -1,11 +1,9 @@
 """Files of a tenant's audit log: signed tree, checkpoints and entries.
 
-- ``T.log.json`` names the log. The name has a random part, so logs started for one
-  tenant in two folders are distinct and not forks of each other.
 - ``T.tree`` has a record of fixed size for each entry: its position in the stream, the
   state of its seal, and the hash of its leaf. It is append-only.
-- ``T.checkpoints`` has each checkpoint as a signed note. It is append-only, and synced
-  before anything relies on it.
+- ``T.checkpoints`` has each checkpoint as a signed note with the name of the log. It is
+  append-only, and synced before anything relies on it.
 - ``T-<index>.jsonl.gz`` is a segment: JSON lines, one for each entry from that index of
   the tree on. The tree has a hash of each entry, so readers detect missing, changed or
   swapped segments.
@@ -37,12 +35,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from pydantic import ValidationError
-
 from keyturn.gateway.approvals.audit_leaf import Leaf, SealState, leaf_of
 from keyturn.gateway.errors import AuditUnreadable, NotVerified
 from keyturn.gateway.protocol.public_keys import PublicKey
-from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.secret_file import make_private, sync_folder
 from keyturn.gateway.store.events.readers import EntryId, entry_id
 from keyturn.gateway.store.sealing.event_seals import nonce_of
@@ -74,17 +69,6 @@ class TreeRecord(NamedTuple):
         return _RECORD.pack(*self.place, _STATES.index(self.state), self.leaf)
 
 
-class LogName(Record):
-    """Content of ``T.log.json``.
-
-    Attributes:
-        origin: name of the log in each checkpoint.
-    """
-
-    v: int = 1
-    origin: str
-
-
 class TreeFiles:
     """The files of one tenant's tree.
 
@@ -96,34 +80,24 @@ class TreeFiles:
     def __init__(self, folder: Path, tenant: str) -> None:
         self.folder = folder
         self.tenant = tenant
-        self.name_path = folder / f"{tenant}.log.json"
         self.tree_path = folder / f"{tenant}.tree"
         self.checkpoints_path = folder / f"{tenant}.checkpoints"
 
-    def name(self) -> LogName | None:
-        """Return the log's name; None before the log exists.
+    def origin(self) -> str:
+        """Return the log's name, which each checkpoint has; "" before the first one.
 
         Raises:
-            AuditUnreadable: when it cannot be read.
+            AuditUnreadable: when the checkpoints cannot be read.
         """
-        try:
-            return LogName.model_validate_json(self.name_path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except (OSError, ValidationError) as error:
-            raise self.damaged(self.name_path, "it cannot be read") from error
+        notes = self.notes()
+        return notes[0].partition("\n")[0] if notes else ""
 
-    def create(self) -> LogName:
-        """Start a log; the caller holds `locked`."""
-        origin = f"keyturn/audit/{self.tenant}/{secrets.token_hex(8)}"
-        name = LogName(origin=origin)
-        self.tree_path.unlink(missing_ok=True)
-        self.checkpoints_path.unlink(missing_ok=True)
-        draft = self.name_path.with_suffix(".part")
-        write_file(draft, name.model_dump_json().encode() + b"\n", "wb")
-        draft.rename(self.name_path)
-        sync_folder(self.folder)
-        return name
+    def new_origin(self) -> str:
+        """Return the name of a new log.
+
+        Its random part distinguishes logs that were started in two folders.
+        """
+        return f"keyturn/audit/{self.tenant}/{secrets.token_hex(8)}"
 
     @contextmanager
     def locked(self, writer: str) -> Generator[bool | None]:
@@ -264,7 +238,7 @@ class TreeFiles:
                 os.fsync(file.fileno())
 
     def checked(
-        self, name: LogName, keys: Sequence[PublicKey]
+        self, origin: str, keys: Sequence[PublicKey]
     ) -> tuple[Checkpoint, TreeHead, EntryId]:
         """Return the newest checkpoint, its tree and the position of its last entry.
 
@@ -273,9 +247,9 @@ class TreeFiles:
         """
         notes, head, last = self.notes(), TreeHead(), (0, 0)
         if not notes:
-            return Checkpoint(name.origin, 0, head.root()), head, last
+            return Checkpoint(origin, 0, head.root()), head, last
         try:
-            newest = verified_checkpoint(notes[-1], origin=name.origin, keys=keys)
+            newest = verified_checkpoint(notes[-1], origin=origin, keys=keys)
         except NotVerified as error:
             raise self.damaged(self.checkpoints_path, error.problem) from error
         for record in self.records(0, newest.size):

@@ -100,16 +100,15 @@ class _Verification:
     def run(self) -> Verified:
         what, found = self._what, self._found
         try:
-            name = what.files.name()
+            found.origin = what.files.origin()
         except AuditUnreadable as error:
             self._add(0, str(error))
             return found
-        if name is None:
+        if not found.origin:
             if what.noted[0]:
                 tree = what.noted[0]
                 self._add(0, f"the tree {tree!r} that the store knows is not here")
             return found
-        found.origin = name.origin
         signed = self._checkpoints()
         self._compare_noted(signed)
         # Rows are found by binary search, so the tree must be ordered.

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import yaml
 from pydantic import JsonValue
@@ -63,6 +64,9 @@ _HEADER = """\
 """
 _NEW_APP = "https://api.slack.com/apps?new_app=1&manifest_json="
 _ANY_HOST = "https://bot.example.com"
+_ADDRESS = re.compile(
+    r"https://([\w.-]+|\[[0-9A-Fa-f:.]+\])(:[1-9][0-9]*)?(/[^\s?#]*)?"
+)
 _FREE = frozenset(
     {
         "always_online",
@@ -131,35 +135,20 @@ def public_address(given: str) -> str:
     Raises:
         SettingsError: names the problem; a password in the address is not repeated.
     """
-    try:
-        parts = urlsplit(given)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        raise _no_address("it is not an address") from None
-    # Before any message that repeats the address: a password must not get into a log.
-    if parts.username is not None or parts.password is not None:
-        raise _no_address("Slack sends no user and password; leave them out")
-    shown = f"{given!r} "
-    if parts.scheme != "https":
-        raise _no_address(f"{shown}does not begin with https://, and Slack needs that")
-    if not host or port == 0 or any(part.isspace() for part in given):
-        raise _no_address(f"{shown}names no host")
-    if parts.query or parts.fragment or given.endswith(("?", "#")):
-        raise _no_address(f"{shown}has a part after '?' or '#'; leave it out")
     address = given.rstrip("/")
+    if not _ADDRESS.fullmatch(given):
+        shown = "" if "@" in given else f" {given!r}"
+        raise SettingsError(
+            f"This cannot be the public address of the bot:{shown}. Slack needs one "
+            "such as https://bot.example.com: https, a host, and no user, password, "
+            "'?' or '#'."
+        )
     if address.endswith(EVENTS_PATH):
-        raise _no_address(
-            f"{shown}ends with {EVENTS_PATH}, which is added by itself; give "
-            f"{address.removesuffix(EVENTS_PATH)!r}"
+        raise SettingsError(
+            f"{given!r} ends with {EVENTS_PATH}, which is added by itself; give "
+            f"{address.removesuffix(EVENTS_PATH)!r}."
         )
     return address
-
-
-def _no_address(why: str) -> SettingsError:
-    return SettingsError(
-        f"This cannot be the public address of the bot: {why}. It looks like "
-        "https://bot.example.com."
-    )
 
 
 def as_yaml(manifest: JsonObject) -> str:

@@ -83,34 +83,35 @@ def test_the_command_is_the_one_that_the_settings_name() -> None:
     ]
 
 
+@pytest.mark.parametrize("given", [f"{HTTP}/slack/events", f"{HTTP}/slack/events/"])
+def test_the_path_of_slacks_requests_is_added_to_an_address(given: str) -> None:
+    with pytest.raises(SettingsError, match=f"give '{HTTP}'"):
+        render(given)
+
+
 @pytest.mark.parametrize(
-    ("given", "said"),
+    "given",
     [
-        (f"{HTTP}/slack/events", f"give '{HTTP}'"),
-        (f"{HTTP}/slack/events/", f"give '{HTTP}'"),
-        (f"{HTTP}/?team=1", "has a part after '?' or '#'"),
-        (f"{HTTP}?", "has a part after '?' or '#'"),
-        (f"{HTTP}#top", "has a part after '?' or '#'"),
-        ("https://user:hunter2@bot.example.com", "Slack sends no user and password"),
-        ("https://user@bot.example.com", "Slack sends no user and password"),
-        ("http://bot.example.com", "does not begin with https://"),
-        ("bot.example.com", "does not begin with https://"),
-        ("https://", "names no host"),
-        ("https:///slack", "names no host"),
-        ("https://:443", "names no host"),
-        ("https://bot.example.com:x", "it is not an address"),
-        ("https://[bot", "it is not an address"),
-        ("https://bot example.com", "names no host"),
+        f"{HTTP}/?team=1",
+        f"{HTTP}?",
+        f"{HTTP}#top",
+        "https://user:hunter2@bot.example.com",
+        "https://user@bot.example.com",
+        "http://bot.example.com",
+        "bot.example.com",
+        "https://",
+        "https:///slack",
+        "https://:443",
+        "https://bot.example.com:x",
+        "https://[bot",
+        "https://bot example.com",
     ],
 )
-def test_an_address_that_slack_cannot_deliver_to_is_refused(
-    given: str, said: str
-) -> None:
+def test_an_address_that_slack_cannot_deliver_to_is_refused(given: str) -> None:
     with pytest.raises(SettingsError) as caught:
         render(given)
 
-    assert said in str(caught.value)
-    assert "https://bot.example.com" in str(caught.value)
+    assert "such as https://bot.example.com" in str(caught.value)
     assert "hunter2" not in str(caught.value)
 
 

@@ -115,7 +115,8 @@ class Collector:
             self._waiting.pop(entry.approval, None)
             return False
         now, group = self.updater.clock(), group_of(approval)
-        age_s = await self._age_s(approval)
+        now_ms = await self.store.now_ms(self.updater.card_publisher.keys)
+        age_s = max(0.0, (now_ms - approval.created_at_ms) / 1000)
         self._waiting[approval.id] = _Waiting(
             entry,
             group,
@@ -228,10 +229,6 @@ class Collector:
         except CorruptRecord:
             return None  # the updater reports it
         return loaded.approval if loaded else None
-
-    async def _age_s(self, approval: Approval) -> float:
-        now_ms = await self.store.now_ms(self.updater.card_publisher.keys)
-        return max(0.0, (now_ms - approval.created_at_ms) / 1000)
 
 
 def can_share(approval: Approval) -> bool:

@@ -101,7 +101,9 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     outcome = await decide(ctx, target, approve, submitted)
     if not isinstance(outcome, Decided | Voted):
         return form_reply(outcome, now_ms=target.now_ms)
-    recorded = _recorded(outcome)
+    recorded = "This call is approved."
+    if isinstance(outcome, Voted):
+        recorded = "Your approval is recorded; more people are needed."
     try:
         return await _propose(ctx, target, chosen, approve, submitted, recorded)
     # From here on "nothing was recorded" would be untrue.
@@ -109,13 +111,6 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> AckBody:
         logger.warning("standing.not_known id=%s why=%s", target.approval.id, error)
         told = "The channel shows whether similar calls are allowed."
         return _notice(f"{recorded} {told}")
-
-
-def _recorded(outcome: Decided | Voted) -> str:
-    """Return the sentence about the call itself, independent of similar calls."""
-    if isinstance(outcome, Voted):
-        return "Your approval is recorded; more people are needed."
-    return "This call is approved."
 
 
 def _notice(told: str) -> AckBody:
@@ -194,18 +189,14 @@ async def check_once(ctx: ListenerContext) -> None:
     Raises:
         StoreUnavailable: the store does not answer.
     """
-    async for loaded in ctx.service.standing.in_force():
-        await _check(ctx, loaded.approval)
-
-
-async def _check(ctx: ListenerContext, standing: Approval) -> None:
-    item = standing.items[0]
-    now_ms = await ctx.now_ms()
-    users = dict.fromkeys(vote.by.user for vote in item.votes_now)
-    people = [await ctx.reviewer_of(user, ctx.team, item) for user in users]
-    # Slack's answers may be a minute old: the oldest of them counts.
-    oldest_ms = max((age_ms(one) for one in people), default=0)
-    await ctx.service.standing.confirm(standing, people, asked_ms=now_ms - oldest_ms)
+    standing = ctx.service.standing
+    async for loaded in standing.in_force():
+        item, now_ms = loaded.approval.items[0], await ctx.now_ms()
+        users = dict.fromkeys(vote.by.user for vote in item.votes_now)
+        people = [await ctx.reviewer_of(user, ctx.team, item) for user in users]
+        # Slack's answers may be a minute old: the oldest of them counts.
+        asked_ms = now_ms - max((age_ms(one) for one in people), default=0)
+        await standing.confirm(loaded.approval, people, asked_ms=asked_ms)
 
 
 _OUTSIDER: LiteralString = "Only members of this workspace can see standing approvals."

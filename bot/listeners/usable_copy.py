@@ -45,19 +45,6 @@ async def is_there(ctx: ListenerContext, channel: str, ts: str) -> bool:
     return True
 
 
-async def follow(
-    ctx: ListenerContext, keys: Keys, shown: str, was: CardPlace, channel: str
-) -> CardPlace:
-    """Move a card into the channel where it was found; return its place."""
-    logger.warning("card.moved shown=%s from=%s to=%s", shown, was.channel, channel)
-    await _note(ctx, was.channel, channel)
-    # The store compares the place: if a publisher registered another in the meantime,
-    # it stays.
-    cards = ctx.service.store.cards
-    await cards.forget_message(keys, shown, (was.channel, was.ts))
-    return await cards.posted(keys, shown, channel=channel, ts=was.ts)
-
-
 async def shown_before(ctx: ListenerContext, channel: str, ts: str) -> str:
     """Return the approval that a message showed under its channel's old id.
 
@@ -135,7 +122,14 @@ async def _moved(
     except SlackError as error:
         logger.warning("card.not_looked_for shown=%s why=%s", shown, error)
         raise UserFacingError(_NOT_LOOKED_FOR) from None
-    return await follow(ctx, keys, shown, was, clicked.channel)
+    now = clicked.channel
+    logger.warning("card.moved shown=%s from=%s to=%s", shown, was.channel, now)
+    await _note(ctx, was.channel, now)
+    # The store compares the place: if a publisher registered another in the meantime,
+    # it stays.
+    cards = ctx.service.store.cards
+    await cards.forget_message(keys, shown, (was.channel, was.ts))
+    return await cards.posted(keys, shown, channel=now, ts=was.ts)
 
 
 async def _is_own_copy(

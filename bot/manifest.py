@@ -74,12 +74,12 @@ _FREE = frozenset(
         "description",
         "display_information",
         "display_name",
-        "request_url",
-        "url",
         "usage_hint",
     }
 )
 """Keys whose values `check_manifest` does not compare."""
+
+_ADDRESSES = frozenset({"request_url", "url"})
 
 
 def render(request_url: str = "", *, command: str = ids.COMMAND) -> JsonObject:
@@ -177,7 +177,7 @@ def check_manifest(given: JsonValue, *, command: str = ids.COMMAND) -> list[str]
     """
     is_socket = _at(given, "settings", "socket_mode_enabled") is not False
     needed = render("" if is_socket else _ANY_HOST, command=command)
-    return [*_differences(given, needed), *_addresses(given, needed)]
+    return [*_differences(given, needed)]
 
 
 def _differences(
@@ -189,9 +189,12 @@ def _differences(
             if not isinstance(given, dict):
                 yield f"{name} is missing, or is not an object."
                 return
-            for key, value in needed.items():
-                if key not in _FREE:
-                    yield from _differences(given.get(key), value, (*place, key))
+            for key in [*needed, *sorted(_ADDRESSES & given.keys() - needed.keys())]:
+                here, value, below = given.get(key), needed.get(key), (*place, key)
+                if key in _ADDRESSES:
+                    yield from _address(".".join(below), here, value)
+                elif key not in _FREE:
+                    yield from _differences(here, value, below)
         case list():
             yield from _compared(place[-1], given, needed)
         # A switch that is off may be absent.
@@ -224,29 +227,17 @@ def _name(one: JsonValue) -> str:
     return str(one.get("command") if isinstance(one, dict) else one)
 
 
-def _addresses(given: JsonValue, needed: JsonValue) -> Iterator[str]:
-    """Compare the delivery addresses: none in Socket Mode, else by HTTPS."""
-    places = [
-        (("settings", "event_subscriptions", "request_url"), given, needed),
-        (("settings", "interactivity", "request_url"), given, needed),
-        *((("url",), one, _commands(needed)[0]) for one in _commands(given)),
-    ]
-    for path, one, other in places:
-        name, url = ".".join(path), _at(one, *path)
-        if url is not None and _at(other, *path) is None:
-            yield f"{name} is set and so is Socket Mode; Slack takes one of them."
-        elif url is None and _at(other, *path) is not None:
-            yield f"{name} is missing; set it, or switch Socket Mode on."
-        elif url is not None and not str(url).startswith("https://"):
-            yield f"{name} is {url!r}; Slack delivers to https:// only."
+def _address(name: str, url: JsonValue, needed: JsonValue) -> Iterator[str]:
+    """Compare a delivery address: none in Socket Mode, else by HTTPS."""
+    if url is None and needed is not None:
+        yield f"{name} is missing; set it, or switch Socket Mode on."
+    elif url is not None and needed is None:
+        yield f"{name} is set and so is Socket Mode; Slack takes one of them."
+    elif url is not None and not str(url).startswith("https://"):
+        yield f"{name} is {url!r}; Slack delivers to https:// only."
 
 
 def _at(node: JsonValue, *path: str) -> JsonValue:
     for key in path:
         node = node.get(key) if isinstance(node, dict) else None
     return node
-
-
-def _commands(node: JsonValue) -> list[JsonValue]:
-    found = _at(node, "features", "slash_commands")
-    return found if isinstance(found, list) else []

@@ -97,18 +97,6 @@ class Answer:
     body: Mapping[str, object] | str = ""
 
 
-class Nonces(Protocol):
-    """Remembers which requests were seen."""
-
-    async def is_first(self, digest: str) -> bool:
-        """Return whether the request is new; raises `StoreUnavailable`."""
-        ...
-
-    async def forget(self, digest: str) -> None:
-        """Treat the request as new again; raises `StoreUnavailable`."""
-        ...
-
-
 Handle = Callable[[Delivery], Awaitable[Answer]]
 
 Readiness = Callable[[], Awaitable[list[str]]]
@@ -165,7 +153,7 @@ class Ingress:
     """
 
     signing_secret: str = field(repr=False)
-    nonces: Nonces
+    nonces: StoreNonces
     handle: Handle
     ready: Readiness
     facts: Facts
@@ -256,7 +244,7 @@ class Ingress:
 
 
 async def handle_once(
-    delivery: Delivery, nonces: Nonces, handle: Handle
+    delivery: Delivery, nonces: StoreNonces, handle: Handle
 ) -> Answer | None:
     """Hand over a delivery, unless it was handed over before; None for a replay."""
     try:
@@ -486,7 +474,7 @@ class Sockets:
     """
 
     def __init__(
-        self, slack: Slack, app_token: str, *, nonces: Nonces, handle: Handle
+        self, slack: Slack, app_token: str, *, nonces: StoreNonces, handle: Handle
     ) -> None:
         self._slack = slack
         self._app_token = app_token

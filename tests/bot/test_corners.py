@@ -17,7 +17,7 @@ import pytest
 from keyturn.bot.blocks import Message
 from keyturn.bot.delivery import publisher
 from keyturn.bot.delivery.card_publisher import CardPublisher
-from keyturn.bot.ingress import Answer, Delivery, Sockets
+from keyturn.bot.ingress import Answer, Delivery, Sockets, StoreNonces
 from keyturn.bot.limits import Limits
 from keyturn.bot.reviewers import Reviewers
 from keyturn.bot.web import Slack
@@ -173,7 +173,9 @@ async def test_an_envelope_is_handled_until_it_is_kept_and_then_acknowledged(
         return answer
 
     slack: Any = None
-    sockets = Sockets(slack, "xapp-1", nonces=Nonces(), handle=handle)
+    sockets = Sockets(
+        slack, "xapp-1", nonces=cast("StoreNonces", Nonces()), handle=handle
+    )
     client = Client()
     receive = cast("Any", sockets)._receive
     for _ in range(2):
@@ -198,7 +200,9 @@ async def test_a_socket_is_closed_once_running_envelopes_are_answered() -> None:
         answered_at_close.append(len(client.sent))
 
     slack: Any = None
-    sockets: Any = Sockets(slack, "xapp-1", nonces=Nonces(), handle=handle)
+    sockets: Any = Sockets(
+        slack, "xapp-1", nonces=cast("StoreNonces", Nonces()), handle=handle
+    )
     sockets._clients.append(SimpleNamespace(close=close))
     async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
         tasks.create_task(sockets._receive(client, Request()))

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import cast
 
 import aiohttp
 import pytest
@@ -22,6 +23,7 @@ from keyturn.bot.ingress import (
     Answer,
     Delivery,
     Ingress,
+    StoreNonces,
     signature_problem,
 )
 from keyturn.gateway.errors import StoreUnavailable
@@ -78,7 +80,7 @@ async def opened(
     door = door or Door()
     gate = Ingress(
         signing_secret=secret,
-        nonces=door,
+        nonces=cast("StoreNonces", door),
         handle=door.handle,
         ready=door.ready,
         facts=door.facts,

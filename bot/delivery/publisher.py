@@ -650,6 +650,13 @@ def _opens_a_card(event: Event) -> bool:
 _LOOKED = ""
 """Key of ``named`` that exists after the first check."""
 
+MOST_REDRAWN = 500
+"""Maximum number of cards that one check redraws if nobody new has to be asked.
+
+A freeze may concern thousands of cards, and new cards need room in the queue. A click
+on another card is answered with the freeze, and its next redraw shows it.
+"""
+
 _FROZEN = "frozen"
 """Key of ``named`` for the names frozen at that time."""
 
@@ -706,11 +713,14 @@ async def outdated_cards(
         unasked += [one for one in copies_for(approval) if one not in place.copies]
         if place.decision_digest == decided and not unasked:
             continue
-        shown = named[approval.id] = " ".join((decided, *unasked))
+        shown = " ".join((decided, *unasked))
         # Once for each decision: a card that Slack refuses would otherwise be redrawn
         # every half second.
-        if before.get(approval.id) != shown:
-            found.append(approval.id)
+        is_new = before.get(approval.id) != shown
+        if is_new and not unasked and len(found) >= MOST_REDRAWN:
+            continue
+        named[approval.id] = shown
+        found += [approval.id] if is_new else []
     if found:
         logger.info("cards.evaluated_differently cards=%d", len(found))
     return found

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import aiohttp
 import pytest
 
+from keyturn.bot.delivery import publisher
 from keyturn.bot.ids import Action
 from keyturn.bot.web import Slack
 from keyturn.gateway.approvals.decisions import AccountKind, Reject, Reviewer
@@ -227,3 +228,27 @@ async def test_a_card_says_that_its_tool_is_frozen_until_the_freeze_ends(
 
         await stack.reviews.freezes.unfreeze(REFUNDS, "T0/U0BEN")
         await stack.card(call, lambda card: not FROZEN(card))
+
+
+@pytest.mark.slow
+async def test_a_freeze_redraws_the_cards_that_are_due_soonest_and_no_flood(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "MOST_REDRAWN", 2)
+    async with stack.running():
+        refunds = [
+            await stack.refund(thread=f"t{n}", amount=n + 1, order_id=f"o{n}")
+            for n in range(4)
+        ]
+        for one in refunds:
+            await stack.card(one)
+
+        await stack.reviews.freezes.freeze(REFUNDS, "T0/U0BEN", "wrong amounts")
+        for one in refunds[:2]:
+            await stack.card(one, FROZEN)
+        await stack.reviews.freezes.unfreeze(REFUNDS, "T0/U0BEN")
+        for one in refunds:
+            await stack.card(one, lambda card: not FROZEN(card))
+
+        await nothing_is_left(stack)
+        assert len(calls(stack, UPDATE)) == 4

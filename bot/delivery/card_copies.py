@@ -258,10 +258,10 @@ class CopyUpdater:
         # and a click on it identifies the message (`listeners.usable_copy`).
         keys = self.card_publisher.keys
         await self._store.opened(keys, record.id, user, channel=channel)
+        publisher, is_plain = self.card_publisher, entry.is_plain
+        message = await publisher.render(frame, is_update=False, is_plain=is_plain)
         with posting(entry, user):
-            at = await self.card_publisher.post_copy(
-                frame, channel, is_plain=entry.is_plain
-            )
+            at = await publisher.post(channel, message)
         entry.just_sent.add(user)
         if await self._register(record, user, at):
             await self._shown(user, record)

@@ -266,14 +266,6 @@ class CardPublisher:
             raise SlackNoResponse(OPEN_DM, "an answer without a channel")
         return channel
 
-    async def post_copy(
-        self, frame: Frame, channel: str, *, is_plain: bool
-    ) -> tuple[str, str]:
-        """Post a card as a direct message; return its channel and ts."""
-        message = await self.render(frame, is_update=False, is_plain=is_plain)
-        response = await self._send(POST, channel, message)
-        return text_at(response, "channel"), text_at(response, "ts")
-
     async def post(
         self, channel: str, message: Message, *, thread_ts: str | None = None
     ) -> tuple[str, str]:

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from deepagents import create_deep_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
-from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from keyturn.agent import ApprovalMiddleware, connected, guarded
+from keyturn.agent import connected
 from keyturn.agent.scripted_model import calling, scripted
 from keyturn.gateway.policy.evaluate import Evaluation, evaluate
 from keyturn.gateway.policy.load import load_policy
@@ -120,28 +119,6 @@ def test_the_agent_after_pauses_at_the_same_tools_and_is_answered_by_people() ->
     assert told["c4"] == "The text of notes."
 
 
-def test_the_policy_has_the_last_word() -> None:
-    names = page(calling(EMAIL, INSIDE, DELETE, READ))
-    middleware = names["HumanInTheLoopMiddleware"]
-    nothing = names["create_agent"](
-        names["model"],
-        [names[tool] for tool in ("send_email", "delete_file", "read_file")],
-        middleware=[middleware(interrupt_on={"delete_file": False})],
-    )
-
-    assert asked(nothing, PolicyGateway()) == {"c1", "c3"}
-
-
-def test_a_tool_that_the_policy_lets_run_waits_when_the_agent_gates_it() -> None:
-    names = page(calling(READ))
-    gate = names["HumanInTheLoopMiddleware"](interrupt_on={"read_file": True})
-    graph = names["create_agent"](
-        names["model"], [names["read_file"]], middleware=[gate]
-    )
-
-    assert asked(graph, PolicyGateway()) == {"c4"}
-
-
 def test_the_predicate_holds_only_what_leaves_the_stack() -> None:
     careful = page(calling(EMAIL, INSIDE))["careful"]
 
@@ -180,25 +157,6 @@ def test_each_subagent_of_deepagents_is_gated(name: str) -> None:
     assert gateway.only().ctx.agent == "mailer"
 
 
-def test_a_subagent_that_is_not_gated_cannot_run_what_is_guarded() -> None:
-    """The reason for naming it: deepagents hands it the tools, not the middleware."""
-    names = page()
-    task = ("task", {"description": "x", "subagent_type": "general-purpose"}, "t1")
-    gateway = FakeGateway({"task": Tier.AUTO})
-    deep: Any = create_deep_agent(
-        model=scripted([calling(task), calling(DELETE)]),
-        tools=[guarded(names["delete_file"])],
-        middleware=[gate(names)],
-    )
-    deep.checkpointer = InMemorySaver()
-
-    asked(deep, gateway)
-    told = texts(deep.get_state(CONFIG).values["messages"])
-
-    assert gateway.items == {}
-    assert "did not run" in told["t1"]
-
-
 def test_interrupt_on_of_deepagents_would_pause_beside_ours() -> None:
     names = page()
     gateway = PolicyGateway()
@@ -219,38 +177,3 @@ def test_interrupt_on_of_deepagents_would_pause_beside_ours() -> None:
     assert second.value["tool_call_id"] == "c3"
     # Its card is there from the start, and its question only behind LangChain's.
     assert waiting == {"c3"}
-
-
-@pytest.mark.parametrize(
-    ("policy", "waiting"),
-    [(POLICY, {"c1", "c2", "c3", "c4"}), (LIKE_LANGCHAIN, {"c2", "c3"})],
-)
-def test_a_tool_that_nobody_lists_runs_where_the_default_may_be_loosened(
-    policy: Policy, waiting: set[str]
-) -> None:
-    names = page(
-        calling(("first", {}, "c1"), ("second", {}, "c2"), DELETE, ("third", {}, "c4"))
-    )
-
-    def named(name: str) -> BaseTool:
-        return tool(name, description=name)(lambda: name)
-
-    gate = names["HumanInTheLoopMiddleware"](interrupt_on={"second": True})
-    graph = names["create_agent"](
-        names["model"],
-        [*map(named, ("first", "second", "third")), names["delete_file"]],
-        middleware=[gate],
-    )
-
-    assert asked(graph, PolicyGateway(policy)) == waiting
-
-
-def test_without_interrupt_on_a_default_that_may_be_loosened_is_not() -> None:
-    names = page(calling(EMAIL, READ))
-    graph = names["create_agent"](
-        names["model"],
-        [names["send_email"], names["read_file"]],
-        middleware=[ApprovalMiddleware("mailer")],
-    )
-
-    assert asked(graph, PolicyGateway(LIKE_LANGCHAIN)) == {"c1", "c4"}

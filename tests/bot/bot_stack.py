@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from keyturn.bot.app import SlackBot
@@ -89,7 +89,6 @@ class Stack:
     mode: SlackMode = SlackMode.HTTP
     policy: Policy = RULES
     bot: SlackBot | None = None
-    closing: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     def __post_init__(self) -> None:
         self.agents = AgentService(self.store, lambda: self.policy)

@@ -10,39 +10,12 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any
 
-from keyturn.gateway.client.http_gateway import HttpGateway
-from keyturn.gateway.policy.rules import Policy
-from keyturn.gateway.protocol.port import Gateway
-from keyturn.gateway.service.run.agents import AgentService
-from keyturn.gateway.store.store import Store
 from tests.forked import FORKS
-from tests.store_secrets import SECRETS
 
 END = ""
 """What is sent to a process that may end."""
-
-
-class Place(NamedTuple):
-    """Where a process asks: at a store, or at a gateway with an API key."""
-
-    url: str
-    api_key: str = ""
-
-
-@asynccontextmanager
-async def asked_at(place: Place, policy: Policy) -> AsyncGenerator[Gateway]:
-    """Give a process its gateway; the rules are those of the policy."""
-    if place.api_key:
-        gateway = HttpGateway(place.url, place.api_key)
-        yield gateway
-        await gateway.aclose()
-        return
-    store = Store(place.url, secrets=SECRETS)
-    await store.conn.command("PING")
-    yield AgentService(store, lambda: policy)
-    await store.close()
 
 
 class AskingProcess:

@@ -23,7 +23,6 @@ from tests.service.tenant_side import TENANTS, TenantSide
 from tests.store_secrets import SECRETS
 from tests.streams import audit_entries
 from tests.topologies import Cluster, Node, SentinelSet, Topology, until
-from tests.transports import Transport
 
 pytestmark = [pytest.mark.xdist_group("topologies")]
 
@@ -98,19 +97,18 @@ async def decided(sides: Sequence[TenantSide], count: int) -> dict[str, TenantSi
     return told
 
 
-async def nothing_is_lost(store: Store, kills: Kills, transport: Transport) -> None:
+async def nothing_is_lost(store: Store, kills: Kills) -> None:
     """Decide while nodes are killed; compare the acknowledgements with the store."""
     await ensure_durable(store.conn)
     sides = [TenantSide(store, tenant) for tenant in TENANTS]
-    decisions = transport.share(DECISIONS)
     killing = asyncio.create_task(kills.go_on())
     try:
-        told = await decided(sides, decisions)
+        told = await decided(sides, DECISIONS)
     finally:
         killing.cancel()
         await asyncio.gather(killing, return_exceptions=True)
 
-    assert len(told) == decisions
+    assert len(told) == DECISIONS
     for approval_id, side in told.items():
         approval = await side.approval(approval_id)
         assert approval.items[0].state is ItemState.AUTHORIZED, approval_id
@@ -126,18 +124,18 @@ async def nothing_is_lost(store: Store, kills: Kills, transport: Transport) -> N
 
 
 async def test_sentinels_replace_masters_and_no_decision_is_lost_or_doubled(
-    sentinel_set: SentinelSet, transport: Transport
+    sentinel_set: SentinelSet,
 ) -> None:
     store = Store(sentinel_set.url, secrets=SECRETS, lease_ms=2000)
 
-    await nothing_is_lost(store, Kills(sentinel_set, sentinel_set.master), transport)
+    await nothing_is_lost(store, Kills(sentinel_set, sentinel_set.master))
 
 
 async def test_a_cluster_replaces_masters_and_no_decision_is_lost_or_doubled(
-    replicated_cluster: Cluster, transport: Transport
+    replicated_cluster: Cluster,
 ) -> None:
     store = Store(replicated_cluster.url, secrets=SECRETS, lease_ms=2000)
     slots = itertools.cycle([0, 6000, 12000])
     kills = Kills(replicated_cluster, lambda: replicated_cluster.master_of(next(slots)))
 
-    await nothing_is_lost(store, kills, transport)
+    await nothing_is_lost(store, kills)

@@ -20,7 +20,6 @@ from keyturn.gateway.store.store import Store
 from tests.levels import size
 from tests.service.harness import ANA, BEN, ServiceHarness
 from tests.streams import audit_entries
-from tests.transports import Transport
 
 APPROVALS = size(deep=2000, short=60)
 """Each is a race of its own, and ten run at once."""
@@ -48,11 +47,10 @@ def different(n: int) -> Decision:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 async def test_of_eight_different_decisions_one_wins_with_one_job_and_one_entry(
-    store: Store, transport: Transport
+    store: Store,
 ) -> None:
     harness = ServiceHarness(store)
-    approvals = transport.share(APPROVALS)
-    clicks = [(await harness.refund(thread=f"t{n}"))[0] for n in range(approvals)]
+    clicks = [(await harness.refund(thread=f"t{n}"))[0] for n in range(APPROVALS)]
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def race(place: int) -> list[Outcome]:
@@ -66,15 +64,15 @@ async def test_of_eight_different_decisions_one_wins_with_one_job_and_one_entry(
                 )
             )
 
-    rounds = await asyncio.gather(*(race(place) for place in range(approvals)))
+    rounds = await asyncio.gather(*(race(place) for place in range(APPROVALS)))
 
     keys = store.keys_of_tenant("default")
     audit = await audit_entries(store.conn, keys)
     decided = Counter(event.item for event in audit if event.name in _DECIDING)
     winners = [sum(o.kind == "decided" for o in outcomes) for outcomes in rounds]
     losers = Counter(o.kind for outcomes in rounds for o in outcomes)
-    assert winners == [1] * approvals
+    assert winners == [1] * APPROVALS
     assert set(losers) <= {"decided", "stale", "changed"}
-    assert len(decided) == approvals
+    assert len(decided) == APPROVALS
     assert set(decided.values()) == {1}
-    assert await harness.jobs() == harness.jobs_of(approvals)
+    assert await harness.jobs() == APPROVALS

@@ -15,7 +15,6 @@ from tests.races.asking_processes import asking
 from tests.races.standing_process import serve
 from tests.service.harness import ANA
 from tests.service.standing import allowed, allowing, chosen, standing_now
-from tests.transports import Transport, place_of
 
 PROCESSES = 20
 ROUNDS = size(deep=500, short=4)
@@ -27,16 +26,15 @@ AMOUNTS = (30, 80)
 
 @pytest.mark.timeout(1800)
 async def test_twenty_processes_never_exceed_the_uses_or_the_total(
-    store: Store, transport: Transport
+    store: Store, valkey_url: str
 ) -> None:
     harness = allowing(store)
-    place = await place_of(harness)
     async with AsyncExitStack() as opened:
         processes = [
-            await opened.enter_async_context(asking(serve, place, f"p{n}"))
+            await opened.enter_async_context(asking(serve, valkey_url, f"p{n}"))
             for n in range(PROCESSES)
         ]
-        for round_ in range(transport.share(ROUNDS)):
+        for round_ in range(ROUNDS):
             customer, amount = f"c{round_}", AMOUNTS[round_ % 2]
             call: JsonObject = {
                 "customer": customer,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from keyturn.gateway.approvals.decisions import (
     AccountKind,
@@ -68,17 +67,10 @@ ANA, BEN, CHLOE, EVE = map(person, ["U0ANA", "U0BEN", "U0CHLOE", "U0EVE"])
 
 @dataclass
 class ServiceHarness:
-    """Agents and reviewers of one store, under one policy that may change.
-
-    Attributes:
-        resumes: the gateway resumes threads; no agent does so itself.
-        closing: resources to close with it; the fixture `transport` adds some.
-    """
+    """Agents and reviewers of one store, under one policy that may change."""
 
     store: Store
     policy: Policy = RULES
-    resumes: bool = True
-    closing: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     def __post_init__(self) -> None:
         self.agents = AgentService(self.store, lambda: self.policy)
@@ -197,10 +189,6 @@ class ServiceHarness:
         key = keys.window(window, resource)
         peek = use_of(key, name=window, call="peek", micro=0, within_ms=1)
         return (await self.store.windows.totals(keys.head("none"), 0, [peek]))[window]
-
-    def jobs_of(self, answers: int) -> int:
-        """Return the number of resume jobs for this many answers."""
-        return answers if self.resumes else 0
 
     async def jobs(self) -> int:
         """Count the resume jobs that wait."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from keyturn.gateway.approvals.decisions import Click
 from keyturn.gateway.approvals.events import EventName
@@ -23,17 +22,11 @@ TENANTS = ("hooli", "default", "acme")
 
 @dataclass
 class TenantSide:
-    """Agents and reviewers of one tenant, whose agents and threads are named alike.
-
-    Attributes:
-        resumes, closing: as in `ServiceHarness`.
-    """
+    """Agents and reviewers of one tenant, whose agents and threads are named alike."""
 
     store: Store
     tenant: str
     policy: Policy = RULES
-    resumes: bool = True
-    closing: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     def __post_init__(self) -> None:
         store, tenant = self.store, self.tenant

@@ -151,7 +151,7 @@ async def test_each_call_gets_its_decision_and_its_agent_the_answer(
     assert [*outcome.approvals] == [clicks[n].approval for n in (0, 1, 3)]
     for approval_id, after in outcome.approvals.items():
         assert after == await harness.approval(f"{approval_id}.0")
-    assert await harness.jobs() == harness.jobs_of(3)
+    assert await harness.jobs() == 3
     assert isinstance(await harness.agents.claim(claim_of(*asked[3])), Claimed)
 
 

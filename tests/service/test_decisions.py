@@ -81,7 +81,7 @@ async def test_state_event_audit_and_job_are_one_step(
     assert (await harness.item(claim.item_id)).state is state
     assert audit[-1].name is event
     assert audit[-1].actor == "T0/U0ANA"
-    assert await harness.jobs() == harness.jobs_of(1)
+    assert await harness.jobs() == 1
 
 
 @pytest.mark.slow
@@ -124,7 +124,7 @@ async def test_a_late_click_is_expired_by_the_stores_clock(
 
     assert isinstance(outcome, Expired)
     assert (await harness.item(claim.item_id)).state is ItemState.EXPIRED
-    assert await harness.jobs() == harness.jobs_of(1)
+    assert await harness.jobs() == 1
 
 
 async def test_sweepers_on_every_replica_expire_once(harness: ServiceHarness) -> None:
@@ -135,7 +135,7 @@ async def test_sweepers_on_every_replica_expire_once(harness: ServiceHarness) ->
     ended = await asyncio.gather(*(harness.sweeper.sweep() for _ in range(4)))
 
     assert sum(ended) == 20
-    assert await harness.jobs() == harness.jobs_of(20)
+    assert await harness.jobs() == 20
     assert await harness.sweeper.sweep() == 0
 
 

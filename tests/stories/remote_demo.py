@@ -8,8 +8,8 @@ separate program; the gateway starts none.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +19,6 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from typing_extensions import override
 
-from keyturn.bot import limits
 from keyturn.cli.demo_context import STEP_TIMEOUT_S, DemoContext
 from keyturn.cli.demo_stack import (
     CHANNEL,
@@ -40,6 +39,7 @@ from keyturn.gateway.trust.api_keys import new_api_key
 from keyturn.sandbox.client import Person
 from keyturn.sandbox.samples import TEAM
 from tests.apart.three_processes import without_agents
+from tests.patience import lift_limits
 
 AGENT = "support"
 _CALLED = "@keyturn "
@@ -55,7 +55,6 @@ class Program:
 
     remote: RemoteKeyturn
     graph: Any
-    channel: str = CHANNEL
     runs: dict[str, asyncio.Task[str]] = field(
         default_factory=dict[str, asyncio.Task[str]]
     )
@@ -83,7 +82,7 @@ class Program:
             thread_id=ts,
             agent=AGENT,
             requester=requester,
-            origin=Origin(channel=self.channel, thread_ts=ts),
+            origin=Origin(channel=CHANNEL, thread_ts=ts),
         )
         return str(final["messages"][-1].text)
 
@@ -135,7 +134,7 @@ class RemoteContext(DemoContext):
 
 @asynccontextmanager
 async def remote_agent(
-    demo: DemoStack, config: Path, data_dir: Path, graph: Any, channel: str = CHANNEL
+    demo: DemoStack, config: Path, data_dir: Path, graph: Any
 ) -> AsyncGenerator[Program]:
     """Run the program of an agent next to a gateway that serves its API."""
     settings = Settings.load(
@@ -151,20 +150,11 @@ async def remote_agent(
     await keys.add(made.kept, "test")
     apart = graph.copy(update={"checkpointer": InMemorySaver()})
     async with Keyturn.remote(demo.stack.api_url, api_key=made.text) as remote:
-        program = Program(remote, apart, channel)
+        program = Program(remote, apart)
         try:
             yield program
         finally:
             await program.stop()
-
-
-@contextmanager
-def no_rate_limits() -> Generator[None]:
-    """Remove the bot's rate limits: a story passes in seconds."""
-    with pytest.MonkeyPatch.context() as patch:
-        for method in (limits.POST, limits.UPDATE):
-            patch.setitem(limits.RATES, method, limits.Rate(1e6, 1_000_000))
-        yield
 
 
 @asynccontextmanager
@@ -181,13 +171,13 @@ async def open_remote_demo(
     """
     without = without_agents(config, folder, 0, policy)
     data_dir = folder / "data"
-    with no_rate_limits():
+    with pytest.MonkeyPatch.context() as patch:
+        lift_limits(patch)
         async with (
             open_demo_stack(
                 without, data_dir, mode=SlackMode.HTTP, is_kept=False
             ) as demo,
             remote_agent(demo, without, data_dir, graph) as program,
         ):
-            demo.sandbox.rates.enabled = False
             ledger = folder / "effects.jsonl"
             yield RemoteContext(demo, say, ledger, folder / "away", program=program)

@@ -9,16 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from examples.support_agent import graph
 from keyturn.bot.ids import Action
 from keyturn.cli.demo_context import DemoContext
 from keyturn.cli.demo_stack import DemoStack, open_demo_stack
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.protocol.records import ItemState
 from tests.conftest import eventually
-from tests.stories.remote_demo import RemoteContext, remote_agent
 from tests.streams import audit_entries
-from tests.transports import Transport
 
 AGENT = Path(__file__).parents[2] / "examples" / "support_agent.py"
 CHLOE_ONLY: Mapping[str, object] = {
@@ -37,26 +34,18 @@ NO_REFUNDS: Mapping[str, object] = {
 }
 
 
-def write(config: Path, policy: Mapping[str, object], transport: Transport) -> None:
+def write(config: Path, policy: Mapping[str, object]) -> None:
     """Write the settings with a policy inside, as an editor would."""
-    rest: Mapping[str, object] = {"agents": {"support": {"graph": f"{AGENT}:graph"}}}
-    if transport is Transport.HTTP:
-        rest = {"api": {"listen": "127.0.0.1:0"}}
-    config.write_text(json.dumps({**rest, "policy": policy}), "utf-8")
+    agents = {"support": {"graph": f"{AGENT}:graph"}}
+    config.write_text(json.dumps({"agents": agents, "policy": policy}), "utf-8")
 
 
 @asynccontextmanager
-async def opened(
-    config: Path, ledger: Path, transport: Transport
-) -> AsyncGenerator[DemoContext]:
-    """Start everything, with the agent in the gateway or in a separate program."""
+async def opened(config: Path, ledger: Path) -> AsyncGenerator[DemoContext]:
+    """Start everything, with the agent in the gateway."""
     data, away = config.with_name("data"), ledger.with_name("away")
     async with open_demo_stack(config, data, is_kept=False) as demo:
-        if transport is Transport.IN_PROCESS:
-            yield DemoContext(demo, silent, ledger, away)
-            return
-        async with remote_agent(demo, config, data, graph) as program:
-            yield RemoteContext(demo, silent, ledger, away, program=program)
+        yield DemoContext(demo, silent, ledger, away)
 
 
 def silent(event: str, **fields: object) -> None:
@@ -86,19 +75,19 @@ async def is_told_no(context: DemoContext) -> bool:
 
 @pytest.mark.slow
 async def test_a_new_role_decides_and_a_new_rule_refuses_without_a_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: Transport
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, ledger = tmp_path / "keyturn.yml", tmp_path / "effects.jsonl"
     monkeypatch.setenv("KEYTURN_DEMO_LEDGER", str(ledger))
-    write(config, CHLOE_ONLY, transport)
-    async with opened(config, ledger, transport) as context:
+    write(config, CHLOE_ONLY)
+    async with opened(config, ledger) as context:
         demo = context.demo
         ts, approval = await context.ask()
         await context.click(ts, Action.APPROVE, approval, 0)
         await eventually(lambda: is_told_no(context))
         assert (await context.approval(approval.id)).items[0].is_pending
 
-        write(config, THE_GROUP_TOO, transport)
+        write(config, THE_GROUP_TOO)
         await heard(demo, EventName.POLICY_LOADED, 2)
         ts, approval = await context.ask()
         await context.click(ts, Action.APPROVE, approval, 0)
@@ -110,19 +99,17 @@ async def test_a_new_role_decides_and_a_new_rule_refuses_without_a_restart(
         await context.click(ts, Action.APPROVE, approval, 0)
         await context.reached(approval, {0: ItemState.EXECUTED})
 
-        write(config, NO_REFUNDS, transport)
+        write(config, NO_REFUNDS)
         await heard(demo, EventName.POLICY_LOADED, 3)
         await context.dan.say("C0APPROVALS", "@keyturn refund order 78291")
         store = demo.stack.keyturn.store
-        is_here = transport is Transport.IN_PROCESS
 
         async def is_denied() -> bool:
             keys = store.keys_of_tenant("default")
             entries = await audit_entries(store.conn, keys)
             names = [event.name for event in entries]
-            # The gateway does not learn the end of a remote run.
-            last = EventName.RUN_FINISHED if is_here else EventName.CALL_DENIED
-            return EventName.CALL_DENIED in names and names[-1] is last
+            is_over = names[-1] is EventName.RUN_FINISHED
+            return is_over and EventName.CALL_DENIED in names
 
         await eventually(is_denied)
         assert len(context.effects()) == 2

@@ -13,16 +13,15 @@ import pytest
 from keyturn.bot.ids import Action
 from keyturn.gateway.protocol.records import ItemState, Tier
 from tests.stories.weekend import ANA, BEN, CHANNEL, LEAD, open_weekend
-from tests.transports import Transport
 
 NOON, NIGHT, EVENING = 12, 4, 22
 
 
 @pytest.mark.slow
 async def test_inventory_and_packages_are_read_and_nobody_is_asked(
-    tmp_path: Path, transport: Transport
+    tmp_path: Path,
 ) -> None:
-    async with open_weekend(tmp_path, NOON, transport) as weekend:
+    async with open_weekend(tmp_path, NOON) as weekend:
         left = await weekend.words("check_inventory", item="desk lamp")
         where = await weekend.words("track_package", order_id="78291")
 
@@ -33,9 +32,9 @@ async def test_inventory_and_packages_are_read_and_nobody_is_asked(
 
 @pytest.mark.slow
 async def test_a_refund_needs_a_person_and_over_50_a_senior_alone(
-    tmp_path: Path, transport: Transport
+    tmp_path: Path,
 ) -> None:
-    async with open_weekend(tmp_path, NOON, transport) as weekend:
+    async with open_weekend(tmp_path, NOON) as weekend:
         small = await weekend.card("process_refund", customer_id="C1", amount=50)
         await weekend.approve(small, ANA, until=", done ")
         large = await weekend.card("process_refund", customer_id="C2", amount=50.01)
@@ -54,9 +53,9 @@ async def test_a_refund_needs_a_person_and_over_50_a_senior_alone(
 
 @pytest.mark.slow
 async def test_the_address_of_a_shipped_order_takes_two_people(
-    tmp_path: Path, transport: Transport
+    tmp_path: Path,
 ) -> None:
-    async with open_weekend(tmp_path, NOON, transport) as weekend:
+    async with open_weekend(tmp_path, NOON) as weekend:
         order = {"order_id": "78291", "address": "5 High Street"}
         packed = await weekend.card("change_address", **order, order_status="packed")
         await weekend.approve(packed, BEN, until=", done ")
@@ -71,9 +70,9 @@ async def test_the_address_of_a_shipped_order_takes_two_people(
 
 @pytest.mark.slow
 async def test_at_night_the_third_request_within_an_hour_is_refused(
-    tmp_path: Path, transport: Transport
+    tmp_path: Path,
 ) -> None:
-    async with open_weekend(tmp_path, NIGHT, transport) as weekend:
+    async with open_weekend(tmp_path, NIGHT) as weekend:
         first = await weekend.card("process_refund", customer_id="C1", amount=5)
         await weekend.reject(first, ANA)
         second = await weekend.card("process_refund", customer_id=" c1", amount=6)
@@ -96,9 +95,9 @@ async def test_at_night_the_third_request_within_an_hour_is_refused(
 
 @pytest.mark.slow
 async def test_three_refunds_of_49_are_caught_by_the_sum_of_a_day(
-    tmp_path: Path, transport: Transport
+    tmp_path: Path,
 ) -> None:
-    async with open_weekend(tmp_path, EVENING, transport) as weekend:
+    async with open_weekend(tmp_path, EVENING) as weekend:
         first = await weekend.card("process_refund", customer_id="C1", amount=49)
         await weekend.approve(first, ANA, until=", done ")
         second = await weekend.card("process_refund", customer_id=" c1", amount=49)

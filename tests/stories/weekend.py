@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+
+import pytest
 
 from keyturn.bot.cards.channel_messages import agent_answer
 from keyturn.bot.ids import CARD_EVENT, Action, Input
@@ -24,9 +26,7 @@ from keyturn.sandbox.records import Channel, User
 from keyturn.sandbox.samples import TEAM
 from keyturn.sandbox.workspace import Workspace
 from tests.lifetimes import listed
-from tests.stories.remote_demo import Asker, Program, no_rate_limits, remote_agent
-from tests.stories.weekend_agent import graph
-from tests.transports import Transport
+from tests.patience import lift_limits
 
 ROOT = Path(__file__).parents[2]
 POLICY = ROOT / "examples" / "weekend_policy.yml"
@@ -42,14 +42,12 @@ class Weekend:
     """A weekend at the shop: people's requests to the agent, and their decisions."""
 
     demo: DemoStack
-    program: Program | None = None
 
     async def ask(self, tool: str, **args: object) -> str:
         """Request one call from the agent as Dan; return the ts of his message."""
         words = json.dumps([[tool, args]])
         dan = self.demo.sandbox.person(ASKER)
-        asker = Asker(dan, self.program) if self.program else dan
-        return await asker.say(CHANNEL, f"@keyturn {words}")
+        return await dan.say(CHANNEL, f"@keyturn {words}")
 
     async def card(self, tool: str, **args: object) -> JsonObject:
         """Ask for a call that people have to decide; return its card."""
@@ -63,8 +61,6 @@ class Weekend:
     async def words(self, tool: str, **args: object) -> str:
         """Request a call without deciding it; return the agent's message about it."""
         asked = await self.ask(tool, **args)
-        if self.program is not None:
-            return await self.program.answer(asked)
 
         def is_answer(message: JsonObject) -> bool:
             is_last = message["text"] == agent_answer("").text
@@ -125,9 +121,7 @@ class Weekend:
 
 
 @asynccontextmanager
-async def open_weekend(
-    folder: Path, hour: int, transport: Transport
-) -> AsyncGenerator[Weekend]:
+async def open_weekend(folder: Path, hour: int) -> AsyncGenerator[Weekend]:
     """Start everything where it is this hour now, with the policy as it is shipped.
 
     Slack's rate limits are off on both sides: a weekend passes in seconds.
@@ -135,24 +129,15 @@ async def open_weekend(
     text_there = POLICY.read_text(encoding="utf-8").replace(HOME, _where_it_is(hour))
     (folder / "policy.yml").write_text(text_there, encoding="utf-8")
     config = folder / "keyturn.yml"
-    is_apart = transport is Transport.HTTP
     agents = f"agents: {{support: {{graph: '{GRAPH}:graph'}}}}"
-    api = 'api: {listen: "127.0.0.1:0"}'
-    own = api if is_apart else agents
-    config.write_text(f"{own}\npolicy: policy.yml\n", encoding="utf-8")
-    data = folder / "data"
-    with no_rate_limits():
-        async with AsyncExitStack() as opened:
-            demo = await opened.enter_async_context(
-                open_demo_stack(config, data, mode=SlackMode.HTTP, is_kept=False)
-            )
-            demo.sandbox.rates.enabled = False
+    config.write_text(f"{agents}\npolicy: policy.yml\n", encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        lift_limits(patch)
+        async with open_demo_stack(
+            config, folder / "data", mode=SlackMode.HTTP, is_kept=False
+        ) as demo:
             _populate(demo.sandbox.workspace)
-            program: Program | None = None
-            if is_apart:
-                apart = remote_agent(demo, config, data, graph, CHANNEL)
-                program = await opened.enter_async_context(apart)
-            yield Weekend(demo, program)
+            yield Weekend(demo)
 
 
 def _where_it_is(hour: int) -> str:

@@ -9,14 +9,14 @@ from typing import Any, cast
 
 from redis.asyncio import Redis
 
-from keyturn.gateway.approvals.decisions import Approve, Edit
+from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, ClaimRequest
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.encryption import packed, unpacked
-from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
+from tests.service.harness import ANA, ServiceHarness, claim_of
 
 AMOUNT, FORGED = 899, 1_000_000
 
@@ -128,18 +128,6 @@ async def authorized(harness: ServiceHarness, redis: Redis) -> Victim:
     victim = await asked(harness, redis)
     click = await harness.click_on(victim.claims[0].item_id)
     await harness.reviews.decide(click, Approve(), ANA)
-    return victim
-
-
-async def edited(harness: ServiceHarness, redis: Redis) -> Victim:
-    """Have the first one edited, and approved by another person."""
-    victim = await asked(harness, redis)
-    item_id = victim.claims[0].item_id
-    edit = Edit(args={"amount": 5}, reason="less")
-    await harness.reviews.decide(await harness.click_on(item_id), edit, ANA)
-    if (await harness.item(item_id)).is_pending:
-        click = await harness.click_on(item_id)
-        await harness.reviews.decide(click, Approve(), BEN)
     return victim
 
 

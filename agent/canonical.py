@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -476,8 +476,10 @@ _PASSED_BY_NAME = cast("Any", BaseTool)._to_args_and_kwargs  # noqa: SLF001 - La
 def _takes(function: Callable[..., Any], first: tuple[None, ...]) -> _Takes | None:
     """Return how a function is called; None if it has no signature."""
     # Each call is bound twice, and a signature takes longer than the rest of the check.
-    inspect = _inspected if isinstance(function, Hashable) else _inspected.__wrapped__
-    return inspect(function, first)
+    try:
+        return _inspected(function, first)
+    except TypeError:  # the callable has no hash
+        return _inspected.__wrapped__(function, first)
 
 
 @lru_cache(maxsize=1000)

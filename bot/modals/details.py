@@ -100,7 +100,7 @@ def _parts(approval: Approval, item: Item) -> list[Part]:
     needed = f"Why it needs {'no ' if item.is_auto_approved else ''}review"
     call = "What runs if approved" if item.is_pending else "The call"
     late = late_report(item, item.late_result) if item.late_result else ("", "")
-    sections = [
+    sections: list[tuple[str, Sequence[str]]] = [
         (call, boxes_of(item, item.args)),
         (state_title(item), [state_text(item)]),
         (

@@ -75,6 +75,15 @@ def wrapped(*args: Any, **given: Any) -> str:
     return one(*args, **given)
 
 
+class Unhashable:
+    """A callable without a hash."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __call__(self, a: int) -> str:
+        return enter(a=a)
+
+
 class Aliased(BaseModel):
     a: int = Field(alias="anA")
 
@@ -109,6 +118,7 @@ TOOLS: dict[str, tuple[BaseTool, JsonObject]] = {
     ),
     "a class without a schema": (Plain(), {"a": 1}),
     "a class that misses one": (Plain(), {"b": 1}),
+    "without a hash": (described(Unhashable(), "a"), {"a": 1}),
     "partial": (described(functools.partial(two, b=2), "a"), {"a": 1}),
     "partial that misses one": (described(functools.partial(two), "a"), {"a": 1}),
 }

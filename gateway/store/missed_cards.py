@@ -12,10 +12,7 @@ from contextlib import suppress
 
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.store.connection.connection import Argument, Reply, number
-from keyturn.gateway.store.connection.listed_members import (
-    listed_approvals,
-    pages_by_score,
-)
+from keyturn.gateway.store.connection.listed_members import approvals_by_score
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.store import Store
 
@@ -27,31 +24,25 @@ async def mark_missed(store: Store, keys: Keys) -> int:
         StoreUnavailable: when the store does not answer; some may be listed already.
     """
     found = set[str]()
-    async for page in pages_by_score(store.conn, keys.expiry):
-        listed = [one.member for one in page]
-        ids = await listed_approvals(store.conn, keys.expiry, listed)
-        behind = await _behind(store, keys, ids)
-        for loaded in await store.approvals.load_each(behind):
-            approval = loaded.approval
-            if approval.tenant != keys.tenant:
-                continue
-            # Approvals without reviewers have a notification, posted by its event only.
-            is_asked = any(item.is_pending for item in approval.items)
-            if is_asked or await store.cards.place(keys, approval.id) is not None:
-                found.add(approval.id)
-    due = keys.messages_due
-    async for page in pages_by_score(store.conn, due):
-        listed = [one.member for one in page]
-        ids = await listed_approvals(store.conn, due, listed)
-        behind = await _behind(store, keys, [one for one in ids if one not in found])
-        for loaded in await store.approvals.load_each(behind):
-            approval = loaded.approval
-            is_theirs = approval.tenant == keys.tenant
-            if is_theirs and await _is_shown(store, keys, approval):
-                found.add(approval.id)
+    for index, is_missed in ((keys.expiry, _asks), (keys.messages_due, _is_shown)):
+        async for ids in approvals_by_score(store.conn, index):
+            left = [one for one in ids if one not in found]
+            behind = await _behind(store, keys, left)
+            for loaded in await store.approvals.load_each(behind):
+                approval = loaded.approval
+                is_theirs = approval.tenant == keys.tenant
+                if is_theirs and await is_missed(store, keys, approval):
+                    found.add(approval.id)
     for one in found:
         await store.cards.mark_outdated(keys, one)
     return len(found)
+
+
+async def _asks(store: Store, keys: Keys, approval: Approval) -> bool:
+    """Return whether an unfinished approval needs a card, or has one."""
+    # Approvals without reviewers have a notification, posted by its event only.
+    is_asked = any(item.is_pending for item in approval.items)
+    return is_asked or await store.cards.place(keys, approval.id) is not None
 
 
 async def _is_shown(store: Store, keys: Keys, approval: Approval) -> bool:

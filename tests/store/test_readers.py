@@ -16,7 +16,7 @@ from keyturn.gateway.store.connection.connection import (
     number,
     text,
 )
-from keyturn.gateway.store.connection.listed_members import pages_by_score
+from keyturn.gateway.store.connection.listed_members import approvals_by_score
 from keyturn.gateway.store.events import readers
 from keyturn.gateway.store.events.outbox import Outbox
 from keyturn.gateway.store.events.readers import (
@@ -222,9 +222,9 @@ async def test_everything_of_a_long_sorted_set_comes_once(
         rows += [7 if 20 <= index < 40 else index, f"m{index:02}"]
     await store.conn.command("ZADD", keys.expiry, *rows)
 
-    pages = [page async for page in pages_by_score(store.conn, keys.expiry, size=6)]
+    pages = [page async for page in approvals_by_score(store.conn, keys.expiry, size=6)]
 
-    found = [text(one.member) for page in pages for one in page]
+    found = [one for page in pages for one in page]
     assert sorted(found) == [f"m{index:02}" for index in range(57)]
     assert max(map(len, pages)) <= 6
 

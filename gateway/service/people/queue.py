@@ -16,10 +16,7 @@ from keyturn.gateway.protocol.records import Person, Tier
 from keyturn.gateway.service.report import audit_reading
 from keyturn.gateway.service.submit.call_evaluation import as_of_now
 from keyturn.gateway.service.tenant_service import TenantService
-from keyturn.gateway.store.connection.listed_members import (
-    listed_approvals,
-    pages_by_score,
-)
+from keyturn.gateway.store.connection.listed_members import approvals_by_score
 from keyturn.gateway.store.records.atomic_write import Loaded
 from keyturn.gateway.store.reviewers.delegations import MOST_DELEGATIONS, Delegation
 from keyturn.gateway.store.store import Store
@@ -150,9 +147,7 @@ class ReviewQueue(TenantService):
         """
         conn, keys = self._store.conn, self._keys
         # Every waiting approval has a deadline, and so have some others.
-        async for page in pages_by_score(conn, keys.expiry, size=_PAGE):
-            members = [one.member for one in page]
-            ids = await listed_approvals(conn, keys.expiry, members)
+        async for ids in approvals_by_score(conn, keys.expiry, size=_PAGE):
             found = await self._store.approvals.concerned(keys, ids)
             yield [
                 (one, each)

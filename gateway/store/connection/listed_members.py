@@ -110,17 +110,17 @@ async def due_page(
         count *= 4
 
 
-async def pages_by_score(
-    conn: Connection, key: str, *, after: Due | None = None, size: int = PAGE
-) -> AsyncGenerator[list[Due]]:
-    """Yield the members of a sorted set after a position, lowest score first.
+async def approvals_by_score(
+    conn: Connection, key: str, *, size: int = PAGE
+) -> AsyncGenerator[list[str]]:
+    """Yield the approvals in a sorted set by pages, lowest score first.
 
     Unchanged members come exactly once. Members added, removed or moved during the
-    iteration may be missed, or come twice.
+    iteration may be missed, or come twice. Malformed members are removed.
     """
-    page = await due_page(conn, key, after, size)
+    page = await due_page(conn, key, None, size)
     while page:
-        yield page
+        yield await listed_approvals(conn, key, [one.member for one in page])
         page = await due_page(conn, key, page[-1], size)
 
 

@@ -44,7 +44,7 @@ from keyturn.gateway.store.records import codec
 from keyturn.gateway.store.records.codec import SEAL, RecordSeals, Stored
 from keyturn.gateway.store.runs.jobs import Job
 from keyturn.gateway.store.scripts.script import Script
-from keyturn.gateway.store.sealing.encryption import DATA_KEY
+from keyturn.gateway.store.sealing.encryption import DATA_KEY, encrypted_document
 from keyturn.gateway.store.sealing.event_seals import (
     event_texts,
     sealed_texts,
@@ -255,8 +255,8 @@ def following(
         old if old and item is was else codec.row(item)
         for item, was, old in zip_longest(after.items, before.items, seen.rows)
     ]
-    document, data_key = seals.encryption.stored(
-        after.id, codec.document(after, rows), wrapped
+    document, data_key = encrypted_document(
+        seals.conn, after.id, codec.document(after, rows), wrapped
     )
     if data_key != wrapped:
         fields[DATA_KEY] = data_key.hex()

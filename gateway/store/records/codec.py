@@ -47,7 +47,7 @@ from keyturn.gateway.protocol.wire import TurnRef
 from keyturn.gateway.store.connection.connection import Connection, Reply, number
 from keyturn.gateway.store.sealing.encryption import (
     DATA_KEY,
-    RecordEncryption,
+    decrypted_document,
     packed,
     unpacked,
 )
@@ -105,16 +105,15 @@ class RecordSeals:
         conn: the store.
 
     Attributes:
-        encryption: encryption of the documents.
+        conn: the store.
     """
 
     def __init__(self, conn: Connection) -> None:
-        self._conn = conn
-        self.encryption = RecordEncryption(conn)
+        self.conn = conn
 
     @property
     def _keys(self) -> SealKeys:
-        return seal_keys(self._conn.secrets, Purpose.RECORDS)
+        return seal_keys(self.conn.secrets, Purpose.RECORDS)
 
     def of(self, approval_id: str, stored: Stored) -> bytes:
         """Return the seal of a record."""
@@ -308,7 +307,9 @@ def approval(approval_id: str, stored: Stored, seals: RecordSeals) -> Approval:
     """
     seals.check(approval_id, stored)
     try:
-        plain = seals.encryption.opened(approval_id, stored.head, stored.document)
+        plain = decrypted_document(
+            seals.conn, approval_id, stored.head, stored.document
+        )
         found = _read(approval_id, stored.head, plain)
         is_ours = number(stored.head["n"]) == len(found.items) and _is_whole(found)
     # pydantic's ValidationError is a ValueError. Its text quotes the record, so pass on

@@ -37,6 +37,7 @@ from keyturn.gateway.store.records.codec import (
 )
 from keyturn.gateway.store.runs.jobs import Job
 from keyturn.gateway.store.runs.run_list import Listed, RunLists
+from keyturn.gateway.store.sealing.encryption import decrypted_document
 from keyturn.gateway.store.sealing.event_seals import sealed_texts
 from keyturn.gateway.store.sealing.sealing import ensure_known
 from keyturn.gateway.store.sealing.security_events import SecurityEvents
@@ -113,8 +114,8 @@ async def quarantine(
     # Placeholder names match no existing keys, so the script changes no other data.
     tenant, ref = "", TurnRef(agent="", thread="", message_id="")
     with suppress(ForgedRecord):
-        plain = seals.encryption.opened(
-            approval_id, head, cast("bytes", document or b"")
+        plain = decrypted_document(
+            conn, approval_id, head, cast("bytes", document or b"")
         )
         tenant, ref = codec.whose(plain) or (tenant, ref)
     run_ref = ref.run_ref

@@ -41,7 +41,7 @@ from keyturn.gateway.store.records.known_records import KnownRecords
 from keyturn.gateway.store.runs import run_list
 from keyturn.gateway.store.runs.run_list import Listed
 from keyturn.gateway.store.scripts.script import Script
-from keyturn.gateway.store.sealing.encryption import DATA_KEY
+from keyturn.gateway.store.sealing.encryption import DATA_KEY, encrypted_document
 from keyturn.gateway.store.sealing.event_seals import event_texts
 
 
@@ -277,8 +277,8 @@ def _opening_row(
         *items, rev=1, created_at_ms=created_ms, expires_at_ms=ends_ms
     )
     run, turn = (bytes.fromhex(key.rpartition(":")[2]) for key in of)
-    document, data_key = seals.encryption.stored(
-        opened.id, codec.document(opened, map(codec.row, opened.items))
+    document, data_key = encrypted_document(
+        seals.conn, opened.id, codec.document(opened, map(codec.row, opened.items))
     )
     raw = {"run": run + approval.ns.encode(), "turn": turn, DATA_KEY: data_key}
     used = ((item.index, as_rows(held.get(item.id, ()))) for item in items)

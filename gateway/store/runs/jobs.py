@@ -194,17 +194,6 @@ class JobQueue:
         self._next_look_s = 0.0 if found else now_s + self._lease_ms / _LOOKS / 1000
         return found
 
-    async def _put_back(self, delivery: str, job: str, delay_ms: int) -> None:
-        await PUT_BACK(
-            self._conn,
-            jobs=self._keys.jobs,
-            retry=self._keys.retry,
-            group=GROUP,
-            delivery=delivery,
-            job=job,
-            delay_ms=delay_ms,
-        )
-
     @asynccontextmanager
     async def holding(
         self, consumer: str, delivery: Delivery
@@ -232,7 +221,15 @@ class JobQueue:
 
         Does nothing if another worker has put it back or finished it.
         """
-        await self._put_back(delivery.id, delivery.job.model_dump_json(), delay_ms)
+        await PUT_BACK(
+            self._conn,
+            jobs=self._keys.jobs,
+            retry=self._keys.retry,
+            group=GROUP,
+            delivery=delivery.id,
+            job=delivery.job.model_dump_json(),
+            delay_ms=delay_ms,
+        )
 
     async def requeue_due(self, limit: int = 100) -> int:
         """Move jobs whose back-off is over into the stream; return their number."""

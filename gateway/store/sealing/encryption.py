@@ -95,57 +95,49 @@ unreadable.
 """
 
 
-class RecordEncryption:
-    """Encrypts and decrypts the documents of one store.
+def encrypted_document(
+    conn: Connection, approval_id: str, document: bytes, wrapped: bytes = b""
+) -> tuple[bytes, bytes]:
+    """Return a document in stored form, and its wrapped data key.
+
+    The key is empty without encryption. A key wrapped with an older secret is wrapped
+    again.
 
     Args:
         conn: the store.
+        approval_id: id of the approval.
+        document: from `codec.document`.
+        wrapped: the record's wrapped data key; empty if there is none.
     """
+    if not (wrapped or conn.encrypts):
+        return document, b""
+    keys, place = _data_keys(conn), _key_place(approval_id)
+    key = keys.decrypt(wrapped, place) if wrapped else os.urandom(KEY_BYTES)
+    if encrypted_by(wrapped) != keys.current:
+        wrapped = keys.encrypt(key, place)
+    return MARK + encrypt(key, document, _place(approval_id)), wrapped
 
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
 
-    @property
-    def _keys(self) -> EncryptionKeys:
-        return encryption_keys(self._conn.secrets, Purpose.DATA_KEYS)
+def decrypted_document(
+    conn: Connection, approval_id: str, head: Mapping[str, bytes], document: bytes
+) -> bytes:
+    """Return the plain document.
 
-    def stored(
-        self, approval_id: str, document: bytes, wrapped: bytes = b""
-    ) -> tuple[bytes, bytes]:
-        """Return a document in stored form, and its wrapped data key.
+    Raises:
+        ForgedRecord: when it was not encrypted for this approval.
+    """
+    if not document.startswith(MARK):
+        return document
+    try:
+        wrapped = head.get(DATA_KEY, b"")
+        key = _data_keys(conn).decrypt(wrapped, _key_place(approval_id))
+        return decrypt(key, document[len(MARK) :], _place(approval_id))
+    except NotVerified as error:
+        raise ForgedRecord(approval_id, _MISPLACED) from error
 
-        The key is empty without encryption. A key wrapped with an older secret is
-        wrapped again.
 
-        Args:
-            approval_id: id of the approval.
-            document: from `codec.document`.
-            wrapped: the record's wrapped data key; empty if there is none.
-        """
-        if not (wrapped or self._conn.encrypts):
-            return document, b""
-        keys, place = self._keys, _key_place(approval_id)
-        key = keys.decrypt(wrapped, place) if wrapped else os.urandom(KEY_BYTES)
-        if encrypted_by(wrapped) != keys.current:
-            wrapped = keys.encrypt(key, place)
-        return MARK + encrypt(key, document, _place(approval_id)), wrapped
-
-    def opened(
-        self, approval_id: str, head: Mapping[str, bytes], document: bytes
-    ) -> bytes:
-        """Return the plain document.
-
-        Raises:
-            ForgedRecord: when it was not encrypted for this approval.
-        """
-        if not document.startswith(MARK):
-            return document
-        try:
-            wrapped = head.get(DATA_KEY, b"")
-            key = self._keys.decrypt(wrapped, _key_place(approval_id))
-            return decrypt(key, document[len(MARK) :], _place(approval_id))
-        except NotVerified as error:
-            raise ForgedRecord(approval_id, _MISPLACED) from error
+def _data_keys(conn: Connection) -> EncryptionKeys:
+    return encryption_keys(conn.secrets, Purpose.DATA_KEYS)
 
 
 def _place(approval_id: str) -> tuple[str, str]:
@@ -216,13 +208,8 @@ def sealed_words(conn: Connection, place: Sequence[str], body: str) -> str:
         body: JSON.
     """
     text = encrypted_text(conn, place, body)
-    return seal_of_words(conn, place, text) + text
-
-
-def seal_of_words(conn: Connection, place: Sequence[str], text: str) -> str:
-    """Return the seal of a stored text at a place."""
     seal = _keys(conn).make(place[0], place[1:], text.encode())
-    return binascii.b2a_base64(seal, newline=False).decode()
+    return binascii.b2a_base64(seal, newline=False).decode() + text
 
 
 def opened_words(

@@ -11,6 +11,7 @@ import pytest
 
 from keyturn.gateway.approvals.decisions import Reject
 from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.errors import ThreadUnavailable
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.retries import Retries
@@ -64,6 +65,30 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> Provider:
     return found
 
 
+async def refund_asked(stack: Stack) -> Item:
+    """Ask for a refund, and wait until only its decision is missing."""
+    await stack.ask(REFUND)
+    [item] = await stack.asked()
+    # Else the run that asked takes the answer, and the decision's job is one more.
+    await stack.idle()
+    return item
+
+
+class Database:
+    """A database of threads that may be away for the runner."""
+
+    def __init__(self, stack: Stack, patch: pytest.MonkeyPatch) -> None:
+        self.is_away = False
+        probe = stack.runner.probe
+
+        async def asked(thread: str) -> Any:
+            if self.is_away:
+                raise ConnectionError("the database is away")
+            return await probe(thread)
+
+        patch.setattr(stack.runner, "probe", asked)
+
+
 async def stalled(stack: Stack) -> StalledRun | None:
     """Return the stored fields of the thread's run."""
     run = stack.keys.stalled_run("shop", "t1")
@@ -95,10 +120,7 @@ async def test_a_run_goes_on_when_its_model_is_back_however_often_it_failed(
     stack: Stack, provider: Provider
 ) -> None:
     async with stack.working(retries=AT_ONCE):
-        await stack.ask(REFUND)
-        [item] = await stack.asked()
-        # Else the run that asked takes the answer, and the decision's job is one more.
-        await stack.idle()
+        item = await refund_asked(stack)
         provider.error = ConnectionError(SECRET)
         await stack.decide(item)
         await provider.failed(times=12)
@@ -120,29 +142,11 @@ async def test_a_run_goes_on_when_its_model_is_back_however_often_it_failed(
     assert int(event.data["until_ms"]) >= item.lapses_at_ms > 0
 
 
-@pytest.mark.slow
-async def test_an_error_that_nobody_knows_is_retried_for_a_while(
-    stack: Stack, provider: Provider
-) -> None:
-    async with stack.working(retries=AT_ONCE):
-        await stack.ask(REFUND)
-        [item] = await stack.asked()
-        await stack.idle()
-        provider.error = RuntimeError("529 overloaded")
-        await stack.decide(item)
-        await provider.failed(times=12)
-        provider.error = None
-
-        assert await stack.words() == "refunded 78291 899"
-
-
 async def test_what_cannot_pass_is_parked_at_once_with_its_real_reason(
     stack: Stack, provider: Provider
 ) -> None:
     async with stack.working(retries=AT_ONCE):
-        await stack.ask(REFUND)
-        [item] = await stack.asked()
-        await stack.idle()
+        item = await refund_asked(stack)
         provider.error = KeyError(SECRET)
         await stack.decide(item)
         parked = await until_stalled(stack, RunState.PARKED)
@@ -164,9 +168,7 @@ async def test_what_nobody_knows_is_parked_when_its_time_is_over(
     stack: Stack, provider: Provider
 ) -> None:
     async with stack.working(retries=GIVING_UP):
-        await stack.ask(REFUND)
-        [item] = await stack.asked()
-        await stack.idle()
+        item = await refund_asked(stack)
         provider.error = RuntimeError(SECRET)
         await stack.decide(item)
         parked = await until_stalled(stack, RunState.PARKED)
@@ -191,9 +193,7 @@ async def test_an_approved_call_is_retried_until_its_approval_ends_not_only_for_
         return await probe(thread)
 
     async with stack.working(retries=settings):
-        await stack.ask(REFUND)
-        [item] = await stack.asked()
-        await stack.idle()
+        item = await refund_asked(stack)
         monkeypatch.setattr(stack.runner, "probe", away)
         await stack.decide(item)
 
@@ -336,24 +336,16 @@ async def test_waiting_and_passable_parked_runs_are_tried_when_a_process_starts(
 async def test_a_rejection_during_an_outage_counts_when_the_run_goes_on(
     stack: Stack, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    probe = stack.runner.probe
-    down = {"is_down": False}
-
-    async def away(thread: str) -> Any:
-        if down["is_down"]:
-            raise ConnectionError("the database is away")
-        return await probe(thread)
-
+    database = Database(stack, monkeypatch)
     async with stack.working(retries=AT_ONCE):
         await stack.ask(REFUND, ("email", {"to": "ana@example.org"}))
         refund, email = await stack.asked(2)
         await stack.idle()
-        monkeypatch.setattr(stack.runner, "probe", away)
-        down["is_down"] = True
+        database.is_away = True
         await stack.decide(refund)
         await until_stalled(stack, RunState.WAITING)
         await stack.decide(email, Reject(reason="not now"))
-        down["is_down"] = False
+        database.is_away = False
         words = await stack.words()
 
     assert "refunded 78291 899" in words
@@ -365,24 +357,14 @@ async def test_a_rejection_during_an_outage_counts_when_the_run_goes_on(
 async def test_a_run_in_which_an_approval_ends_during_an_outage_says_so(
     stack: Stack, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    probe = stack.runner.probe
-    down = {"is_down": False}
-
-    async def away(thread: str) -> Any:
-        if down["is_down"]:
-            raise ConnectionError("the database is away")
-        return await probe(thread)
-
+    database = Database(stack, monkeypatch)
     async with stack.working(retries=AT_ONCE):
-        await stack.ask(REFUND)
-        [item] = await stack.asked()
-        await stack.idle()
-        monkeypatch.setattr(stack.runner, "probe", away)
-        down["is_down"] = True
+        item = await refund_asked(stack)
+        database.is_away = True
         await stack.decide(item)
         await until_stalled(stack, RunState.WAITING)
         await lapse(stack, item.id)
-        down["is_down"] = False
+        database.is_away = False
         await stack.words()
 
     assert await stack.states() == [ItemState.LAPSED]
@@ -441,9 +423,7 @@ async def test_a_dropped_run_ends_its_calls_and_a_new_message_begins_anew(
 ) -> None:
     resume = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")
     async with stack.working(retries=AT_ONCE):
-        await stack.ask(REFUND)
-        [item] = await stack.asked()
-        await stack.idle()
+        item = await refund_asked(stack)
         provider.error = KeyError()
         await stack.decide(item)
         parked = await until_stalled(stack, RunState.PARKED)
@@ -489,22 +469,3 @@ async def test_a_run_that_is_tried_again_has_its_time_for_retries_anew(
 
         assert await stack.words() == "found 1"
     assert len(await stack.events(EventName.RUN_RETRIED)) == 1
-
-
-async def test_a_record_with_fewer_fields_is_changed_as_well(
-    stack: Stack, provider: Provider
-) -> None:
-    async with stack.working(retries=AT_ONCE):
-        await stack.ask(("look_up", {"order": "1"}))
-        provider.error = KeyError()
-        parked = await until_stalled(stack, RunState.PARKED)
-        fewer = parked.model_dump_json(exclude={"is_listed", "announced"})
-        name = stack.keys.stalled
-        await stack.store.conn.command("HSET", name, parked.id, fewer)
-        provider.error = None
-        found = await stalled(stack)
-        assert found
-        assert await stack.reviews.runs.retry(found, "cli/ana")
-
-        assert await stack.words() == "found 1"
-    assert await stalled(stack) is None

@@ -184,14 +184,14 @@ async def test_a_reader_that_is_away_for_a_month_is_forgotten_and_may_come_back(
     await old_events(store, keys, 1)
     await gone.take("c", block_ms=1)
     await drop_idle_readers(store.conn, keys, idle_ms=KEEP_MS)
-    assert {one.name for one in await readers.reader_groups(store.conn, keys)} == {
+    assert {one.name for one in await readers.reader_states(store.conn, keys)} == {
         "gone",
         "here",
     }
 
     await drop_idle_readers(store.conn, keys, idle_ms=-1)
 
-    names = {one.name for one in await readers.reader_groups(store.conn, keys)}
+    names = {one.name for one in await readers.reader_states(store.conn, keys)}
     assert names == {"here"}, "one that never read may just have come"
     await gone.prepare()
     assert len(await gone.take("c", block_ms=1)) == 1

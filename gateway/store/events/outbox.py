@@ -29,7 +29,7 @@ from keyturn.gateway.store.events.readers import (
     entry_id,
     has_group,
     make_group,
-    reader_groups,
+    reader_states,
 )
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.event_seals import (
@@ -97,7 +97,7 @@ class Outbox:
 
     async def unread_ms(self) -> int:
         """Return the age of the oldest event that this reader has not taken."""
-        groups = await reader_groups(self._conn, self._keys)
+        groups = await reader_states(self._conn, self._keys)
         taken = next((one.taken for one in groups if one.name == self.reader), "0-0")
         # "(" makes the start exclusive.
         found, now = await self._conn.transaction(

@@ -42,12 +42,23 @@ EntryId = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class ReaderGroup:
-    """A reader: its latest event, and the oldest one that it still needs."""
+class ReaderState:
+    """A reader's progress.
+
+    Attributes:
+        name: the reader's name.
+        taken: position of its latest event.
+        needs: position of the oldest event that it still needs.
+        unread: number of unacknowledged events, as reported by the store.
+        idle_ms: time since a process last polled as this reader; None: never. Redis
+            before 7.2 counts from the last event that was delivered.
+    """
 
     name: str
     taken: str
     needs: EntryId
+    unread: int
+    idle_ms: int | None
 
 
 @dataclass(frozen=True)
@@ -74,22 +85,6 @@ class Backlog:
         )
 
 
-@dataclass(frozen=True)
-class ReaderState:
-    """A reader's state, for people.
-
-    Attributes:
-        name: the reader's name.
-        unread: number of unacknowledged events, as reported by the store.
-        idle_ms: time since a process last polled as this reader; None: never. Redis
-            before 7.2 counts from the last event that was delivered.
-    """
-
-    name: str
-    unread: int
-    idle_ms: int | None
-
-
 def entry_id(entry: str) -> EntryId:
     """Return the position of an entry."""
     milliseconds, _, index = entry.partition("-")
@@ -112,19 +107,23 @@ async def make_group(conn: Connection, stream: str, name: str) -> None:
             raise
 
 
-async def reader_groups(conn: Connection, keys: Keys) -> list[ReaderGroup]:
-    """Return every reader of a tenant's outbox."""
-    found: list[ReaderGroup] = []
+async def reader_states(conn: Connection, keys: Keys) -> list[ReaderState]:
+    """Return every reader of a tenant's outbox, by name."""
+    found: list[ReaderState] = []
     for facts in await _groups(conn, keys):
         name, taken = text(facts["name"]), text(facts["last-delivered-id"])
-        needs = entry_id(taken)
+        pending, needs = number(facts["pending"]), entry_id(taken)
         # Unacknowledged entries may be far behind the last delivered one.
-        if number(facts["pending"]):
+        if pending:
             summary = await conn.command("XPENDING", keys.outbox, name)
             oldest = cast("Mapping[str, Reply]", summary)["min"]
             needs = entry_id(text(oldest)) if oldest is not None else needs
-        found.append(ReaderGroup(name, taken, needs))
-    return found
+        # The lag is unknown if entries in the middle were deleted.
+        unread = pending + number(facts.get("lag"))
+        reply = await conn.command("XINFO", "CONSUMERS", keys.outbox, name)
+        idle_ms = min((number(one["idle"]) for one in _rows(reply)), default=None)
+        found.append(ReaderState(name, taken, needs, unread, idle_ms))
+    return sorted(found, key=lambda one: one.name)
 
 
 async def trim_outbox(conn: Connection, keys: Keys) -> Backlog:
@@ -133,7 +132,7 @@ async def trim_outbox(conn: Connection, keys: Keys) -> Backlog:
     Returns:
         The remaining outbox.
     """
-    groups = await reader_groups(conn, keys)
+    groups = await reader_states(conn, keys)
     # No reader yet: keep all events, since the first reader starts with the first one.
     if groups:
         # Compared as numbers: as strings, "9-0" is greater than "10-0".
@@ -146,7 +145,7 @@ async def trim_outbox(conn: Connection, keys: Keys) -> Backlog:
 
 async def backlog(conn: Connection, keys: Keys) -> Backlog:
     """Return the length of an outbox, and the slowest reader."""
-    groups = await reader_groups(conn, keys)
+    groups = await reader_states(conn, keys)
     events = number(await conn.command("XLEN", keys.outbox))
     last = min(groups, key=lambda one: one.needs, default=None)
     # Events younger than the minimum lifetime stay anyway; no reader causes that.
@@ -157,18 +156,6 @@ async def backlog(conn: Connection, keys: Keys) -> Backlog:
 
 async def _young_ms(conn: Connection, keys: Keys) -> int:
     return max(0, await conn.now_ms(keys.outbox) - int(_KEPT.total_seconds() * 1000))
-
-
-async def reader_states(conn: Connection, keys: Keys) -> list[ReaderState]:
-    """Return every reader of an outbox with its progress."""
-    found: list[ReaderState] = []
-    for facts in await _groups(conn, keys):
-        name = text(facts["name"])
-        # The lag is unknown if entries in the middle were deleted.
-        unread = number(facts["pending"]) + number(facts.get("lag"))
-        idle = await _idle_ms(conn, keys, name)
-        found.append(ReaderState(name, unread, min(idle, default=None)))
-    return sorted(found, key=lambda one: one.name)
 
 
 async def drop_reader(conn: Connection, keys: Keys, name: str) -> bool:
@@ -192,15 +179,12 @@ async def drop_idle_readers(
         Their names. Such a reader has to check all cards when it comes back.
     """
     dropped: list[str] = []
-    for group in await _groups(conn, keys):
-        name = text(group["name"])
-        if not name.startswith(prefix) or name in kept:
-            continue
-        idle = await _idle_ms(conn, keys, name)
+    for one in await reader_states(conn, keys):
         # A group without consumers was just created by a new reader.
-        if idle and min(idle) > idle_ms:
-            await drop_reader(conn, keys, name)
-            dropped.append(name)
+        is_idle = one.idle_ms is not None and one.idle_ms > idle_ms
+        if is_idle and one.name.startswith(prefix) and one.name not in kept:
+            await drop_reader(conn, keys, one.name)
+            dropped.append(one.name)
     return dropped
 
 
@@ -222,11 +206,6 @@ async def forget_consumers(
         reply = await FORGET_CONSUMERS(conn, stream=stream, idle_ms=idle_ms)
         count += number(reply[1])
     return count
-
-
-async def _idle_ms(conn: Connection, keys: Keys, name: str) -> list[int]:
-    reply = await conn.command("XINFO", "CONSUMERS", keys.outbox, name)
-    return [number(one["idle"]) for one in _rows(reply)]
 
 
 async def _groups(conn: Connection, keys: Keys) -> list[dict[str, Reply]]:

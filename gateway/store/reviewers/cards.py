@@ -81,6 +81,29 @@ class AttachedStore:
             keep_ms=KEEP_MS,
         )
 
+    async def _registered(
+        self,
+        keys: Keys,
+        approval: str,
+        field: str,
+        channel: str,
+        ts: str,
+        *,
+        is_found: bool = True,
+    ) -> tuple[str, str]:
+        """Register a message unless another one was first; return the usable one.
+
+        A second message, posted after a lost reply, never replaces the first. Unless
+        ``is_found`` is False, the approval can be found by the message.
+        """
+        at, place = f"{channel} {ts}", keys.card_at(channel, ts)
+        texts = [place] if is_found else []
+        named = {keys.suffix(one): "" for one in texts}
+        await self._attach(keys, approval, texts=texts, first={field: at}, newest=named)
+        kept = text(await self._conn.command("HGET", keys.card(approval), field))
+        kept_channel, _, kept_ts = kept.partition(" ")
+        return kept_channel, kept_ts
+
 
 OPENED, AT, SHOWN, REFUSED = "dm ", "dm_at ", "dm_shown ", "dm_refused "
 
@@ -163,19 +186,8 @@ class CopyStore(AttachedStore):
         self, keys: Keys, approval: str, user: str, *, channel: str, ts: str
     ) -> CardCopy:
         """Register a person's first copy; return the usable one."""
-        place = keys.card_at(channel, ts)
-        name = AT + user
-        # A second copy, posted after a lost reply, never replaces the first.
-        await self._attach(
-            keys,
-            approval,
-            texts=[place],
-            first={name: f"{channel} {ts}"},
-            newest={keys.suffix(place): ""},
-        )
-        kept = text(await self._conn.command("HGET", keys.card(approval), name))
-        kept_channel, _, kept_ts = kept.partition(" ")
-        return CardCopy(channel=kept_channel, ts=kept_ts)
+        place = await self._registered(keys, approval, AT + user, channel, ts)
+        return CardCopy(channel=place[0], ts=place[1])
 
     async def shown(
         self, keys: Keys, approval: str, user: str, *, rev: int, decision_digest: str
@@ -451,32 +463,9 @@ class CardStore(AttachedStore):
     async def posted(
         self, keys: Keys, approval: str, *, channel: str, ts: str
     ) -> CardPlace:
-        """Register a card's message; return the usable one.
-
-        A second copy, posted after a lost reply, never replaces the first.
-        """
-        place = keys.card_at(channel, ts)
-        named = {keys.suffix(place): ""}
-        return await self._placed(
-            keys, approval, channel, ts, texts=[place], newest=named
-        )
-
-    async def _placed(
-        self,
-        keys: Keys,
-        approval: str,
-        channel: str,
-        ts: str,
-        *,
-        texts: Sequence[str] = (),
-        newest: Mapping[str, str] = _NOTHING,
-    ) -> CardPlace:
-        first = {"at": f"{channel} {ts}"}
-        await self._attach(keys, approval, texts=texts, first=first, newest=newest)
-        # Read back: if another bot posted first, this message is a duplicate.
-        kept = text(await self._conn.command("HGET", keys.card(approval), "at"))
-        kept_channel, _, kept_ts = kept.partition(" ")
-        return CardPlace(channel=kept_channel, ts=kept_ts)
+        """Register a card's message; return the usable one."""
+        place = await self._registered(keys, approval, "at", channel, ts)
+        return CardPlace(channel=place[0], ts=place[1])
 
     async def forget_place(self, keys: Keys, approval: str) -> None:
         """Forget a message that is no longer visible."""
@@ -499,14 +488,11 @@ class CardStore(AttachedStore):
         """
         never = {"rev": str(_IN_SUMMARY)}
         for approval in approvals:
-            is_last = approval == approvals[-1]
-            place = (
-                await self.posted(keys, approval, channel=channel, ts=ts)
-                if is_last
-                else await self._placed(keys, approval, channel, ts)
+            place = await self._registered(
+                keys, approval, "at", channel, ts, is_found=approval == approvals[-1]
             )
             # An approval that got a separate card keeps it.
-            if (place.channel, place.ts) == (channel, ts):
+            if place == (channel, ts):
                 await self._attach(keys, approval, newest=never)
 
     async def shown(

@@ -16,9 +16,10 @@ from keyturn.cli.command_context import (
 )
 from keyturn.cli.stack import bot_config
 from keyturn.cli.stop_signals import until_stopped
-from keyturn.cli.store_access import open_to_end_calls
+from keyturn.cli.store_access import open_configured
 from keyturn.gateway.garbage_collection import spare_what_is_there
 from keyturn.gateway.policy_file import PolicyFile, followed
+from keyturn.gateway.resume.ledger import ledger_of
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.trust.key_folder import Keyring, Role
 
@@ -41,9 +42,14 @@ async def serve(command: CommandContext, *, insecure_dev: bool) -> None:
     config = bot_config(settings)
     spare_what_is_there()
     keyring = Keyring.of(settings, Role.BOT)
-    async with open_to_end_calls(
+    opened = open_configured(
         settings, insecure_dev=insecure_dev, waits=True, keyring=keyring
-    ) as store:
+    )
+    async with (
+        opened as store,
+        # People may end approved calls: no gateway runs them from an older record.
+        ledger_of(store, settings.checkpoint_place, settings.data_dir),
+    ):
         reviews = ReviewService(store, policy, tenant=tenant)
         async with (
             # Followed before the bot starts and until it has stopped, so that the

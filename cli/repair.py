@@ -18,12 +18,12 @@ from keyturn.cli.command_context import CommandContext, command_context
 from keyturn.cli.store_access import (
     may_be_there,
     open_configured,
-    open_to_end_calls,
     require_store,
     use_store,
 )
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.langgraph_local import Runners
+from keyturn.gateway.resume.ledger import ledger_of
 from keyturn.gateway.resume.recovery import (
     Consistency,
     Found,
@@ -117,7 +117,10 @@ async def _repair(
     async with (
         # A store that is not durable is repaired, too: otherwise its waiting calls
         # would never end.
-        open_to_end_calls(settings, insecure_dev=True) as store,
+        open_configured(settings, insecure_dev=True) as store,
+        # Each end is also written there, so that no gateway runs a call from an older
+        # record.
+        ledger_of(store, place, settings.data_dir),
         open_checkpoints(place) as saver,
     ):
         runners = Runners(await load_runners(settings, saver), saver)

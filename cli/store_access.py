@@ -41,35 +41,6 @@ async def open_configured(
         yield store
 
 
-@asynccontextmanager
-async def open_to_end_calls(
-    settings: Settings,
-    *,
-    insecure_dev: bool = False,
-    waits: bool = False,
-    keyring: Keyring | None = None,
-) -> AsyncGenerator[Store]:
-    """Open the store for a process that may end approved calls.
-
-    Each end is also written to the ledger next to the checkpoints, so that no gateway
-    runs the call again, or applies its standing approval, from an older record.
-
-    Raises:
-        StoreUnavailable: the store does not answer, or the ledger cannot be written.
-    """
-    place = settings.checkpoint_place
-    # Imported here: it imports LangGraph, which other commands do not need.
-    from keyturn.gateway.resume.ledger import ledger_of  # noqa: PLC0415
-
-    async with (
-        open_configured(
-            settings, insecure_dev=insecure_dev, waits=waits, keyring=keyring
-        ) as store,
-        ledger_of(store, place, settings.data_dir),
-    ):
-        yield store
-
-
 def use_store(
     command: CommandContext,
     ask: Callable[[Store, str], Awaitable[T]],

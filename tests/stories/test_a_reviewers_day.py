@@ -48,6 +48,19 @@ LAST = {
 """The last events of the stories that end otherwise than with the agent's words."""
 
 Line = dict[str, Any]
+SHOWN = {
+    "digest": [
+        "1 of 2 decisions: 0 edited, 1 rejected",
+        "Calls of each day",
+        '"type": "data_visualization"',
+        "change_address",
+    ],
+    "question": [
+        '"answers": ["12 Mill Lane", "CB1 2AB Cambridge", "GB", "E-mail, Text message"]'
+    ],
+}
+"""What the lines of a story contain."""
+
 
 PLAYED = [
     (story, mode)

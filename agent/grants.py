@@ -490,8 +490,6 @@ STATE_MISSING = (
     "not run. If it is still wanted, make it again as a new call."
 )
 
-logger = logging.getLogger(__name__)
-
 
 async def read(
     shell: Shell, recheck: Recheck, tool: str, args: JsonObject

@@ -209,8 +209,6 @@ def _plain(value: object) -> Any:  # noqa: ANN401 - any JSON of a caller
 # call runs. Here it is evaluated once, when a turn is submitted. Only a plain ``False``
 # removes the hold, and only if the gateway's policy agrees.
 
-logger = logging.getLogger(__name__)
-
 DESCRIPTION_PREFIX = "Tool execution requires approval"
 """LangChain's default; the card states this itself, so the text is omitted there."""
 

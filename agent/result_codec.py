@@ -63,8 +63,6 @@ def summarize(result: ToolResult) -> Result:
 
 def went_well(result: ToolResult) -> bool:
     """Return True if an execution succeeded, as `summarize` decides."""
-    if isinstance(result, ToolMessage):
-        return _is_ok(result)
     return _is_ok(last_tool_message(result))
 
 

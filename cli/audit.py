@@ -161,7 +161,7 @@ def _proof_row(one: Proven) -> JsonObject:
 
 def print_bundle(report: BundleReport, *, has_stories: bool, is_json: bool) -> None:
     """Print the result for a bundle."""
-    stories = report.stories.by_approval
+    stories = report.stories
     if is_json:
         console.as_json(_bundle_row(report, stories, has_stories=has_stories))
         return

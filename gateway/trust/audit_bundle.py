@@ -148,22 +148,6 @@ class Story:
         }
 
 
-class Stories:
-    """The stories of all approvals, from entries in their order."""
-
-    def __init__(self, events: Iterable[Event] = ()) -> None:
-        self.by_approval: dict[str, Story] = {}
-        for event in events:
-            self.add(event)
-
-    def add(self, event: Event) -> None:
-        """Add an entry; entries without an approval are ignored."""
-        if not event.approval:
-            return
-        story = self.by_approval.setdefault(event.approval, Story(event.approval))
-        story.steps.append(Step(_PART_OF.get(event.name, Part.OTHER), event))
-
-
 @dataclass
 class BundleLog:
     """The log whose entries a bundle has.
@@ -192,7 +176,7 @@ class BundleReport:
 
     Attributes:
         log: the log of its entries; None if it names none.
-        stories: the history of each approval, from verified entries.
+        stories: the history of each approval by its id, from verified entries.
         problem: the first problem; "" if everything is valid.
         bad_index: index of the first untrusted entry.
         header: the first line.
@@ -200,7 +184,7 @@ class BundleReport:
     """
 
     log: BundleLog | None = None
-    stories: Stories = field(default_factory=Stories)
+    stories: dict[str, Story] = field(default_factory=dict[str, Story])
     problem: str = ""
     bad_index: int | None = None
     header: JsonObject = field(default_factory=dict[str, JsonValue])
@@ -387,8 +371,10 @@ class _Check:
             return
         if event.action_hash:
             self._hashes.setdefault(event.item, set()).add(event.action_hash)
-        if event.tenant == self._report.header.get("tenant"):
-            self._report.stories.add(event)
+        if event.approval and event.tenant == self._report.header.get("tenant"):
+            step = Step(_PART_OF.get(event.name, Part.OTHER), event)
+            stories = self._report.stories
+            stories.setdefault(event.approval, Story(event.approval)).steps.append(step)
 
     def _call(self, line: JsonObject) -> None:
         item, document = line.get("item"), line.get("action")

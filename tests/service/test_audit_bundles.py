@@ -68,7 +68,7 @@ async def test_a_bundle_tells_who_decided_what_and_why_and_what_ran(
     report = verify_bundle(await exported(house), keys)
 
     assert report.problem == ""
-    stories = report.stories.by_approval
+    stories = report.stories
     assert stories[ran].has_run
     assert not stories[rejected].has_run
     told = {
@@ -92,14 +92,14 @@ async def test_a_sample_and_a_proof_hold_whole_approvals(
     bundler = AuditBundler(house.store, tenant="default")
     proven = await bundler.prove(ran)
 
-    assert (one.problem, len(one.stories.by_approval)) == ("", 1)
-    assert {*many.stories.by_approval} == {ran, rejected}
+    assert (one.problem, len(one.stories)) == ("", 1)
+    assert {*many.stories} == {ran, rejected}
     origin = house.files.origin()
     assert origin
     for each in proven:
         index, _ = checked(each.proof, each.leaf.text, origin=origin, keys=keys)
         assert index == each.index
-    assert len(proven) == len(many.stories.by_approval[ran].steps)
+    assert len(proven) == len(many.stories[ran].steps)
 
 
 async def test_of_other_tenants_nothing_hidden_is_told(
@@ -329,7 +329,7 @@ async def test_the_entries_of_an_approval_are_proven_by_a_command(
     assert code == 0
     lines = (tmp_path / "one.jsonl").read_bytes().splitlines(keepends=True)
     report = verify_bundle(lines, keys)
-    assert ({*report.stories.by_approval}, report.problem) == ({ran}, "")
+    assert ({*report.stories}, report.problem) == ({ran}, "")
 
 
 async def test_before_the_first_checkpoint_there_is_nothing_to_prove(

@@ -74,7 +74,7 @@ def create(
       … --agent billing --json                               the key for a machine
     """
     lives = _life(expires)
-    names = _checked(name, [*agent, *(tool or ())])
+    _check_names(name, *agent, *(tool or ()))
     ensure_spelled(command_context(ctx), tools=tool or (), agents=agent)
     who = by or caller()
 
@@ -82,7 +82,7 @@ def create(
         now = await keys.now()
         new = new_api_key(
             api_key_seals(settings),
-            name=names,
+            name=name,
             tenant=settings.tenant,
             agents=agent,
             now=now,
@@ -121,7 +121,7 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
     found, refused, seals = _ask(command_context(ctx), read)
     if json:
         rows = [{**_row(key), "secret_in_use": key.seals == seals} for key in found]
-        console.as_json([*rows, *map(_forged_row, refused)])
+        console.as_json([*rows, *({"id": one, "forged": True} for one in refused)])
         return
     for key in found:
         (console.note if key.revoked_at else console.good)(_line(key))
@@ -197,18 +197,13 @@ def _life(text: str) -> timedelta:
         raise SettingsError(f"--expires: {error}") from error
 
 
-def _checked(name: str, others: list[str]) -> str:
-    for one in (name, *others):
+def _check_names(*names: str) -> None:
+    for one in names:
         if not (is_name(one) and len(one) <= _MOST_NAME):
             raise SettingsError(
                 f"{one!r} is not a name; write 1 to {_MOST_NAME} printable characters, "
                 "without surrounding spaces."
             )
-    return name
-
-
-def _forged_row(key_id: str) -> dict[str, JsonValue]:
-    return {"id": key_id, "forged": True}
 
 
 def _row(key: ApiKey) -> dict[str, JsonValue]:

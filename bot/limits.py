@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -37,6 +38,11 @@ class Rate:
     per_minute: float
     burst: int
     after_refusal: int = 1
+
+    @property
+    def refill_s(self) -> float:
+        """Return the seconds until one more call may go out."""
+        return 60.0 / self.per_minute
 
 
 # In the worst window a burst is added to the refill: 6 + 44 updates in a minute, 3 + 7
@@ -69,9 +75,10 @@ class Limits:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        # Only in memory: after a restart the buckets are full. At worst Slack answers
-        # 429, and `refused` waits for that.
-        self._buckets: dict[str, _Bucket] = {}
+        # Each bucket by the time at which it is full again; the missing tokens follow
+        # from that (GCRA). Only in memory: after a restart the buckets are full. At
+        # worst Slack answers 429, and `refused` waits for that.
+        self._full_at: dict[str, float] = {}
         self._closed_until: dict[str, float] = {}
         self._ids: dict[str, str] = {}
 
@@ -91,8 +98,11 @@ class Limits:
 
     def free_at(self, method: str, channel: str = "", *, keep: int = 0) -> float:
         """Return the time, past or future, from which a call may go out."""
-        key = self._key(method, channel)
-        free_at = self._bucket(key, method).free_at(1 + keep)
+        key, rate = self._key(method, channel), RATES.get(method, OTHERS)
+        # A bucket never has more than its burst: a call with a reserve would wait for
+        # ever in a small bucket.
+        spare = max(0, rate.burst - 1 - keep)
+        free_at = self._full_at.get(key, -math.inf) - spare * rate.refill_s
         # A Retry-After counts even if tokens are left: Slack also counts calls of other
         # processes with the same token.
         return max(free_at, self._closed_until.get(key, free_at))
@@ -101,12 +111,12 @@ class Limits:
         """Count a call if it may go out now; return what `wait_s` returns."""
         wait_s = self.wait_s(method, channel, keep=keep)
         if wait_s == 0:
-            self._bucket(self._key(method, channel), method).add(-1.0, self._clock())
+            self._spend(method, channel, 1)
         return wait_s
 
     def give_back(self, method: str, channel: str = "") -> None:
         """Return the token of a call that did not go out."""
-        self._bucket(self._key(method, channel), method).add(1.0, self._clock())
+        self._spend(method, channel, -1)
 
     def refused(self, method: str, channel: str, retry_after_s: float) -> None:
         """Block calls after a 429; the bucket then starts again with few tokens."""
@@ -117,50 +127,19 @@ class Limits:
         # Two calls may be refused at once; the later end counts, in any order of
         # answers.
         self._closed_until[key] = max(until, self._closed_until.get(key, until))
-        self._bucket(key, method).empty(until)
+        rate = RATES.get(method, OTHERS)
+        missing = rate.burst - rate.after_refusal
+        self._full_at[key] = until + missing * rate.refill_s
 
     def _key(self, method: str, channel: str) -> str:
         if method not in _PER_CHANNEL:
             return method
         return f"{method} {self._ids.get(channel, channel)}"
 
-    def _bucket(self, key: str, method: str) -> _Bucket:
-        found = self._buckets.get(key)
-        if found is None:
-            rate = RATES.get(method, OTHERS)
-            found = self._buckets[key] = _Bucket(rate, self._clock())
-        return found
-
-
-class _Bucket:
-    """Tokens at one moment, and their refill rate."""
-
-    def __init__(self, rate: Rate, now: float) -> None:
-        self._rate = rate
-        self._tokens = float(rate.burst)
-        self._at = now
-
-    def free_at(self, tokens: int) -> float:
-        """Return when the bucket has, or first had, this many tokens."""
-        # A bucket never has more than its burst: a call with a reserve would wait for
-        # ever in a small bucket.
-        wanted = min(tokens, self._rate.burst)
-        missing = max(0.0, wanted - self._tokens)
-        return self._at + missing * 60.0 / self._rate.per_minute
-
-    def add(self, tokens: float, now: float) -> None:
-        # `_at` may be in the future, after `empty`; no tokens are refilled until then.
-        passed = max(0.0, now - self._at)
-        back = passed * self._rate.per_minute / 60.0
-        most = float(self._rate.burst)
-        # Cut before and after: a returned token must not fill the bucket beyond its
-        # burst either.
-        filled = min(most, self._tokens + back)
-        self._tokens = min(most, filled + tokens)
-        self._at = max(now, self._at)
-
-    def empty(self, until: float) -> None:
-        self._tokens, self._at = float(self._rate.after_refusal), until
+    def _spend(self, method: str, channel: str, tokens: int) -> None:
+        key, rate = self._key(method, channel), RATES.get(method, OTHERS)
+        full_at = max(self._full_at.get(key, -math.inf), self._clock())
+        self._full_at[key] = full_at + tokens * rate.refill_s
 
 
 RESERVED = 10

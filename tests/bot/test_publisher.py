@@ -297,7 +297,7 @@ async def test_when_the_leading_bot_stops_the_other_takes_over(
             publishers.append(self)
             await super().run(stop)
 
-    monkeypatch.setattr("keyturn.bot.delivery.publisher.Publisher", Noted)
+    monkeypatch.setattr("keyturn.bot.app.Publisher", Noted)
 
     async def leads(place: int) -> bool:
         return len(publishers) > place and publishers[place].is_leading

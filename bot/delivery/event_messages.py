@@ -108,6 +108,9 @@ async def show(
     if any(one.data["outage"] == outage for one in newer):
         return False, True
     place = await card_publisher.place(outage)
+    if place is None and (posted := entry.unregistered.get(outage)):
+        # A second post would leave the first one outdated for ever.
+        place = await card_publisher.register(outage, *posted)
     entry.place = (place.channel, place.ts) if place else None
     needed = call_for(entry, event)
     # The continuation of a run is news only if its failure was posted.
@@ -118,14 +121,12 @@ async def show(
     if place is None:
         thread_ts = event.data.get("thread_ts") or None
         first = run_announced(event)
-        channel, ts = await card_publisher.post(
-            needed.channel, first, thread_ts=thread_ts
-        )
-        entry.place = (channel, ts)
+        at = await card_publisher.post(needed.channel, first, thread_ts=thread_ts)
+        entry.place = entry.unregistered[outage] = at
         # Posted in two steps: first a text that stays true, then its update. If the
         # response to the post is lost, an unregistered copy stays in Slack, and its
         # text must not become false.
-        await card_publisher.register(outage, channel, ts)
+        await card_publisher.register(outage, *at)
         return True, False
     message = run_state(event, key=card_publisher.seal_key, team=card_publisher.me.team)
     entry.place = None

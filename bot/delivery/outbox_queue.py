@@ -261,6 +261,8 @@ class QueueEntry:
         unsent: people whose copy was not sent, so no search for it is needed; "" for
             the card itself.
         begun_in: the channel of a begun post of the card; "" for none.
+        unregistered: channel and ts of the posted message of each outage, in case the
+            store fails before it is registered.
         mentioned_roles: names of the roles that were mentioned on the card or under it.
         wanted: number of changes so far; the card is due while it differs from
             ``shown``.
@@ -303,6 +305,9 @@ class QueueEntry:
     just_sent: set[str] = field(default_factory=set[str])
     unsent: set[str] = field(default_factory=set[str])
     begun_in: str = ""
+    unregistered: dict[str, tuple[str, str]] = field(
+        default_factory=dict[str, tuple[str, str]]
+    )
     mentioned_roles: frozenset[str] = frozenset()
     wanted: int = 0
     shown: int = 0

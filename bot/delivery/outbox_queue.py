@@ -159,6 +159,9 @@ class Urgency(IntEnum):
     HISTORY = 5
 
 
+Places = dict[str, tuple[str, str]]
+"""Channel and ts of messages, by the person or outage."""
+
 Rank = tuple[Urgency, int, int]
 """The lowest goes first, and of equal entries the oldest one."""
 
@@ -298,16 +301,12 @@ class QueueEntry:
     events: list[Event] = field(default_factory=list[Event])
     messages: list[QueuedMessage] = field(default_factory=list[QueuedMessage])
     place: tuple[str, str] | None = None
-    copies: dict[str, tuple[str, str]] = field(
-        default_factory=dict[str, tuple[str, str]]
-    )
+    copies: Places = field(default_factory=Places)
     copy_due: CopyCall | None = None
     just_sent: set[str] = field(default_factory=set[str])
     unsent: set[str] = field(default_factory=set[str])
     begun_in: str = ""
-    unregistered: dict[str, tuple[str, str]] = field(
-        default_factory=dict[str, tuple[str, str]]
-    )
+    unregistered: Places = field(default_factory=Places)
     mentioned_roles: frozenset[str] = frozenset()
     wanted: int = 0
     shown: int = 0

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import LiteralString
 
@@ -430,7 +429,7 @@ async def _reviewable(
     ctx: ListenerContext, user: str, asked: Sequence[str]
 ) -> tuple[list[Item], tuple[Click, ...]]:
     """Return those calls that a person may decide together, in their current state."""
-    loaded = await read_each(ctx, dict.fromkeys(map(_approval_of, asked)))
+    loaded = await read_each(ctx, dict.fromkeys(approval_of(one)[0] for one in asked))
     found = [(await ctx.service.as_of_now(one)).approval for one in loaded]
     pending = [item for one in found for item in one.items if item.is_pending]
     reviewer = await ctx.reviewer_of(user, ctx.team, *pending)
@@ -555,13 +554,6 @@ def _result(
     # A rejection by its requester withdraws a call.
     is_no = number in {*outcome.rejected, *outcome.withdrawn}
     return Came.REJECTED if is_no else Came.APPROVED, None
-
-
-def _approval_of(item_id: str) -> str:
-    """Return the approval of an item; "" for a malformed id."""
-    with suppress(ValueError):
-        return approval_of(item_id)[0]
-    return ""
 
 
 async def _as_numbered(ctx: ListenerContext, kept: Review) -> list[Item]:

@@ -6,6 +6,7 @@ record; only the store writes one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -501,17 +502,16 @@ def item_id(approval_id: str, index: int) -> str:
     return f"{approval_id}.{index}"
 
 
+_ITEM_ID = re.compile(r"(.+)\.([0-9]{1,9})")
+
+
 def approval_of(item: str) -> tuple[str, int]:
     """Split an item id into its approval's id and its index.
 
-    Raises:
-        ValueError: when the text is not an item id.
+    Another text gets ``""``, the id of no approval.
     """
-    approval, dot, index = item.rpartition(".")
-    # isascii, because isdigit accepts digits that int() reads and no id has: "٣".
-    if not (dot and approval and index.isascii() and index.isdigit()):
-        raise ValueError(f"{item[:80]!r} is not an item id")
-    return approval, int(index)
+    found = _ITEM_ID.fullmatch(item)
+    return (found[1], int(found[2])) if found else ("", 0)
 
 
 # Show several approvals as one: the record behind a collected card.

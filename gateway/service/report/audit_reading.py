@@ -494,10 +494,7 @@ class AuditBundler(TenantService):
         """Yield the calls that still exist and are not redacted."""
         by_approval: dict[str, list[tuple[str, int]]] = {}
         for item in items:
-            try:
-                approval, index = approval_of(item)
-            except ValueError:
-                continue
+            approval, index = approval_of(item)
             by_approval.setdefault(approval, []).append((item, index))
         for approval, calls in by_approval.items():
             loaded = await self._store.approvals.load_each([approval])

@@ -334,10 +334,7 @@ class AgentService(ClaimService, Submitter):
 
     async def _found(self, item_id: str) -> tuple[Approval, Item] | None:
         """Return an item of this tenant for display; None if missing or corrupt."""
-        try:
-            approval_id, index = approval_of(item_id)
-        except ValueError:
-            return None
+        approval_id, index = approval_of(item_id)
         for loaded in await self._store.approvals.load_each([approval_id]):
             approval = loaded.approval
             # An agent may send any id, even one of another tenant's call.

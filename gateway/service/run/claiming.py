@@ -212,10 +212,7 @@ class ClaimService(PolicyService):
         self, item_id: str, compute: Callable[[Loaded, Item], Awaitable[T]]
     ) -> T | None:
         """Change one of the tenant's items; None for any other id."""
-        try:
-            approval_id, index = approval_of(item_id)
-        except ValueError:
-            return None
+        approval_id, index = approval_of(item_id)
 
         async def computed(loaded: Loaded) -> T | None:
             approval = loaded.approval
@@ -550,8 +547,7 @@ def requested_before(item: Item) -> str:
     return item.requested if has_changed else ""
 
 
-_CORRUPT = "The gateway's record of this call is corrupt."
-_LOST = "The gateway has no record of this call, or has it no longer."
+_LOST = "The gateway has no record of this call that it can read."
 
 Concerns = Callable[[Approval], bool]
 """Returns whether an approval may be revealed to the caller."""
@@ -581,56 +577,46 @@ async def find_answers(
     questions: Iterable[OpenQuestion],
     concerns: Concerns = everybody,
 ) -> dict[OpenQuestion, Found]:
-    """Return the answers to a run's questions that have one; see `find_answer`.
+    """Return the answers to a run's questions that have one.
 
-    Raises:
-        GraphError: when the agent's name differs from the one in its record.
-        StoreUnavailable: when the store does not answer.
-    """
-    found: dict[OpenQuestion, Found] = {}
-    # The calls of a turn share a card; read it once.
-    cards: dict[str, Approval | None] = {}
-    for asked in questions:
-        answer = await find_answer(store, run, asked, cards, concerns)
-        if answer is not None:
-            found[asked] = answer
-    return found
-
-
-async def find_answer(
-    store: Store,
-    run: RunRef,
-    asked: OpenQuestion,
-    cards: dict[str, Approval | None],
-    concerns: Concerns,
-) -> Found | None:
-    """Return the answer to a question of a run; None while there is none.
-
-    The question comes from the agent and is not trusted. It is answered only if the
-    gateway's record has the item for this run and this hash.
+    The questions come from the agent and are not trusted. One is answered only if the
+    gateway's record has its item for this run and this hash.
 
     Args:
         store: where the records are.
         run: the run that asks.
-        asked: the question.
-        cards: cache of approvals by id; approvals that are read are added.
+        questions: its open questions.
         concerns: returns whether an approval may be revealed to the run.
 
     Raises:
         GraphError: when the agent's name differs from the one in its record.
         StoreUnavailable: when the store does not answer.
     """
-    try:
-        found = await _item(store, asked.item_id, cards, concerns)
-    except CorruptRecord as error:
-        log_failure(logger, error, "record.corrupt")
-        return Found(_unknown(asked, _CORRUPT))
-    if found is None:
-        # A record is kept while its item is open. This item ended long ago, was lost by
-        # the store, or never existed. It cannot be decided, so the thread goes on.
-        logger.warning("record.unknown item=%.100r", asked.item_id)
-        return Found(_unknown(asked, _LOST), is_lost=True)
-    approval, item = found
+    asks = {one: approval_of(one.item_id) for one in questions}
+    # The calls of a turn share a record.
+    ids = dict.fromkeys(approval_id for approval_id, _ in asks.values())
+    found = [one.approval for one in await store.approvals.load_each(ids)]
+    known = {one.id: one for one in found if concerns(one)}
+    answers: dict[OpenQuestion, Found] = {}
+    for asked, (approval_id, index) in asks.items():
+        approval = known.get(approval_id)
+        if approval is not None and index < len(approval.items):
+            answer = await _told(store, run, asked, approval, approval.items[index])
+        else:
+            # A record is kept while its item is open. This item ended long ago, was
+            # lost by the store, or never existed. It cannot be decided, so the thread
+            # goes on.
+            logger.warning("record.unknown item=%.100r", asked.item_id)
+            answer = Found(_unknown(asked, _LOST), is_lost=True)
+        if answer is not None:
+            answers[asked] = answer
+    return answers
+
+
+async def _told(
+    store: Store, run: RunRef, asked: OpenQuestion, approval: Approval, item: Item
+) -> Found | None:
+    """Return the answer to a question about an item; None while there is none."""
     run_ref = approval.run_ref
     # A copied thread asks with the ids of the original, and gets no answer.
     if run_ref.thread != run.thread:
@@ -644,10 +630,11 @@ async def find_answer(
     if asked.action_hash != digest.action_hash(item.requested):
         return None
     answer = _answer(asked, proven_words(store, approval, item))
-    if answer is not None and not await are_proven(store, approval, item):
+    if answer is None:
+        return None
+    if not await are_proven(store, approval, item):
         return Found(_unknown(asked, NOT_TOLD))
-    times = item.revoked.times if item.revoked else 0
-    return None if answer is None else Found(answer, times)
+    return Found(answer, item.revoked.times if item.revoked else 0)
 
 
 def _answer(asked: OpenQuestion, item: Item) -> JsonObject | None:
@@ -691,20 +678,3 @@ def _reconciled(item: Item) -> ReconcileAnswer | None:
     if word is None:
         return None
     return reconcile_answer(item, word)
-
-
-async def _item(
-    store: Store, item_id: str, cards: dict[str, Approval | None], concerns: Concerns
-) -> tuple[Approval, Item] | None:
-    """Return an item and its record; approvals that are read are added to ``cards``."""
-    try:
-        approval_id, index = approval_of(item_id)
-    except ValueError:
-        return None
-    if approval_id not in cards:
-        loaded = await store.approvals.load(approval_id)
-        cards[approval_id] = loaded.approval if loaded else None
-    approval = cards[approval_id]
-    if approval is None or index >= len(approval.items) or not concerns(approval):
-        return None
-    return approval, approval.items[index]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Annotated, cast
+from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from keyturn.gateway.policy import formats, hours
 from keyturn.gateway.policy.expressions import compiled
-from keyturn.gateway.protocol.records import Verb
 from keyturn.gateway.setting_forms import is_name, parse_duration
 from keyturn.gateway.validation_errors import shortened
 
@@ -37,7 +36,6 @@ _SOURCES = ("requester", "call.agent", "call.tool")
 _LONGEST_REASON = 200
 MAX_LINK = 300
 """Longest link in characters, both as a template and filled in."""
-_WITH_REASON = (Verb.APPROVE, Verb.EDIT, Verb.REJECT)
 
 
 def is_user_id(text: str) -> bool:
@@ -244,19 +242,6 @@ def _zone(name: str) -> str:
     return name
 
 
-def _reasons(value: object) -> object:
-    if isinstance(value, bool):
-        return (Verb.EDIT, Verb.REJECT) if value else ()
-    if not isinstance(value, list | tuple) or not all(
-        each in _WITH_REASON for each in cast("Sequence[object]", value)
-    ):
-        raise ValueError(
-            f"{value!r} is not known here; write true for changes and rejections, or a "
-            "list of approve, edit and reject."
-        )
-    return cast("object", value)
-
-
 def _added(value: object) -> object:
     """Return None for 1, which counts calls."""
     # `type(...) is`: 1 == True == 1.0 in Python.
@@ -332,8 +317,6 @@ Day = Annotated[str, AfterValidator(hours.holiday)]
 """``2026-04-03`` for one day, or ``12-25`` for every year."""
 ExactName = Annotated[str, AfterValidator(_exact)]
 """The exact name of a tool or an agent; patterns are refused."""
-ReasonsFor = Annotated[tuple[Verb, ...], BeforeValidator(_reasons), Distinct]
-"""``true``, or a list of ``approve``, ``edit`` and ``reject``."""
 RequirementName = Annotated[str, AfterValidator(_requirement_name)]
 """A key of ``requirements``: lower-case letters, digits, ``-`` and ``_``."""
 Audience = Annotated[str, Field(pattern=r"^[\x21-\x7e]{1,200}$")]

@@ -42,7 +42,6 @@ from keyturn.gateway.policy.fields import (
     Link,
     Needs,
     Reason,
-    ReasonsFor,
     RequirementName,
     Reviewers,
     RoleName,
@@ -561,8 +560,11 @@ class ToolRule(Record):
     args_schema: JsonObject | None = None
     """JSON Schema 2020-12 of the arguments: a call that does not fit is escalated, an
     edit is refused. Cards show the ``title`` and the ``x-unit`` of an argument."""
-    requires_reason: ReasonsFor | None = None
-    """Decisions that need a reason; ``true`` is for ``edit`` and ``reject``."""
+    requires_reason: (
+        Annotated[tuple[Literal[Verb.APPROVE, Verb.EDIT, Verb.REJECT], ...], Distinct]
+        | None
+    ) = None
+    """Decisions that need a reason."""
     effect: Effect | None = None
     """Whether its calls can be undone; ``irreversible`` if unset."""
     audience: Audience | None = Field(

@@ -52,7 +52,6 @@ _NAMES = {
     "EscalationTarget": "target",
     "Day": "day",
     "ExactName": "name",
-    "ReasonsFor": "reasons",
     "RequirementName": "requirement",
     "Zone": "time zone",
 }

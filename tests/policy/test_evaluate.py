@@ -37,7 +37,7 @@ tools:
     redact: [args.card.number]
     expires_in: 90s
     channel: C0REFUNDS
-    requires_reason: true
+    requires_reason: [edit, reject]
     idempotent: true
   wire: {tier: escalate}
   drop: {tier: deny}

@@ -24,7 +24,7 @@ tools:
     needs: [senior, U0ANA]
     description: "Refund {args.amount} for order {args.order_id}"
     args_schema: {properties: {amount: {type: number}}, additionalProperties: true}
-    requires_reason: true
+    requires_reason: [edit, reject]
     idempotent: true
     redact: [args.card_number]
     expires_in: 30m

@@ -56,7 +56,7 @@ def problems(text: str) -> list[str]:
         ("version: 1\nroles:\n  support:\n", "3: 'roles.support' is empty"),
         (
             tool("requires_reason: yes"),
-            "requires_reason': 'yes' is not known here; write true for changes",
+            "requires_reason' is 'yes'; a list is needed here, such as [a, b]",
         ),
         (tool("overridable: 1"), "overridable' is 1; write true or false"),
         ("version: true", "1: 'version': true is not known here; write version: 1."),

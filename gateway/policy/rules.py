@@ -274,22 +274,16 @@ class TriageRule(Record):
     The entry of a tool replaces that of ``defaults`` as a whole.
     """
 
-    tiers: Annotated[tuple[Tier, ...], BeforeValidator(one_or_many), Distinct] = (
-        Tier.APPROVE,
-        Tier.ESCALATE,
-    )
+    tiers: Annotated[
+        tuple[Literal[Tier.AUTO, Tier.NOTIFY, Tier.APPROVE, Tier.ESCALATE], ...],
+        BeforeValidator(one_or_many),
+        Distinct,
+    ] = (Tier.APPROVE, Tier.ESCALATE)
     """Tiers whose calls the model gets; ``[]`` for none."""
     timeout: Duration = timedelta(seconds=2)
     """Time for its answer, 30 seconds at most; a later answer changes nothing."""
     may_deny: StrictBool = False
     """``true``: it may refuse a call. Otherwise its ``deny`` counts as ``escalate``."""
-
-    @field_validator("tiers")
-    @classmethod
-    def _can_rise(cls, tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
-        if Tier.DENY in tiers:
-            raise ValueError("denied calls do not go to triage; remove 'deny'.")
-        return tiers
 
     @field_validator("timeout")
     @classmethod
@@ -546,7 +540,7 @@ class ToolRule(Record):
 
     tier: Tier | None = None
     """Lowest tier of its calls."""
-    allow: tuple[Verb, ...] | None = None
+    allow: Annotated[tuple[Verb, ...], Field(min_length=1)] | None = None
     """Decisions that reviewers may make; all if unset."""
     needs: Needs | None = None
     """Who decides: one of these people at ``approve``, two at ``escalate`` unless the
@@ -602,13 +596,6 @@ class ToolRule(Record):
     """Put calls of several requests on one card."""
     raise_: tuple[RaiseRule, ...] = Field(default=(), alias="raise")
     """Reasons to ask for more."""
-
-    @field_validator("allow")
-    @classmethod
-    def _something(cls, allow: tuple[Verb, ...] | None) -> tuple[Verb, ...] | None:
-        if allow is not None and not allow:
-            raise ValueError("nothing is allowed; name at least one decision.")
-        return allow
 
 
 class AgentRule(Record):

@@ -83,7 +83,7 @@ def test_no_policy_asks_for_triage_by_itself() -> None:
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
-        ("{tiers: [deny]}", "denied calls do not go to triage; remove 'deny'."),
+        ("{tiers: [deny]}", "is 'deny'; use one of approve, auto, escalate, notify."),
         ("{tiers: [approve, approve]}", "'approve' appears twice; remove one."),
         ("{tiers: [approov]}", "'approov'; did you mean 'approve'?"),
         ("{tiers: [auto]}", "so triage would never be asked; name a higher one, or"),

@@ -147,7 +147,7 @@ def _choices(model: type[BaseModel], path: Path) -> list[str]:
     found = _type_at(model, path)
     if isinstance(found, type) and issubclass(found, StrEnum):
         return [member.value for member in found]
-    choices = [choice for choice in get_args(found) if isinstance(choice, str)]
+    choices = [str(choice) for choice in get_args(found) if isinstance(choice, str)]
     return choices or [shown(choice) for choice in get_args(found)]
 
 

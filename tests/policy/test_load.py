@@ -108,7 +108,7 @@ def test_a_full_policy_loads_into_the_types_it_means() -> None:
         ),
         ("{type: number}", "{pattern: 'a(?=b)'}", "'a(?=b)' cannot be checked in litt"),
         ("tools: {look_up", "tools: {}\n    tools: {look_up", "appears twice"),
-        ("[approve, edit, reject]", "[]", "name at least one decision"),
+        ("[approve, edit, reject]", "[]", "name at least one"),
         ("[approve, edit, reject]", "approve", "a list is needed here"),
         ("  support:\n    channel", "  support: 5\n  x:\n    channel", "a mapping is"),
         ("  senior:", "  Senior:", "'Senior' cannot name a role"),

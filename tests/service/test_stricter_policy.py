@@ -114,7 +114,11 @@ async def test_a_reason_that_the_current_policy_requires_is_asked_for(
     harness: ServiceHarness,
 ) -> None:
     click, _ = await harness.refund()
-    change(harness, REFUND, "process_refund: {tier: approve, requires_reason: [edit, reject]}")
+    change(
+        harness,
+        REFUND,
+        "process_refund: {tier: approve, requires_reason: [edit, reject]}",
+    )
 
     silent = await harness.reviews.decide(click, Reject(reason=" "), ANA)
     changed = await harness.reviews.decide(click, Edit(args={"amount": 1}), ANA)

@@ -6,7 +6,7 @@ from keyturn.gateway.approvals.precedents import Precedent
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.connection.connection import Connection
 from keyturn.gateway.store.keys import keys_of_tenant
-from keyturn.gateway.store.limits.precedents import AutoRun, read, row_of_auto_run
+from keyturn.gateway.store.limits.precedents import read, row_of_auto_run
 
 CONN = Connection("redis://127.0.0.1:1")
 
@@ -20,8 +20,9 @@ def test_a_call_of_tier_auto_is_written_as_any_other_precedent() -> None:
         call="auto_1", state=ItemState.AUTHORIZED, agent="ana \u00e9", args_hash="ff"
     )
 
-    what = AutoRun(call="auto_1", agent="ana \u00e9", args_hash="ff")
-    row = row_of_auto_run(keys_of_tenant("default"), "effect", what)
+    row = row_of_auto_run(
+        keys_of_tenant("default"), "effect", "auto_1", "ana \u00e9", "ff"
+    )
 
     assert row[1:4] == (
         "auto_1",

@@ -47,7 +47,7 @@ from keyturn.gateway.service.submit.proposals import cannot_start_message, freez
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.limits.agent_load import AgentLoad, Wanted
 from keyturn.gateway.store.limits.freezes import Freeze
-from keyturn.gateway.store.limits.precedents import AutoRun, Known, Row, row_of_auto_run
+from keyturn.gateway.store.limits.precedents import Known, Row, row_of_auto_run
 from keyturn.gateway.store.limits.windows import ItemUses, Use, held_in, use_of
 from keyturn.gateway.store.records.atomic_write import EvaluationInputs
 from keyturn.gateway.store.store import Store
@@ -483,9 +483,8 @@ class TurnPrecedents:
             zip(verdicts, self.turn.calls, strict=True)
         ):
             if verdict.runs_unclaimed and (effect := self.effects[position]):
-                named = args_hash(call.tool, call.args)
-                run = AutoRun(call=self._name(position), agent=agent, args_hash=named)
-                rows.append(row_of_auto_run(self.keys, effect, run))
+                name, args = self._name(position), args_hash(call.tool, call.args)
+                rows.append(row_of_auto_run(self.keys, effect, name, agent, args))
         return rows
 
     def _name(self, position: int) -> str:

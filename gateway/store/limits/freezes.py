@@ -15,12 +15,12 @@ requests for approval.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
-from typing import NamedTuple, cast
+from typing import cast
 from weakref import WeakKeyDictionary
 
 from pydantic import Field, ValidationError, model_validator
@@ -35,7 +35,7 @@ from keyturn.gateway.store.connection.connection import (
     milliseconds,
 )
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.sealing.conditional_write import write_if
+from keyturn.gateway.store.sealing.conditional_write import Check, write_if
 from keyturn.gateway.store.sealing.sealing import MARK, Sealed, Sealing
 from keyturn.gateway.trust.seals import SEAL_BYTES
 
@@ -87,6 +87,10 @@ class Freeze(Record):
         return paused(self.scope.name) if self.is_pause else str(self.scope)
 
 
+Freezes = dict[str, Freeze]
+"""Freezes by name."""
+
+
 def paused(agent: str) -> str:
     """Return the name of an agent's pause in the store."""
     return f"paused {agent}"
@@ -111,7 +115,7 @@ def _name_in_store(kind: ScopeKind, name: str) -> str:
     return f"{kind} {name}".rstrip()
 
 
-def _frozen(known: KnownList) -> dict[str, Freeze]:
+def _frozen(known: KnownList) -> Freezes:
     """Return the freezes to start a change from.
 
     If the list was rejected, the whole tenant stays frozen until people unfreeze it;
@@ -156,15 +160,6 @@ class KnownList:
     is_believed: bool = True
 
 
-class _Read(NamedTuple):
-    """The list as stored and as verified, the pauses, and the store's clock."""
-
-    stored: bytes
-    known: KnownList
-    pauses: dict[str, bytes]
-    now_ms: int
-
-
 NOT_BELIEVED = Freeze(
     scope=FreezeScope(kind=ScopeKind.TENANT),
     by=BY_GATEWAY,
@@ -196,16 +191,14 @@ class FreezeStore:
         Raises:
             StoreUnavailable: when the result is unknown.
         """
-        for _ in range(_ATTEMPTS):
-            read = await self._read(keys)
-            freezes = _frozen(read.known)
+
+        def added(freezes: Freezes, _: Iterable[str]) -> Freezes | None:
             # The first freeze keeps its author and reason, as announced to people.
             if freezes.get(freeze.name, NOT_BELIEVED) != NOT_BELIEVED:
-                return False
-            freezes[freeze.name] = freeze
-            if await self._write(keys, read, freezes, [], event):
-                return True
-        raise StoreUnavailable(_BUSY)
+                return None
+            return {**freezes, freeze.name: freeze}
+
+        return await self._change(keys, event, added)
 
     async def lift(self, keys: Keys, scope: FreezeScope, event: Event) -> bool:
         """Lift a freeze and the pause of an agent; False if there is none.
@@ -216,52 +209,58 @@ class FreezeStore:
         names = [str(scope)]
         if scope.kind is ScopeKind.AGENT:
             names.append(paused(scope.name))
-        for _ in range(_ATTEMPTS):
-            read = await self._read(keys)
-            freezes = _frozen(read.known)
-            if not {*freezes, *read.pauses} & {*names}:
-                return False
-            left = {name: one for name, one in freezes.items() if name not in names}
-            if await self._write(keys, read, left, names, event):
-                return True
-        raise StoreUnavailable(_BUSY)
+
+        def left(freezes: Freezes, pauses: Iterable[str]) -> Freezes | None:
+            if not {*freezes, *pauses} & {*names}:
+                return None
+            return {name: one for name, one in freezes.items() if name not in names}
+
+        return await self._change(keys, event, left, lifted=names)
 
     async def all(self, keys: Keys) -> tuple[Freeze, ...]:
         """Return a tenant's freezes and pauses, oldest first."""
-        read = await self._read(keys)
-        found = self.in_force(keys, None, read.pauses)
+        _, _, pauses, _ = await self._read(keys)
+        found = self.in_force(keys, None, pauses)
         return tuple(sorted(found.values(), key=lambda freeze: freeze.at_ms))
 
-    async def _read(self, keys: Keys) -> _Read:
+    async def _read(self, keys: Keys) -> tuple[bytes, KnownList, dict[str, bytes], int]:
+        """Return the list as stored and as verified, the pauses, and the clock."""
         list_, pauses, time = await self._conn.transaction(
             ["GET", sealed_key(keys)], ["HGETALL", keys.frozen], ["TIME"]
         )
         stored = cast("bytes", list_ or b"")
         known = await self.learn(keys, stored)
-        return _Read(stored, known, fields(pauses), milliseconds(time))
+        return stored, known, fields(pauses), milliseconds(time)
 
-    async def _write(
+    async def _change(
         self,
         keys: Keys,
-        read: _Read,
-        freezes: dict[str, Freeze],
-        removed: list[str],
         event: Event,
+        changed: Callable[[Freezes, Iterable[str]], Freezes | None],
+        *,
+        lifted: Sequence[str] = (),
     ) -> bool:
-        after = read.known.found.with_(freezes=freezes)
-        stored, epoch = self.sealed(keys, after, now_ms=read.now_ms)
-        # The epoch in the audit log exposes an older list after a restart.
-        told = [event.with_(data={**event.data, EPOCH: str(epoch)})]
-        key, checks = sealed_key(keys), [(["GET", sealed_key(keys)], read.stored)]
-        writes: list[list[Argument]] = [["SET", key, stored]]
-        if removed:
-            writes.append(["HDEL", keys.frozen, *removed])
-        if not await write_if(
-            self._conn, keys, checks, *writes, outbox=told, audit=told
-        ):
-            return False
-        await self.learn(keys, stored)
-        return True
+        """Replace the list; False if ``changed`` returns None, given all names."""
+        key = sealed_key(keys)
+        for _ in range(_ATTEMPTS):
+            before, known, pauses, now_ms = await self._read(keys)
+            freezes = changed(_frozen(known), pauses)
+            if freezes is None:
+                return False
+            after = known.found.with_(freezes=freezes)
+            stored, epoch = self.sealed(keys, after, now_ms=now_ms)
+            # The epoch in the audit log exposes an older list after a restart.
+            told = [event.with_(data={**event.data, EPOCH: str(epoch)})]
+            checks: list[Check] = [(["GET", key], before)]
+            writes: list[list[Argument]] = [["SET", key, stored]]
+            if lifted:
+                writes.append(["HDEL", keys.frozen, *lifted])
+            if await write_if(
+                self._conn, keys, checks, *writes, outbox=told, audit=told
+            ):
+                await self.learn(keys, stored)
+                return True
+        raise StoreUnavailable(_BUSY)
 
     def known(self, keys: Keys) -> KnownList:
         """Return the list that was last verified."""

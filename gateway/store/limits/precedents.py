@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from pydantic_core import from_json, to_json
 
@@ -34,14 +33,6 @@ _LET_RUN = ItemState.AUTHORIZED
 
 Row = tuple[str, str, str | bool, str, int]
 """Key, call, kind or False, body, lifetime: a precedent for scripts to write."""
-
-
-class AutoRun(NamedTuple):
-    """A call of tier ``auto``: its name, its agent, and a hash of its arguments."""
-
-    call: str
-    agent: str
-    args_hash: str
 
 
 @dataclass(frozen=True)
@@ -126,14 +117,16 @@ def rows_of_opening(keys: Keys, approvals: Iterable[Approval]) -> list[Row]:
     return [_row(*found) for found in placed if found is not None]
 
 
-def row_of_auto_run(keys: Keys, effect: str, what: AutoRun) -> Row:
+def row_of_auto_run(
+    keys: Keys, effect: str, call: str, agent: str, args_hash: str
+) -> Row:
     """Return the precedent of a call of tier ``auto``, which has no record."""
     # Authorized, with unknown result. Built by hand in the form of `_json`, because a
     # `Precedent` object would take longer than the rest.
-    body = {"state": _LET_RUN.value, "agent": what.agent, "args_hash": what.args_hash}
+    body = {"state": _LET_RUN.value, "agent": agent, "args_hash": args_hash}
     text = to_json(body).decode()
     key = keys.precedents(effect)
-    return key, what.call, KINDS[_LET_RUN].value, text, DAY_MS
+    return key, call, KINDS[_LET_RUN].value, text, DAY_MS
 
 
 def seen_precedents(known: Iterable[Known]) -> list[tuple[str, str]]:

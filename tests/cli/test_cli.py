@@ -226,7 +226,7 @@ def test_a_manifest_that_slack_would_refuse_is_not_printed(tell: Any) -> None:
     code, out, err = tell("manifest", "--http", "http://bot.example.com")
 
     assert (code, out) == (USAGE, "")
-    assert "'http://bot.example.com' does not begin with https://" in err
+    assert "'http://bot.example.com'. Slack needs one such as https://" in err
 
 
 def test_a_manifest_file_is_checked(home: Path, tell: Any) -> None:

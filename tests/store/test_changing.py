@@ -35,6 +35,7 @@ from keyturn.gateway.store.records.changing import MOST_CHANGED
 from keyturn.gateway.store.store import Store
 from tests.lifetimes import lose_records
 from tests.service.harness import ANA, BEN, POLICY, ServiceHarness
+from tests.store_secrets import SECRETS
 from tests.streams import audit_entries
 
 WHOLE = Event(name=EventName.CALLS_DECIDED, tenant="default", reason="whole")
@@ -332,11 +333,14 @@ async def test_it_is_computed_again_when_one_of_them_moved(
     harness: ServiceHarness, keys: Keys
 ) -> None:
     clicks, readings = await asked(harness), list[Read]()
+    # Another process: changes of one process wait for each other.
+    other = Store(harness.store.conn.url, secrets=SECRETS)
 
     async def compute(found: Read) -> WriteMany:
         readings.append(found)
         if len(readings) == 1:
-            await harness.reviews.decide(clicks[2], Reject(reason="no"), BEN)
+            reviews = ServiceHarness(other).reviews
+            await reviews.decide(clicks[2], Reject(reason="no"), BEN)
         waiting = [one for one in found.values() if one.approval.items[0].is_pending]
         return WriteMany([Write(decided(one)) for one in waiting])
 
@@ -344,6 +348,7 @@ async def test_it_is_computed_again_when_one_of_them_moved(
         keys, [one.approval for one in clicks], compute
     )
 
+    await other.close()
     assert await states(harness, clicks) == [*[AUTHORIZED] * 2, ItemState.REJECTED]
     assert [len(found) for found in readings] == [3, 3]
 

@@ -67,7 +67,7 @@ def view(
     if is_staged:
         plain, title = "Keep this edit", "Edit one of the calls"
     blocks = [
-        *(_raised(raised, args or item.args) if raised else []),
+        *(_raised(raised, item.args if args is None else args) if raised else []),
         *heading(frame, raised or item, with_call=False),
         *([hint("Your new edit replaces the earlier one.")] if is_again else []),
         *([hint(_AS_READ)] if as_read(item) is not item else []),

@@ -233,6 +233,14 @@ def test_an_edit_brings_arguments_and_reason() -> None:
     assert (found.reason, found.changed) == ("half was broken", True)
 
 
+def test_a_change_that_removes_every_argument_is_shown_with_its_consequence() -> None:
+    raised = REFUNDS.items[0].with_(tier=Tier.DENY)
+
+    shown = str(edit.view(frame(REFUNDS), 0, raised=raised, args={})["blocks"][:2])
+
+    assert "78291" in shown
+
+
 def test_a_tool_that_requires_a_reason_gets_one_with_every_change() -> None:
     item = a_refund(requires_reason=(Verb.EDIT, Verb.REJECT))
     state = untouched(VIEWS["edit"]["blocks"])

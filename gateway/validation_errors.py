@@ -59,7 +59,9 @@ def sentence(
     name = dotted(path)
     match details["type"]:
         case "extra_forbidden":
-            hint = near(str(path[-1]), _names_at(model, path[:-1]))
+            key, parent = str(path[-1]), _model_of(_type_at(model, path[:-1]))
+            hint = getattr(parent, "replaced", {}).get(key)
+            hint = hint or near(key, _fields(parent) if parent else ())
             return f"Unknown key {name!r}; {hint}"
         case "missing":
             return f"{name!r} is missing{'; add it' if shows_values else ''}."
@@ -136,11 +138,6 @@ def _choice(given: object, known: list[str]) -> str:
     if len(known) == 1:
         return f"write {known[0]}."
     return near(given if isinstance(given, str) else "", known)
-
-
-def _names_at(model: type[BaseModel], path: Path) -> list[str]:
-    found = _model_of(_type_at(model, path))
-    return list(_fields(found)) if found else []
 
 
 def _choices(model: type[BaseModel], path: Path) -> list[str]:

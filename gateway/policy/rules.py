@@ -7,10 +7,10 @@ turns these classes into ``docs/policy-reference.md``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from functools import cached_property
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -68,6 +68,11 @@ from keyturn.gateway.validation_errors import Path, shown
 FEWEST_PARTS, MOST_PARTS = 2, 4
 """Parts of ``all``; every choice among them becomes a condition of its own."""
 
+# What to write in place of a key of earlier versions.
+_BY_NEEDS = {"reviewers": "write these people as 'needs'."}
+_BY_REQUIREMENT = "write a requirement, and its name as 'needs'."
+_BY_PARTS = "write 'all', with a part for each role."
+
 
 def _no_id(text: object) -> object:
     if isinstance(text, str) and is_slack_id(text):
@@ -112,6 +117,7 @@ class RequirementRule(Record):
     one vote may count for several of them.
     """
 
+    replaced: ClassVar[Mapping[str, str]] = {"at_least": _BY_PARTS}
     of: RoleNames | None = None
     """Roles whose votes count; Slack ids are refused here."""
     approvals: PeopleCount | None = None
@@ -145,6 +151,11 @@ class NotifyRule(Record):
 class WaitingRule(Record):
     """Settings of a tier that waits for people."""
 
+    replaced: ClassVar[Mapping[str, str]] = {
+        "needs": "write it under 'defaults', an agent or a tool.",
+        "of": "write these people as 'needs'.",
+        **dict.fromkeys(("approvals", "at_least"), _BY_REQUIREMENT),
+    }
     expires_in: Duration | None = None
     """Time to decide, for tools that do not set it."""
     authorization: Duration | None = None
@@ -397,6 +408,7 @@ def _version(value: object) -> object:
 class Defaults(Record):
     """Values for tools and agents that do not set them."""
 
+    replaced: ClassVar[Mapping[str, str]] = _BY_NEEDS
     tier: Tier = Tier.APPROVE
     """Tier of tools without one, unlisted tools included."""
     expires_in: Duration = timedelta(hours=1)
@@ -538,6 +550,7 @@ class ToolRule(Record):
     requirement in ``needs`` are added to those of the tool.
     """
 
+    replaced: ClassVar[Mapping[str, str]] = _BY_NEEDS
     tier: Tier | None = None
     """Lowest tier of its calls."""
     allow: Annotated[tuple[Verb, ...], Field(min_length=1)] | None = None
@@ -601,6 +614,7 @@ class ToolRule(Record):
 class AgentRule(Record):
     """Exceptions for the calls of one agent."""
 
+    replaced: ClassVar[Mapping[str, str]] = _BY_NEEDS
     needs: Needs | None = None
     """Who decides about tools without ``needs``, before ``defaults.needs``."""
     channel: ChannelRef | None = None

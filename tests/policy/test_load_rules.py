@@ -387,3 +387,28 @@ def test_a_seeded_call_that_nobody_decides_is_refused_by_its_tier() -> None:
 
     assert "is 'look_up', whose tier is 'auto': such a call gets" in str(found.value)
     load_policy(GOOD + seeded.replace("look_up", "refund"), "policy.yml")
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("defaults: {reviewers: support}", "write these people as 'needs'."),
+        ("agents: {day: {reviewers: support}}", "write these people as 'needs'."),
+        ("tools: {pay: {reviewers: support}}", "write these people as 'needs'."),
+        ("tiers: {escalate: {of: support}}", "write these people as 'needs'."),
+        ("tiers: {escalate: {approvals: 3}}", "write a requirement, and its name as"),
+        ("tiers: {approve: {needs: two}}", "write it under 'defaults', an agent or"),
+        (
+            "requirements: {two: {of: support, at_least: {support: 1}}}",
+            "write 'all', with a part for each role.",
+        ),
+    ],
+)
+def test_a_key_of_an_earlier_version_is_refused_with_the_one_that_replaces_it(
+    line: str, told: str
+) -> None:
+    with pytest.raises(BadPolicy) as found:
+        load_policy(f"version: 1\n{line}\n", "policy.yml")
+
+    assert "policy.yml:2: Unknown key" in str(found.value)
+    assert told in str(found.value)

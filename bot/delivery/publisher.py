@@ -651,7 +651,7 @@ _LOOKED = ""
 """Key of ``named`` that exists after the first check."""
 
 MOST_REDRAWN = 500
-"""Maximum number of cards that one check redraws if nobody new has to be asked.
+"""Number of cards after which a check leaves out frozen ones that ask nobody new.
 
 A freeze may concern thousands of cards, and new cards need room in the queue. A click
 on another card is answered with the freeze, and its next redraw shows it.
@@ -667,7 +667,7 @@ async def outdated_cards(
     users: Reviewers,
     named: MutableMapping[str, str],
 ) -> list[str]:
-    """Return the approvals whose cards have to be redrawn, a bounded number.
+    """Return the approvals whose cards have to be redrawn; frozen ones are bounded.
 
     Args:
         service: evaluates the current policy.
@@ -717,7 +717,8 @@ async def outdated_cards(
         # Once for each decision: a card that Slack refuses would otherwise be redrawn
         # every half second.
         is_new = before.get(approval.id) != shown
-        if is_new and not unasked and len(found) >= MOST_REDRAWN:
+        is_frozen = any(item.is_frozen for item in approval.items)
+        if is_new and is_frozen and not unasked and len(found) >= MOST_REDRAWN:
             continue
         named[approval.id] = shown
         found += [approval.id] if is_new else []

@@ -252,3 +252,25 @@ async def test_a_freeze_redraws_the_cards_that_are_due_soonest_and_no_flood(
 
         await nothing_is_left(stack)
         assert len(calls(stack, UPDATE)) == 4
+
+
+@pytest.mark.slow
+async def test_a_new_policy_redraws_all_cards_however_many_there_are(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "MOST_REDRAWN", 1)
+    async with stack.running():
+        refunds = [
+            await stack.refund(thread=f"t{n}", order_id=f"o{n}") for n in range(3)
+        ]
+        for one in refunds:
+            assert needs_one(await stack.card(one))
+
+        # Two of the same people: nobody else has to be asked.
+        escalated = POLICY.replace(PLAIN, PLAIN.replace("approve", "escalate"))
+        escalated = escalated.replace("{needs: with_senior}", "{needs: support}")
+        stack.policy = load_policy(escalated, "policy.yml")
+        # An event is soon followed by a look at all cards.
+        await stack.refund(thread="t9", order_id="o9")
+        for one in refunds:
+            await stack.card(one, TWO)

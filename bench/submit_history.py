@@ -10,6 +10,7 @@ from bench.pending import AGENT, TENANT, agents_of, open_one
 from bench.stats import Figure, Measured, NotMeasured, ratio
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.store.connection.connection import Argument, number
+from keyturn.gateway.store.keys import LISTED_BYTES
 from keyturn.gateway.store.open_store import open_store
 from keyturn.gateway.store.store import Store
 
@@ -79,5 +80,5 @@ async def _end_many(store: Store, count: int) -> None:
         rows: list[Argument] = []
         for one in range(start, min(start + _BATCH, count)):
             # Earlier than the newest approval, but not so early that they are dropped.
-            rows += [now_ms - 10_000_000 + one, f"ap_{TENANT}_{one:032x} "]
+            rows += [now_ms - 10_000_000 + one, one.to_bytes(LISTED_BYTES)]
         await store.conn.command("ZADD", run, *rows)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, BinaryIO
 
 import typer
-from pydantic import JsonValue
 
 from keyturn.gateway import documents
 from keyturn.gateway.documents import BadDocument, as_text
@@ -42,7 +41,7 @@ def note(text: str) -> None:
     _line("·", typer.colors.YELLOW, text)
 
 
-def as_json(value: JsonValue) -> None:
+def as_json(value: object) -> None:
     """Print one JSON document in ASCII, which cannot control a terminal."""
     typer.echo(json.dumps(value, indent=2))
 

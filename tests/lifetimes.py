@@ -52,11 +52,8 @@ async def wrong_lifetimes(conn: Connection) -> list[str]:
         conn, [one for name in names if (one := _HEAD.fullmatch(name))]
     )
     threads = [name for name in names if ":tm:" in name]
-    runs = await _each(conn, [["HMGET", name, "run"] for name in threads])
+    runs = await _each(conn, [["HMGET", name, "run", "open"] for name in threads])
     needed |= {n for n, run in zip(threads, runs, strict=True) if any(listed(run))}
-    # A run's list of open approvals ends with the last one. It keeps the facts.
-    open_ = {name for name in names if ":open:" in name}
-    needed |= open_ | {name.replace(":open:", ":tm:") for name in open_}
     leaked = [name for name in lives - needed if not is_permanent(name)]
     ending = needed & {*names} - lives
     return sorted(
@@ -105,7 +102,6 @@ def _needed_by(
     run = stored.get("run", b"")[:16].hex() or "-"
     turn = stored.get("turn", b"").hex() or "-"
     found |= {f"{base}{kind}:{run}" for kind in ("run", "open", "tm")}
-    found.add(f"{base}short:{approval.rpartition('_')[2][:8]}")
     # What a pending item uses counts until after its deadline, however long it is kept.
     decided = [index for index in open_ if stored[f"{index}:s"] != b"pending"]
     return found | {f"{base}turn:{turn}"} | _windows(stored, decided)

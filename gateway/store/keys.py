@@ -43,9 +43,12 @@ LEASE_MS = 15_000
 HALF = 32
 """Hex digits of a hash in a key name or in the id of a turn's approval."""
 
+LISTED_BYTES = 16
+"""Length of an approval's member in a sorted set."""
+
 # Ids come from clicks and agents: only a match may become a key.
 _TENANT = r"(?P<tenant>[a-z0-9][a-z0-9_-]{0,63})"
-_APPROVAL_ID = re.compile(rf"ap_{_TENANT}_[0-9a-f]{{32}}")
+_APPROVAL_ID = re.compile(rf"ap_{_TENANT}_(?P<random>[0-9a-f]{{32}})")
 _RUN_ID = re.compile(rf"run_{_TENANT}_[0-9a-f]{{32}}")
 
 
@@ -122,6 +125,22 @@ class Keys:
         """String: the JSON document of an approval."""
         return f"{self._base}:p:{approval}"
 
+    def listed(self, approval: str) -> bytes:
+        """Return an approval's member in sorted sets: the random half of its id."""
+        found = _APPROVAL_ID.fullmatch(approval)
+        # A malformed id is its own member, so that it can be removed.
+        return bytes.fromhex(found["random"]) if found else approval.encode()
+
+    def unlisted(self, member: bytes) -> str:
+        """Return the approval id of a member of a sorted set.
+
+        Raises:
+            ValueError: the member is not valid UTF-8.
+        """
+        if len(member) == LISTED_BYTES:
+            return approval_id(self.tenant, member.hex())
+        return member.decode("utf-8")
+
     def suffix(self, key: str) -> str:
         """Return the part of a key after the hash tag."""
         return key.removeprefix(f"{self._base}:")
@@ -131,7 +150,7 @@ class Keys:
         return f"{self._base}:card:{approval}"
 
     def short(self, short: str) -> str:
-        """Set: approvals and collected cards with this short id."""
+        """Set: collected cards with this short id; see also `short_ids.lua`."""
         return f"{self._base}:short:{short}"
 
     def card_at(self, channel: str, ts: str) -> str:
@@ -165,10 +184,6 @@ class Keys:
     def run(self, run_ref: RunRef) -> str:
         """Sorted set: ended approvals of a run and its nested runs, by creation."""
         return f"{self._base}:run:{_hashed(run_ref.agent, run_ref.thread)}"
-
-    def open_of_run(self, run_ref: RunRef) -> str:
-        """Sorted set: a run's approvals with an open item, by creation."""
-        return f"{self._base}:open:{_hashed(run_ref.agent, run_ref.thread)}"
 
     def answered(self, run_ref: RunRef) -> str:
         """Sorted set: a run's latest answered approvals, for a day; used by scripts."""
@@ -213,7 +228,7 @@ class Keys:
         return f"{self._base}:wait:{_hashed(agent)}"
 
     def requests_10m(self, agent: str) -> str:
-        """Sorted set: an agent's recent requests for approval, by their expiry."""
+        """Hash: an agent's recent requests for approval, by their expiry."""
         return f"{self._base}:asked:{_hashed(agent)}"
 
     def failures(self, agent: str) -> str:

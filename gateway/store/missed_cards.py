@@ -25,7 +25,7 @@ async def mark_missed(store: Store, keys: Keys) -> int:
     """
     found = set[str]()
     for index, is_missed in ((keys.expiry, _asks), (keys.messages_due, _is_shown)):
-        async for ids in approvals_by_score(store.conn, index):
+        async for ids in approvals_by_score(store.conn, keys, index):
             left = [one for one in ids if one not in found]
             behind = await _behind(store, keys, left)
             for loaded in await store.approvals.load_each(behind):

@@ -64,7 +64,7 @@ async def test_a_thread_whose_record_nobody_can_read_goes_on_without_it(
         approval_id = item.id.rpartition(".")[0]
         conn, keys = stack.store.conn, stack.keys
         await put_detail(conn, keys, approval_id, tier="{broken")
-        await conn.command("ZADD", keys.expiry, 0, approval_id)
+        await conn.command("ZADD", keys.expiry, 0, keys.listed(approval_id))
 
         assert "record of this call is corrupt" in await stack.words()
 

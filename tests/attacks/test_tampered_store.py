@@ -116,7 +116,7 @@ async def test_a_record_that_nobody_can_read_does_not_keep_others_from_expiring(
     first = (await stack.approval(broken)).id
     conn, keys = stack.store.conn, stack.keys
     await stored_records.put_detail(conn, keys, first, tier="{broken")
-    await conn.command("ZADD", keys.expiry, 0, first)
+    await conn.command("ZADD", keys.expiry, 0, keys.listed(first))
 
     # The clock goes on after a failure, as `resume.transient_retry.repeat` does.
     for _ in range(3):

@@ -48,5 +48,5 @@ async def expire(stack: Stack, approval: Approval) -> None:
     """Move the clock past the deadline of an approval."""
     await stack.store.conn.transaction(
         ["HSET", stack.keys.head(approval.id), "expires", 1],
-        ["ZADD", stack.keys.expiry, 1, approval.id],
+        ["ZADD", stack.keys.expiry, 1, stack.keys.listed(approval.id)],
     )

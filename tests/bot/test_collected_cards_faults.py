@@ -132,7 +132,7 @@ async def test_a_corrupt_record_does_not_keep_people_from_the_others(
         broken = (await stack.approval(verdicts[1])).id
         conn, keys = stack.store.conn, stack.keys
         await put_detail(conn, keys, broken, tier="{")
-        await conn.command("ZADD", keys.expiry, 1, broken)
+        await conn.command("ZADD", keys.expiry, 1, keys.listed(broken))
         await stack.sweeper.sweep()
 
         await shown(stack, "Approve all 2")

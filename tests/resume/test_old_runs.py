@@ -67,7 +67,9 @@ async def test_a_run_is_kept_while_people_have_to_say_something(
     if state == "in_doubt":  # nothing of it happens by itself
         head = stack.keys.head(approval)
         await stack.store.conn.command("HSET", head, "0:s", state)
-        await stack.store.conn.command("ZREM", stack.keys.expiry, approval)
+        await stack.store.conn.command(
+            "ZREM", stack.keys.expiry, stack.keys.listed(approval)
+        )
     await parked(stack)
     await aged(stack)
 

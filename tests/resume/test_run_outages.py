@@ -375,7 +375,9 @@ async def lapse(stack: Stack, item_id: str) -> None:
     """End an authorization now, and wait until it has lapsed."""
     head = stack.keys.head(item_id.rpartition(".")[0])
     await stack.store.conn.command("HSET", head, "0:l", "1")
-    await stack.store.conn.command("ZADD", stack.keys.expiry, 1, item_id[:-2])
+    await stack.store.conn.command(
+        "ZADD", stack.keys.expiry, 1, stack.keys.listed(item_id[:-2])
+    )
 
     async def is_over() -> bool:
         return await stack.states() == [ItemState.LAPSED]

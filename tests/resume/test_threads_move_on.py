@@ -21,7 +21,7 @@ async def expire(stack: Stack) -> None:
     for approval in await stack.approvals():
         await stack.store.conn.transaction(
             ["HSET", stack.keys.head(approval.id), "expires", 1],
-            ["ZADD", stack.keys.expiry, 1, approval.id],
+            ["ZADD", stack.keys.expiry, 1, stack.keys.listed(approval.id)],
         )
 
 

@@ -155,7 +155,7 @@ class ServiceHarness:
         keys = self.store.keys_of_tenant("default")
         await self.store.conn.transaction(
             ["HSET", keys.head(approval_id), "expires", 1],
-            ["ZADD", keys.expiry, 1, approval_id],
+            ["ZADD", keys.expiry, 1, keys.listed(approval_id)],
         )
 
     async def owner_dies(self, item_id: str) -> None:
@@ -164,7 +164,7 @@ class ServiceHarness:
         keys = self.store.keys_of_tenant("default")
         await self.store.conn.transaction(
             ["HSET", keys.head(approval_id), f"{index}:u", 1],
-            ["ZADD", keys.expiry, 1, approval_id],
+            ["ZADD", keys.expiry, 1, keys.listed(approval_id)],
         )
 
     async def authorized_ago(self, item_id: str, ms: int) -> None:
@@ -180,7 +180,7 @@ class ServiceHarness:
         keys = self.store.keys_of_tenant("default")
         await self.store.conn.transaction(
             ["HSET", keys.head(approval_id), f"{index}:l", 1],
-            ["ZADD", keys.expiry, 1, approval_id],
+            ["ZADD", keys.expiry, 1, keys.listed(approval_id)],
         )
 
     async def total(self, window: str, resource: str, tenant: str = "default") -> int:

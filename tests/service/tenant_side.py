@@ -50,7 +50,7 @@ class TenantSide:
         """Move the clock past an approval's deadline."""
         await self.store.conn.transaction(
             ["HSET", self.keys.head(approval_id), "expires", 1],
-            ["ZADD", self.keys.expiry, 1, approval_id],
+            ["ZADD", self.keys.expiry, 1, self.keys.listed(approval_id)],
         )
 
     async def told(self) -> list[EventName]:

@@ -249,7 +249,7 @@ async def test_an_authorization_that_nobody_uses_lapses(
     keys = harness.store.keys_of_tenant("default")
     await harness.store.conn.transaction(
         ["HSET", keys.head(click.approval), "0:l", 1],
-        ["ZADD", keys.expiry, 1, click.approval],
+        ["ZADD", keys.expiry, 1, keys.listed(click.approval)],
     )
 
     refused = await harness.agents.claim(claim)

@@ -209,7 +209,7 @@ async def test_nobody_is_asked_and_it_waits_in_no_queue(
     keys = harness.store.keys_of_tenant("default")
 
     asked = await harness.store.conn.transaction(
-        ["ZCARD", keys.requests_10m("support")],
+        ["HLEN", keys.requests_10m("support")],
         ["ZCARD", keys.waiting("support")],
         ["ZCARD", keys.outdated],
     )

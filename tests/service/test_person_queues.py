@@ -235,7 +235,7 @@ async def test_what_moves_while_it_is_read_comes_once(
     async for loaded in harness.reviews.queue.concerning([ANA]):
         found.append(loaded.approval.id)
         if len(found) == 1:
-            far = 10**14
-            await harness.store.conn.command("ZADD", keys.expiry, "XX", far, found[0])
+            member, far = keys.listed(found[0]), 10**14
+            await harness.store.conn.command("ZADD", keys.expiry, "XX", far, member)
 
     assert sorted(found) == sorted(ids)

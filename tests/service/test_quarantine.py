@@ -28,7 +28,7 @@ async def corrupt(
         await conn.command("SET", keys.document(approval), text)
     else:
         await put_detail(conn, keys, approval, tier="{")
-    await conn.command("ZADD", keys.expiry, 1, approval)
+    await conn.command("ZADD", keys.expiry, 1, keys.listed(approval))
     await harness.sweeper.sweep()
 
 

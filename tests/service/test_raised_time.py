@@ -63,9 +63,9 @@ async def test_an_edit_that_raises_shortens_the_wait(harness: ServiceHarness) ->
     waits_ms = after.expires_at_ms - before.created_at_ms
     assert TEN <= waits_ms <= TEN + SLACK
     keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
-    due = await conn.command("ZSCORE", keys.expiry, after.id)
+    due = await conn.command("ZSCORE", keys.expiry, keys.listed(after.id))
     waits = keys.waiting("support")
-    full = await conn.command("ZSCORE", waits, f"{after.id}.0")
+    full = await conn.command("ZSCORE", waits, keys.listed(after.id) + b"0")
     assert float(text(due)) == float(text(full)) == after.expires_at_ms
 
 
@@ -139,7 +139,7 @@ async def test_one_call_of_a_card_expires_and_the_others_wait_on(
     # The clock: the raised call is over.
     await conn.transaction(
         ["HSET", keys.head(approval.id), "1:e", 1],
-        ["ZADD", keys.expiry, 1, approval.id],
+        ["ZADD", keys.expiry, 1, keys.listed(approval.id)],
     )
 
     assert await harness.sweeper.sweep()
@@ -147,7 +147,7 @@ async def test_one_call_of_a_card_expires_and_the_others_wait_on(
     after = await harness.approval(approval.items[0].id)
     states = [item.state for item in after.items]
     assert states == [ItemState.PENDING, ItemState.EXPIRED, ItemState.PENDING]
-    listed = approval.id
+    listed = keys.listed(approval.id)
     due = float(text(await conn.command("ZSCORE", keys.expiry, listed)))
     assert due == after.expires_at_ms == approval.created_at_ms + HOUR
     assert not await harness.sweeper.sweep()

@@ -229,8 +229,8 @@ async def test_more_time_moves_every_deadline_in_one_step(
     assert after == result.approval
     assert after.expires_at_ms == before.expires_at_ms + HOUR // 2
     waits = keys.waiting("support")
-    listed = before.id
-    for key, member in ((keys.expiry, listed), (waits, f"{listed}.0")):
+    listed = keys.listed(before.id)
+    for key, member in ((keys.expiry, listed), (waits, listed + b"0")):
         score = await harness.store.conn.command("ZSCORE", key, member)
         assert float(text(score)) == after.expires_at_ms
     (event,) = await told(harness, EventName.APPROVAL_EXTENDED)
@@ -274,7 +274,9 @@ async def test_a_decision_after_the_old_deadline_counts_when_there_is_more_time(
     click, _ = await harness.refund()
     await harness.reviews.extend(click.approval, ANA)
     keys = harness.store.keys_of_tenant("default")
-    await harness.store.conn.command("ZADD", keys.expiry, 1, click.approval)
+    await harness.store.conn.command(
+        "ZADD", keys.expiry, 1, keys.listed(click.approval)
+    )
 
     ended = await harness.sweeper.sweep()
 

@@ -222,7 +222,8 @@ async def test_everything_of_a_long_sorted_set_comes_once(
         rows += [7 if 20 <= index < 40 else index, f"m{index:02}"]
     await store.conn.command("ZADD", keys.expiry, *rows)
 
-    pages = [page async for page in approvals_by_score(store.conn, keys.expiry, size=6)]
+    listed = approvals_by_score(store.conn, keys, keys.expiry, size=6)
+    pages = [page async for page in listed]
 
     found = [one for page in pages for one in page]
     assert sorted(found) == [f"m{index:02}" for index in range(57)]

@@ -1,4 +1,4 @@
-"""Short ids find the approvals that have them, as long as these are kept."""
+"""Short ids find approvals in lists of days, and only whole ids."""
 
 from __future__ import annotations
 
@@ -10,49 +10,52 @@ from keyturn.gateway.store.connection.connection import number
 from keyturn.gateway.store.keys import KEEP_MS, Keys
 from tests.service.harness import ANA, ServiceHarness
 
+DAY_MS = 24 * 60 * 60 * 1000
+
 
 @pytest.fixture
 def keys(harness: ServiceHarness) -> Keys:
     return harness.store.keys_of_tenant("default")
 
 
-async def life(harness: ServiceHarness, key: str) -> int:
-    return number(await harness.store.conn.command("PTTL", key))
+async def list_of(harness: ServiceHarness, keys: Keys, approval: str) -> str:
+    created = (await harness.approval(f"{approval}.0")).created_at_ms
+    base = keys.expiry.removesuffix("x")
+    return f"{base}ids:{created // DAY_MS}:{short_id(approval)[0]}"
 
 
-async def test_approvals_with_the_same_short_id_are_found(
+async def found(harness: ServiceHarness, keys: Keys, short: str) -> list[str]:
+    return await harness.store.approvals.with_short_id(keys, short)
+
+
+async def test_only_what_begins_with_it_is_found(
     harness: ServiceHarness, keys: Keys
 ) -> None:
     click, _ = await harness.refund()
     short = short_id(click.approval)
+    ids = await list_of(harness, keys, click.approval)
     twin = f"ap_default_{short}{'0' * 24}"
-    await harness.store.conn.command("SADD", keys.short(short), twin, b"\xff")
+    across = bytes.fromhex(f"{short[0]}{'1' * 23}{short}") + bytes.fromhex("2" * 32)
+    await harness.store.conn.command("APPEND", ids, across + keys.listed(twin))
 
-    found = await harness.store.approvals.with_short_id(keys, short)
-
-    assert found == sorted([click.approval, twin])
+    assert await found(harness, keys, short) == sorted([click.approval, twin])
 
 
 async def test_it_is_known_as_long_as_its_approval(
     harness: ServiceHarness, keys: Keys
 ) -> None:
     click, _ = await harness.refund()
-    short = keys.short(short_id(click.approval))
-    assert await life(harness, short) == -1
+    ids = await list_of(harness, keys, click.approval)
+    conn = harness.store.conn
+    expires = (await harness.approval(f"{click.approval}.0")).expires_at_ms
+    assert number(await conn.command("PEXPIRETIME", ids)) > expires + 2 * KEEP_MS
 
+    # Long after, when the list has nearly ended, a person decides.
+    await conn.command("PEXPIRE", ids, 1000)
     await harness.reviews.decide(click, Reject(reason="no"), ANA)
 
-    assert 0 < await life(harness, keys.head(click.approval)) <= KEEP_MS
-    assert 0 < await life(harness, short) <= KEEP_MS
-
-
-async def test_an_approval_that_ends_takes_it_from_no_other_one(
-    harness: ServiceHarness, keys: Keys
-) -> None:
-    click, _ = await harness.refund()
-    short = keys.short(short_id(click.approval))
-    await harness.store.conn.command("SADD", short, "ap_default_twin")
-
-    await harness.reviews.decide(click, Reject(reason="no"), ANA)
-
-    assert await life(harness, short) > 3 * KEEP_MS
+    ends = [
+        number(await conn.command("PEXPIRETIME", key))
+        for key in (keys.head(click.approval), ids)
+    ]
+    assert 0 < ends[0] < ends[1]

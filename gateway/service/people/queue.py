@@ -147,7 +147,7 @@ class ReviewQueue(TenantService):
         """
         conn, keys = self._store.conn, self._keys
         # Every waiting approval has a deadline, and so have some others.
-        async for ids in approvals_by_score(conn, keys.expiry, size=_PAGE):
+        async for ids in approvals_by_score(conn, keys, keys.expiry, size=_PAGE):
             found = await self._store.approvals.concerned(keys, ids)
             yield [
                 (one, each)

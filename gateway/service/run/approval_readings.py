@@ -95,8 +95,9 @@ class ApprovalReadings(PolicyService):
         while not is_last and len(found) < limit and scanned < _SCANNED:
             size = min(limit - len(found), _LOOK)
             page = await due_page(self._store.conn, keys.expiry, due, size)
-            members = [one.member for one in page]
-            ids = await listed_approvals(self._store.conn, keys.expiry, members)
+            ids = await listed_approvals(
+                self._store.conn, keys, keys.expiry, [one.member for one in page]
+            )
             loaded = await self._store.approvals.load_each(ids)
             for each in loaded:
                 approval = each.approval

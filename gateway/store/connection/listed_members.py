@@ -10,12 +10,8 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple, TypeVar, cast
 
-from keyturn.gateway.store.connection.connection import (
-    Argument,
-    Connection,
-    Reply,
-    text,
-)
+from keyturn.gateway.store.connection.connection import Argument, Connection, Reply
+from keyturn.gateway.store.keys import Keys
 
 T = TypeVar("T")
 
@@ -68,10 +64,10 @@ async def without_junk(
 
 
 async def listed_approvals(
-    conn: Connection, name: str, members: Reply | Iterable[bytes]
+    conn: Connection, keys: Keys, name: str, members: Reply | Iterable[bytes]
 ) -> list[str]:
     """Return the approvals in a sorted set; malformed members are removed."""
-    return await without_junk(conn, name, members, text)
+    return await without_junk(conn, name, members, keys.unlisted)
 
 
 class Due(NamedTuple):
@@ -79,7 +75,7 @@ class Due(NamedTuple):
 
     Attributes:
         at: Unix milliseconds in the store's notation.
-        member: such as the id of an approval.
+        member: see `Keys.listed`.
     """
 
     at: str
@@ -111,7 +107,7 @@ async def due_page(
 
 
 async def approvals_by_score(
-    conn: Connection, key: str, *, size: int = PAGE
+    conn: Connection, keys: Keys, key: str, *, size: int = PAGE
 ) -> AsyncGenerator[list[str]]:
     """Yield the approvals in a sorted set by pages, lowest score first.
 
@@ -120,7 +116,8 @@ async def approvals_by_score(
     """
     page = await due_page(conn, key, None, size)
     while page:
-        yield await listed_approvals(conn, key, [one.member for one in page])
+        members = [one.member for one in page]
+        yield await listed_approvals(conn, keys, key, members)
         page = await due_page(conn, key, page[-1], size)
 
 

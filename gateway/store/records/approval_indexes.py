@@ -22,10 +22,7 @@ from keyturn.gateway.store.connection.connection import (
     number,
     text,
 )
-from keyturn.gateway.store.connection.listed_members import (
-    listed_approvals,
-    without_junk,
-)
+from keyturn.gateway.store.connection.listed_members import without_junk
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.records.codec import CHECKED, CHECKED_SEAL, RecordSeals
 from keyturn.gateway.store.sealing.conditional_write import write_if
@@ -46,7 +43,7 @@ class StandingStore:
         """Return the ids of those that may be in force, first end first."""
         key = keys.standing
         found = await self._conn.command("ZRANGE", key, 0, -1)
-        return await listed_approvals(self._conn, key, found)
+        return await without_junk(self._conn, key, found, text)
 
     async def drop(self, keys: Keys, approval: str) -> None:
         """Remove an ended approval from the list."""

@@ -161,23 +161,24 @@ class ApprovalStore(RunLists):
         reply = await self._conn.command(
             "ZRANGEBYSCORE", keys.expiry, 0, now_ms, "LIMIT", 0, limit
         )
-        return await listed_approvals(self._conn, keys.expiry, reply)
+        return await listed_approvals(self._conn, keys, keys.expiry, reply)
 
     async def scheduled(self, keys: Keys) -> list[str]:
         """Return ids of approvals with a deadline, earliest first."""
         reply = await self._conn.command("ZRANGE", keys.expiry, 0, -1)
-        return await listed_approvals(self._conn, keys.expiry, reply)
+        return await listed_approvals(self._conn, keys, keys.expiry, reply)
 
     async def forget_overdue(self, keys: Keys, approval_id: str) -> None:
         """Remove the deadline of an approval that is gone."""
-        await self._conn.command("ZREM", keys.expiry, approval_id)
+        await self._conn.command("ZREM", keys.expiry, keys.listed(approval_id))
 
     async def unfinished(self, keys: Keys, listed: Sequence[Listed]) -> list[str]:
         """Return the ids of approvals with an outstanding automatic step."""
         if not listed:
             return []
         ids = [one.id for one in listed]
-        times = await self._conn.command("ZMSCORE", keys.expiry, *ids)
+        members = map(keys.listed, ids)
+        times = await self._conn.command("ZMSCORE", keys.expiry, *members)
         rows = zip(ids, cast("list[Reply]", times), strict=True)
         return [approval_id for approval_id, at in rows if at is not None]
 

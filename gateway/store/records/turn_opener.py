@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import cast
 
 from pydantic_core import to_json
 
@@ -204,7 +203,7 @@ class TurnOpener:
             reply = await write(number(reply[1]))
         match text(reply[0]):
             case "opened":
-                return run_list.listed(cast("list[bytes]", reply[1]))
+                return run_list.listed(keys, reply[1])
             case "damaged":
                 raise CorruptRecord(turn_key)
             case _:

@@ -281,7 +281,7 @@ class CollectedCardStore(AttachedStore):
         await self._attach(keys, card, first=listed)
         short = keys.short(short_id(card))
         await self._conn.transaction(
-            ["SADD", short, card], ["PEXPIRE", short, KEEP_MS, "NX"]
+            ["SADD", short, keys.listed(card)], ["PEXPIRE", short, KEEP_MS, "NX"]
         )
         for approval in members:
             await self._attach(keys, approval, first={IN: card})
@@ -529,7 +529,7 @@ class CardStore(AttachedStore):
         """Return approvals with a missing or outdated card, earliest expiry first."""
         key = keys.outdated
         reply = await self._conn.command("ZRANGE", key, 0, limit - 1)
-        return await listed_approvals(self._conn, key, reply)
+        return await listed_approvals(self._conn, keys, key, reply)
 
     async def mark_outdated(self, keys: Keys, *approvals: str) -> None:
         """List cards as missing or outdated until they are drawn."""
@@ -537,12 +537,12 @@ class CardStore(AttachedStore):
             return
         key = keys.outdated
         until_ms = await self._conn.now_ms(key) + KEEP_MS
-        rows = [part for one in approvals for part in (until_ms, one)]
+        rows = [part for one in approvals for part in (until_ms, keys.listed(one))]
         await self._conn.command("ZADD", key, *rows)
 
     async def unmark(self, keys: Keys, approval: str) -> None:
         """Remove a card without open decisions from the outdated ones."""
-        await self._conn.command("ZREM", keys.outdated, approval)
+        await self._conn.command("ZREM", keys.outdated, keys.listed(approval))
 
     async def forget_message(
         self, keys: Keys, approval: str, place: tuple[str, str]
@@ -559,7 +559,7 @@ class CardStore(AttachedStore):
             keys,
             [(["HGET", card, "at"], " ".join(place))],
             ["HDEL", card, *_KNOWN, _POSTING],
-            ["ZADD", keys.outdated, until_ms, approval],
+            ["ZADD", keys.outdated, until_ms, keys.listed(approval)],
         )
 
     async def keep_trouble(

@@ -96,7 +96,7 @@ class PostedMessageStore:
         await self._conn.keep(
             ["HSET", name, at, seal],
             ["PEXPIRE", name, _ms(KEPT)],
-            ["ZADD", keys.messages_due, "NX", first_ms, approval],
+            ["ZADD", keys.messages_due, "NX", first_ms, keys.listed(approval)],
         )
 
     async def due(self, keys: Keys, limit: int) -> list[str]:
@@ -106,7 +106,7 @@ class PostedMessageStore:
         reply = await self._conn.command(
             "ZRANGEBYSCORE", key, "-inf", now_ms, "LIMIT", 0, limit
         )
-        return await listed_approvals(self._conn, key, reply)
+        return await listed_approvals(self._conn, keys, key, reply)
 
     async def read(self, keys: Keys, approval: str) -> PostedMessages:
         """Return an approval's messages; empty if none are known.
@@ -146,7 +146,7 @@ class PostedMessageStore:
         await self._conn.transaction(
             *wrote,
             ["PEXPIRE", name, _ms(KEPT)],
-            ["ZADD", keys.messages_due, at_ms, approval],
+            ["ZADD", keys.messages_due, at_ms, keys.listed(approval)],
         )
 
     async def erase(self, keys: Keys, approval: str) -> None:
@@ -160,7 +160,7 @@ class PostedMessageStore:
         """Stop checking an approval's messages."""
         await self._conn.transaction(
             ["DEL", keys.messages(approval)],
-            ["ZREM", keys.messages_due, approval],
+            ["ZREM", keys.messages_due, keys.listed(approval)],
         )
 
     def _ended(self, name: str, stored: bytes) -> Ended | None:

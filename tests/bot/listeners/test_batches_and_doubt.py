@@ -119,7 +119,7 @@ async def worker_dies(stack: Stack, verdict: Verdict) -> None:
     assert claim.kind == "new"
     await stack.store.conn.transaction(
         ["HSET", stack.keys.head(approval_id), f"{index}:u", 1],
-        ["ZADD", stack.keys.expiry, 1, approval_id],
+        ["ZADD", stack.keys.expiry, 1, stack.keys.listed(approval_id)],
     )
     await stack.sweeper.sweep()
 

@@ -66,7 +66,7 @@ async def cut_off(stack: Stack, verdict: Verdict) -> None:
     head = stack.keys.head(approval.id)
     await stack.store.conn.transaction(
         ["HSET", head, "0:u", 1],
-        ["ZADD", stack.keys.expiry, 1, approval.id],
+        ["ZADD", stack.keys.expiry, 1, stack.keys.listed(approval.id)],
     )
     await stack.sweeper.sweep()
 

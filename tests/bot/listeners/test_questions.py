@@ -179,7 +179,7 @@ async def test_after_its_time_a_question_takes_no_answer(stack: Stack) -> None:
         approval_id = approval_of(verdict.item_id)[0]
         await stack.store.conn.transaction(
             ["HSET", stack.keys.head(approval_id), "expires", 1],
-            ["ZADD", stack.keys.expiry, 1, approval_id],
+            ["ZADD", stack.keys.expiry, 1, stack.keys.listed(approval_id)],
         )
 
         await dan.submit({"question.0": ["0"]})

@@ -17,9 +17,9 @@ local before = tonumber(redis.call('HGET', KEYS[2], 'rev')) or 0
 redis.call('HSET', KEYS[2], 'rev', ARGV[2], 'display', ARGV[3], 'decision', ARGV[4])
 live_as_long_as(KEYS[1], {KEYS[2]}, ARGV[6])
 if before > tonumber(ARGV[2]) then
-  redis.call('ZADD', KEYS[3], now_ms() + tonumber(ARGV[6]), ARGV[1])
+  redis.call('ZADD', KEYS[3], now_ms() + tonumber(ARGV[6]), listed(ARGV[1]))
   return {'older'}
 end
 redis.call('HDEL', KEYS[2], 'trouble')
-if ARGV[5] == '0' then redis.call('ZREM', KEYS[3], ARGV[1]) end
+if ARGV[5] == '0' then redis.call('ZREM', KEYS[3], listed(ARGV[1])) end
 return {'shown'}

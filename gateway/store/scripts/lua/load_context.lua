@@ -5,7 +5,7 @@
 -- KEYS[2] facts    hash    the facts of the thread
 -- KEYS[3] frozen   hash    pauses of agents; the key of the list of freezes follows from it
 -- KEYS[4] waiting  zset    the agent's pending items
--- KEYS[5] requests_10m zset the agent's recent requests for approval
+-- KEYS[5] requests_10m hash    the agent's recent requests for approval
 -- KEYS[6] failures zset    the agent's failed executions
 -- KEYS[7] rejections string  number of the agent's consecutive rejections
 -- KEYS[8] rejected hash    rejected calls of the thread
@@ -34,9 +34,10 @@ local now = now_ms()
 local counts = {}
 -- ZCOUNT instead of ZCARD: this script only reads, and only the scripts that write
 -- remove expired items.
-for _, index in ipairs({4, 5, 6}) do
+for _, index in ipairs({4, 6}) do
   counts[index - 3] = redis.call('ZCOUNT', KEYS[index], '(' .. now, '+inf')
 end
+counts[2] = asked(KEYS[5], now)
 counts[4] = tonumber(redis.call('GET', KEYS[7]) or '0')
 local precedents = {}
 for index = 9, #KEYS do precedents[index - 8] = redis.call('HGETALL', KEYS[index]) end

@@ -126,7 +126,7 @@ local function write_version(change, now)
   move_uses(change, now)
   local corrupt = redis.call('HEXISTS', head, 'quarantined') == 1
   for i, state in pairs(change.states) do
-    local item, expires = id .. '.' .. i, now
+    local item, expires = listed(id) .. i, now
     if state == 'pending' then
       expires = tonumber(end_of(head, i)) or now
       redis.call('ZADD', change.waiting, expires, item)
@@ -150,7 +150,7 @@ local function write_version(change, now)
   end
   if corrupt then
     -- Quarantined: with a deadline, every sweep would find it again.
-    redis.call('ZREM', change.expiry, id)
+    redis.call('ZREM', change.expiry, listed(id))
   else
     -- After the fields are written, since this reads them; the same applies to retain.
     reindex(head, change.expiry, id, now)

@@ -9,14 +9,14 @@
 -- include windows.lua
 -- include precedents.lua
 -- KEYS[1] turn        string  the turn's verdicts, after a line of its approvals
--- KEYS[2] run         zset    the run's ended approvals: id and namespace of each
+-- KEYS[2] run         zset    the run's ended approvals: raw id and namespace of each
 -- KEYS[3] expiry      zset    deadlines of the tenant
 -- KEYS[4] outbox      stream  events
 -- KEYS[5] audit       stream  audit log
 -- KEYS[6] reservation string  what the turn reserved
 -- KEYS[7] frozen      hash    pauses of agents; the key of the list of freezes follows from it
 -- KEYS[8] waiting     zset    the agent's pending items
--- KEYS[9] requests_10m zset the agent's recent requests for approval
+-- KEYS[9] requests_10m hash     the agent's recent requests for approval
 -- KEYS[10] rejected   hash    rejected calls of the thread, and the turns since
 -- KEYS[11] timers     zset    timers for reminders and escalations
 -- KEYS[12] outdated   zset    the tenant's approvals with a missing or outdated card
@@ -102,23 +102,25 @@ end
 if held > 0 then
   -- ZCARD also counts expired items until they are removed.
   redis.call('ZREMRANGEBYSCORE', KEYS[8], '-inf', now)
-  redis.call('ZREMRANGEBYSCORE', KEYS[9], '-inf', now)
+  local requests, past = asked(KEYS[9], now)
+  if #past > 0 then redis.call('HDEL', KEYS[9], unpack(past)) end
   if redis.call('ZCARD', KEYS[8]) + held > limits.waiting
-    or redis.call('ZCARD', KEYS[9]) + held > limits.requests_10m then
+    or requests + held > limits.requests_10m then
     return {'crowded'}
   end
 end
 
 local keep = tonumber(ARGV[1])
 -- Before this turn's approvals are added: the turn may supersede the older ones.
-local open = base .. 'open:' .. run
-local older = redis.call('ZRANGE', open, 0, -1)
-local first = tonumber(redis.call('ZRANGE', open, 0, 0, 'WITHSCORES')[2] or now)
+local older, first = {}, now
+for index, row in ipairs(open_in(base .. 'tm:' .. run)) do
+  older[index], first = row[1], math.min(first, row[2])
+end
 -- Without a running bot, expired requests would never be removed. At most 100, so that
 -- one turn does not pay for a long list. A turn without a card adds none.
 for _, card in ipairs(#approvals > 0
   and redis.call('ZRANGEBYSCORE', KEYS[12], '-inf', now, 'LIMIT', 0, 100) or {}) do
-  if is_open(base .. 'a:' .. card) then
+  if is_open(base .. 'a:' .. unlisted(base, card)) then
     redis.call('ZADD', KEYS[12], now + keep, card)
   else
     redis.call('ZREM', KEYS[12], card)
@@ -126,31 +128,27 @@ for _, card in ipairs(#approvals > 0
 end
 
 for index, approval in ipairs(approvals) do
-  local head, id = KEYS[11 + 2 * index], approval.id
+  local head, member = KEYS[11 + 2 * index], listed(approval.id)
   local expires = created + approval.ttl_ms
   local waits = approval.state == 'pending'
   write_fields(head, approval.fields)
   redis.call('SET', KEYS[12 + 2 * index], ARGV[14 + index])
   for i = 0, approval.count - 1 do
     update_uses(head, i, approval.state, now, expires + keep)
-    if waits then
-      redis.call('ZADD', KEYS[8], expires, id .. '.' .. i)
-      redis.call('ZADD', KEYS[9], now + limits.asked_ms, id .. '.' .. i)
-    end
+    if waits then redis.call('ZADD', KEYS[8], expires, member .. i) end
   end
-  redis.call('SADD', short_of(base, id), id)
-  redis.call('PERSIST', short_of(base, id))
-  redis.call('ZADD', KEYS[3], expires, id)
+  list_short(base, approval.id, created)
+  know_short(base, approval.id, created, expires + 4 * keep)
+  redis.call('ZADD', KEYS[3], expires, member)
   for _, timer in ipairs(approval.timers) do
-    redis.call('ZADD', KEYS[11], created + timer[2], id .. ' ' .. timer[1])
+    redis.call('ZADD', KEYS[11], created + timer[2], approval.id .. ' ' .. timer[1])
   end
-  redis.call('ZADD', open, created, id .. ' ' .. approval.ns)
+  enter_run(base .. 'tm:' .. run, approval.id, approval.ns, created)
 end
 if #approvals > 0 then
   -- Long-ended approvals are dropped, unless an older one is still open.
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(' .. math.min(now - 4 * keep, first))
   redis.call('PERSIST', KEYS[2])
-  redis.call('PERSIST', base .. 'tm:' .. run)
 end
 for index, row in ipairs(standing) do
   write_fields(base .. 'a:' .. row.id, row.fields)
@@ -158,7 +156,7 @@ for index, row in ipairs(standing) do
 end
 if held > 0 then
   until_last(KEYS[8])
-  redis.call('PEXPIRE', KEYS[9], limits.asked_ms)
+  count_asked(KEYS[9], held, now, limits.asked_ms)
 end
 for _, row in ipairs(cjson.decode(ARGV[7])) do hold(row[1], row[2], now + row[3]) end
 for _, row in ipairs(cjson.decode(ARGV[8])) do release(row[1], row[2]) end

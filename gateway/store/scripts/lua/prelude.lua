@@ -23,6 +23,20 @@ local function from_hex(text)
   end))
 end
 
+-- The member of an approval in sorted sets is the random half of its id, raw. A pending
+-- approval is in half a dozen sets, so results are cached for the rest of the script.
+local LISTED = {}
+local function listed(id)
+  local found = LISTED[id] or from_hex(string.match(id, '[^_]*$'))
+  LISTED[id] = found
+  return found
+end
+
+-- Reverse `listed`; the tenant is the one of the keys.
+local function unlisted(base, member)
+  return 'ap_' .. string.match(base, '{(.-)}') .. '_' .. to_hex(member)
+end
+
 -- Write an event to the outbox or to the audit log: a text and its seal, after a
 -- newline.
 local function write_event(stream, event, now)
@@ -56,6 +70,30 @@ end
 
 -- Lifetime of verdicts without a record, and of the list of answers: milliseconds.
 local DAY_MS = 24 * 60 * 60 * 1000
+
+-- An agent's requests are counted in intervals of this length, each with the time when
+-- it expires. A request therefore counts up to this much longer, never shorter.
+local ASKED_STEP_MS = 10000
+
+-- Return the current number of requests, and the expired intervals.
+local function asked(requests, now)
+  local count, past, rows = 0, {}, redis.call('HGETALL', requests)
+  for index = 1, #rows, 2 do
+    if now < tonumber(rows[index]) then
+      count = count + tonumber(rows[index + 1])
+    else
+      past[#past + 1] = rows[index]
+    end
+  end
+  return count, past
+end
+
+-- Add requests to the count.
+local function count_asked(requests, count, now, asked_ms)
+  local step = (math.floor(now / ASKED_STEP_MS) + 1) * ASKED_STEP_MS + asked_ms
+  redis.call('HINCRBY', requests, string.format('%.0f', step), count)
+  redis.call('PEXPIREAT', requests, step)
+end
 
 -- Return whether the sealed list of freezes has another seal than this one (hex; "" for
 -- no list). See freezes.py: the list begins with a mark of one byte.

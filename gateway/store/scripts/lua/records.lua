@@ -28,9 +28,9 @@ local function reindex(head, expiry, id, now)
     end
   end
   if due then
-    redis.call('ZADD', expiry, due, id)
+    redis.call('ZADD', expiry, due, listed(id))
   else
-    redis.call('ZREM', expiry, id)
+    redis.call('ZREM', expiry, listed(id))
   end
 end
 

@@ -1,4 +1,4 @@
-"""Build, start and gracefully shut down the bot."""
+"""Build, start and gracefully shut down the bot, with Bolt inside it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Self
+from http import HTTPStatus
+from typing import Self, cast
+
+import aiohttp
+from slack_bolt.app.async_app import AsyncApp
+from slack_bolt.authorization import AuthorizeResult
+from slack_bolt.logger.messages import warning_client_prioritized_and_token_skipped
+from slack_bolt.request.async_request import AsyncBoltRequest
+from slack_bolt.response import BoltResponse
+from slack_sdk.web.async_client import AsyncWebClient
 
 from keyturn.bot.config import BotConfig
 from keyturn.bot.delivery.publisher import Publisher
@@ -16,6 +25,7 @@ from keyturn.bot.identity import BotToken, Identity, ask_until_answered, identif
 from keyturn.bot.ids import key_id
 from keyturn.bot.ingress import (
     HTTP_PORT,
+    Delivery,
     Handle,
     Ingress,
     Sockets,
@@ -24,8 +34,9 @@ from keyturn.bot.ingress import (
 )
 from keyturn.bot.limits import HomeUpdates
 from keyturn.bot.listener_context import ListenerContext, Tasks
-from keyturn.bot.listeners import router_of
+from keyturn.bot.listeners import listen
 from keyturn.bot.listeners.home_tab import follow
+from keyturn.bot.listeners.router import DELIVERY, Bolt
 from keyturn.bot.listeners.standing import check_givers
 from keyturn.bot.manifest import EVENTS_PATH
 from keyturn.bot.prometheus import MetricsEndpoint
@@ -36,6 +47,7 @@ from keyturn.gateway.client.outgoing import outgoing
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.errors import SettingsError, StoreUnavailable
+from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.report.process_check import (
     NO_WRITES,
@@ -100,7 +112,7 @@ class SlackBot:
                 fix.
             StoreUnavailable: the store does not answer.
         """
-        quiet_slack_logger()
+        quiet_slack_loggers()
         # If a later step fails, everything opened so far is closed in reverse order.
         # `pop_all` keeps it open once everything runs.
         async with AsyncExitStack() as opening:
@@ -148,13 +160,16 @@ class SlackBot:
         )
         for work in (follow(ctx), check_givers(ctx)):
             opening.push_async_callback(_cancel, asyncio.create_task(work))
-        await self._answer(opening, ctx)
+        await self._answer(opening, ctx, bolt_app(config, me, session))
         logger.info("bot.started mode=%s team=%s", config.mode, me.team)
 
-    async def _answer(self, opening: AsyncExitStack, ctx: ListenerContext) -> None:
+    async def _answer(
+        self, opening: AsyncExitStack, ctx: ListenerContext, app: Bolt
+    ) -> None:
         """Answer Slack, by HTTP or through sockets."""
         config = self._config
-        ingress = await self._ingress(router_of(ctx).answer)
+        listen(app, ctx)
+        ingress = await self._ingress(partial(dispatch, app))
         if config.mode is SlackMode.HTTP or config.port is not None:
             await self._listen(opening, ingress)
         await self._show_health(opening, ingress)
@@ -308,7 +323,70 @@ def _process_info(config: BotConfig) -> ProcessInfo:
     )
 
 
-def quiet_slack_logger() -> None:
+async def dispatch(app: Bolt, delivery: Delivery) -> BoltResponse:
+    """Let Bolt answer a delivery; every failure becomes a response."""
+    try:
+        response = await app.async_dispatch(
+            AsyncBoltRequest(
+                body=delivery.body,
+                headers={**delivery.headers},
+                context={DELIVERY: delivery},
+                mode="http" if isinstance(delivery.body, str) else "socket_mode",
+            )
+        )
+    except any_failure() as error:  # Slack needs a response
+        # Listeners raise nothing, so the body has an unexpected shape.
+        log_failure(logger, error, "bot.unreadable request=%s", delivery.digest)
+        return BoltResponse(status=HTTPStatus.BAD_REQUEST)
+    if response.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        # Bolt itself found the body unreadable: refuse it, as above.
+        return BoltResponse(status=HTTPStatus.BAD_REQUEST)
+    return response
+
+
+def bolt_app(config: BotConfig, me: Identity, session: aiohttp.ClientSession) -> Bolt:
+    """Return Bolt's app: it answers when a listener is done.
+
+    The result of ``auth.test`` at start replaces Bolt's own call for every request.
+    Listeners check the sender of a request, because they can refuse with a sentence.
+    """
+
+    async def authorize() -> AuthorizeResult:
+        """Return the bot's identity."""
+        return AuthorizeResult(
+            enterprise_id=me.enterprise or None,
+            team_id=me.team,
+            bot_token=config.bot_token,
+            bot_id=me.bot_id,
+            bot_user_id=me.user,
+        )
+
+    bolts = logging.getLogger("slack_bolt.keyturn")
+    bolts.addFilter(_is_news)
+    app = AsyncApp(
+        # Bolt sets the level of the logger of this name at each request.
+        name=bolts.name,
+        logger=bolts,
+        client=AsyncWebClient(base_url=config.api_url, session=session),
+        signing_secret=config.signing_secret,
+        authorize=authorize,
+        # Otherwise Bolt acknowledges events immediately and runs their listeners as
+        # tasks: Slack would get 200 for a message that is never stored.
+        process_before_response=True,
+        # The ingress verifies signatures by the store's clock. Bolt would use this
+        # machine's clock, and refuse every request if that clock is wrong.
+        request_verification_enabled=False,
+    )
+    return cast("Bolt", app)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    # Bolt reads SLACK_BOT_TOKEN from the environment; its warning about it is noise.
+    return record.getMessage() != warning_client_prioritized_and_token_skipped()
+
+
+def quiet_slack_loggers() -> None:
     """Keep bodies and tokens out of logs: the SDK writes them below WARNING."""
-    slacks = logging.getLogger("slack_sdk")
-    slacks.setLevel(max(logging.WARNING, slacks.level))
+    for name in ("slack_bolt", "slack_sdk"):
+        slacks = logging.getLogger(name)
+        slacks.setLevel(max(logging.WARNING, slacks.level))

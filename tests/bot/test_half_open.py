@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+from slack_bolt.response import BoltResponse
 
 from keyturn.bot import ingress, reviewers
 from keyturn.bot.ids import COMMAND, Action
-from keyturn.bot.ingress import Answer, Delivery, StoreNonces, handle_once
+from keyturn.bot.ingress import Delivery, StoreNonces, handle_once
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.store import Store
@@ -125,11 +126,11 @@ async def test_an_envelope_that_the_store_remembers_too_late_is_handled_when_it_
     nonces, handled = StoreNonces(over, "default"), list[bool]()
     await nonces.is_first("sha256:" + "6" * 64)  # opens the connection
 
-    async def handle(delivery: Delivery) -> Answer:
+    async def handle(delivery: Delivery) -> BoltResponse:
         handled.append(delivery.is_recorded)
-        return Answer(status=200 if delivery.is_recorded else 503)
+        return BoltResponse(status=200 if delivery.is_recorded else 503)
 
-    async def comes() -> Answer | None:
+    async def comes() -> BoltResponse | None:
         return await handle_once(Delivery("{}", {}, DIGEST), nonces, handle)
 
     async def is_remembered() -> bool:

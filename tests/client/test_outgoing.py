@@ -7,14 +7,19 @@ import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import aiohttp
 import pytest
+from slack_bolt.app.async_app import AsyncApp
 from slack_sdk.errors import SlackClientError
 from typing_extensions import override
 from yarl import URL
 
 import keyturn
+from keyturn.bot.app import bolt_app
+from keyturn.bot.config import BotConfig
+from keyturn.bot.identity import Identity
 from keyturn.bot.ingress import Sockets
 from keyturn.bot.web import Slack, SlackError
 from keyturn.gateway.api.person_tokens import fetch
@@ -70,6 +75,18 @@ async def _response_url(host: str) -> None:
         await slack.respond(f"https://{host}/respond", {"text": "secret"})
 
 
+async def _bolt(host: str) -> None:
+    async with outgoing() as session:
+        config = BotConfig(
+            bot_token="xoxb-secret",
+            app_token="xapp-secret",
+            api_url=f"https://{host}/",
+            seal_key=b"k" * 32,
+        )
+        app = cast("AsyncApp", bolt_app(config, Identity("T", "", "U", "B"), session))
+        await app.client.api_test()  # pyright: ignore[reportUnknownMemberType] - its own types are partial
+
+
 class _Addressed(Slack):
     @override
     async def open_socket(self, app_token: str) -> str:
@@ -95,7 +112,7 @@ async def _gateway(host: str) -> None:
         await gateway.aclose()
 
 
-CLIENTS = [_slack, _response_url, _socket, _issuer_keys, _gateway]
+CLIENTS = [_slack, _response_url, _bolt, _socket, _issuer_keys, _gateway]
 FAILURES = (
     SlackError,
     SlackClientError,

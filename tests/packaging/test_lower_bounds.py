@@ -25,6 +25,8 @@ def _needed() -> dict[str, Requirement]:
 @pytest.mark.parametrize(
     ("name", "release"),
     [
+        # An unsigned request that names `ssl_check` in its payload runs a listener.
+        ("slack-bolt", "1.28.0"),
         # A part of an issuer's name, also "", is taken for the issuer (CVE-2024-53861).
         ("pyjwt", "2.10.0"),
         # A header that demands an unknown extension (`crit`, RFC 7515 4.1.11) is

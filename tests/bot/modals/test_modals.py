@@ -236,7 +236,8 @@ def test_an_edit_brings_arguments_and_reason() -> None:
 def test_a_change_that_removes_every_argument_is_shown_with_its_consequence() -> None:
     raised = REFUNDS.items[0].with_(tier=Tier.DENY)
 
-    shown = str(edit.view(frame(REFUNDS), 0, raised=raised, args={})["blocks"][:2])
+    view: Any = edit.view(frame(REFUNDS), 0, raised=raised, args={})
+    shown = str(view["blocks"][:2])
 
     assert "78291" in shown
 

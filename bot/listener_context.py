@@ -181,7 +181,7 @@ class ListenerContext:
             ),
         )
         # Each new vote checks the earlier ones again: a vote does not count if its
-        # author has left the role since (`deciding.decide`).
+        # author has left the role since (`keyturn.gateway.approvals.deciding`).
         known = {each.user: each for each in (reviewer, *found)}
 
         async def voters(item: Item) -> list[Reviewer]:

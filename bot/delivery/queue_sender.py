@@ -203,8 +203,8 @@ class QueueSender:
                 entry.summary_channel,
                 many_ran(events, command=self.card_publisher.config.command),
             )
-            # In order and each once: `folded` registers the message under the last
-            # approval, whose record lives longest.
+            # In order and each once: the message is registered under the last approval,
+            # whose record lives longest.
             approvals = [*dict.fromkeys(event.approval for event in ran)]
             await self.card_publisher.note(approvals[-1], *place)
             await self.card_publisher.cards.shown_in_summary(

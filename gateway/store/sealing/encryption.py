@@ -7,8 +7,8 @@ compressed first, because encrypted data cannot be compressed.
 The data key is a field of the record, wrapped with a key derived from the secret, so
 deleting this field erases the whole document. Encrypted data is bound to its approval.
 The record's seal covers the stored form and is checked before decryption
-(`codec`), so a document moved to another approval is rejected. Decryption
-rejects it as well, in case a seal was forged.
+(`keyturn.gateway.store.records.codec`), so a document moved to another approval is
+rejected. Decryption rejects it as well, in case a seal was forged.
 
 Texts outside of records (events, facts, jobs, verdicts) are bound to their place and
 encrypted with a key derived from the secret. Readers accept plain texts, too: a store

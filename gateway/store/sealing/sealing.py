@@ -2,7 +2,8 @@
 
 A sealed text is a mark, the seal, and the text (`keyturn.gateway.trust.seals`).
 Its place is the Redis key, which contains tenant and thread, and names that distinguish
-several texts under one key. Approvals have separate seals, see `codec`.
+several texts under one key. Approvals have other seals, see
+`keyturn.gateway.store.records.codec`.
 
 A seal does not reveal that a text is older than another one of the same place. Where
 that matters, a text has a rising number, and a process rejects a number below the

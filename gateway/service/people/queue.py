@@ -1,4 +1,4 @@
-"""List the approvals that wait for a tenant's reviewers, and delegate queues."""
+"""List a tenant's waiting approvals and past decisions, and delegate queues."""
 
 from __future__ import annotations
 

@@ -4,21 +4,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-# LOCK= installs the newest versions that pyproject.toml allows, instead of those that
-# requirements/ fixes by their hashes.
+# LOCK= installs the newest versions that pyproject.toml allows, instead of the locked
+# ones in requirements/.
 LOCK ?= yes
 
-# How many processes share the tests. They wait for servers, browsers and timers half of
-# the time, so there are two for each processor.
+# Number of test processes. Tests wait for servers, browsers and timers half of the time,
+# so there are two processes for each processor.
 JOBS ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) * 2)' \
 	2>/dev/null || echo 2)
 PARALLEL := -n $(JOBS) --dist loadgroup
 
-# Images for containers often forbid it; every process of the tests, and every program
-# that one starts, would then compile all of our modules anew.
+# Container images often set this variable. Without bytecode files, every process of the
+# tests would compile all modules again.
 export PYTHONDONTWRITEBYTECODE =
 
-# $(call timed,COMMAND): run it, and say at the end how long it took.
+# $(call timed,COMMAND): run the command, and print its duration.
 timed = @began=$$(date +%s); $(1); ended=$$?; \
 	echo "make $@ took $$(($$(date +%s) - began)) s"; exit $$ended
 
@@ -40,18 +40,18 @@ help:
 	@echo "make format       format the code"
 	@echo "make lock         fix the newest allowed versions in requirements/"
 
-# What an older Python would say instead is that a package has no such version.
+# With an older Python, pip reports only that a package has no such version.
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
 
 # pip compiles a package that has no wheel for a new Python yet. Without a compiler its
-# error is long and does not say what to do.
+# error is long and names no remedy.
 TOO_NEW := import sys; sys.exit(sys.version_info < (3, 15))
 OR_SAY = || { $(BIN)/python -c '$(TOO_NEW)' && echo "Some packages may have no wheel for" \
 	"this Python yet. Take Python 3.14 or older: make clean; make" \
 	"$(or $(MAKECMDGOALS),demo) PYTHON=python3.14. Or install a C compiler and the header" \
 	"files of this Python, and try again."; exit 1; }
 
-# What runs the product.
+# Packages to run the product.
 $(VENV)/.run: pyproject.toml requirements/run.txt
 	@$(PYTHON) -c '$(NEW_ENOUGH)' || { echo "$(PYTHON) is missing, or older than Python" \
 		"3.11; name another one: make $(or $(MAKECMDGOALS),demo) PYTHON=python3.12"; exit 1; }
@@ -67,7 +67,7 @@ else
 endif
 	@touch $@
 
-# What tests and checks it.
+# Packages to test and check it.
 $(VENV)/.dev: $(VENV)/.run requirements/dev.txt
 	@echo "Installing the tools for tests and checks into $(VENV) (once, about a minute) ..."
 ifeq ($(LOCK),)
@@ -94,12 +94,12 @@ test-fast: $(VENV)/.dev
 test-deep: $(VENV)/.dev
 	$(call timed,$(BIN)/python -m pytest $(PARALLEL) --deep $(TESTS))
 
-# What speaks to the store, on the server that KEYTURN_TEST_REDIS names. It is emptied.
+# Tests of the store, on the server that KEYTURN_TEST_REDIS names. They empty this server.
 test-store: $(VENV)/.dev
 	$(call timed,$(BIN)/python -m pytest tests/store tests/service tests/races)
 
-# What has to be covered is listed in pyproject.toml; these tests suffice for it. What
-# only a random example of a property comes to would be covered on some days.
+# pyproject.toml lists the modules to cover; these tests suffice. Property tests are left
+# out, because their random examples cover a line on some days only.
 coverage: $(VENV)/.dev
 	$(call timed,$(BIN)/python -m pytest $(PARALLEL) --fast -m "not hypothesis" \
 		tests/approvals tests/protocol tests/policy tests/store tests/service --cov)
@@ -121,7 +121,7 @@ format: $(VENV)/.dev
 	@$(BIN)/ruff check --fix .
 
 # Extras are kept: see tests/packaging/test_locked_versions.py.
-# The first resolution decides; what runs the product and what releases it follow it.
+# The first resolution decides; those for the product and for releases follow it.
 COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --no-strip-extras \
 	--generate-hashes --annotation-style line --custom-compile-command "make lock"
 lock: $(VENV)/.dev
@@ -132,7 +132,7 @@ lock: $(VENV)/.dev
 	@$(COMPILE) --python-version 3.11 -o requirements/release.txt -c requirements/dev.txt \
 		requirements/build.in requirements/release.in
 
-# Wheel, sdist, and a list of everything that a full installation brings along.
+# Wheel, sdist, and a list of all packages of a full installation.
 dist:
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) --require-hashes --requirement requirements/release.txt

@@ -133,7 +133,7 @@ _EXPLAINED = {
     EventName.ITEM_WITHDRAWN,
     EventName.ITEM_IN_DOUBT,
 }
-"""Events whose reason is a sentence of ours."""
+"""Events whose reason is a sentence of Keyturn."""
 
 _ENDED: LiteralString = "↩ Withdrawn. Nothing ran."
 _BY_SOMEBODY: dict[EventName, LiteralString] = {
@@ -201,8 +201,7 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
         nth = item.index + 1
         sentence = template("*Call {n}:* {said}", n=nth, said=sentence)
     blocks: list[Block] = [section(sentence)]
-    # As a label, which is plain text: only reasons that our own code wrote. What people
-    # wrote goes into a box.
+    # A label is plain text, for Keyturn's own reasons. People's texts are in a box.
     if event.reason and _is_explained(event, item):
         blocks.append(context(label(event.reason)))
     noted = [_cut(event.data.get("note", ""))]
@@ -213,7 +212,7 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
 
 
 def _is_explained(event: Event, item: Item) -> bool:
-    """Return whether the reason is a sentence of ours, and not what somebody wrote."""
+    """Return whether the reason is a sentence of Keyturn and not a person's text."""
     is_quoted = event.name in _WITH_TEXT and item.decision is not None
     return event.name in _EXPLAINED and not is_quoted
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import cast
 
 import pytest
@@ -16,6 +17,7 @@ from keyturn.gateway.approvals.decisions import (
     Respond,
     Voted,
 )
+from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.windows import window_key
 from keyturn.gateway.protocol.records import Finding, ItemState, Result, Tier
@@ -31,6 +33,7 @@ from tests.service.harness import (
     still_members,
 )
 from tests.service.windowed import refund, refunded, windowed
+from tests.store_secrets import SECRETS
 
 
 @pytest.fixture
@@ -205,6 +208,26 @@ async def test_an_edit_moves_what_is_reserved_to_what_would_run_and_it_runs(
     assert isinstance(claimed, Claimed)
     assert await harness.agents.finish(verdict.item_id, claimed.fence, Result(ok=True))
     assert (await harness.item(verdict.item_id)).state is ItemState.EXECUTED
+
+
+async def test_another_process_reads_calls_that_were_approved_at_once(
+    harness: ServiceHarness,
+) -> None:
+    _, verdicts = await harness.submit(refund(100, "c7"), refund(200, "c8"))
+    clicks = [await harness.click(one) for one in verdicts]
+
+    # The second one starts from the version that the first one wrote.
+    await asyncio.gather(
+        *(harness.reviews.decide(one, Approve(), ANA) for one in clicks)
+    )
+
+    approval_id, _ = approval_of(verdicts[0].item_id)
+    other = Store(harness.store.conn.url, secrets=SECRETS)
+    read = await other.approvals.load(approval_id)
+    await other.close()
+    assert read is not None
+    states = [item.state for item in read.approval.items]
+    assert states == [ItemState.AUTHORIZED, ItemState.AUTHORIZED]
 
 
 async def test_an_edit_is_evaluated_by_the_sum_it_would_make(

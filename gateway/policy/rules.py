@@ -491,8 +491,9 @@ class RaiseRule(Record):
 
     to: Tier | None = None
     """Lowest tier if the rule is true; ``approve`` with ``needs`` alone."""
-    needs: Needs | None = None
-    """One of these people, or a requirement, in addition to all others."""
+    needs: RoleNames | None = None
+    """One person with one of these roles, or a requirement, in addition to all others.
+    Slack ids are refused here."""
     when: Condition
     """Condition over the call; see ``docs/policy.md``."""
     because: Reason

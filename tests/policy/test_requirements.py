@@ -272,6 +272,11 @@ def test_explain_says_in_words_who_has_to_agree() -> None:
             "requirements: {r: {of: [U0ANA]}}",
             "'U0ANA' is a Slack id, and a requirement names roles",
         ),
+        # Added to the ids of `defaults.needs`, only people on both lists could vote.
+        (
+            "tools: {t: {raise: [{needs: U0ANA, when: args.n > 1, because: b}]}}",
+            "'U0ANA' is a Slack id, and a requirement names roles",
+        ),
         (
             "requirements: {r: {of: [alone], approvals: 2}}",
             "'requirements.r' needs 2 people of alone, and 1 can be asked; add users",

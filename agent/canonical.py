@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from inspect import Signature
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 from langchain_core.tools import BaseTool, StructuredTool
 from langchain_core.tools.base import _get_runnable_config_param  # pyright: ignore[reportPrivateUsage] - LangChain's own notion of it
@@ -473,16 +474,22 @@ def binding_problem(
 _PASSED_BY_NAME = cast("Any", BaseTool)._to_args_and_kwargs  # noqa: SLF001 - LangChain's own
 
 
+_KNOWN = WeakKeyDictionary[Callable[..., Any], dict[tuple[None, ...], _Takes | None]]()
+"""Functions that were inspected. Weak: a program may make tools for each user."""
+
+
 def _takes(function: Callable[..., Any], first: tuple[None, ...]) -> _Takes | None:
     """Return how a function is called; None if it has no signature."""
     # Each call is bound twice, and a signature takes longer than the rest of the check.
     try:
+        known = _KNOWN.setdefault(function, {})
+    except TypeError:  # the callable has no hash, or no weak reference
         return _inspected(function, first)
-    except TypeError:  # the callable has no hash
-        return _inspected.__wrapped__(function, first)
+    if first not in known:
+        known[first] = _inspected(function, first)
+    return known[first]
 
 
-@lru_cache(maxsize=1000)
 def _inspected(function: Callable[..., Any], first: tuple[None, ...]) -> _Takes | None:
     try:
         seen = signature_of(function).parameters

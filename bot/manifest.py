@@ -137,9 +137,9 @@ def public_address(given: str) -> str:
     """
     address = given.rstrip("/")
     if not _ADDRESS.fullmatch(given):
-        shown = "" if "@" in given else f" {given!r}"
+        shown = "" if "@" in given else f": {given!r}"
         raise SettingsError(
-            f"This cannot be the public address of the bot:{shown}. Slack needs one "
+            f"This cannot be the public address of the bot{shown}. Slack needs one "
             "such as https://bot.example.com: https, a host, and no user, password, "
             "'?' or '#'."
         )

@@ -113,6 +113,7 @@ def test_an_address_that_slack_cannot_deliver_to_is_refused(given: str) -> None:
 
     assert "such as https://bot.example.com" in str(caught.value)
     assert "hunter2" not in str(caught.value)
+    assert ":." not in str(caught.value)
 
 
 @pytest.mark.parametrize("given", [HTTP, f"{HTTP}/", "https://[::1]:8443", f"{HTTP}/a"])

@@ -120,6 +120,14 @@ _source = _checked(
 )
 
 
+def _names(given: object) -> object:
+    if given is not None and not isinstance(given, str | list | tuple):
+        raise ValueError(
+            "write a role, Slack ids, or the name of one of the 'requirements'."
+        )
+    return given
+
+
 def one_or_many(value: object) -> object:
     """Accept one string in place of a list of one."""
     return [value] if isinstance(value, str) else value
@@ -273,7 +281,7 @@ RoleName = Annotated[str, AfterValidator(_role_name)]
 ReviewerRef = Annotated[str, AfterValidator(_reviewer)]
 Reviewers = Annotated[tuple[ReviewerRef, ...], BeforeValidator(one_or_many), Distinct]
 """A role, a Slack user id or a user group id, or a list of these."""
-Needs = Annotated[Reviewers, Field(min_length=1)]
+Needs = Annotated[Reviewers, BeforeValidator(_names), Field(min_length=1)]
 """A role, a Slack user id or a user group id, or a list of these: one of these people.
 Or the name of one of ``requirements``."""
 ArgsPath = Annotated[str, AfterValidator(_path)]

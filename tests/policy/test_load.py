@@ -110,6 +110,8 @@ def test_a_full_policy_loads_into_the_types_it_means() -> None:
         ("tools: {look_up", "tools: {}\n    tools: {look_up", "appears twice"),
         ("[approve, edit, reject]", "[]", "name at least one"),
         ("[approve, edit, reject]", "approve", "a list is needed here"),
+        ("[senior, U0ANA]", "{of: senior, approvals: 2}", "one of the 'requirements'"),
+        ("[senior, U0ANA]", "2", "write a role, Slack ids, or the name of one"),
         ("  support:\n    channel", "  support: 5\n  x:\n    channel", "a mapping is"),
         ("  senior:", "  Senior:", "'Senior' cannot name a role"),
         ("  senior:", "  reviewers: {users: [U0A]}\n  senior:", "'reviewers' is taken"),

@@ -56,6 +56,8 @@ def lose_with_the_master(
     real, replicas = stack.store.cards.is_first, list(nodes.servers)
     old = nodes.master()
     replicas.remove(old)
+    # One replica confirms a write. The other one may become the next master.
+    until(lambda: _has_sent_all(old), "both replicas have all writes")
 
     def fail_over() -> None:
         old.kill()
@@ -75,6 +77,12 @@ def lose_with_the_master(
         return found
 
     patch.setattr(stack.store.cards, "is_first", seen)
+
+
+def _has_sent_all(master: Node) -> bool:
+    lines = _info(master).decode().splitlines()
+    [sent] = (line.split(":")[1] for line in lines if line.startswith("master_repl_o"))
+    return sum(f"state=online,offset={sent}," in line for line in lines) == 2
 
 
 def _info(node: Node) -> bytes:

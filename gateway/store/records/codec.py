@@ -158,18 +158,14 @@ class RecordSeals:
 
 
 def _content(stored: Stored) -> bytes:
-    head = stored.head
-    names = [
-        one for one in sorted(head) if one not in _UNSEALED and one[-2:] != _CLAIM_END
-    ]
-    rows = [_row(name.encode(), head[name]) for name in names]
-    return b"".join([b"%d;" % len(rows), *rows, stored.document])
-
-
-def _row(name: bytes, value: bytes) -> bytes:
     # The lengths of names and values, and the number of fields before them, make the
     # encoding unambiguous.
-    return b"%d:%b%d:%b" % (len(name), name, len(value), value)
+    rows = [
+        b"%d:%b%d:%b" % (len(coded := name.encode()), coded, len(value), value)
+        for name, value in sorted(stored.head.items())
+        if name not in _UNSEALED and name[-2:] != _CLAIM_END
+    ]
+    return b"".join([b"%d;" % len(rows), *rows, stored.document])
 
 
 _NUMBERS = {

@@ -348,9 +348,10 @@ class ProgramRuns:
 
     def _begin(self, run: RunRef, runner: Runner, given: object) -> asyncio.Task[None]:
         drive = Drive(run, runner, given)
-        drive.task = asyncio.create_task(self._drive(drive))
         self.wake(run)
         self._drives.setdefault(run, []).append(drive)
+        # With an eager task factory it starts here, and looks for its place above.
+        drive.task = asyncio.create_task(self._drive(drive))
         drive.task.add_done_callback(lambda _: self._ended(drive))
         return drive.task
 

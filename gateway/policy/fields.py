@@ -121,7 +121,7 @@ _source = _checked(
 
 
 def _names(given: object) -> object:
-    if given is not None and not isinstance(given, str | list | tuple):
+    if isinstance(given, dict | int | float):
         raise ValueError(
             "write a role, Slack ids, or the name of one of the 'requirements'."
         )

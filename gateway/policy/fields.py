@@ -122,7 +122,7 @@ _source = _checked(
 
 def _names(given: object) -> object:
     if isinstance(given, dict | int | float):
-        raise ValueError(
+        raise ValueError(  # noqa: TRY004 - pydantic passes on no TypeError
             "write a role, Slack ids, or the name of one of the 'requirements'."
         )
     return given

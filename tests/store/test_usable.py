@@ -124,7 +124,8 @@ async def test_a_start_during_a_failover_comes_through(
         async with open_store(sentinel_set.url, tmp_path) as store:
             assert await store.conn.command("SET", "key", "1")
 
-    assert sentinel_set.master() is not old
+    # A Sentinel may still name the old one, which could not have taken the write.
+    assert not old.is_running
     assert "store.waiting where=" in caplog.text
 
 

@@ -6,12 +6,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from keyturn.sandbox.api_errors import ApiError
 from keyturn.sandbox.client import People, Person, UserActionFailed
-from keyturn.sandbox.clock import Clock
-from keyturn.sandbox.response_urls import ResponseUrls
 from keyturn.sandbox.server import Sandbox
-from keyturn.sandbox.triggers import Triggers
 from tests.sandbox.bolt_app import error
 
 APPROVALS = "C0APPROVALS"
@@ -92,12 +88,6 @@ async def test_a_bad_command_is_refused(
     assert answer["error"] == expected
 
 
-async def test_a_revoked_token_is_refused(sandbox: Sandbox, client: Any) -> None:
-    await control(sandbox, do="revoke_bot_token")
-
-    assert await error(client.auth_test()) == "token_revoked"
-
-
 async def test_people_act_on_a_sandbox_that_runs_elsewhere(sandbox: Sandbox) -> None:
     people = People(sandbox.url)
     with pytest.raises(RuntimeError, match="use `async with People"):
@@ -139,34 +129,6 @@ async def test_waiting_ends_when_the_sandbox_stops() -> None:
 
         with pytest.raises(TimeoutError, match="sandbox stopped"):
             await waiting
-
-
-def test_time_does_not_go_back() -> None:
-    with pytest.raises(ValueError, match="Time cannot go back"):
-        Clock().advance(-1)
-
-
-def test_timestamps_follow_those_of_an_earlier_run() -> None:
-    clock = Clock()
-
-    clock.not_before("9999999999.000005")
-
-    assert clock.next_ts() == "9999999999.000006"
-
-
-def test_only_so_many_triggers_and_urls_are_remembered() -> None:
-    clock = Clock()
-    triggers, urls = Triggers(clock), ResponseUrls(clock)
-
-    first = triggers.issue("U0ANA"), urls.issue("C1", "U0ANA")
-    for _ in range(10_000):
-        triggers.issue("U0ANA")
-        urls.issue("C1", "U0ANA")
-
-    with pytest.raises(ApiError, match="invalid_trigger_id"):
-        triggers.check(first[0])
-    with pytest.raises(ApiError, match="expired_url"):
-        urls.use(first[1])
 
 
 async def test_a_channel_that_is_shared_outside_has_another_id(

@@ -1,6 +1,5 @@
 """Planned misfortunes happen once, and as described."""
 
-import asyncio
 from typing import Any, cast
 
 import aiohttp
@@ -52,54 +51,6 @@ async def test_a_failed_call_changes_nothing(
 
     assert await ana.messages(APPROVALS) == []
     assert (await post(client))["ok"]
-
-
-async def test_a_refusal_says_what_was_planned(sandbox: Sandbox, client: Any) -> None:
-    sandbox.control.fault("refuse", "chat.postMessage", error="team_added_to_org")
-
-    with pytest.raises(SlackApiError) as caught:
-        await post(client)
-
-    assert cast("Any", caught.value).response["error"] == "team_added_to_org"
-    assert (await post(client))["ok"]
-
-
-async def test_a_reset_connection_changes_nothing(
-    sandbox: Sandbox, client: Any, ana: Person
-) -> None:
-    sandbox.faults.plan(Fault.RESET, "chat.postMessage")
-
-    with pytest.raises(aiohttp.ServerDisconnectedError):
-        await post(client)
-
-    assert await ana.messages(APPROVALS) == []
-    assert sandbox.calls[0].error == "reset"
-
-
-async def test_a_slow_answer_comes_when_the_clock_says_so(
-    sandbox: Sandbox, client: Any
-) -> None:
-    sandbox.faults.plan(Fault.SLOW, "chat.postMessage", seconds=30)
-
-    posting = asyncio.create_task(post(client))
-    await client.auth_test()
-    assert not posting.done()
-    sandbox.clock.advance(30)
-
-    assert (await posting)["ok"]
-
-
-async def test_a_fault_waits_for_its_own_method_and_can_be_called_off(
-    sandbox: Sandbox, client: Any
-) -> None:
-    sandbox.faults.plan(Fault.HTTP_500, "chat.update", calls=5)
-
-    assert (await post(client))["ok"]
-    sandbox.faults.clear()
-    posted = await post(client)
-    assert (await client.chat_update(channel=APPROVALS, ts=posted["ts"], text="fine"))[
-        "ok"
-    ]
 
 
 async def test_faults_of_calls_and_deliveries_last_as_long_as_planned(

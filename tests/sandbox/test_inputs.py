@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from keyturn.sandbox.api_errors import ApiError
-from keyturn.sandbox.elements import VALUE_FIELDS, initial_values, with_ids
+from keyturn.sandbox.elements import VALUE_FIELDS, initial_values
 from keyturn.sandbox.inputs import REQUIRED, errors_in, merged
 from keyturn.sandbox.state_values import entered
-from tests.sandbox.blocks import field, options, section
+from tests.sandbox.blocks import field, options
 
 
 def errors(element: dict[str, Any], value: object, **more: Any) -> dict[str, str]:
@@ -61,10 +61,6 @@ def test_an_entry_is_accepted_or_objected_to(
         assert expected in found["b"]
 
 
-def test_an_optional_input_may_stay_empty() -> None:
-    assert errors({"type": "plain_text_input"}, None, optional=True) == {}
-
-
 @pytest.mark.parametrize(
     ("element", "state"),
     [
@@ -93,16 +89,6 @@ def test_a_value_the_form_cannot_produce_is_refused(
 
     with pytest.raises(ApiError, match="invalid_values"):
         merged(blocks, {}, {"b": {"value": state}})
-
-
-@pytest.mark.parametrize("entry", [{"c": {"value": {}}}, {"b": {"other": {}}}])
-def test_a_value_for_no_element_is_refused(entry: dict[str, Any]) -> None:
-    blocks = [field("b", {"type": "plain_text_input"})]
-
-    with pytest.raises(ApiError) as caught:
-        merged(blocks, {}, entry)
-
-    assert caught.value.answer()["error"] == "invalid_values"
 
 
 @pytest.mark.parametrize(
@@ -142,13 +128,6 @@ def test_a_plain_value_becomes_slacks_state(
     assert merged(blocks, {}, values) == values
 
 
-def test_slacks_own_state_is_taken_as_it_is() -> None:
-    blocks = [field("b", {"type": "plain_text_input"})]
-    state = {"type": "plain_text_input", "value": "x"}
-
-    assert entered(blocks, {"b": {"value": state}}) == {"b": {"value": state}}
-
-
 def test_a_name_that_no_input_has_is_pointed_out() -> None:
     with pytest.raises(LookupError, match="No input is called 'c'"):
         entered([field("b", {"type": "plain_text_input"})], {"c": "x"})
@@ -166,29 +145,3 @@ def test_every_input_type_starts_with_its_initial_value(kind: str) -> None:
     assert empty == {"type": kind, holding.key: holding.empty}
     expected = "initial" if holding.initial else holding.empty
     assert full == {"type": kind, holding.key: expected}
-
-
-def test_only_input_blocks_are_required() -> None:
-    blocks = [
-        {
-            "type": "actions",
-            "block_id": "a",
-            "elements": [{"type": "datepicker", "action_id": "day"}],
-        }
-    ]
-
-    assert errors_in(blocks, initial_values(blocks)) == {}
-
-
-def test_elements_inside_a_container_are_found_and_named() -> None:
-    inner = field("inner", {"type": "plain_text_input"})
-    del inner["element"]["action_id"]
-    blocks = [{"type": "container", "child_blocks": [section("x"), inner]}]
-
-    kept = with_ids(blocks)
-
-    (action_id,) = initial_values(kept)["inner"]
-    assert action_id
-    assert kept[0]["block_id"]
-    assert kept[0]["child_blocks"][0]["block_id"]
-    assert "block_id" not in blocks[0]

@@ -86,13 +86,6 @@ async def test_a_bad_exchange_is_refused(
     assert await error(call) == expected
 
 
-async def test_a_code_lives_ten_minutes(sandbox: Sandbox, client: Any) -> None:
-    (code,) = (await consented(sandbox))["code"]
-    sandbox.clock.advance(601)
-
-    assert await error(exchanging(sandbox, client, code=code)) == "invalid_code"
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -124,14 +117,3 @@ async def test_a_refresh_token_works_once_and_ends_the_old_token(
     assert await error(again) == "invalid_refresh_token"
     sandbox.clock.advance(second["expires_in"])
     assert await error(new.auth_test()) == "token_expired"
-
-
-async def test_broken_credentials_are_no_credentials(sandbox: Sandbox) -> None:
-    for header in ("Basic %%%", "Basic /w==", "Digest abc"):
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(
-                f"{sandbox.api_url}oauth.v2.access", headers={"Authorization": header}
-            ) as response,
-        ):
-            assert (await response.json())["error"] == "invalid_client_id"

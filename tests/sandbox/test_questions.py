@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from keyturn.sandbox.client import Person
 from keyturn.sandbox.server import Sandbox
 from tests.sandbox.blocks import modal
 from tests.sandbox.bolt_app import error, refusal
@@ -104,49 +103,6 @@ async def test_a_question_that_makes_no_sense_is_refused(
     call = client.api_call(method, json={"channel": APPROVALS, **arguments})
 
     assert await error(call) == expected
-
-
-async def test_the_other_kinds_of_conversation_are_described(
-    sandbox: Sandbox, client: Any, ana: Person
-) -> None:
-    scopes = ("groups:read", "groups:history", "im:read", "im:history")
-    sandbox.control.scopes([*sandbox.workspace.bot_scopes, *scopes])
-    sandbox.control.join("C0PRIVATE", "U0KEYTURN")
-    theirs = await ana.say("D0ANA", "zero")
-    metadata = {"event_type": "card", "event_payload": {"approval": "ap_1"}}
-    first = await client.chat_postMessage(
-        channel="D0ANA", text="one", metadata=metadata
-    )
-    second = await client.chat_postMessage(channel="D0ANA", text="two")
-
-    direct = await client.conversations_info(channel="D0ANA")
-    private = await client.conversations_list(types="private_channel,im")
-    history = await client.conversations_history(
-        channel="D0ANA", oldest=first["ts"], latest=second["ts"], inclusive=True
-    )
-
-    assert direct["channel"]["user"] == "U0ANA"
-    assert direct["channel"]["is_im"] is True
-    kinds = {c["id"]: c["is_group"] for c in private["channels"]}
-    assert kinds["C0PRIVATE"] is True
-    assert kinds["D0ANA"] is False
-    assert [m["text"] for m in history["messages"]] == ["two", "one"]
-    everything = await client.conversations_history(channel="D0ANA")
-    assert everything["messages"][2]["ts"] == theirs
-    assert "bot_id" not in everything["messages"][2]
-    assert "metadata" not in everything["messages"][1]
-    shown = await client.conversations_history(
-        channel="D0ANA", include_all_metadata=True
-    )
-    assert shown["messages"][1]["metadata"] == metadata
-
-
-async def test_the_app_can_ask_who_it_is(client: Any) -> None:
-    echoed = await client.api_test(foo="bar")
-    bot = await client.bots_info(bot="B0KEYTURN")
-
-    assert echoed["args"]["foo"] == "bar"
-    assert bot["bot"]["user_id"] == "U0KEYTURN"
 
 
 async def test_blocks_validate_answers_without_posting(client: Any) -> None:

@@ -49,28 +49,6 @@ def test_posting_is_counted_per_channel_one_a_second_in_bursts_of_ten() -> None:
     assert 20 <= passed <= 30
 
 
-def test_a_caller_who_waits_as_told_may_call_again() -> None:
-    clock = Clock()
-    rates = RateLimits(clock)
-    taken(rates, "chat.update", 50)
-
-    wait = rates.take("chat.update")
-
-    assert wait is not None
-    assert 59 <= wait <= 60
-    clock.advance(wait)
-    assert rates.take("chat.update") is None
-
-
-def test_limits_can_be_scaled_and_switched_off() -> None:
-    rates = RateLimits(Clock())
-    rates.scale = 0.1
-
-    assert taken(rates, "chat.update", 50) == 5
-    rates.enabled = False
-    assert taken(rates, "chat.update", 500) == 500
-
-
 async def test_a_channel_has_one_count_under_all_its_names(
     sandbox: Sandbox, client: Any
 ) -> None:

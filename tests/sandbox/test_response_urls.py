@@ -86,8 +86,3 @@ async def test_a_sixth_post_or_a_late_one_is_refused(
     assert await respond(url, text="t") == (404, "expired_url")
     unknown = f"{sandbox.url}/response/nope"
     assert await respond(unknown, text="t") == (404, "expired_url")
-
-
-async def test_a_response_is_held_to_slacks_limits(url: str) -> None:
-    assert await respond(url, blocks=[{"type": "shout"}]) == (200, "invalid_blocks")
-    assert await respond(url) == (200, "no_text")

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from keyturn.sandbox.samples import sample_workspace
 from keyturn.sandbox.serve import serve
 from keyturn.sandbox.server import Sandbox
 from tests.sandbox.blocks import card, home, modal
@@ -61,22 +60,6 @@ async def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path) -> No
             pass
 
     assert path.read_text("utf-8") == '{"shopping": ["milk"]}'
-
-
-async def test_a_taken_port_is_named() -> None:
-    async with Sandbox() as first:
-        port = int(first.url.rpartition(":")[2])
-
-        with pytest.raises(OSError, match=f"port {port} on '127.0.0.1'"):
-            async with Sandbox(port=port):
-                pass
-
-
-async def test_a_stopped_sandbox_says_so() -> None:
-    sandbox = Sandbox(sample_workspace())
-
-    with pytest.raises(RuntimeError, match="use `async with Sandbox"):
-        sandbox.person("U0ANA")
 
 
 async def test_serving_announces_how_to_reach_it(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Deliveries over HTTP are signed as Slack signs them, and forged on request."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -129,24 +128,6 @@ async def test_bolt_meets_each_forgery(
     assert len(http_app.heard) == (2 if status == 200 else 1)
 
 
-async def test_nothing_can_be_sent_again_before_anything_was_sent(
-    sandbox: Sandbox,
-) -> None:
-    with pytest.raises(LookupError, match="let a person act first"):
-        await sandbox.control.resend(Forgery.NONE)
-
-
-async def test_a_request_url_is_verified_and_checked_as_slack_does(
-    sandbox: Sandbox, http_app: RunningApp
-) -> None:
-    assert await sandbox.control.verify_url() is True
-    assert await sandbox.control.check_ssl() is True
-
-    sandbox.deliver_http(f"{sandbox.url}/nowhere")
-    assert await sandbox.control.verify_url() is False
-    assert await sandbox.control.check_ssl() is False
-
-
 async def test_a_failed_interaction_warns_and_is_not_sent_again(
     sandbox: Sandbox, client: Any, ana: Person, receiver: Receiver
 ) -> None:
@@ -184,101 +165,3 @@ async def test_a_failed_event_is_sent_again_three_times(
     assert numbers == [None, "1", "2", "3"]
     assert len({body for _, body in receiver.requests}) == 1
     assert receiver.requests[1][0]["X-Slack-Retry-Reason"] == "http_error"
-
-
-async def test_an_event_that_succeeds_at_last_is_not_sent_again(
-    sandbox: Sandbox, ana: Person, receiver: Receiver
-) -> None:
-    receiver.status = 500
-    await ana.say(APPROVALS, "@keyturn hello")
-    await until(lambda: len(receiver.requests) == 2)
-    await retry_waits(sandbox)
-    receiver.status = 200
-    sandbox.clock.advance(60)
-    await until(lambda: len(receiver.requests) == 3)
-
-    sandbox.clock.advance(300)
-    await ana.say(APPROVALS, "@keyturn next")
-
-    assert len(receiver.requests) == 4
-
-
-async def test_an_event_nobody_took_in_time_says_so_when_repeated(
-    sandbox: Sandbox, ana: Person, http_app: RunningApp
-) -> None:
-    release = asyncio.Event()
-
-    @http_app.on("event", "app_mention")
-    async def mentioned(request: Any) -> None:
-        http_app.heard.append(dict(request.headers))
-        await release.wait()
-
-    saying = asyncio.create_task(ana.say(APPROVALS, "@keyturn hello"))
-    await until(lambda: len(http_app.heard) == 1)
-    sandbox.clock.advance(3)
-    await saying
-    await until(lambda: len(http_app.heard) == 2)
-    release.set()
-
-    assert http_app.heard[1]["x-slack-retry-reason"] == ["http_timeout"]
-
-
-async def test_a_plain_answer_to_a_command_is_shown(
-    ana: Person, receiver: Receiver
-) -> None:
-    for body, shown in (("hello", 1), ("", 1), ("{not json", 2), ("[]", 3)):
-        receiver.body = body
-        await ana.command("/approvals", "", APPROVALS)
-        assert len(await ana.ephemerals(APPROVALS)) == shown
-
-
-async def test_an_app_can_stop_the_retries_of_an_event(
-    sandbox: Sandbox, ana: Person, receiver: Receiver
-) -> None:
-    receiver.status, receiver.headers = 500, {"X-Slack-No-Retry": "1"}
-
-    await ana.say(APPROVALS, "@keyturn hello")
-    sandbox.clock.advance(600)
-    await ana.say(APPROVALS, "@keyturn again")
-
-    assert len(receiver.requests) == 2
-
-
-async def test_an_app_that_is_not_there_is_reported(
-    sandbox: Sandbox, client: Any, ana: Person
-) -> None:
-    for url, reason in (
-        ("http://127.0.0.1:9/slack", "connection_failed"),
-        ("", "not_connected"),
-    ):
-        if url:
-            sandbox.deliver_http(url)
-        else:
-            sandbox.control.deliver_sockets()
-        with pytest.raises(UserActionFailed) as caught:
-            await clicked(client, ana)
-        assert caught.value.answer["reason"] == reason
-
-
-async def test_a_late_answer_is_no_answer(
-    sandbox: Sandbox, ana: Person, http_app: RunningApp
-) -> None:
-    entered, release = asyncio.Event(), asyncio.Event()
-
-    @http_app.on("action", "approve")
-    async def approve(ack: Any) -> None:
-        entered.set()
-        await release.wait()
-        await ack()
-
-    click = asyncio.create_task(clicked(http_app.client, ana))
-    await entered.wait()
-    sandbox.clock.advance(3)
-
-    with pytest.raises(UserActionFailed) as caught:
-        await click
-
-    release.set()
-    assert caught.value.answer["reason"] == "timeout"
-    (notice,) = await ana.notices()
-    assert notice["text"] == "Keyturn did not respond in time."

@@ -11,7 +11,7 @@ from keyturn.sandbox.client import Person, UserActionFailed
 from keyturn.sandbox.server import Sandbox
 from keyturn.sandbox.socket_mode import CONNECTIONS
 from tests.sandbox.blocks import card
-from tests.sandbox.bolt_app import RunningApp, new_client, until
+from tests.sandbox.bolt_app import RunningApp, until
 
 APPROVALS = "C0APPROVALS"
 
@@ -145,29 +145,3 @@ async def test_a_socket_cut_before_its_ack_leaves_the_person_with_a_warning(
         await click
     assert caught.value.answer["reason"] == "connection_failed"
     await socket.close()
-
-
-async def test_a_stopping_sandbox_closes_its_sockets() -> None:
-    async with aiohttp.ClientSession() as session:
-        async with Sandbox() as sandbox:
-            client = new_client(sandbox)
-            socket, _ = await connected(sandbox, client, session)
-            await socket.send_bytes(b"not an acknowledgement")
-
-        closing = await socket.receive(timeout=30)
-
-    assert closing.type is aiohttp.WSMsgType.CLOSE
-    assert closing.data == 1001
-
-
-async def test_the_page_sees_whether_the_app_is_connected(
-    sandbox: Sandbox, client: Any, ana: Person, session: aiohttp.ClientSession
-) -> None:
-    before = await ana.state()
-    socket, _ = await connected(sandbox, client, session)
-    during = await ana.wait_for(lambda s: s["bot"]["connected"])
-    await socket.close()
-
-    assert before["bot"]["connected"] is False
-    assert during is True
-    assert await ana.wait_for(lambda s: not s["bot"]["connected"])

@@ -4,7 +4,7 @@ from typing import Any
 
 from keyturn.sandbox.client import Person
 from keyturn.sandbox.server import Sandbox
-from tests.sandbox.bolt_app import RunningApp, error
+from tests.sandbox.bolt_app import RunningApp
 from tests.sandbox.test_user_actions import APPROVALS, failure, posted
 
 __all__ = ["posted"]
@@ -57,17 +57,6 @@ async def test_the_bots_own_chat_tells_of_edits_and_deletions(
     ]
 
 
-async def test_a_reply_to_a_message_that_was_deleted_stands_in_the_channel(
-    client: Any, ana: Person
-) -> None:
-    ts = await ana.say(APPROVALS, "soon gone")
-    await ana.delete(APPROVALS, ts)
-
-    answer = await client.chat_postMessage(channel=APPROVALS, text="t", thread_ts=ts)
-
-    assert "thread_ts" not in answer["message"]
-
-
 async def test_only_ones_own_messages_can_be_edited_or_deleted(
     ana: Person, posted: str, sandbox: Sandbox
 ) -> None:
@@ -78,13 +67,3 @@ async def test_only_ones_own_messages_can_be_edited_or_deleted(
     assert await failure(ana.delete(APPROVALS, posted)) == "cant_delete_message"
     assert await failure(ana.edit(APPROVALS, "1.1", "x")) == "message_not_found"
     assert await failure(sandbox.person("U0BEN").edit(APPROVALS, ts, " ")) == "no_text"
-
-
-async def test_without_the_messages_tab_nobody_writes_to_the_bot_nor_it_to_them(
-    client: Any, ana: Person, sandbox: Sandbox
-) -> None:
-    sandbox.control.enable_messages(enabled=False)
-
-    assert await failure(ana.say("D0ANA", "hi")) == "messages_tab_disabled"
-    refused = await error(client.chat_postMessage(channel="U0ANA", text="hi"))
-    assert refused == "messages_tab_disabled"

@@ -7,7 +7,7 @@ import pytest
 from keyturn.sandbox.client import Person, UserActionFailed
 from keyturn.sandbox.json_types import JsonObject
 from keyturn.sandbox.server import Sandbox
-from tests.sandbox.blocks import button, card, field, home, modal, options, plain
+from tests.sandbox.blocks import button, card, field, modal, options, plain
 from tests.sandbox.bolt_app import RunningApp
 
 APPROVALS = "C0APPROVALS"
@@ -223,55 +223,6 @@ async def test_an_input_tells_the_app_only_when_it_dispatches(
     assert body["state"]["values"]["quiet"]["value"]["value"] == "hello"
 
 
-async def test_a_click_in_a_thread_names_the_thread(
-    http_app: RunningApp, ana: Person
-) -> None:
-    @http_app.on("action", "approve")
-    async def approve(ack: Any, body: dict[str, Any], respond: Any) -> None:
-        http_app.heard.append(body)
-        await ack()
-        await respond(text="noted")
-
-    @http_app.on("event", "app_mention")
-    async def mentioned(event: dict[str, Any]) -> None:
-        http_app.heard.append(event)
-
-    parent = await ana.say(APPROVALS, "refund, please")
-    answer = await http_app.client.chat_postMessage(
-        channel=APPROVALS, text="t", blocks=card("one"), thread_ts=parent
-    )
-    await ana.click(APPROVALS, answer["ts"], "approve")
-    await ana.say(APPROVALS, "@keyturn thanks", thread_ts=parent)
-
-    click, mention = http_app.heard
-    assert click["container"]["thread_ts"] == parent
-    assert click["message"]["thread_ts"] == parent
-    assert mention["thread_ts"] == parent
-    (noted,) = await ana.ephemerals(APPROVALS)
-    assert noted["thread_ts"] == parent
-
-
-async def test_an_option_may_stand_in_a_group(
-    http_app: RunningApp, ana: Person
-) -> None:
-    http_app.note_clicks("pick")
-    select = {
-        **PICK,
-        "option_groups": [{"label": plain("G"), "options": options("a", "b")}],
-        "initial_option": options("b")[0],
-    }
-    blocks = [{"type": "actions", "block_id": "b", "elements": [select]}]
-    answer = await http_app.client.chat_postMessage(
-        channel=APPROVALS, text="t", blocks=blocks
-    )
-
-    await ana.click(APPROVALS, answer["ts"], "pick", chosen=options("a")[0])
-    await ana.click(APPROVALS, answer["ts"], "pick")
-
-    picked = [b["actions"][0]["selected_option"]["value"] for b in http_app.heard]
-    assert picked == ["a", "a"]
-
-
 async def test_an_app_that_is_away_leaves_a_submitted_view_open(
     sandbox: Sandbox, client: Any, ana: Person
 ) -> None:
@@ -291,35 +242,6 @@ async def test_an_app_that_is_away_leaves_a_submitted_view_open(
     ]
 
 
-async def test_an_input_in_a_modal_waits_for_the_submission(
-    sandbox: Sandbox, client: Any, ana: Person
-) -> None:
-    trigger_id = sandbox.slack.triggers.issue("U0ANA")
-    await client.views_open(trigger_id=trigger_id, view=modal())
-
-    await ana.act_in_view("value", chosen="1.00")
-
-    view = await ana.view()
-    assert view is not None
-    assert view["state"]["values"]["amount"]["value"]["value"] == "1.00"
-
-
-async def test_the_home_tab_comes_with_what_it_showed_before(
-    http_app: RunningApp, ana: Person
-) -> None:
-    @http_app.on("event", "app_home_opened")
-    async def opened(event: dict[str, Any]) -> None:
-        http_app.heard.append(event)
-
-    await ana.open_home()
-    published = await http_app.client.views_publish(user_id="U0ANA", view=home())
-    await ana.open_home()
-
-    first, second = http_app.heard
-    assert "view" not in first
-    assert second["view"]["id"] == published["view"]["id"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -336,26 +258,6 @@ async def test_an_impossible_message_is_refused(
     )
 
 
-async def test_nobody_writes_in_an_archived_channel(
-    sandbox: Sandbox, ana: Person
-) -> None:
-    sandbox.control.archive(APPROVALS)
-
-    assert await failure(ana.say(APPROVALS, "hi")) == "is_archived"
-
-    sandbox.control.unarchive(APPROVALS)
-    assert await ana.say(APPROVALS, "hi")
-
-
-async def test_a_reply_stays_in_its_thread(ana: Person) -> None:
-    parent = await ana.say(APPROVALS, "one")
-    reply = await ana.say(APPROVALS, "two", thread_ts=parent)
-    deeper = await ana.say(APPROVALS, "three", thread_ts=reply)
-
-    threads = {m["ts"]: m["thread_ts"] for m in await ana.messages(APPROVALS)}
-    assert threads == {parent: None, reply: parent, deeper: parent}
-
-
 async def test_typed_names_become_ids_and_markup_stays_text(ana: Person) -> None:
     await ana.say(APPROVALS, "@ben see #general, not @nobody or a@ben: <!here> & co")
 
@@ -363,74 +265,6 @@ async def test_typed_names_become_ids_and_markup_stays_text(ana: Person) -> None
     assert message["text"] == (
         "<@U0BEN> see <#C0GENERAL>, not @nobody or a@ben: &lt;!here&gt; &amp; co"
     )
-
-
-async def test_an_unknown_command_is_answered_by_slack_itself(
-    sandbox: Sandbox, ana: Person
-) -> None:
-    assert await failure(ana.command("/shout", "", APPROVALS)) == "unknown_command"
-    sandbox.control.scopes(["chat:write"])
-    assert await failure(ana.command("/approvals", "", APPROVALS)) == (
-        "unknown_command"
-    )
-
-    texts = [notice["text"] for notice in await ana.notices()]
-    assert texts == [
-        "/shout is not a valid command.",
-        "/approvals is not a valid command.",
-    ]
-
-
-async def test_a_strangers_click_names_their_own_team(
-    sandbox: Sandbox, http_app: RunningApp
-) -> None:
-    http_app.note_clicks("approve")
-
-    answer = await http_app.client.chat_postMessage(
-        channel=APPROVALS, text="t", blocks=card("one")
-    )
-
-    await sandbox.person("U0STRANGER").click(APPROVALS, answer["ts"], "approve")
-
-    assert http_app.heard[0]["user"]["team_id"] == "T0OTHER"
-    assert http_app.heard[0]["team"]["id"] == "T0SANDBOX"
-
-
-@pytest.mark.parametrize("mode", ["http"])
-async def test_a_command_answered_with_bad_blocks_is_held_against_the_app(
-    sandbox: Sandbox, app: RunningApp, ana: Person
-) -> None:
-    @app.on("command", "/approvals")
-    async def approvals(ack: Any) -> None:
-        await ack(text="t", blocks=[{"type": "shout"}])
-
-    failed = await failure(ana.command("/approvals", "", APPROVALS))
-
-    assert failed == "invalid_blocks"
-    assert "bad answer to /approvals" in sandbox.problems[0]
-
-
-async def test_calling_a_bot_that_is_not_there_gets_a_hint(
-    sandbox: Sandbox, ana: Person
-) -> None:
-    sandbox.control.leave(APPROVALS, "U0KEYTURN")
-
-    await ana.say(APPROVALS, "@keyturn hello")
-
-    (notice,) = await ana.notices()
-    assert notice["text"] == "Keyturn is not in this channel; invite it first."
-
-
-async def test_an_event_the_app_does_not_subscribe_to_is_not_sent(
-    sandbox: Sandbox, ana: Person
-) -> None:
-    sandbox.workspace.events = ()
-    sandbox.deliver_http(f"{sandbox.url}/nowhere")
-
-    await ana.say(APPROVALS, "@keyturn hello")
-    await ana.open_home()
-
-    assert sandbox.requests == []
 
 
 async def test_a_mention_notifies_when_it_is_posted_and_in_blocks_only_there(

@@ -70,34 +70,3 @@ async def test_what_slacks_client_would_refuse_never_reaches_the_app(
 
     assert errors == {"amount": "Please complete this required field."}
     assert sandbox.requests == []
-
-
-async def test_a_view_without_submit_cannot_be_submitted(
-    sandbox: Sandbox, app: RunningApp, ana: Person
-) -> None:
-    view = modal(*card("look"))
-    del view["submit"]
-    await app.client.views_open(
-        trigger_id=sandbox.slack.triggers.issue("U0ANA"), view=view
-    )
-
-    with pytest.raises(UserActionFailed) as caught:
-        await ana.submit()
-
-    assert caught.value.error == "view_has_no_submit"
-
-
-async def test_a_view_the_app_closed_itself_needs_no_answer(
-    sandbox: Sandbox, app: RunningApp, ana: Person
-) -> None:
-    @app.on("view", "edit")
-    async def save(ack: Any) -> None:
-        sandbox.workspace.modals["U0ANA"].clear()
-        await ack()
-
-    await app.client.views_open(
-        trigger_id=sandbox.slack.triggers.issue("U0ANA"), view=modal()
-    )
-
-    assert await ana.submit() == {}
-    assert sandbox.problems == []

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import aiohttp
 import pytest
 
 from keyturn.sandbox.client import Person
@@ -38,22 +37,6 @@ async def test_a_token_that_is_not_the_bots_is_refused(
     assert sandbox.calls[-1].error == expected
 
 
-async def test_a_call_without_a_token_is_refused(sandbox: Sandbox) -> None:
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{sandbox.api_url}auth.test") as response,
-    ):
-        answer = await response.json()
-
-    assert answer == {"ok": False, "error": "not_authed"}
-
-
-async def test_socket_mode_needs_the_app_level_token(client: Any) -> None:
-    call = client.apps_connections_open(app_token=client.token)
-
-    assert await error(call) == "not_allowed_token_type"
-
-
 async def test_a_method_without_its_scope_says_which_is_missing(
     sandbox: Sandbox, client: Any
 ) -> None:
@@ -69,10 +52,6 @@ async def test_a_method_without_its_scope_says_which_is_missing(
     assert {answer["provided"] for answer in answers} == {"chat:write"}
     needed = [answer["needed"] for answer in answers]
     assert needed == ["users:read", "channels:read", "usergroups:read"]
-
-
-async def test_an_unknown_method_is_refused(client: Any) -> None:
-    assert await error(client.api_call("chat.shout")) == "unknown_method"
 
 
 @pytest.mark.parametrize(
@@ -93,17 +72,6 @@ async def test_the_bot_posts_only_where_it_may(
     sandbox.control.archive(APPROVALS)
 
     assert await error(client.chat_postMessage(channel=channel, text="hi")) == expected
-
-
-async def test_a_public_channel_can_be_posted_to_with_its_own_scope(
-    sandbox: Sandbox, client: Any
-) -> None:
-    sandbox.control.leave("C0GENERAL", "U0KEYTURN")
-    sandbox.control.scopes(["chat:write", "chat:write.public"])
-
-    posted = await client.chat_postMessage(channel="#general", text="hi")
-
-    assert posted["channel"] == "C0GENERAL"
 
 
 async def test_a_person_is_written_to_in_their_direct_message(
@@ -171,24 +139,6 @@ async def test_a_post_that_slack_would_refuse_is_refused(
     assert await error(call) == expected
 
 
-async def test_metadata_and_missing_ids_are_kept_with_the_message(
-    client: Any, ana: Person
-) -> None:
-    metadata = {"event_type": "approval", "event_payload": {"id": "ap_1"}}
-    blocks = card("one")
-    del blocks[1]["block_id"]
-
-    posted = await client.chat_postMessage(
-        channel=APPROVALS, text="t", blocks=blocks, metadata=metadata
-    )
-
-    (message,) = await ana.messages(APPROVALS)
-    assert posted["message"]["metadata"] == message["metadata"] == metadata
-    ids = [block["block_id"] for block in message["blocks"]]
-    assert all(ids)
-    assert len(set(ids)) == 2
-
-
 async def test_only_the_bots_own_lasting_messages_can_be_changed(
     sandbox: Sandbox, client: Any, ana: Person
 ) -> None:
@@ -253,32 +203,6 @@ async def test_a_rich_text_message_stays_one(client: Any) -> None:
     assert await error(update) == "block_mismatch"
 
 
-async def test_messages_cannot_be_edited_after_the_edit_window(
-    sandbox: Sandbox, client: Any
-) -> None:
-    sandbox.control.edit_window(60)
-    posted = await client.chat_postMessage(channel=APPROVALS, text="t")
-    sandbox.clock.advance(61)
-
-    update = client.chat_update(channel=APPROVALS, ts=posted["ts"], text="late")
-
-    assert await error(update) == "edit_window_closed"
-
-
-async def test_an_update_takes_less_text_than_a_post(client: Any) -> None:
-    posted = await client.chat_postMessage(channel=APPROVALS, text="&" * 4000)
-
-    update = client.chat_update(channel=APPROVALS, ts=posted["ts"], text="&" * 4000)
-
-    assert await error(update) == "msg_too_long"
-
-
-async def test_an_ephemeral_message_needs_a_member_of_the_channel(client: Any) -> None:
-    call = client.chat_postEphemeral(channel="C0GENERAL", user="U0GUEST", text="psst")
-
-    assert await error(call) == "user_not_in_channel"
-
-
 async def test_a_deleted_message_is_gone_and_has_no_permalink(
     client: Any, ana: Person
 ) -> None:
@@ -291,49 +215,6 @@ async def test_a_deleted_message_is_gone_and_has_no_permalink(
     assert await ana.messages(APPROVALS) == []
     again = client.chat_getPermalink(channel=APPROVALS, message_ts=posted["ts"])
     assert await error(again) == "message_not_found"
-
-
-async def test_timestamps_are_unique_and_grow(client: Any) -> None:
-    posts = [
-        await client.chat_postMessage(channel=APPROVALS, text=str(n)) for n in range(9)
-    ]
-
-    stamps = [post["ts"] for post in posts]
-    assert stamps == sorted(set(stamps))
-
-
-async def test_a_post_may_be_written_in_markdown(client: Any, ana: Person) -> None:
-    await client.chat_postMessage(channel=APPROVALS, markdown_text="**bold**")
-
-    (message,) = await ana.messages(APPROVALS)
-    (block,) = message["blocks"]
-    assert (block["type"], block["text"]) == ("markdown", "**bold**")
-
-
-async def test_an_update_keeps_or_removes_metadata(client: Any, ana: Person) -> None:
-    metadata = {"event_type": "approval", "event_payload": {"id": "ap_1"}}
-    posted = await client.chat_postMessage(
-        channel=APPROVALS, text="t", metadata=metadata
-    )
-
-    await client.chat_update(channel=APPROVALS, ts=posted["ts"], text="u")
-    (kept,) = await ana.messages(APPROVALS)
-    await client.chat_update(channel=APPROVALS, ts=posted["ts"], text="v", metadata={})
-    (removed,) = await ana.messages(APPROVALS)
-
-    assert (kept["metadata"], removed["metadata"]) == (metadata, None)
-
-
-async def test_a_body_that_is_not_json_is_refused(sandbox: Sandbox) -> None:
-    headers = {
-        "Authorization": f"Bearer {sandbox.bot_token}",
-        "Content-Type": "application/json",
-    }
-    async with aiohttp.ClientSession(headers=headers) as session:
-        async with session.post(f"{sandbox.api_url}auth.test", data="{") as broken:
-            assert await broken.json() == {"ok": False, "error": "invalid_json"}
-        async with session.post(f"{sandbox.api_url}auth.test") as empty:
-            assert (await empty.json())["ok"] is True
 
 
 async def test_every_call_is_logged_without_its_token(

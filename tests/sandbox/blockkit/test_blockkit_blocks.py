@@ -458,3 +458,29 @@ def test_an_array_may_be_as_long_as_slack_says_and_no_longer(
     assert check(changed(base, pointer, items[:most])) == []
     assert [each.pointer for each in found] == [pointer]
     assert found[0].message == f"must have at most {most} items, has {most + 1}"
+
+
+@pytest.mark.parametrize(
+    ("name", "pointer"),
+    [
+        ("header", "/text"),
+        ("image", "/title"),
+        ("plain_text_input", "/label"),
+        ("plain_text_input", "/hint"),
+        ("plain_text_input", "/element/placeholder"),
+        ("static_select", "/element/options/0/text"),
+        ("grouped_select", "/element/option_groups/0/label"),
+        ("actions", "/elements/0/text"),
+        ("actions", "/elements/0/confirm/title"),
+        ("actions", "/elements/0/confirm/confirm"),
+        ("actions", "/elements/0/confirm/deny"),
+        ("actions", "/elements/1/options/0/text"),
+    ],
+)
+def test_markup_is_refused_where_slack_takes_plain_text_only(
+    name: str, pointer: str
+) -> None:
+    (found,) = check(changed(SAMPLES[name], pointer, mrkdwn("words")))
+
+    assert found.pointer == f"{pointer}/type"
+    assert found.message == "mrkdwn is not allowed here, only plain_text"

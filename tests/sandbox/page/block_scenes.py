@@ -206,32 +206,6 @@ def every_input() -> list[Json]:
     ]
 
 
-def started_values() -> Json:
-    """Return Slack's `state.values` for `every_input` when nothing was touched."""
-    blocks = {block["block_id"]: block["element"] for block in every_input()}
-
-    def held(block_id: str, key: str, value: object) -> Json:
-        return {"value": {"type": blocks[block_id]["type"], key: value}}
-
-    return {
-        "line": held("line", "value", "one"),
-        "long": held("long", "value", "a\nb"),
-        "number": held("number", "value", "899.00"),
-        "email": held("email", "value", "a@b.test"),
-        "url": held("url", "value", "https://b.test"),
-        "select": held("select", "selected_option", blocks["select"]["initial_option"]),
-        "multi": held("multi", "selected_options", blocks["multi"]["initial_options"]),
-        "user": held("user", "selected_user", "U0BEN"),
-        "users": held("users", "selected_users", ["U0ANA"]),
-        "boxes": held("boxes", "selected_options", blocks["boxes"]["initial_options"]),
-        "radio": held("radio", "selected_option", blocks["radio"]["initial_option"]),
-        "date": held("date", "selected_date", "2026-01-02"),
-        "time": held("time", "selected_time", "09:30"),
-        "moment": held("moment", "selected_date_time", MOMENT + 61),
-        "empty": held("empty", "value", None),
-    }
-
-
 def edit_modal(**more: Any) -> Json:
     """Return the form in which a refund is edited."""
     reasons = [option("Damaged", "damaged"), option("Late", "late")]

@@ -232,8 +232,6 @@ def suggestions() -> list[Json]:
     asks = [
         ("refund order 78291", "Please refund order 78291."),
         ("e-mail a customer", "Write to cus_4Q7 that the envelope is late."),
-        ("change an address", "Change the address of order 78291."),
-        ("do three things at once", "Refund, write and change the address."),
     ]
     return [
         {"label": a, "text": b, "channel": "C0GENERAL", "user": ""} for a, b in asks

@@ -23,22 +23,12 @@ def block(block_id: str) -> str:
     return f'article [data-block-id="{block_id}"]'
 
 
-def test_every_block_stands_in_its_own_labelled_place(blocks: Screen) -> None:
-    drawn = [node.get_attribute("data-block-id") for node in blocks.all(".block")]
-
-    assert drawn == [given["block_id"] for given in every_block()]
-
-
 def test_an_unknown_block_is_a_loud_box_that_names_its_type(blocks: Screen) -> None:
     box = blocks.one(block("unknown"))
 
     assert '"hologram"' in box.text
     assert box.get_attribute("role") == "alert"
     assert blocks.style(block("unknown"), "backgroundColor") == "rgb(221, 17, 17)"
-
-
-def test_only_the_unknown_block_is_unknown(blocks: Screen) -> None:
-    assert len(blocks.all("article .block-unknown, article .broken")) == 1
 
 
 def test_plain_text_stays_plain_and_has_emoji_only_when_asked(blocks: Screen) -> None:
@@ -128,18 +118,6 @@ def test_an_alert_shows_its_level_in_a_modal(
     shown = screen.one(".dialog .block-alert")
     assert shown.get_attribute("data-level") == level
     assert shown.text == "Mind this."
-
-
-def test_an_alert_outside_a_modal_is_as_loud_as_an_unknown_block(
-    screen: Screen, slack: FakeSlack
-) -> None:
-    text = {"type": "plain_text", "text": "Mind this."}
-    alert: Json = {"type": "alert", "block_id": "a", "level": "info", "text": text}
-    slack.state = workspace([message(ts(1), BOT, "x", blocks=[alert])])
-
-    screen.open()
-
-    assert "outside a modal" in screen.one("article .block-unknown").text
 
 
 def test_a_date_is_written_in_the_viewers_words(

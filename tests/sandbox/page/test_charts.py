@@ -4,15 +4,14 @@ from typing import Any
 
 import pytest
 
-from tests.sandbox.blockkit.charts import CHARTS, axis_chart, pie_chart, series
+from tests.sandbox.blockkit.charts import CHARTS, axis_chart, series
 from tests.sandbox.page.fake_slack import FakeSlack, Json
-from tests.sandbox.page.scenes import BOT, message, ts, view, workspace
+from tests.sandbox.page.scenes import BOT, message, ts, workspace
 from tests.sandbox.page.screen import Screen
 
 pytestmark = pytest.mark.browser
 
 SPACE = "\ue00d"  # of WebDriver
-EVIL = '<img src=x onerror="window.hacked = 1">'
 PICTURE = "article .chart-picture svg"
 MARKS = {"bar": "rect.bar", "line": "circle.dot", "area": "circle.dot"}
 # Of each mark, where it ends on the other side of the line of zero: above is negative.
@@ -70,21 +69,6 @@ def test_bars_are_as_long_as_their_numbers(screen: Screen, slack: FakeSlack) -> 
     assert first < 0 < second
 
 
-def test_a_pie_has_a_slice_for_each_segment(screen: Screen, slack: FakeSlack) -> None:
-    show(screen, slack, pie_chart(("Approved", 3), ("Rejected", 1)))
-    screen.one(PICTURE)
-
-    assert [one.get_attribute("stroke-dasharray") for one in screen.all(".slice")] == [
-        "0.75 0.25",
-        "0.25 0.75",
-    ]
-    assert rows(screen) == [
-        ["", "Value", "Share"],
-        ["Approved", "3", "75%"],
-        ["Rejected", "1", "25%"],
-    ]
-
-
 def test_the_numbers_are_a_table_that_the_keyboard_opens(
     screen: Screen, slack: FakeSlack
 ) -> None:
@@ -109,21 +93,6 @@ def test_the_numbers_are_a_table_that_the_keyboard_opens(
     assert scopes == ["col"] * 3 + ["row"] * 3
 
 
-def test_a_chart_is_drawn_again_for_another_width(
-    screen: Screen, slack: FakeSlack
-) -> None:
-    show(screen, slack, CHARTS["bar"])
-    wide = int(screen.one(PICTURE).get_attribute("width") or 0)
-
-    screen.size(390, 844)
-
-    def is_narrow() -> bool:
-        narrow = int(screen.one(PICTURE).get_attribute("width") or 0)
-        return 200 < narrow < wide
-
-    screen.wait(is_narrow, "a narrow chart")
-
-
 @pytest.mark.parametrize("values", [(0, 0, 0), (10**15, 1, 0), (-5, -1, -3)])
 def test_any_values_have_an_axis_with_zero(
     screen: Screen, slack: FakeSlack, values: tuple[float, float, float]
@@ -137,38 +106,3 @@ def test_any_values_have_an_axis_with_zero(
         " [...node.attributes]).filter(({value}) => /NaN|Infinity/.test(value)).length"
     )
     assert bad == 0
-
-
-def test_texts_of_a_chart_are_never_markup(screen: Screen, slack: FakeSlack) -> None:
-    block = axis_chart("bar", {"name": EVIL, "data": [{"label": EVIL, "value": 1}]})
-    block["title"] = EVIL
-    block["chart"]["axis_config"] = {
-        "categories": [EVIL],
-        "x_label": EVIL,
-        "y_label": EVIL,
-    }
-    show(screen, slack, block)
-
-    screen.one(PICTURE)
-
-    assert screen.text("article figcaption") == EVIL
-    assert screen.run("return window.hacked ?? null") is None
-    assert screen.all("article img") == []
-
-
-def test_a_chart_that_slack_does_not_have_is_loud(
-    screen: Screen, slack: FakeSlack
-) -> None:
-    show(screen, slack, CHARTS["bar"] | {"chart": {"type": "scatter"}})
-
-    assert "scatter" in screen.words("article .block-unknown")
-
-
-def test_a_chart_in_a_modal_is_as_loud_as_an_unknown_block(
-    screen: Screen, slack: FakeSlack
-) -> None:
-    slack.show(views=[view("V1", [CHARTS["pie"]])])
-
-    screen.open()
-
-    assert "outside a message" in screen.words(".dialog .block-unknown")

@@ -3,14 +3,14 @@
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+from keyturn.sandbox.elements import initial_values
 from tests.sandbox.page.block_scenes import (
     edit_modal,
     every_input,
     home_view,
-    started_values,
 )
 from tests.sandbox.page.fake_slack import FakeSlack, Json
-from tests.sandbox.page.scenes import button, input_block, option, plain, view
+from tests.sandbox.page.scenes import input_block, option, plain, view
 from tests.sandbox.page.screen import Screen
 
 pytestmark = pytest.mark.browser
@@ -58,7 +58,7 @@ def test_an_untouched_form_gives_exactly_the_values_it_started_with(
 
     assert act["view_id"] == "V1"
     assert act["user"] == "U0ANA"
-    assert act["values"] == started_values()
+    assert act["values"] == initial_values(every_input())
 
 
 def test_what_a_person_enters_has_slacks_shape(form: Screen, slack: FakeSlack) -> None:
@@ -200,16 +200,6 @@ def test_an_error_of_the_app_stands_beside_its_input_and_goes_when_corrected(
     edit.wait(lambda: not edit.all(".has-error"), "the error to go")
 
 
-def test_errors_in_the_state_are_shown_after_a_reload(
-    edit: Screen, slack: FakeSlack
-) -> None:
-    slack.show(views=[edit_modal(errors={"note": "Say more."})])
-
-    edit.open()
-
-    assert edit.one(error("note")).text == "Say more."
-
-
 def test_an_app_that_does_not_answer_leaves_the_form_as_it_was(
     edit: Screen, slack: FakeSlack
 ) -> None:
@@ -298,53 +288,6 @@ def test_a_pushed_view_lies_on_top_and_the_one_below_keeps_its_entries(
     assert edit.one(control("note")).get_attribute("value") == "kept below"
 
 
-def test_the_cross_closes_the_whole_stack(edit: Screen, slack: FakeSlack) -> None:
-    slack.show(views=[edit_modal(), view("V2", [])])
-    edit.one('[data-view-id="V2"]')
-
-    slack.hold()
-    edit.one('[data-view-id="V2"] .modal-x').click()
-    edit.gone(".dialog")
-    slack.show(views=[])
-    slack.let_go()
-
-    edit.wait(lambda: slack.did("view_closed"), "the act")
-    assert slack.did("view_closed")[0]["clear"] is True
-
-
-def test_ctrl_enter_sends_a_form(edit: Screen, slack: FakeSlack) -> None:
-    edit.type(control("note"), "half is fair")
-
-    edit.focused().send_keys(Keys.CONTROL, Keys.ENTER)
-
-    edit.wait(lambda: slack.did("view_submission"), "the submission")
-
-
-def test_a_button_in_a_form_carries_what_was_entered(
-    screen: Screen, slack: FakeSlack
-) -> None:
-    blocks = [
-        input_block("line", "Line", "plain_text_input", initial_value="one"),
-        {"type": "actions", "block_id": "a", "elements": [button("More", "more")]},
-    ]
-    slack.show(views=[view("V1", blocks)])
-    screen.open()
-
-    screen.click('.dialog [data-action-id="more"]')
-
-    screen.wait(lambda: slack.acts, "the act")
-    assert slack.acts == [
-        {
-            "user": "U0ANA",
-            "type": "block_actions",
-            "view_id": "V1",
-            "block_id": "a",
-            "action_id": "more",
-            "values": {"line": {"value": {"type": "plain_text_input", "value": "one"}}},
-        }
-    ]
-
-
 def test_an_input_that_dispatches_tells_the_app_of_each_choice(
     screen: Screen, slack: FakeSlack
 ) -> None:
@@ -368,29 +311,6 @@ def test_an_input_that_dispatches_tells_the_app_of_each_choice(
         {"type": "plain_text_input", "value": "typed"},
     ]
     assert {act["type"] for act in slack.acts} == {"block_actions"}
-
-
-def test_several_of_many_can_be_filtered_and_are_limited(
-    screen: Screen, slack: FakeSlack
-) -> None:
-    options = [option(f"Choice {n}", f"c{n}") for n in range(12)]
-    many = input_block(
-        "m", "Many", "multi_static_select", options=options, max_selected_items=2
-    )
-    slack.show(views=[view("V1", [many])])
-    screen.open()
-
-    screen.one('[data-block-id="m"] .control-filter').send_keys("choice 11")
-    assert [n.text for n in screen.all(".choice") if n.is_displayed()] == ["Choice 11"]
-    screen.click('.choice [data-value="c11"]')
-    screen.one('[data-block-id="m"] .control-filter').clear()
-    screen.one('[data-block-id="m"] .control-filter').send_keys("e 1")
-    screen.click('.choice [data-value="c1"]')
-
-    assert screen.one(".multi-count").text == "2 chosen"
-    assert not screen.one('.choice [data-value="c10"]').is_enabled()
-    chosen = submitted(screen, slack)["values"]["m"]["value"]["selected_options"]
-    assert chosen == [options[1], options[11]]
 
 
 def test_app_home_is_published_opened_and_clicked(

@@ -36,24 +36,6 @@ def shows(slack: FakeSlack, *elements: Json) -> None:
     slack.state = workspace([message(ts(1), BOT, "x", blocks=[block])])
 
 
-def test_a_button_says_who_clicked_what_where(screen: Screen, slack: FakeSlack) -> None:
-    screen.open("U0BEN")
-
-    screen.click(APPROVE)
-
-    screen.wait(lambda: slack.acts, "the act")
-    assert slack.acts == [
-        {
-            "user": "U0BEN",
-            "type": "block_actions",
-            "channel": CHANNEL,
-            "ts": CARD_TS,
-            "block_id": "ap_7F3K:1",
-            "action_id": "approve",
-        }
-    ]
-
-
 def test_a_card_that_changes_under_the_finger_is_redrawn_after_the_click(
     screen: Screen, slack: FakeSlack
 ) -> None:
@@ -110,46 +92,6 @@ def test_a_click_that_fails_is_explained_beside_the_button(
     screen.wait(lambda: trouble.text == "", "the trouble to be over")
 
 
-def test_a_click_that_fails_is_explained_on_a_card_that_was_redrawn_meanwhile(
-    screen: Screen, slack: FakeSlack
-) -> None:
-    shows(slack, button("Go", "go", confirm=CONFIRM))
-    screen.open()
-    screen.click('[data-action-id="go"]')
-    screen.one(".confirm-agree")
-    block = {"type": "actions", "block_id": "b2", "elements": [button("Go", "go")]}
-    slack.show(
-        channels=workspace([message(ts(1), BOT, "x2", blocks=[block])])["channels"]
-    )
-    screen.one('[data-block-id="b2"]')
-    slack.answers.append({"ok": False, "error": "message_not_found"})
-
-    screen.click(".confirm-agree")
-
-    trouble = f'[data-ts="{ts(1)}"] .message-trouble'
-    screen.wait(lambda: screen.text(trouble) == "This message is gone.", "the reason")
-    slack.show(
-        channels=workspace([message(ts(1), BOT, "x3", blocks=[block])])["channels"]
-    )
-    screen.one('article[aria-label$="x3"]')
-    assert screen.text(trouble) == "This message is gone."
-
-
-def test_a_click_that_fails_on_a_message_that_is_gone_is_explained_in_the_corner(
-    screen: Screen, slack: FakeSlack
-) -> None:
-    shows(slack, button("Go", "go", confirm=CONFIRM))
-    screen.open()
-    screen.click('[data-action-id="go"]')
-    slack.show(channels=workspace([])["channels"])
-    screen.gone(f'[data-ts="{ts(1)}"]')
-    slack.answers.append({"ok": False, "error": "message_not_found"})
-
-    screen.click(".confirm-agree")
-
-    assert screen.words(".toast-text") == "This message is gone."
-
-
 @pytest.mark.parametrize("way", ["button", "escape"])
 def test_stepping_back_from_a_confirm_dialog_sends_nothing(
     screen: Screen, slack: FakeSlack, way: str
@@ -175,29 +117,6 @@ def test_stepping_back_from_a_confirm_dialog_sends_nothing(
     assert slack.acts == []
 
 
-def test_a_confirmed_click_is_sent(screen: Screen, slack: FakeSlack) -> None:
-    shows(slack, button("Go", "go", confirm=CONFIRM))
-    screen.open()
-
-    screen.click('[data-action-id="go"]')
-    screen.click(".confirm-agree")
-
-    screen.wait(lambda: slack.acts, "the act")
-    assert slack.acts[0]["action_id"] == "go"
-
-
-def test_a_dangerous_confirm_has_the_focus_on_the_way_back(
-    screen: Screen, slack: FakeSlack
-) -> None:
-    shows(slack, button("Go", "go", confirm={**CONFIRM, "style": "danger"}))
-    screen.open()
-
-    screen.click('[data-action-id="go"]')
-    screen.one("[role=alertdialog]")
-
-    assert screen.focused().text == "Not yet"
-
-
 def test_an_overflow_menu_is_used_with_the_keyboard(
     screen: Screen, slack: FakeSlack
 ) -> None:
@@ -218,27 +137,6 @@ def test_an_overflow_menu_is_used_with_the_keyboard(
     screen.gone(".menu")
 
 
-def test_a_menu_stays_open_while_its_card_is_drawn_anew(
-    screen: Screen, slack: FakeSlack
-) -> None:
-    options = [option("Freeze", "freeze"), option("Show", "show")]
-    menu: Json = {"type": "overflow", "action_id": "more", "options": options}
-    shows(slack, menu)
-    screen.open()
-    screen.click('[data-action-id="more"]')
-    screen.one(".menu")
-
-    new = button("New", "new")
-    block = {"type": "actions", "block_id": "b", "elements": [new, menu]}
-    shown = message(ts(1), BOT, "x", blocks=[block])
-    slack.show(channels=[channel(CHANNEL, "agent-approvals", [shown])])
-    screen.one('[data-action-id="new"]')
-    screen.click('.menu [data-value="show"]')
-
-    screen.wait(lambda: slack.acts, "the act")
-    assert slack.acts[0]["chosen"]["selected_option"] == options[1]
-
-
 def test_a_choice_in_a_message_is_sent_at_once(
     screen: Screen, slack: FakeSlack
 ) -> None:
@@ -252,29 +150,6 @@ def test_a_choice_in_a_message_is_sent_at_once(
     state = {"type": "static_select", "selected_option": options[1]}
     assert slack.acts[0]["chosen"] == state
     assert slack.acts[0]["values"] == {"b": {"f": state}}
-
-
-def test_a_changed_card_is_drawn_anew_and_its_neighbours_are_not(
-    screen: Screen, slack: FakeSlack
-) -> None:
-    screen.open()
-    screen.one(APPROVE)
-    screen.run("for (const a of document.querySelectorAll('article')) a.mark = true")
-    messages = [
-        {**said, "blocks": approval_card("amount 449.50")}
-        if said["ts"] == CARD_TS
-        else said
-        for said in slack.state["channels"][0]["messages"]
-    ]
-
-    slack.show(channels=[channel(CHANNEL, "agent-approvals", messages)])
-    screen.wait(lambda: "449.50" in screen.text(f'[data-ts="{CARD_TS}"]'), "the change")
-
-    unmarked = screen.run(
-        "return [...document.querySelectorAll('#timeline article')]"
-        ".filter((a) => !a.mark).map((a) => a.dataset.ts)"
-    )
-    assert unmarked == [CARD_TS]
 
 
 def test_the_focus_survives_an_update_of_the_card_it_is_on(
@@ -291,17 +166,3 @@ def test_the_focus_survives_an_update_of_the_card_it_is_on(
     screen.one('[data-block-id="ap_7F3K:2"]')
 
     assert screen.has_focus('[data-action-id="reject"]')
-
-
-def test_an_ephemeral_message_says_so_and_can_be_dismissed(
-    screen: Screen, slack: FakeSlack
-) -> None:
-    screen.open()
-    private = screen.one(".message-ephemeral")
-    assert "Only visible to you" in private.text
-
-    screen.click(".dismiss")
-
-    screen.gone(".message-ephemeral")
-    slack.show(notices=[])
-    assert screen.all(".message-ephemeral") == []

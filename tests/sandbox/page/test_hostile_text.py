@@ -86,20 +86,6 @@ def test_text_that_is_not_markup_is_shown_byte_for_byte(
         shown_as_text(screen, f'article [data-block-id="b{at}"]', text)
 
 
-def test_markup_of_slack_becomes_loud_and_markup_of_the_web_stays_text(
-    screen: Screen, slack: FakeSlack
-) -> None:
-    text = "<!channel> <https://evil.test|Approve> <script>window.hacked=1</script>"
-    slack.state = workspace([message(ts(1), BOT, text)])
-
-    screen.open()
-
-    assert screen.one(".mention-me").text == "@channel"
-    link = screen.one(".link")
-    assert link.text.split() == ["Approve", "https://evil.test"]
-    assert screen.run(HARMLESS, "article :is(script, a)") == [None, 0]
-
-
 def test_a_reordering_character_does_not_reach_its_neighbours(
     screen: Screen, slack: FakeSlack
 ) -> None:

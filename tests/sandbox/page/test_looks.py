@@ -15,10 +15,8 @@ from tests.sandbox.page.fake_slack import FakeSlack
 from tests.sandbox.page.scenes import (
     ANSWERED_TS,
     BOT,
-    approval_card,
     channel,
     message,
-    plain,
     ts,
     workspace,
 )
@@ -113,82 +111,28 @@ def check(screen: Screen, gallery: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", SHOWN)
-def test_the_channel_can_be_read(screen: Screen, gallery: Path, kind: str) -> None:
-    width, height, scheme = SCREENS[kind]
-    screen.size(width, height, scheme=scheme)
-
-    screen.open()
-    screen.one('[data-action-id="approve"]')
-
-    check(screen, gallery, f"channel-{kind}")
-
-
-@pytest.mark.parametrize("kind", SHOWN)
-def test_a_thread_can_be_read(screen: Screen, gallery: Path, kind: str) -> None:
-    width, height, scheme = SCREENS[kind]
-    screen.size(width, height, scheme=scheme)
-
-    screen.open(place=f"C0APPROVALS/{ANSWERED_TS}")
-    screen.one("#thread article")
-
-    check(screen, gallery, f"thread-{kind}")
-
-
-@pytest.mark.parametrize("kind", SHOWN)
-def test_a_form_with_an_error_can_be_read(
+def test_every_view_can_be_read(
     screen: Screen, slack: FakeSlack, gallery: Path, kind: str
 ) -> None:
     width, height, scheme = SCREENS[kind]
     screen.size(width, height, scheme=scheme)
-    slack.show(views=[edit_modal()])
+    said = message(ts(1), BOT, "x", blocks=every_block())
+    more = channel("C0BLOCKS", "all", [said])
+    slack.show(channels=[*slack.state["channels"], more], home=home_view())
 
-    screen.open()
+    for name, place, css in (
+        ("channel", "C0APPROVALS", '[data-action-id="approve"]'),
+        ("thread", f"C0APPROVALS/{ANSWERED_TS}", "#thread article"),
+        ("blocks", "C0BLOCKS", '[data-block-id="unknown"]'),
+        ("home", "home", "#home .block"),
+    ):
+        screen.open(place=place)
+        screen.one(css)
+        check(screen, gallery, f"{name}-{kind}")
+    slack.show(views=[edit_modal()])
     screen.click(".modal-submit")
     screen.one(".has-error")
-
     check(screen, gallery, f"form-{kind}")
-
-
-@pytest.mark.parametrize("kind", SHOWN)
-def test_every_block_and_app_home_can_be_read(
-    screen: Screen, slack: FakeSlack, gallery: Path, kind: str
-) -> None:
-    width, _, scheme = SCREENS[kind]
-    screen.size(width, 1600, scheme=scheme)
-    said = message(ts(1), BOT, "x", blocks=every_block())
-    slack.show(channels=[channel("C0APPROVALS", "all", [said])], home=home_view())
-
-    screen.open()
-    screen.one('[data-block-id="unknown"]')
-    check(screen, gallery, f"blocks-{kind}")
-    screen.open(place="home")
-    screen.one("#home .block")
-
-    check(screen, gallery, f"home-{kind}")
-
-
-@pytest.mark.parametrize("kind", SHOWN)
-def test_a_dangerous_question_can_be_read(
-    screen: Screen, slack: FakeSlack, gallery: Path, kind: str
-) -> None:
-    width, height, scheme = SCREENS[kind]
-    screen.size(width, height, scheme=scheme)
-    card = approval_card()
-    card[-1]["elements"][0]["confirm"] = {
-        "title": plain("Refund 899.00?"),
-        "text": plain("This cannot be undone."),
-        "confirm": plain("Refund"),
-        "deny": plain("Not yet"),
-        "style": "danger",
-    }
-    said = message(ts(1), BOT, "x", blocks=card)
-    slack.show(channels=[channel("C0APPROVALS", "agent-approvals", [said])])
-
-    screen.open()
-    screen.click('[data-action-id="approve"]')
-    screen.one("[role=alertdialog]")
-
-    check(screen, gallery, f"confirm-{kind}")
 
 
 def test_thumbs_hit_every_control_on_a_phone(screen: Screen, slack: FakeSlack) -> None:
@@ -201,36 +145,6 @@ def test_thumbs_hit_every_control_on_a_phone(screen: Screen, slack: FakeSlack) -
     screen.one(".dialog")
 
     assert screen.run(SMALL) == []
-
-
-def test_the_sidebar_is_a_drawer_on_a_phone(screen: Screen, gallery: Path) -> None:
-    screen.size(390, 844)
-    screen.open()
-    assert not screen.all("#sidebar")[0].is_displayed()
-
-    screen.click('[data-hook="menu"]')
-    screen.one("#channels a")
-    keep(screen, gallery, "drawer-phone")
-    screen.click('#channels [data-channel="C0GENERAL"]')
-
-    screen.wait(lambda: screen.text("#heading h2") == "general", "the channel")
-    screen.wait(
-        lambda: not screen.all("#sidebar")[0].is_displayed(), "the drawer to close"
-    )
-
-
-def test_the_scheme_can_be_chosen_and_is_remembered(screen: Screen) -> None:
-    background = "return getComputedStyle(document.body).backgroundColor"
-    screen.open()
-    light = screen.run(background)
-
-    screen.click('[data-hook="theme"]')
-    dark = screen.run(background)
-    screen.open()
-
-    assert light != dark
-    assert screen.run(background) == dark
-    assert screen.text('[data-hook="theme"] .only-dark') == "Light"
 
 
 def test_long_words_stay_inside_their_card(screen: Screen, slack: FakeSlack) -> None:

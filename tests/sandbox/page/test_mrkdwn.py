@@ -91,15 +91,6 @@ def test_lines_quotes_and_fences_become_blocks(opened: Screen) -> None:
     assert dict(zip(cases, read, strict=True)) == cases
 
 
-def test_verbatim_text_makes_no_links_of_its_own(opened: Screen) -> None:
-    read = opened.run(
-        f"{FLATTEN} return flat(parseInline(arguments[0], {{verbatim: true}}));",
-        "https://a.test <https://b.test>",
-    )
-
-    assert read == "https://a.test <https://b.test>"
-
-
 def test_a_long_row_of_marks_is_read_at_once(opened: Screen) -> None:
     took_ms = opened.run(
         f"{FLATTEN} const from = performance.now();"

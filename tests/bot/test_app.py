@@ -99,13 +99,6 @@ async def test_a_port_in_use_is_named(stack: Stack) -> None:
                 pass
 
 
-async def test_in_socket_mode_nothing_listens_unless_the_settings_name_a_port(
-    stack: Stack,
-) -> None:
-    async with stack.running(mode=SlackMode.SOCKET, port=None) as bot:
-        assert bot.url == ""
-
-
 async def test_in_socket_mode_a_port_in_use_ends_nothing_but_the_health_endpoints(
     stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -133,47 +126,13 @@ async def test_a_slack_that_is_away_while_the_bot_starts_is_asked_again(
     monkeypatch.setattr(identity, "_FIRST_PAUSE_S", 0.01)
     for fault in ("http_500", "rate_limit", "http_500"):
         stack.sandbox.faults.plan(fault, method)
+    stack.sandbox.faults.plan("refuse", "auth.test", error="team_added_to_org")
 
     async with stack.running(mode=SlackMode.SOCKET):
         card = await stack.card(await stack.refund())
 
     assert card
     assert "Slack does not answer" in caplog.text
-
-
-@pytest.mark.parametrize("method", ["auth.test", "apps.connections.open"])
-async def test_a_slack_that_stays_away_is_named(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
-    monkeypatch.setattr(identity, "START_WITHIN_S", 0.0)
-    stack.sandbox.faults.plan("http_500", method)
-
-    with pytest.raises(SettingsError, match="Slack does not answer"):
-        async with stack.running(mode=SlackMode.SOCKET):
-            pass
-
-
-async def test_a_workspace_that_takes_no_calls_for_a_while_is_waited_for(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(identity, "_FIRST_PAUSE_S", 0.01)
-    plan = stack.sandbox.faults.plan
-    plan("refuse", "auth.test", error="team_added_to_org", calls=2)
-
-    async with stack.running():
-        assert await stack.card(await stack.refund())
-
-    monkeypatch.setattr(identity, "START_WITHIN_S", 0.0)
-    plan("refuse", "auth.test", error="team_added_to_org")
-    with pytest.raises(SettingsError, match="no calls in this workspace now"):
-        async with stack.running():
-            pass
-
-
-async def test_the_bot_knows_its_workspace_and_its_address(stack: Stack) -> None:
-    async with stack.running() as bot:
-        assert bot.team_id == "T0SANDBOX"
-        assert bot.url.endswith("/slack/events")
 
 
 @pytest.mark.parametrize("mode", [SlackMode.HTTP, SlackMode.SOCKET])
@@ -208,22 +167,6 @@ async def test_a_lost_socket_is_replaced_and_the_other_serves_meanwhile(
         assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
 
 
-async def test_asked_to_reconnect_the_bot_stays_reachable(stack: Stack) -> None:
-    async with stack.running(mode=SlackMode.SOCKET):
-        verdict = await stack.refund()
-        ts = str((await stack.card(verdict))["ts"])
-        await stack.sandbox.control.disconnect()
-
-        async def is_served() -> bool:
-            calls = [call.method for call in stack.sandbox.calls]
-            return calls.count("apps.connections.open") == 4
-
-        await eventually(is_served)
-        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
-
-        assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
-
-
 async def test_an_envelope_that_comes_twice_is_taken_once(stack: Stack) -> None:
     async with stack.running(mode=SlackMode.SOCKET):
         stack.sandbox.faults.plan_delivery("duplicate")
@@ -250,28 +193,6 @@ async def test_a_retry_is_not_dropped_for_being_one(
             return await stack.store.queue(stack.keys).depth() == 1
 
         await eventually(is_asked)
-
-
-async def test_the_log_keeps_its_level_after_requests(
-    stack: Stack, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, logger="keyturn")
-    async with stack.running():
-        await stack.actor("U0DAN").say("#general", "@keyturn refund")
-        await stack.actor("U0DAN").command("/approvals", "list", "#general")
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        caplog.clear()
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        await stack.approval(verdict)
-
-    assert "click.decided" in caplog.text
-    levels = {
-        name: one.level
-        for name, one in logging.root.manager.loggerDict.items()
-        if name.startswith("keyturn") and isinstance(one, logging.Logger) and one.level
-    }
-    assert levels == {"keyturn": logging.INFO}
 
 
 @pytest.mark.parametrize(

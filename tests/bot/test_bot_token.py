@@ -63,19 +63,6 @@ async def test_a_token_that_stopped_working_is_noticed_without_any_event(
         assert (await readiness(stack))[0] == 503
 
 
-async def test_readiness_asks_slack_once_a_minute_however_often_it_is_asked(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        stack.sandbox.control.advance(CHECKED_S)
-        before = [call.method for call in stack.sandbox.calls].count("auth.test")
-        for _ in range(5):
-            await readiness(stack)
-
-        after = [call.method for call in stack.sandbox.calls].count("auth.test")
-        assert after - before == 1
-
-
 async def test_an_event_about_another_token_changes_nothing(stack: Stack) -> None:
     async with stack.running():
         stack.sandbox.control.restore_bot_token()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from urllib.parse import quote
 
 import pytest
@@ -11,7 +10,6 @@ from slack_bolt.app.async_app import AsyncApp
 
 from keyturn.bot.ids import Action
 from keyturn.bot.ingress import StoreNonces
-from keyturn.bot.listeners.router import on_action
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState
@@ -147,34 +145,6 @@ async def test_a_click_counts_in_every_way_of_encoding_it(stack: Stack) -> None:
         assert answer == (200, "")
         [item] = (await stack.approval(verdict)).items
         assert item.state is ItemState.AUTHORIZED
-
-
-@pytest.mark.parametrize(
-    "payload",
-    [
-        {"type": "block_actions", "actions": [{"action_id": "approve"}]},
-        {"type": "view_submission", "view": {"type": "modal", "callback_id": ""}},
-    ],
-)
-async def test_an_interaction_of_another_shape_is_logged_and_acknowledged(
-    stack: Stack, caplog: pytest.LogCaptureFixture, payload: dict[str, object]
-) -> None:
-    async with stack.running() as bot:
-        with caplog.at_level(logging.WARNING):
-            status = await post_signed(
-                bot.url, stack.sandbox.signing_secret, interaction(payload)
-            )
-
-    assert status == 200
-    assert "listener.bad_payload" in caplog.text
-
-
-def test_a_button_has_one_listener() -> None:
-    async def listener(*_: object) -> None:
-        return None
-
-    with pytest.raises(ValueError, match="'approve' has two listeners"):
-        on_action(Action.APPROVE)(listener)
 
 
 @pytest.mark.parametrize("mode", SlackMode)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keyturn.bot.cards.history import failures_note, thread_note
+from keyturn.bot.cards.history import failures_note
 from keyturn.bot.delivery.card_updater import HOLD_S, FailureReplies
 from keyturn.bot.delivery.event_messages import messages_of
 from keyturn.bot.delivery.outbox_queue import QueueEntry
@@ -87,18 +87,6 @@ def test_the_first_failure_is_told_at_once_and_later_ones_wait_for_others() -> N
     assert [one.seqs for one in entry.messages] == [["1-0", "2-0"]]
 
 
-def test_a_card_that_is_due_does_not_wait_for_a_reply() -> None:
-    approval, replies = failed(2), FailureReplies()
-    entry = QueueEntry("ap", "ap", wanted=1, card_at=3.0)
-    replies.told("ap", 0.0)
-
-    add(entry, replies, approval, event_of(approval, 0))
-
-    assert entry.due_at == 3.0
-    entry.shown = 1
-    assert entry.due_at == HOLD_S
-
-
 def test_what_happens_after_a_failure_is_told_after_it_and_ends_its_wait() -> None:
     approval, entry, replies = failed(3), QueueEntry("ap", "ap"), FailureReplies()
     replies.told("ap", 100.0)
@@ -112,15 +100,6 @@ def test_what_happens_after_a_failure_is_told_after_it_and_ends_its_wait() -> No
     assert entry.due_at == 0
 
 
-def test_failures_of_other_cards_do_not_wait() -> None:
-    approval, entry, replies = failed(2), QueueEntry("ap", "ap"), FailureReplies()
-    replies.told("another", 100.0)
-
-    add(entry, replies, approval, event_of(approval, 0))
-
-    assert entry.due_at == 0
-
-
 def test_other_people_are_not_told_in_the_same_reply() -> None:
     approval = failed(2, asks=True)
     other = approval.items[1].with_(requirement=TWO)
@@ -131,23 +110,6 @@ def test_other_people_are_not_told_in_the_same_reply() -> None:
         add(entry, replies, approval, event_of(approval, index, asks=True))
 
     assert len(entry.messages) == 2
-
-
-def test_what_was_posted_is_forgotten_after_the_wait() -> None:
-    approval, entry, replies = failed(2), QueueEntry("ap", "ap"), FailureReplies()
-    replies.told("ap", 100.0)
-
-    replies.told("another", 100 + HOLD_S)
-    add(entry, replies, approval, event_of(approval, 0))
-
-    assert entry.due_at == 0
-
-
-def test_one_reply_about_one_call_reads_as_any_other() -> None:
-    approval = failed(2)
-    event = event_of(approval, 1)
-
-    assert failures_note([event], approval) == thread_note(event, approval)
 
 
 def test_many_long_errors_fit_into_one_reply() -> None:

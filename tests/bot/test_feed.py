@@ -16,11 +16,9 @@ from keyturn.bot.delivery.publisher import Feed
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.store.events.outbox import Outbox
-from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.store import Store
 from tests.bot.bot_stack import Stack, says
 from tests.bot.test_publisher import nothing_is_left, put
-from tests.conftest import eventually
 
 pytestmark = pytest.mark.usefixtures("slacks_limits")
 
@@ -227,41 +225,6 @@ async def test_after_an_event_that_nobody_can_read_all_cards_are_looked_for(
     assert [entry.key for entry in queue] == ["a1", " ", "a2"]
 
 
-async def test_what_is_never_said_takes_no_room(outbox: Outbox) -> None:
-    queue, reading = feed_of(outbox)
-    await reading.start()
-    for tenant, name in (("default", EventName.CALL_RETURNED), ("other", HISTORY)):
-        await outbox.put(Event(name=name, tenant=tenant, agent="a", thread="t"))
-
-    await reading.read_new()
-
-    assert len(queue) == 0
-    assert (await outbox.left("test"))[0] == []
-
-
-async def test_a_publisher_that_takes_over_finds_cards_whose_events_are_gone(
-    stack: Stack,
-) -> None:
-    verdict = await stack.refund()
-    await stack.store.conn.command("DEL", stack.keys.outbox)
-
-    async with stack.running():
-        await stack.card(verdict)
-        await nothing_is_left(stack)
-
-        assert len(await stack.cards(verdict)) == 1
-        # Slack shows a card before the store knows of it.
-        await eventually(lambda: is_nothing_missed(stack))
-
-
-async def is_nothing_missed(stack: Stack) -> bool:
-    return await missed(stack.store, stack.keys) == []
-
-
-async def missed(store: Store, keys: Keys) -> list[str]:
-    return await store.cards.outdated(keys, 10)
-
-
 async def test_a_card_whose_event_nobody_reads_is_posted_while_the_bot_runs(
     stack: Stack,
 ) -> None:
@@ -277,20 +240,3 @@ async def test_a_card_whose_event_nobody_reads_is_posted_while_the_bot_runs(
 
         await nothing_is_left(stack)
         assert len(await stack.cards(verdict)) == 1
-
-
-async def test_an_entry_about_calls_of_several_approvals_is_about_their_card(
-    outbox: Outbox,
-) -> None:
-    queue, reading = feed_of(outbox)
-    await reading.start()
-    decided = Event(name=EventName.CALLS_DECIDED, tenant="default", reason="no")
-    await outbox.put(decided.with_(data={"collection": "col_1", "rejected": "0-3"}))
-    await outbox.put(about("one", VOTE))
-
-    assert await reading.read_new()
-
-    assert [(entry.key, entry.approval) for entry in queue] == [
-        ("col_1", "col_1"),
-        ("one", "one"),
-    ]

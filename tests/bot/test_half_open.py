@@ -105,19 +105,6 @@ async def test_a_click_is_answered_while_the_store_answers_nothing(
         assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
 
 
-@pytest.mark.parametrize("text", ["list", FREEZE])
-async def test_a_command_is_answered_while_slack_answers_nothing(
-    stack: Stack, text: str
-) -> None:
-    async with stack.running():
-        for method in ("users.info", "usergroups.users.list"):
-            stack.sandbox.faults.plan("slow", method, calls=20, seconds=3_600)
-
-        await stack.actor("U0ANA").command(COMMAND, text, CHANNEL)
-
-        await stack.told("U0ANA", "Slack did not say who you are")
-
-
 async def test_an_envelope_that_the_store_remembers_too_late_is_handled_when_it_is_back(
     store: Store, wire: Proxy
 ) -> None:

@@ -7,15 +7,12 @@ from typing import Any
 
 import pytest
 
-from keyturn.bot.cards.queue import HomeFilter
 from keyturn.bot.ids import Action
 from keyturn.bot.listeners import home_tab
-from keyturn.bot.listeners.home_tab import filter_of
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
-from keyturn.gateway.store.reviewers.home_tabs import HomeTab, ShownTab
+from keyturn.gateway.store.reviewers.home_tabs import HomeTab
 from tests.bot.bot_stack import Stack
 from tests.bot.listeners.test_review_together import home, home_of, text_of, waiting
-from tests.conftest import eventually
 from tests.levels import sample
 
 LOOKING = pytest.mark.usefixtures("looking")
@@ -151,66 +148,6 @@ async def test_a_filter_holds_while_the_tab_is_kept_up_to_date(stack: Stack) -> 
         await shown(stack, "U0ANA", "Refund")
 
 
-@LOOKING
-async def test_what_i_am_on_can_be_listed_alone(stack: Stack) -> None:
-    async with stack.running():
-        verdicts = await waiting(stack, 2)
-        ana = await home(stack, shows="Waiting for you: 2")
-        card = await stack.card(verdicts[1])
-        await ana.click("C0APPROVALS", str(card["ts"]), Action.TAKE)
-        await shown(stack, "U0ANA", "Only what I'm on")
-
-        await ana.act_in_home(Action.FILTER_MINE)
-
-        await shown(stack, "U0ANA", "1 of 2 fit the filter.")
-        told = text_of(await ana.home())
-        assert "78201" in told
-        assert "78200" not in told
-
-
-@LOOKING
-async def test_a_tab_that_another_process_published_meanwhile_is_made_again(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        ana = await home(stack, shows="Waiting for you: 0")
-        tabs = stack.store.home_tabs
-
-        async def is_noted() -> bool:
-            _, now, _ = await tabs.tab(stack.keys, "U0ANA")
-            return bool(now.view_hash)
-
-        await eventually(is_noted)
-        _, now, _ = await tabs.tab(stack.keys, "U0ANA")
-        old = now.with_(view_hash="0.old", content="")
-        await tabs.shown(stack.keys, "U0ANA", old)
-
-        await waiting(stack, 1)
-
-        await shown(stack, "U0ANA", "Waiting for you: 1")
-        assert await ana.notices() == []
-
-
-@LOOKING
-async def test_a_tab_that_slack_refuses_keeps_no_other_from_its_news(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        await home(stack, shows="Waiting for you: 0")
-        ghost = "U0GHOST"
-        await stack.store.home_tabs.used(stack.keys, ghost)
-
-        await waiting(stack, 1)
-
-        await shown(stack, "U0ANA", "Waiting for you: 1")
-
-        async def is_forgotten() -> bool:
-            tabs = stack.store.home_tabs
-            return await tabs.open_tabs(stack.keys, 10) == ["U0ANA"]
-
-        await eventually(is_forgotten)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("count", sample([100, 1000], 1))
 async def test_a_long_queue_is_shown_in_pages(stack: Stack, count: int) -> None:
@@ -228,15 +165,3 @@ async def test_a_long_queue_is_shown_in_pages(stack: Stack, count: int) -> None:
 
         await ana.wait_for_view(lambda view: "Calls 31-40" in text_of(view))
         assert len(verdicts) == count
-
-
-async def test_a_note_that_is_damaged_or_newer_is_none(stack: Stack) -> None:
-    key = stack.keys.home_tabs
-    rows = ["U0ANA", "{", "U0ANA shown", '{"newer": 1}']
-    await stack.store.conn.command("HSET", key, *rows)
-    await stack.store.conn.command("PEXPIRE", key, 1000)
-
-    tab, now, _ = await stack.store.home_tabs.tab(stack.keys, "U0ANA")
-
-    assert (tab, now) == (HomeTab(), ShownTab())
-    assert filter_of(tab.with_(settings='{"newer": 1}')) == HomeFilter()

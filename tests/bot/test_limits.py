@@ -49,17 +49,6 @@ def test_a_burst_goes_out_at_once_and_the_rest_in_time() -> None:
     assert limits.take(UPDATE) > 0
 
 
-def test_posting_is_counted_by_channel_and_updating_is_not() -> None:
-    limits = limits_at(Hands())
-    while limits.take(POST, "C1") == 0:
-        pass
-    while limits.take(UPDATE, "C1") == 0:
-        pass
-
-    assert limits.take(POST, "C2") == 0
-    assert limits.take(UPDATE, "C2") > 0
-
-
 def test_after_a_429_only_its_method_and_channel_stand_still() -> None:
     clock = Hands()
     limits = limits_at(clock)
@@ -71,22 +60,6 @@ def test_after_a_429_only_its_method_and_channel_stand_still() -> None:
     clock.at += 30
     assert limits.take(POST, "C1") == 0
     assert limits.take(POST, "C1") > 0
-
-
-def test_a_rate_limit_of_slack_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """A call that waits for it is not late by our count, so only this reports it."""
-    Limits(lambda: 0.0).refused(POST, "C1", 1800)
-
-    assert "slack.rate_limited method=chat.postMessage for_s=1800" in caplog.text
-
-
-def test_a_second_429_never_shortens_the_wait() -> None:
-    limits = limits_at(Hands())
-    limits.refused(UPDATE, "", 30)
-
-    limits.refused(UPDATE, "", 1)
-
-    assert limits.wait_s(UPDATE) == 30
 
 
 @pytest.mark.parametrize(("method", "channel"), [(POST, "C1"), (UPDATE, "")])
@@ -149,17 +122,6 @@ def test_news_hurries_a_topic_that_waits_and_none_that_fails() -> None:
     assert entry.not_before == 50
 
 
-def test_a_token_that_was_not_used_is_there_again() -> None:
-    limits = limits_at(Hands())
-    while limits.take(POST, "C1") == 0:
-        pass
-
-    limits.give_back(POST, "C1")
-
-    assert limits.wait_s(POST, "C1", keep=1) > 0
-    assert limits.take(POST, "C1") == 0
-
-
 def test_a_channels_name_and_its_id_share_one_limit() -> None:
     limits = limits_at(Hands())
     limits.alias_channel("#refunds", "C1")
@@ -167,19 +129,3 @@ def test_a_channels_name_and_its_id_share_one_limit() -> None:
         pass
 
     assert limits.wait_s(POST, "#refunds") > 0
-
-
-def test_a_topic_stays_while_anything_about_it_is_unsaid() -> None:
-    queue = OutboxQueue(Hands().now)
-    queue.add(event("ap1", EventName.APPROVAL_OPENED))
-    entry = next(iter(queue))
-
-    queue.drop_done(entry)
-    assert len(queue) == 1
-    entry.events, entry.shown = [], entry.wanted
-    entry.is_busy = True
-    queue.drop_done(entry)
-    assert len(queue) == 1
-    entry.is_busy = False
-    queue.drop_done(entry)
-    assert len(queue) == 0

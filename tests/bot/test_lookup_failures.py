@@ -110,20 +110,6 @@ async def test_after_one_failed_lookup_a_second_click_ends_where_no_failure_ends
     assert stack.sandbox.problems == []
 
 
-async def test_a_vote_says_how_old_its_memberships_are(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await wire(stack, 1)
-        ts = str((await stack.card(verdict))["ts"])
-        stack.sandbox.control.advance(120)
-        await click(stack, "U0ANA", ts)
-        stack.sandbox.control.advance(FRESH_S)
-        await click(stack, "U0CHLOE", ts)
-
-        first, second = (await item_of(stack, verdict)).votes
-        ages = [one.at_ms - one.membership_at_ms for one in (first, second)]
-        assert 0 <= ages[0] < FRESH_S * 1000 <= ages[1] <= 2 * FRESH_S * 1000
-
-
 async def test_fifty_two_person_approvals_in_a_minute_settle_within_slacks_limits(
     stack: Stack,
 ) -> None:
@@ -149,23 +135,3 @@ async def test_fifty_two_person_approvals_in_a_minute_settle_within_slacks_limit
         assert not [call for call in calls if call.error]
         took_s = stack.sandbox.clock.now() - start
         assert max(by_group.values()) <= took_s / (2 * FRESH_S) + 1
-
-
-async def test_a_person_who_gets_the_missing_role_later_can_still_give_it(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        verdict = await wire(stack, 1)
-        ts = str((await stack.card(verdict))["ts"])
-        await click(stack, "U0ANA", ts)
-        stack.sandbox.control.advance(2 * FRESH_S + 1)
-        await click(stack, "U0BEN", ts)
-        assert (await item_of(stack, verdict)).state is ItemState.PENDING
-
-        stack.sandbox.control.set_group("S0SENIOR", ["U0CHLOE", "U0ANA"])
-        stack.sandbox.control.advance(2 * FRESH_S + 1)
-        await click(stack, "U0ANA", ts)
-
-        item = await item_of(stack, verdict)
-        assert item.state is ItemState.AUTHORIZED
-        assert {vote.by.user for vote in item.votes} == {"U0ANA", "U0BEN"}

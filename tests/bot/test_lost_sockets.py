@@ -72,23 +72,6 @@ async def test_an_address_that_is_too_old_is_not_tried_for_ever(
         await click_counts(stack)
 
 
-@pytest.mark.parametrize("reason", ["warning", "refresh_requested", "link_disabled"])
-async def test_whatever_slack_says_when_it_ends_a_connection_the_bot_is_reached(
-    stack: Stack, reason: str
-) -> None:
-    control = stack.sandbox.control
-    async with stack.running(mode=SlackMode.SOCKET):
-        stack.sandbox.faults.plan(
-            "refuse", "apps.connections.open", calls=4, error="internal_error"
-        )
-        before = [*control.sockets.connections]
-        await control.disconnect(reason=reason)
-        control.drop()
-
-        await eventually(lambda: are_new(stack, before))
-        await click_counts(stack)
-
-
 async def test_a_start_without_anybody_at_the_addresses_goes_on_when_somebody_is(
     stack: Stack, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,6 @@ from keyturn.sandbox.api_errors import ApiError
 from keyturn.sandbox.validation import check_message
 from tests.bot.bot_stack import CHANNEL, Stack, says
 from tests.bot.test_prometheus import ANA, click
-from tests.conftest import eventually
 from tests.streams import announced, audit_entries
 
 MINUTE = timedelta(minutes=1)
@@ -118,47 +117,10 @@ async def test_a_workspace_without_charts_gets_bars_of_text_once(
     assert said == ["digest.without_chart why=invalid_blocks"]
 
 
-async def test_a_digest_that_is_refused_without_its_chart_is_given_up(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    refuse_charts(monkeypatch, all_of=True)
-    await yesterday(stack)
-
-    async with stack.running(metrics=due_today(channel=CHANNEL)):
-        await eventually(lambda: _has(caplog, "message.dropped"))
-
-    assert [one for one in caplog.messages if "without_chart" in one] == [
-        "digest.without_chart why=invalid_blocks"
-    ]
-
-
-async def _has(caplog: pytest.LogCaptureFixture, words: str) -> bool:
-    return any(words in one for one in caplog.messages)
-
-
 async def test_a_week_without_calls_is_not_posted(stack: Stack) -> None:
     await look(stack, reports(stack, due_today()))
 
     assert await told(stack, EventName.METRICS_DIGEST) == []
-
-
-async def test_the_log_of_a_week_without_calls_is_read_once(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[object] = []
-    count = stack.reviews.statistics.metrics
-
-    async def counted(*args: Any) -> Any:
-        asked.append(args)
-        return await count(*args)
-
-    monkeypatch.setattr(stack.reviews.statistics, "metrics", counted)
-    made = reports(stack, due_today())
-
-    for _ in range(3):
-        await look(stack, made)
-
-    assert len(asked) == 1
 
 
 async def test_a_digest_of_days_ago_is_not_posted(stack: Stack) -> None:
@@ -239,15 +201,6 @@ async def test_counting_corrections_takes_a_twentieth_of_the_time_at_most(
     assert len(counted) == counts
 
 
-async def test_few_decisions_say_nothing(stack: Stack) -> None:
-    verdict = await stack.refund()
-    await stack.reviews.decide(await click(stack, verdict), Reject(reason="no"), ANA)
-
-    await look(stack, reports(stack, MetricsSettings(alert=AlertSettings(corrected=1))))
-
-    assert await told(stack, EventName.METRICS_ALERT) == []
-
-
 async def test_an_alert_that_its_channel_refuses_goes_to_the_fallback(
     stack: Stack,
 ) -> None:
@@ -259,13 +212,3 @@ async def test_an_alert_that_its_channel_refuses_goes_to_the_fallback(
 
     async with stack.running(metrics=settings, fallback_channel=CHANNEL):
         await stack.actor("U0ANA").message_with(CHANNEL, says("Calls wait too long"))
-
-
-@pytest.mark.parametrize("data", [{}, {"digest": "{}"}, {"count": "many"}])
-@pytest.mark.parametrize("name", [EventName.METRICS_ALERT, EventName.METRICS_DIGEST])
-def test_numbers_of_another_version_hold_nothing_up(
-    name: EventName, data: dict[str, str]
-) -> None:
-    event = Event(name=name, tenant="default", reason="waiting", data=data)
-
-    assert "keyturn stats" in metrics_message(event).text

@@ -7,7 +7,6 @@ import pytest
 from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.store import missed_cards
-from keyturn.gateway.store.connection.connection import number
 from keyturn.gateway.store.events.readers import drop_reader
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.reviewers.posted_messages import Ended
@@ -91,22 +90,3 @@ async def test_a_bot_that_starts_again_looks_at_no_card(
             await stack.card(await stack.refund())
 
     assert looks == ["default"]
-
-
-async def test_only_the_tenant_s_own_and_what_has_or_needs_a_card_is_listed(
-    stack: Stack,
-) -> None:
-    asked = await stack.approval(await stack.refund())
-    # It runs without people; its notification is posted by its event, or not at all.
-    await stack.submit(("post_notice", {"text": "hi"}), thread="t2")
-    index = stack.keys.outdated
-    await stack.store.conn.command("DEL", index)
-
-    async def listed() -> int:
-        return number(await stack.store.conn.command("ZCARD", index))
-
-    other = stack.store.keys_of_tenant("other")
-    assert await missed_cards.mark_missed(stack.store, other) == 0
-    assert await listed() == 0
-    assert await missed_cards.mark_missed(stack.store, stack.keys) == 1
-    assert await stack.store.cards.outdated(stack.keys, 9) == [asked.id]

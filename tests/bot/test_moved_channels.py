@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from functools import partial
 
-import aiohttp
 import pytest
 
 from keyturn.bot.delivery import redacting
 from keyturn.bot.ids import Action, Input
-from keyturn.bot.web import MovedChannels, Slack, SlackRefused
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
@@ -52,19 +49,6 @@ async def reject_by_words(stack: Stack, ts: str, channel: str = NEW) -> None:
     assert await ana.submit({Input.REASON: "too much"}) == {}
 
 
-async def test_words_under_a_card_are_offered_before_anybody_clicked(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        verdict, ts = await shared(stack)
-
-        await reject_by_words(stack, ts)
-
-        assert (await stack.approval(verdict)).items[0].state is ItemState.REJECTED
-        await stack.card(verdict, says("Rejected"), channel=NEW)
-        await nothing_is_left(stack)
-
-
 async def test_words_under_another_card_there_are_found_by_what_is_known(
     stack: Stack,
 ) -> None:
@@ -91,18 +75,6 @@ async def second(stack: Stack) -> tuple[Verdict, str]:
     await stack.drawn(verdict)
     stack.policy = named
     return verdict, ts
-
-
-async def test_a_reply_counts_once_slack_says_that_the_card_is_there(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        verdict, ts = await shared(stack)
-        stack.sandbox.control.fault("http_500", "chat.getPermalink")
-
-        await reject_by_words(stack, ts)
-
-        assert (await stack.approval(verdict)).items[0].state is ItemState.REJECTED
 
 
 async def test_a_card_is_not_found_in_a_channel_where_slack_does_not_know_it(
@@ -162,27 +134,6 @@ async def test_nothing_new_is_posted_there(stack: Stack) -> None:
 
         assert await stack.card(verdict, channel="C0GENERAL")
         assert await stack.cards(verdict, NEW) == []
-
-
-async def test_what_nobody_knows_of_stays_not_found(stack: Stack) -> None:
-    async with aiohttp.ClientSession() as session:
-        token, url = stack.sandbox.bot_token, stack.sandbox.api_url
-        slack = Slack(token, api_url=url, session=session)
-        at = {"channel": "C0NOWHERE", "ts": "1.0", "text": "x"}
-        moved = MovedChannels(partial(stack.store.moved_channels.known, stack.keys))
-
-        with pytest.raises(SlackRefused, match="channel_not_found"):
-            await moved.call(slack, "chat.update", at)
-
-
-async def test_where_a_channel_is_now_is_known_however_long_messages_are_kept(
-    stack: Stack,
-) -> None:
-    store, keys = stack.store.moved_channels, stack.keys
-    await store.note(keys, CHANNEL, NEW)
-
-    name = keys.moved_channels
-    assert await stack.store.conn.command("PTTL", name) == -1
 
 
 async def test_where_a_channel_is_now_counts_only_as_a_bot_noted_it(

@@ -97,17 +97,6 @@ async def test_a_new_card_notifies_those_who_may_decide_it(each_stack: Stack) ->
     assert "<" not in str(post["text"]), "the notification reads as a sentence"
 
 
-async def test_a_role_that_must_be_among_them_is_notified_from_the_start(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        (verdict,) = await stack.submit(("wire_money", {"iban": "DE02"}))
-        await stack.card(verdict)
-
-        assert await notified(stack, "U0CHLOE")
-        assert await notified(stack, "U0BEN")
-
-
 async def test_an_edit_that_raises_a_call_notifies_those_who_decide_it_then(
     stack: Stack,
 ) -> None:
@@ -237,21 +226,3 @@ async def test_nobody_counts_as_mentioned_before_slack_took_the_message(
         await eventually(is_told(stack, "U0CHLOE", LINE))
         await nothing_is_left(stack)
         assert await asked() == {"support", "senior"}
-
-
-@pytest.mark.slow
-async def test_a_policy_may_leave_people_in_peace(stack: Stack) -> None:
-    quiet = POLICY.replace(
-        "support: {usergroups: [S0SUPPORT], users: [U0DAN]}",
-        "support: {usergroups: [S0SUPPORT], users: [U0DAN], notify: none}",
-    )
-    stack.policy = load_policy(quiet, "policy.yml")
-    async with stack.running():
-        verdict = await stack.refund()
-        await stack.card(verdict)
-        await nothing_is_left(stack)
-
-        assert not await notified(stack, "U0ANA")
-        approval = await stack.approval(verdict)
-        done = await stack.reviews.decide(click_on(approval), Approve(), ana())
-        assert done.kind == "decided"

@@ -9,14 +9,13 @@ import aiohttp
 import pytest
 
 from keyturn.bot.delivery.card_publisher import CardPublisher
-from keyturn.bot.ids import Action, Input
+from keyturn.bot.ids import Action
 from keyturn.bot.listeners.usable_copy import is_usable_copy
 from keyturn.bot.payload import Clicked
 from keyturn.bot.web import Slack
 from keyturn.gateway.approvals.decisions import Approve
-from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.store.reviewers.cards import CardPlace, CardStore
+from keyturn.gateway.store.reviewers.cards import CardPlace
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, TEAM, Stack, has_button, says
 from tests.bot.test_publisher import POST, nothing_is_left
@@ -48,31 +47,6 @@ async def test_a_copy_whose_answer_was_lost_counts_no_more_once_the_fallback_has
         assert (await stack.approval(verdict)).items[0].is_pending
         await stack.actor("U0ANA").click(GENERAL, str(card["ts"]), Action.APPROVE)
         assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
-
-
-@pytest.mark.slow
-async def test_a_card_is_posted_once_when_its_place_cannot_be_kept_at_once(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    posted, failures = CardStore.posted, [StoreUnavailable("away")] * 2
-
-    async def unavailable(*given: Any, **named: Any) -> CardPlace:
-        if failures:
-            raise failures.pop()
-        return await posted(*given, **named)
-
-    monkeypatch.setattr(CardStore, "posted", unavailable)
-    async with stack.running():
-        verdict = await stack.refund()
-        await stack.card(verdict)
-        await nothing_is_left(stack)
-
-        assert len(await stack.cards(verdict)) == 1
-        place = await stack.store.cards.place(
-            stack.keys, (await stack.approval(verdict)).id
-        )
-        assert place
-        assert place.rev == (await stack.approval(verdict)).rev
 
 
 @pytest.mark.slow
@@ -140,23 +114,6 @@ async def test_a_card_that_is_posted_by_two_at_once_has_one_copy_in_the_end(
         assert not (await stack.approval(verdict)).items[0].is_pending
 
 
-@pytest.mark.slow
-async def test_an_answer_without_a_message_registers_no_place(stack: Stack) -> None:
-    stack.sandbox.faults.plan("malformed", POST)
-    async with stack.running():
-        verdict = await stack.refund()
-
-        card = await stack.card(verdict)
-
-        approval = await stack.approval(verdict)
-
-        async def is_registered() -> bool:
-            place = await stack.store.cards.place(stack.keys, approval.id)
-            return place is not None and place.ts == card["ts"]
-
-        await eventually(is_registered)
-
-
 async def test_a_click_that_names_no_message_registers_none(stack: Stack) -> None:
     nowhere = Clicked(
         team=TEAM,
@@ -206,19 +163,3 @@ async def test_a_click_in_another_channel_counts_once_slack_says_that_the_card_i
 
         await ana.click(*place)
         assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
-
-
-async def test_a_form_of_a_card_works_after_its_channel_got_another_id(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        ana = stack.actor("U0ANA")
-        await ana.click(CHANNEL, str(card["ts"]), Action.REJECT)
-        await ana.wait_for_view()
-        stack.sandbox.control.share(CHANNEL, "C0SHARED")
-
-        assert await ana.submit({Input.REASON: "no"}) == {}
-
-        assert (await stack.approval(verdict)).items[0].state is ItemState.REJECTED

@@ -9,8 +9,7 @@ import pytest
 from keyturn.bot.ids import Action
 from keyturn.bot.listeners.usable_copy import is_usable_copy
 from keyturn.bot.payload import Clicked
-from keyturn.gateway.approvals.decisions import Approve, Edit, Reviewer
-from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.approvals.decisions import Edit
 from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
@@ -20,7 +19,6 @@ from tests.approvals.builders import click_on
 from tests.bot.bot_stack import (
     CHANNEL,
     POLICY,
-    REFUND,
     TEAM,
     Stack,
     has_button,
@@ -92,27 +90,6 @@ async def test_a_decision_on_one_copy_is_shown_on_all(direct: Stack) -> None:
         await nothing_is_left(direct)
 
 
-async def test_a_copy_whose_answer_was_lost_is_found_and_not_posted_again(
-    direct: Stack,
-) -> None:
-    direct.sandbox.faults.plan("lost_response", "chat.postMessage", after=1)
-    async with direct.running():
-        verdict = await direct.refund()
-        await direct.card(verdict, says("Sent directly to"))
-        await nothing_is_left(direct)
-
-        for user in ("U0ANA", "U0BEN"):
-            (copy,) = await copies_of(direct, verdict, user)
-            place = await direct.drawn(verdict)
-            assert place.copies[user].ts == copy["ts"]
-        await direct.actor("U0BEN").click(
-            DM["U0BEN"],
-            str((await copies_of(direct, verdict, "U0BEN"))[0]["ts"]),
-            Action.APPROVE,
-        )
-        assert (await direct.approval(verdict)).items[0].state is ItemState.AUTHORIZED
-
-
 @pytest.mark.parametrize("is_restarted", [False, True])
 async def test_a_copy_whose_answer_was_lost_becomes_true_after_the_decision(
     direct: Stack, *, is_restarted: bool
@@ -141,43 +118,6 @@ async def test_a_copy_whose_answer_was_lost_becomes_true_after_the_decision(
         (copy,) = await copies_of(direct, verdict, user)
         assert says(", done ")(copy)
         assert not has_button(copy, Action.APPROVE)
-
-
-async def test_no_copy_is_posted_where_somebody_wrote_that_it_belongs(
-    direct: Stack,
-) -> None:
-    verdict = await direct.refund()
-    approval = (await direct.approval(verdict)).id
-    written = {f"dm {user}": "C0GENERAL" for user in DM}
-    fields = [text for pair in written.items() for text in pair]
-    name = direct.keys.card(approval)
-    await direct.store.conn.command("HSET", name, *fields)
-    await direct.store.conn.command("PEXPIRE", name, 60_000)
-    async with direct.running():
-        for user in ("U0ANA", "U0BEN"):
-            await copy_of(direct, verdict, user)
-        await nothing_is_left(direct)
-
-    posted = await direct.actor("U0ANA").messages("C0GENERAL")
-    assert not any(is_card_of(one, approval) for one in posted)
-
-
-async def test_nobody_is_sent_a_copy_of_a_call_that_was_decided_meanwhile(
-    direct: Stack,
-) -> None:
-    direct.sandbox.faults.plan("http_500", "chat.postMessage", calls=20, after=1)
-    async with direct.running():
-        verdict = await direct.refund()
-        card = await direct.card(verdict)
-        await eventually(lambda: asked_for(direct, "conversations.history"))
-        await direct.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        await direct.card(verdict, says("Approved"))
-        direct.sandbox.faults.clear()
-        await direct.execute(verdict)
-        await nothing_is_left(direct)
-
-        for user in ("U0ANA", "U0BEN"):
-            assert await copies_of(direct, verdict, user) == []
 
 
 async def test_a_copy_that_cannot_be_looked_for_is_posted_again_and_one_counts(
@@ -231,24 +171,6 @@ async def test_somebody_without_direct_messages_is_mentioned_and_it_is_said(
         place = await direct.drawn(verdict)
         assert place.sent == ()
         assert "Sent directly" not in str(await direct.card(verdict))
-
-
-async def test_copies_show_a_decision_that_the_card_cannot_show(direct: Stack) -> None:
-    async with direct.running():
-        verdict = await direct.refund()
-        card = await direct.card(verdict, says("Sent directly to"))
-        bens = await copy_of(direct, verdict, "U0BEN")
-        await nothing_is_left(direct)
-        direct.sandbox.control.archive(CHANNEL)
-
-        await direct.actor("U0BEN").click(DM["U0BEN"], str(bens["ts"]), Action.APPROVE)
-        await direct.execute(verdict)
-
-        for user in ("U0ANA", "U0BEN"):
-            await copy_of(direct, verdict, user, ", done ")
-        # Only as long as it is archived: the card is no older than its content.
-        assert has_button(await direct.card(verdict), Action.APPROVE)
-        assert (await direct.card(verdict))["ts"] == card["ts"]
 
 
 async def test_a_copy_that_cannot_change_any_more_says_so_and_takes_no_click(
@@ -324,34 +246,6 @@ async def test_a_new_copy_is_not_announced_under_itself(direct: Stack) -> None:
         assert [m for m in told if m["thread_ts"]] == []
 
 
-async def test_a_copy_shows_an_edit_while_another_call_runs(direct: Stack) -> None:
-    two = DIRECT.replace(PLAIN, PLAIN + "    needs: two\n")
-    requirement = "requirements:\n  two: {of: [support], approvals: 2}\n"
-    two = two.replace("requirements:\n", requirement)
-    direct.policy = load_policy(two, "policy.yml")
-    async with direct.running():
-        running, edited = await direct.submit(
-            ("process_refund", REFUND), ("process_refund", {**REFUND, "order_id": "2"})
-        )
-        await direct.card(running, says("Sent directly to"))
-        for reviewer in (ana(), ana().with_(user="U0BEN")):
-            click = click_on(await direct.approval(running))
-            await direct.reviews.decide(click, Approve(), reviewer, voters=only_ana)
-        await direct.begin(running)
-        await nothing_is_left(direct)
-        approval = await direct.approval(edited)
-        seen = approval.items[1].action_hash
-        click = click_on(approval).with_(index=1, action_hash=seen)
-
-        edit = Edit(args={"order_id": "2", "amount": 950})
-        outcome = await direct.reviews.decide(click, edit, ana())
-
-        assert outcome.kind == "voted"
-        for user in ("U0ANA", "U0BEN"):
-            shown = await copy_of(direct, edited, user, "950")
-            assert has_button(shown, Action.APPROVE)
-
-
 @pytest.mark.parametrize("person", ["U0ANA", "U0CHLOE"])
 async def test_nobody_clicks_on_a_copy_of_somebody_else(
     direct: Stack, person: str
@@ -409,12 +303,6 @@ async def test_a_reminder_reaches_people_where_they_were_asked_and_nobody_twice(
             (await copy_of(direct, verdict, "U0BEN"))["ts"]
         ]
         assert len({str(m["ts"]) for m in await reminders("U0EVE")}) == 1
-
-
-async def only_ana(item: Item) -> tuple[Reviewer, ...]:
-    """Return the earlier voters."""
-    del item
-    return (ana(),)
 
 
 async def has_copy(stack: Stack, verdict: Verdict, user: str) -> bool:

@@ -63,20 +63,6 @@ async def test_a_card_waits_through_a_restart_and_its_button_works(
         assert len(await stack.cards(verdict)) == 1
 
 
-async def test_what_happened_while_the_bot_was_away_is_said_once(stack: Stack) -> None:
-    verdict = await stack.refund()
-    approval = await stack.approval(verdict)
-    await expire(stack, approval)
-    await stack.sweeper.sweep()
-
-    async with stack.running():
-        card = await stack.card(verdict, says("xpired"))
-        await nothing_is_left(stack)
-
-    assert not has_button(card, Action.APPROVE)
-    assert (len(calls(stack, UPDATE)), len(await stack.cards(verdict))) == (0, 1)
-
-
 async def test_an_event_that_a_dead_publisher_took_is_said_by_the_next(
     stack: Stack,
 ) -> None:
@@ -105,30 +91,6 @@ async def test_a_click_on_a_card_whose_answer_was_lost_makes_it_the_card(
 
         assert not (await stack.approval(verdict)).items[0].is_pending
         assert len(await stack.cards(verdict)) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", ["http_500", "reset"])
-async def test_an_outage_of_slack_loses_nothing(stack: Stack, fault: str) -> None:
-    stack.sandbox.faults.plan(fault, POST, calls=2)
-    async with stack.running():
-        first, second = await stack.refund(), await stack.refund(thread="t2")
-
-        await stack.card(first)
-        await stack.card(second)
-
-
-@pytest.mark.slow
-async def test_slack_is_left_alone_for_as_long_as_it_asks(stack: Stack) -> None:
-    stack.sandbox.faults.plan("rate_limit", POST, seconds=1)
-    async with stack.running():
-        verdict = await stack.refund()
-
-        await stack.card(verdict)
-
-        posts = [call.at for call in stack.sandbox.calls if call.method == POST]
-        assert len(posts) == 2
-        assert posts[1] - posts[0] >= 1
 
 
 @pytest.mark.slow
@@ -234,23 +196,6 @@ async def test_a_card_that_we_cannot_show_can_be_rejected_and_nothing_else(
         assert (await stack.approval(verdict)).items[0].state is ItemState.REJECTED
 
 
-async def test_blocks_that_slack_alone_refuses_become_the_plain_card(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unchecked(*_: object, **__: object) -> None:
-        """Remove the local limits, so that only Slack refuses."""
-
-    def broken(*_: object, **__: object) -> Message:
-        return Message(blocks=({"type": "nonsense"},), text="x")
-
-    monkeypatch.setattr(card_publisher, "card", broken)
-    monkeypatch.setattr(card_publisher, "ensure_valid_message", unchecked)
-    async with stack.running():
-        verdict = await stack.refund()
-
-        await stack.card(verdict, says("cannot be displayed"))
-
-
 async def test_a_card_that_breaks_us_is_quarantined_and_tried_again_later(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -347,16 +292,6 @@ async def test_an_agents_last_words_stand_as_plain_text_where_it_was_asked(
         assert "Done" not in str(found["text"])
 
 
-async def test_a_run_that_failed_is_told_calmly(stack: Stack) -> None:
-    async with stack.running():
-        ts = await stack.actor("U0DAN").say("#general", "@keyturn refund")
-
-        await put(stack, EventName.RUN_FAILED, channel="C0GENERAL", thread_ts=ts)
-
-        dan = stack.actor("U0DAN")
-        await dan.message_with("#general", says("could not be resumed"))
-
-
 async def test_a_question_of_another_library_is_told_where_the_agent_was_asked(
     stack: Stack,
 ) -> None:
@@ -370,14 +305,6 @@ async def test_a_question_of_another_library_is_told_where_the_agent_was_asked(
         found = await dan.message_with("#general", says("Which <!channel>?"))
         assert found["thread_ts"] == ts
         assert "channel" not in str(found["text"])
-
-
-async def test_a_run_without_a_place_is_acknowledged_in_silence(stack: Stack) -> None:
-    async with stack.running():
-        await put(stack, EventName.RUN_FINISHED, text="words")
-        await nothing_is_left(stack)
-
-    assert calls(stack, POST) == []
 
 
 async def test_events_of_another_tenant_are_left_to_its_own_bot(stack: Stack) -> None:

@@ -245,22 +245,6 @@ async def test_a_message_that_cannot_be_edited_is_deleted(stack: Stack) -> None:
     assert not any("details were removed" in one for one in await shown(stack))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", [one for one in Fault if one is not Fault.MALFORMED])
-async def test_what_is_to_be_deleted_is_tried_again_where_slack_fails(
-    stack: Stack, fault: Fault, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(redacting, "RETRY", OVER)
-    async with keeping(stack, DAY):
-        await decided(stack)
-    stack.sandbox.control.edit_window(0)
-    stack.sandbox.faults.plan(fault, "chat.delete", calls=3)
-
-    await redact(stack)
-
-    assert not any("details were removed" in one for one in await shown(stack))
-
-
 async def test_a_message_that_slack_refuses_keeps_no_other_from_its_time(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -283,33 +267,6 @@ async def test_a_message_that_slack_refuses_keeps_no_other_from_its_time(
     redacted = [one for one in told if one.name is EventName.MESSAGES_REDACTED]
     left = sum(CANARY in one for one in await shown(stack))
     assert (len(redacted), left) == (1, 1)
-
-
-async def test_what_stays_as_it_is_does_not_count_as_redacted(stack: Stack) -> None:
-    async with keeping(stack, DAY):
-        verdict = await decided(stack)
-    approval = (await stack.approval(verdict)).id
-    stack.sandbox.control.archive(CHANNEL)
-
-    async def is_done() -> bool:
-        found = await stack.store.posted_messages.read(stack.keys, approval)
-        # Of the card it is kept, to be redacted again while the record is there.
-        return len(found.places) == 1
-
-    await time_is_over(stack)
-    async with keeping(stack, OVER):
-        await eventually(is_done)
-
-    told = await audit_entries(stack.store.conn, stack.keys)
-    assert not [one for one in told if one.name is EventName.MESSAGES_REDACTED]
-
-
-async def test_two_bots_redact_once(stack: Stack) -> None:
-    async with keeping(stack, DAY):
-        await decided(stack)
-    await time_is_over(stack)
-    async with keeping(stack, OVER), keeping(stack, OVER):
-        await eventually(lambda: no_canary(stack))
 
 
 async def test_calls_that_share_a_card_are_redacted_together(stack: Stack) -> None:
@@ -474,22 +431,6 @@ async def test_messages_are_redacted_under_another_secret(stack: Stack) -> None:
     assert found.places == (("C1", "1.0"),)
     conn.secrets = (old,)
     assert not (await store.read(stack.keys, id_)).places
-
-
-async def test_what_is_no_approval_keeps_no_other_from_its_time(stack: Stack) -> None:
-    store, key = stack.store.posted_messages, stack.keys.messages_due
-    for member in (b"", b"\xff", b"\xff" * 1000, b"text"):
-        await stack.store.conn.command("ZADD", key, "-inf", member)
-    await stack.store.conn.command("PEXPIRE", key, 60_000)
-    id_ = f"ap_default_{'a' * 32}"
-    await store.note(stack.keys, id_, (CHANNEL, "1.0"), kept=OVER)
-
-    async with keeping(stack, OVER):
-
-        async def is_forgotten() -> bool:
-            return await rows(stack) == []
-
-        await eventually(is_forgotten)
 
 
 def test_a_look_comes_before_the_record_is_gone() -> None:

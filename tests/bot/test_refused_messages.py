@@ -45,50 +45,6 @@ async def test_an_answer_that_slack_does_not_show_is_told_of(
         assert told["thread_ts"] == place["thread_ts"]
 
 
-async def test_the_answer_after_it_is_shown_whole(stack: Stack) -> None:
-    async with stack.running():
-        place = await asked(stack)
-        dan = stack.actor("U0DAN")
-        # Both the answer and the plain message: nothing is left to be tried.
-        for calls in (1, 2):
-            refuse(stack, "invalid_blocks", calls=calls)
-            await put(stack, EventName.RUN_FINISHED, text="Long", **place)
-            await nothing_is_left(stack)
-
-            await put(stack, EventName.RUN_FINISHED, text=f"Short {calls}", **place)
-
-            await dan.message_with("#general", says(f"Short {calls}"))
-
-
-async def test_a_question_that_slack_does_not_show_is_told_of(stack: Stack) -> None:
-    async with stack.running():
-        place = await asked(stack)
-        refuse(stack, "msg_blocks_too_long")
-
-        await put(stack, EventName.RUN_ASKED, text="Which account?", **place)
-
-        dan = stack.actor("U0DAN")
-        await dan.message_with("#general", says("refuses the rest"))
-
-
-async def test_a_note_under_a_card_that_slack_does_not_show_is_told_of(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        refuse(stack, "invalid_blocks")
-
-        click = click_on(await stack.approval(verdict))
-        await stack.reviews.decide(click, Edit(args={**REFUND, "amount": 5}), ana())
-        await nothing_is_left(stack)
-
-        [note] = await stack.notes(card)
-        assert says("refuses the rest")(note)
-        # The card itself is shown whole.
-        await stack.card(verdict, says("process_refund"))
-
-
 async def test_a_note_that_slack_never_shows_holds_nothing_up(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund()
@@ -120,16 +76,6 @@ async def test_an_answer_waits_until_its_workspace_takes_messages_again(
     async with stack.running():
         place = await asked(stack)
         refuse(stack, error, calls=2)
-
-        await put(stack, EventName.RUN_FINISHED, text="Done", **place)
-
-        await stack.actor("U0DAN").message_with("#general", says("Done"))
-
-
-async def test_an_answer_waits_while_its_channel_moves(stack: Stack) -> None:
-    async with stack.running():
-        place = await asked(stack)
-        refuse(stack, "external_channel_migrating")
 
         await put(stack, EventName.RUN_FINISHED, text="Done", **place)
 

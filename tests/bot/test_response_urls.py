@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from keyturn.bot.ids import Action
-from keyturn.bot.web import RateLimited, Slack, SlackNoResponse
 from keyturn.gateway.approvals.decisions import Edit
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.api_errors import ApiError
@@ -37,25 +36,6 @@ async def test_who_clicked_is_answered_also_where_the_url_is_used_up(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, refusal: Any
 ) -> None:
     monkeypatch.setattr(IssuedUrls, "use", refusal)
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-
-        await stack.actor("U0DAN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-
-        assert await stack.told("U0DAN", "You asked for this")
-
-
-@pytest.mark.parametrize(
-    "error", [RateLimited("response_url", 30.0), SlackNoResponse("response_url", "")]
-)
-async def test_who_clicked_is_answered_also_where_the_url_gets_no_answer(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    async def respond(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(Slack, "respond", respond)
     async with stack.running():
         verdict = await stack.refund()
         card = await stack.card(verdict)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import aiohttp
 import pytest
@@ -15,17 +14,15 @@ from keyturn.bot.ids import Action, seal_outage
 from keyturn.gateway.approvals.decisions import Gesture
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Origin
-from keyturn.gateway.errors import GraphError, StoreUnavailable
+from keyturn.gateway.errors import GraphError
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.resume.retries import Retries
 from keyturn.gateway.resume.store_threads import ThreadRef
 from keyturn.gateway.setting_forms import RetrySettings
-from keyturn.gateway.store.reviewers.cards import CardPlace, CardStore
 from keyturn.gateway.store.runs.jobs import Job, JobKind
 from keyturn.gateway.store.runs.stalled import RunState
 from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.sandbox.json_types import JsonObject, as_objects
-from tests.bot.bot_stack import CHANNEL as CARDS
 from tests.bot.bot_stack import DAN, TEAM, Stack, has_button
 from tests.bot.markup_audit import assert_tame
 from tests.bot.strategies import CANARY
@@ -167,30 +164,6 @@ async def test_an_outage_is_edited_by_another_bot_after_a_restart(run: Run) -> N
 
 
 @pytest.mark.slow
-async def test_an_outage_stays_one_message_when_its_place_cannot_be_kept_at_once(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    posted, failures = CardStore.posted, [StoreUnavailable("away")] * 2
-
-    async def unavailable(*given: Any, **named: Any) -> CardPlace:
-        if failures:
-            raise failures.pop()
-        return await posted(*given, **named)
-
-    monkeypatch.setattr(CardStore, "posted", unavailable)
-    async with run.stack.running():
-        await run.asked()
-        await run.fails(ConnectionError())
-        waiting = await run.message("The run waits")
-        await run.goes_on()
-        ended = await run.message("The run continued")
-        await nothing_is_left(run.stack)
-
-    assert ended["ts"] == waiting["ts"]
-    assert len(await run.messages()) == 1
-
-
-@pytest.mark.slow
 async def test_a_copy_whose_answer_was_lost_says_only_what_stays_true(
     run: Run,
 ) -> None:
@@ -206,20 +179,6 @@ async def test_a_copy_whose_answer_was_lost_says_only_what_stays_true(
     lost, shown = await run.messages()
     assert lost["text"] == ANNOUNCED
     assert shown["text"] == RUN_TEXTS[EventName.RUN_RESUMED]
-
-
-async def test_an_outage_that_was_over_before_anybody_was_told_says_nothing(
-    run: Run,
-) -> None:
-    await run.stack.store.queue(run.stack.keys).prepare()
-    async with run.stack.running():
-        await run.asked()
-    await run.fails(ConnectionError())
-    await run.goes_on()
-    async with run.stack.running():
-        await nothing_is_left(run.stack)
-
-    assert await run.messages() == []
 
 
 async def test_the_requester_tries_again_and_the_message_says_so(run: Run) -> None:
@@ -238,31 +197,6 @@ async def test_the_requester_tries_again_and_the_message_says_so(run: Run) -> No
         await nothing_is_left(run.stack)
 
     assert tried["ts"] == parked["ts"] == again["ts"]
-
-
-@pytest.mark.slow
-async def test_a_run_that_was_not_asked_for_in_slack_is_told_where_its_card_is(
-    run: Run,
-) -> None:
-    ana = run.stack.actor("U0ANA")
-    async with run.stack.running():
-        verdict = await run.stack.refund()
-        await run.stack.card(verdict)
-        await nothing_is_left(run.stack)
-        # A message of another person is no place for it.
-        name = run.stack.keys.card((await run.stack.approval(verdict)).id)
-        await run.stack.store.conn.command("HSET", name, "at", f"{CHANNEL} {run.ts}")
-        await run.fails(KeyError())
-
-        def is_parked(message: JsonObject) -> bool:
-            return str(message["text"]) == RUN_TEXTS[EventName.RUN_PARKED]
-
-        told = await ana.message_with(CARDS, is_parked)
-        assert not told.get("thread_ts")
-        await ana.click(CARDS, str(told["ts"]), Action.TRY_AGAIN)
-        await run.stack.bot_is_quiet()
-
-    assert await run.tries() == [f"{TEAM}/U0ANA"]
 
 
 async def test_a_reviewer_tries_again_and_nobody_else_does(run: Run) -> None:

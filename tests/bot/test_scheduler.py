@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from keyturn.bot.blocks import Message
 from keyturn.bot.delivery.outbox_queue import (
     Call,
     OutboxQueue,
-    QueuedMessage,
     QueueEntry,
 )
 from keyturn.bot.delivery.publisher import AT_ONCE, Scheduler
@@ -130,42 +128,6 @@ async def test_what_needs_another_call_is_not_behind_those_that_wait_for_a_limit
     assert stand.started == ["ap_7"]
 
 
-async def test_all_that_wait_for_a_call_go_on_as_fast_as_it_is_allowed(
-    stand: Stand,
-) -> None:
-    stand.needs = Call(UPDATE, "")
-    stand.limits.refused(UPDATE, "", 300.0)
-    for number in range(6):
-        stand.add(HISTORY, f"ap_{number}")
-    stand.scheduler.start_due()
-
-    stand.now += 300 + 60
-    stand.scheduler.start_due()
-
-    assert len(stand.scheduler.running) == AT_ONCE - 1
-    await stand.scheduler.finish(1.0)
-
-
-async def test_a_card_that_falls_due_waits_no_longer_for_the_limit_of_its_messages(
-    stand: Stand,
-) -> None:
-    stand.calls = {"first": Call(POST, "C1"), "ap": Call(POST, "C1")}
-    for key in stand.calls:
-        stand.add(HISTORY, key)
-    _, entry = stand.queue
-    entry.messages = [QueuedMessage(Message((), "Done."), "1-0", "C1", None)]
-    entry.card_at = stand.now + 5
-    stand.limits.refused(POST, "C1", 300.0)
-    stand.scheduler.start_due()
-
-    stand.calls["ap"] = Call(UPDATE, "")
-    stand.now += 5
-    stand.scheduler.start_due()
-    await turns()
-
-    assert stand.started == ["ap"]
-
-
 ENDS = (0.0, 0.05, RuntimeError("broken"))
 """A step is done, has to wait, or breaks."""
 
@@ -209,19 +171,6 @@ async def everything_else(stand: Stand) -> None:
             if not gate.done():
                 gate.set_result(0.0)
         await turns()
-
-
-async def test_a_change_that_nobody_told_of_is_seen_all_the_same(stand: Stand) -> None:
-    running = asyncio.create_task(stand.scheduler.run())
-    await turns()
-    stand.add(WORDS, "t1")
-    stand.scheduler.changed.clear()
-
-    async with asyncio.timeout(30):
-        while len(stand.queue):  # noqa: ASYNC110 - nothing tells of it here
-            await asyncio.sleep(0.05)
-
-    running.cancel()
 
 
 async def test_a_new_card_takes_the_token_that_many_words_wait_for(
@@ -277,20 +226,6 @@ async def test_work_that_takes_too_long_is_ended_and_tried_again(
 
     entry = next(iter(stand.queue))
     assert (entry.is_busy, entry.not_before > stand.now) == (False, True)
-
-
-async def test_what_is_under_way_may_end_and_is_cancelled_after_a_while(
-    stand: Stand,
-) -> None:
-    stand.is_gated = True
-    stand.add(CARD, "card")
-    stand.scheduler.start_due()
-    (task,) = stand.scheduler.running
-
-    await stand.scheduler.finish(0.01)
-    await asyncio.wait([task])
-
-    assert task.cancelled()
 
 
 async def test_a_topic_is_overdue_since_it_could_have_been_worked_on(

@@ -17,7 +17,7 @@ from keyturn.gateway.approvals.decisions import AccountKind, Approve, Click, Rev
 from keyturn.gateway.approvals.decisions import Unknown as UnknownApproval
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Approval
-from keyturn.gateway.policy.load import BadPolicy, load_policy
+from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.wire import ClaimRequest, Refused, TurnRef
 from keyturn.gateway.service.report.audit_reading import StatisticsService
 from keyturn.gateway.store.store import Store
@@ -223,27 +223,3 @@ async def test_the_next_one_is_planned_and_not_shown_at_once(stack: Stack) -> No
 
     assert seeded.card is None
     assert 30 * 60_000 <= seeded.due_ms - now_ms <= 91 * 60_000
-
-
-async def test_nothing_is_shown_without_the_rule(stack: Stack) -> None:
-    stack.policy = load_policy(POLICY, "policy.yml")
-    await look(stack)
-
-    assert (await stack.store.seeded.read(stack.keys)).due_ms == 0
-
-
-async def test_what_another_version_kept_is_dropped(stack: Stack) -> None:
-    key = stack.keys.seeded
-    await stack.store.conn.transaction(
-        ["HSET", key, "card", '{"later": 1}'], ["PEXPIRE", key, 60_000]
-    )
-    await look(stack)
-
-    assert (await stack.store.seeded.read(stack.keys)).due_ms > 0
-
-
-def test_a_call_that_nobody_decides_is_no_seeded_defect() -> None:
-    rule = RULE.replace("process_refund", "look_up_order")
-
-    with pytest.raises(BadPolicy, match="such a call gets no decision"):
-        load_policy(POLICY + rule, "policy.yml")

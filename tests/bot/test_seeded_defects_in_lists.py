@@ -21,7 +21,7 @@ from tests.bot.listeners.test_review_together import (
     results,
     reviewing,
 )
-from tests.bot.test_seeded_defects import look, names, shown
+from tests.bot.test_seeded_defects import names, shown
 
 ANSWERED = [EventName.SEEDED_SHOWN, EventName.SEEDED_ANSWERED]
 stack = test_seeded_defects.stack
@@ -134,19 +134,6 @@ async def test_all_of_it_is_shown_and_approved_there(stack: Stack, place: str) -
     assert await rubber_stamped(stack) == (1, 1)
 
 
-async def test_rejected_from_the_full_view_it_was_noticed(stack: Stack) -> None:
-    seeded, _ = await shown(stack)
-    async with stack.running():
-        ana = await home(stack, shows=seeded.id)
-        await ana.act_in_home(Action.VIEW_ALL)
-        await ana.wait_for_view(lambda view: "Full details" in json.dumps(view))
-
-        await ana.act_in_view(Action.REJECT)
-
-        await ana.wait_for_view(lambda view: "Well seen" in json.dumps(view))
-    assert await rubber_stamped(stack) == (0, 1)
-
-
 async def test_a_form_over_it_is_good_for_who_opened_it_alone(stack: Stack) -> None:
     seeded, _ = await shown(stack)
     async with stack.running():
@@ -177,23 +164,3 @@ async def test_reviewed_together_with_others_it_counts_among_them(
         assert not (await stack.approval(real)).items[0].is_pending
         await ana.wait_for(lambda state: seeded.id not in home_of(state) or None)
     assert await names(stack) == ANSWERED
-
-
-async def test_it_offers_no_standing_approval(stack: Stack) -> None:
-    seeded, _ = await shown(stack)
-
-    assert not seeded.items[0].can_cover
-
-
-async def test_what_has_expired_is_listed_nowhere(stack: Stack) -> None:
-    await shown(stack)
-    seeded = await stack.store.seeded.read(stack.keys)
-    assert seeded.card is not None
-    past = seeded.card.shown.with_(expires_at_ms=1)
-    over = seeded.card.with_(shown=past).model_dump_json()
-    key = stack.keys.seeded
-    await stack.store.conn.command("HSET", key, "card", over)
-
-    assert await stack.reviews.seeded_defects.waiting() is None
-    await look(stack)
-    assert await stack.reviews.seeded_defects.waiting() is None

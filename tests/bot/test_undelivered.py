@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from keyturn.bot.cards.reminders import undelivered
 from keyturn.bot.ids import Action
 from keyturn.cli.stack import bot_config
 from keyturn.gateway.approvals.decisions import Approve, Reject
@@ -99,20 +98,6 @@ async def test_the_card_appears_when_the_bot_is_invited_without_a_restart(
         assert await stack.store.cards.trouble(stack.keys, approval.id) is None
 
 
-async def test_a_restart_after_the_invitation_posts_the_card(stack: Stack) -> None:
-    stack.sandbox.control.leave(CHANNEL, BOT)
-    async with stack.running():
-        verdict, _ = await asked_in_general(stack)
-        await told(stack, "cannot be posted")
-        await nothing_is_left(stack)
-    stack.sandbox.control.join(CHANNEL, BOT)
-
-    async with stack.running():
-        await stack.card(verdict)
-
-    assert len(await told_of(stack, "cannot be posted")) == 1
-
-
 @pytest.mark.slow
 async def test_a_card_without_a_channel_is_told_once_through_restarts(
     stack: Stack,
@@ -175,25 +160,6 @@ async def test_a_card_that_a_person_deleted_is_posted_again_while_it_is_needed(
         assert len(await stack.cards(verdict)) == 1
 
 
-async def test_a_deleted_card_whose_call_was_approved_elsewhere_says_nothing_untrue(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        verdict, _ = await asked_in_general(stack)
-        card = await stack.card(verdict)
-        await nothing_is_left(stack)
-        workspace = stack.sandbox.workspace
-        workspace.drop_message(workspace.messages[CHANNEL][str(card["ts"])])
-
-        await decided(stack, verdict, Approve())
-        await stack.execute(verdict)
-
-        stack.sandbox.control.advance(60)
-        note = await told(stack, "Approved and done")
-        assert not says("reviewers find it")(note)
-        await nothing_is_left(stack)
-
-
 def leave(stack: Stack) -> None:
     stack.sandbox.control.leave(CHANNEL, BOT)
 
@@ -250,34 +216,6 @@ async def test_without_a_fallback_the_card_is_brought_up_to_date_when_it_can_be(
     assert not await is_missed(stack, verdict)
 
 
-async def test_a_card_whose_approval_ended_in_a_closed_channel_is_drawn_by_a_click(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        await nothing_is_left(stack)
-        stack.sandbox.control.archive(CHANNEL)
-        await expire(stack, await stack.approval(verdict))
-        await stack.sweeper.sweep()
-        await stack.actor("U0DAN").message_with(
-            "D0DAN", says("cannot be brought up to date")
-        )
-        await nothing_is_left(stack)
-        stack.sandbox.control.unarchive(CHANNEL)
-
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-
-        await stack.told("U0ANA", "Expired")
-        shown = await stack.card(verdict, lambda m: not has_button(m, Action.APPROVE))
-        assert shown["ts"] == card["ts"]
-
-        async def is_let_go() -> bool:
-            return not await is_missed(stack, verdict)
-
-        await eventually(is_let_go)
-
-
 async def vote(stack: Stack, verdict: Verdict) -> None:
     """Approve as Ana, the first of two."""
     approval = await stack.approval(verdict)
@@ -323,21 +261,6 @@ async def test_a_stop_is_told_in_the_fallback_when_its_channel_refuses(
 
         await stack.actor("U0DAN").message_with(GENERAL, says("Frozen"))
         await nothing_is_left(stack)
-
-
-async def test_a_call_in_doubt_without_a_card_is_not_said_to_be_on_the_home_tab(
-    stack: Stack,
-) -> None:
-    approval = await stack.approval(await stack.refund())
-    item = approval.items[0].with_(state=ItemState.IN_DOUBT)
-
-    note = undelivered(
-        approval.replacing(item), channel=CHANNEL, why="is_archived", is_posted=True
-    )
-
-    assert "I keep trying" in str(note.blocks)
-    assert "Home tab" not in str(note.blocks)
-    assert "Please check" in str(note.blocks)
 
 
 @pytest.mark.parametrize(

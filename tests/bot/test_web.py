@@ -19,7 +19,6 @@ from keyturn.bot.web import (
     SlackError,
     SlackNoResponse,
     SlackRefused,
-    text_at,
 )
 from keyturn.gateway.errors import SettingsError
 
@@ -70,22 +69,12 @@ def answering_text(text: str, status: int, kind: str) -> Handler:
             {"error": "channel_not_found"},
         ),
         (
-            answering({"ok": False, "error": "missing_scope", "needed": "im:write"}),
-            SlackRefused,
-            {"error": "missing_scope"},
-        ),
-        (
             answering({"ok": False, "error": "ratelimited"}, 429, {"Retry-After": "7"}),
             RateLimited,
             {"retry_after_s": 7.0},
         ),
         (
             answering({"ok": False, "error": "ratelimited"}),
-            RateLimited,
-            {"retry_after_s": 30.0},
-        ),
-        (
-            answering({}, 429, {"retry-after": "soon"}),
             RateLimited,
             {"retry_after_s": 30.0},
         ),
@@ -98,23 +87,18 @@ def answering_text(text: str, status: int, kind: str) -> Handler:
             # A header that is wrong must not silence the bot until its next start.
             for asked, waited in (
                 ("0", 1.0),
-                ("0.4", 1.0),
                 ("1.5", 1.5),
-                ("-7", 1.0),
                 ("nan", 1.0),
                 ("Wed, 21 Oct 2026 07:28:00 GMT", 30.0),
                 ("7200", 3600.0),
                 ("inf", 3600.0),
-                ("9" * 400, 3600.0),
             )
         ),
         (answering({"ok": False, "error": "internal_error"}), SlackNoResponse, {}),
-        (answering({"ok": False, "error": "update_failed"}), SlackNoResponse, {}),
         (answering({"ok": False, "error": "x"}, 503), SlackNoResponse, {}),
         (answering({"ok": False}), SlackNoResponse, {}),
         (answering_text("<html>", 502, "text/html"), SlackNoResponse, {}),
         (answering_text("{not json", 200, "application/json"), SlackNoResponse, {}),
-        (answering_text("gateway down", 502, "text/plain"), SlackNoResponse, {}),
     ],
 )
 async def test_a_failure_says_whether_it_may_be_tried_again(
@@ -237,32 +221,9 @@ async def test_missing_scopes_are_named() -> None:
     assert named in str(caught.value)
 
 
-async def test_who_the_bot_is_comes_from_slack() -> None:
-    reply = {
-        "ok": True,
-        "team_id": "T1",
-        "user_id": "U1",
-        "bot_id": "B1",
-        "enterprise_id": "E1",
-    }
-    async with slack_that(answering(reply)) as (slack, _):
-        me = await identify(slack, CONFIG)
-
-    assert (me.team, me.enterprise, me.user) == ("T1", "E1", "U1")
-
-
 async def test_an_app_of_a_whole_organization_is_refused_at_start() -> None:
     """Its people act in workspaces, each of which would count as another one."""
     reply = {"ok": True, "team_id": "E1", "is_enterprise_install": True}
     async with slack_that(answering(reply)) as (slack, _):
         with pytest.raises(SettingsError, match="whole organization"):
             await identify(slack, CONFIG)
-
-
-def test_a_text_that_is_not_there_is_empty() -> None:
-    reply = {"view": {"id": "V1", "n": 1}}
-
-    assert text_at(reply, "view", "id") == "V1"
-    assert text_at(reply, "view", "n") == ""
-    assert text_at(reply, "view", "id", "deeper") == ""
-    assert text_at(reply, "none", "id") == ""

@@ -616,14 +616,16 @@ def _rejected(item: Item) -> tuple[Precedent, ...]:
 
 def _people(approval: Approval, precedent: Precedent, verb: str) -> list[Plain]:
     """Name people in plain text: a mention would notify them of another call."""
+    if not precedent.by:
+        return []  # the policy let it run
     names = fit(", ".join(one.name or one.user for one in precedent.by), _NAMES)
-    said = f"{verb} by {names}" if names else verb
+    said = f"{verb} by {names}"
     if precedent.agent != approval.agent:
         said += f" for the agent {fit(precedent.agent, _NAMES)}"
     # Another agent may have other reviewers, whose words are not for these readers.
     elif precedent.reason:
         said += f": {fit(precedent.reason, _REASON)}"
-    return [untrusted(said.strip())] if said else []
+    return [untrusted(said)]
 
 
 def _total(total: WindowTotal) -> Plain:

@@ -23,11 +23,15 @@ def view(modal: Any) -> str:
     return f"== {modal['title']['text']} ==\n{readable(modal['blocks'])}{foot}\n"
 
 
+def _run(element: Any) -> str:
+    if element["type"] == "user":
+        return f"<@{element['user_id']}>"
+    address = f"({element['url']})" if element["type"] == "link" else ""
+    return f"{element['text']}{address}"
+
+
 def _rich(part: Any) -> list[str]:
-    text = "".join(
-        f"<@{each['user_id']}>" if each["type"] == "user" else each["text"]
-        for each in part["elements"]
-    )
+    text = "".join(map(_run, part["elements"]))
     if part["type"] == "rich_text_preformatted":
         return ["+--", *("| " + line for line in text.split("\n")), "+--"]
     return [text]

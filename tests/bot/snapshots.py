@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 
@@ -15,3 +16,9 @@ def assert_same(folder: Path, name: str, text: str) -> None:
         f"There is no snapshot {path}; run with KEYTURN_SNAPSHOTS=write."
     )
     assert text == path.read_text(encoding="utf-8")
+
+
+def assert_all_same(folder: Path, name: str, texts: Mapping[str, str]) -> None:
+    """Compare several texts with one file; each is below its name."""
+    parts = [f"=== {title}\n{text.rstrip()}\n" for title, text in texts.items()]
+    assert_same(folder, name, "\n".join(parts))

@@ -119,14 +119,15 @@ def test_a_link_takes_values_as_they_are() -> None:
         )
 
 
-def test_a_total_without_a_format_gives_its_argument_none() -> None:
+def test_the_format_of_a_description_counts_before_that_of_a_total() -> None:
     policy = load_policy(
         "version: 1\n"
         "defaults: {channel: C0REFUNDS, needs: [U0ANA]}\n"
-        "tools:\n  pay: {tier: approve, totals: [args.count, args.fee|eur]}\n",
+        "tools:\n  pay:\n    description: Pay {args.fee|eur} until {args.due|date}\n"
+        "    totals: [args.count, args.fee|usd, args.net.fee|gbp]\n",
         "policy.yml",
     )
 
     found = evaluate(policy, agent="a", tool="pay", args={"count": 1, "fee": 2})
 
-    assert found.formats == ("args.fee|eur",)
+    assert found.formats == ("args.fee|eur", "args.due|date", "args.net.fee|gbp")

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 import pytest
 
 from keyturn.bot.cards.history import thread_note
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
 from keyturn.gateway.approvals.events import NEEDS_ONE, Event, EventName
 from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.waiting_changes import extend
 from keyturn.gateway.protocol.records import ItemState, Result, Tier
+from tests.bot.cards.test_card_snapshots import expiring_apart
 from tests.bot.readable import readable
 from tests.bot.samples import (
     ANA,
     BEN,
+    NOW,
     REFUND,
+    TEAM,
     TWO,
     a_refund,
     a_vote,
@@ -23,208 +29,108 @@ from tests.bot.samples import (
     edited,
     in_state,
 )
+from tests.bot.snapshots import assert_all_same
 
-N = EventName
+N, S = EventName, ItemState
 ESCALATED = a_refund(tier=Tier.ESCALATE, requirement=TWO)
 EDITED = edited(a_refund(), REFUND | {"amount": 449.5}, reason="half was broken")
-OWN_EDIT = """m:✏️ Edited and approved.
-+--
-| amount  899 → 449.5
-+--
-+--
-| half was broken
-+--
-"""
+BY_BEN = f"{TEAM}/U0BEN"
 
 
-def _note(name: EventName, approval: Approval, **changes: Any) -> str | None:
-    event = Event(
-        name=name, tenant="acme", approval=approval.id, item=approval.items[0].id
+def note(name: EventName, item: Item, **changes: object) -> str:
+    """Return the line of an event about the only call of a card; "" for none."""
+    return line(name, an_approval(item), item=item.id, **changes)
+
+
+def line(name: EventName, approval: Approval, **changes: object) -> str:
+    event = Event(name=name, tenant="acme", approval=approval.id)
+    made = thread_note(event.with_(**changes), approval)
+    return readable(made.blocks, made.text) if made else ""
+
+
+def together(**data: str) -> str:
+    """Return the line of a decision about several calls."""
+    several = an_approval(*(a_refund(index=n) for n in range(4)))
+    return line(N.APPROVAL_DECIDED, several, data=data)
+
+
+def more_time() -> str:
+    """Return the line of more time for all calls except the first to expire."""
+    approval = expiring_apart()
+    third = approval.items[2].with_(latest_at_ms=approval.items[2].expires_at_ms)
+    groups = frozenset({"S0SUPPORT"})
+    ana = Reviewer(
+        team=TEAM, user="U0ANA", usergroups=groups, account=AccountKind.MEMBER
     )
-    note = thread_note(event.with_(**changes), approval)
-    return None if note is None else readable(note.blocks)
+    change = extend(approval.replacing(third), ana, NOW)
+    assert isinstance(change, Change)
+    made = thread_note(change.events[0], change.approval)
+    assert made is not None
+    return readable(made.blocks, made.text)
 
 
-NOTES: list[tuple[EventName, Item, str]] = [
-    (
-        N.ITEM_VOTED,
-        ESCALATED.with_(votes=(a_vote(ESCALATED, ANA),)),
-        "m:👍 <@U0ANA> approved: 1 of 2; still needs 1 from `senior`.\n",
+ONE_OF_TWO = ESCALATED.with_(votes=(a_vote(ESCALATED, ANA),))
+TWO_OF_TWO = ESCALATED.with_(votes=(a_vote(ESCALATED, ANA), a_vote(ESCALATED, BEN)))
+VOTED = EDITED.with_(votes=(a_vote(EDITED, ANA),))
+DONE = in_state(a_refund(), S.EXECUTED, result=Result(ok=True, summary="R-1"))
+FIRST_OF_TWO = an_approval(in_state(an_item({}), S.EXPIRED), an_item({}, index=1))
+REJECTED = in_state(a_refund(), S.REJECTED, text="*no*")
+ANSWERED = in_state(a_refund(), S.ANSWERED, text="ask first")
+NOTES = {
+    "one of two": note(N.ITEM_VOTED, ONE_OF_TWO),
+    "two of two, and the senior lacks": note(N.ITEM_VOTED, TWO_OF_TWO),
+    "an own edit": note(N.ITEM_EDITED, in_state(EDITED, S.EXECUTED)),
+    "an edit that needs others": note(
+        N.ITEM_EDITED, edited(ESCALATED, REFUND | {"amount": 1200})
     ),
-    (
-        N.ITEM_VOTED,
-        ESCALATED.with_(votes=(a_vote(ESCALATED, ANA), a_vote(ESCALATED, BEN))),
-        "m:👍 <@U0BEN> approved: 2 so far; still needs 1 from `senior`.\n",
+    "an edit that expired": note(N.ITEM_EDITED, in_state(VOTED, S.EXPIRED)),
+    "approved by several": note(N.ITEM_AUTHORIZED, in_state(ESCALATED, S.AUTHORIZED)),
+    "another person's edit, approved": note(
+        N.ITEM_AUTHORIZED, in_state(EDITED, S.AUTHORIZED, by=BEN)
     ),
-    (
-        N.ITEM_EDITED,
-        in_state(EDITED, ItemState.EXECUTED),
-        OWN_EDIT,
+    "rejected": note(N.ITEM_REJECTED, REJECTED),
+    "answered": note(N.ITEM_ANSWERED, ANSWERED),
+    "expired": note(N.ITEM_EXPIRED, in_state(a_refund(), S.EXPIRED)),
+    "expired, one of two calls": line(
+        N.ITEM_EXPIRED, FIRST_OF_TWO, item=FIRST_OF_TWO.items[0].id
     ),
-    (
-        N.ITEM_EDITED,
-        edited(ESCALATED, REFUND | {"amount": 1200}),
-        "m:✏️ Edited by <@U0ANA>.\n+--\n| amount  899 → 1200\n+--\n",
+    "done": note(N.ITEM_EXECUTED, DONE),
+    "failed": note(N.ITEM_FAILED, in_state(a_refund(), S.FAILED)),
+    **{
+        f"a doubt, {found}": note(N.ITEM_RECONCILED, DONE, actor=BY_BEN, reason=found)
+        for found in ("executed", "rerun", "skip")
+    },
+    "withdrawn together": together(withdrawn="0-1", rejected="2"),
+    "the first of two people": together(
+        approved="0-2", edited="3", waiting="0-1,3", **{NEEDS_ONE: "yes"}
     ),
-    (
-        N.ITEM_AUTHORIZED,
-        in_state(ESCALATED, ItemState.AUTHORIZED),
-        "m:🔑 Approved by <@U0ANA>.\n",
-    ),
-    (
-        N.ITEM_AUTHORIZED,
-        in_state(EDITED, ItemState.AUTHORIZED, by=BEN),
-        "m:🔑 Approved by <@U0BEN>.\n",
-    ),
-    (
-        N.ITEM_REJECTED,
-        in_state(a_refund(), ItemState.REJECTED, text="*no*"),
-        "m:🚫 Rejected.\n+--\n| *no*\n+--\n",
-    ),
-    (
-        N.ITEM_ANSWERED,
-        in_state(a_refund(), ItemState.ANSWERED, text="ask first"),
-        "m:💬 Answered.\n+--\n| ask first\n+--\n",
-    ),
-    (
-        N.ITEM_EXPIRED,
-        in_state(a_refund(), ItemState.EXPIRED),
-        "m:⌛ Nobody decided in time. Nothing ran.\n",
-    ),
-    (
-        N.ITEM_EXECUTED,
-        in_state(a_refund(), ItemState.EXECUTED, result=Result(ok=True, summary="R-1")),
-        "m:✅ Done.\n+--\n| R-1\n+--\n",
-    ),
-    (
-        N.ITEM_FAILED,
-        in_state(a_refund(), ItemState.FAILED, result=Result(ok=False)),
-        "m:❌ Failed.\n",
-    ),
-]
+    "the first of several people": together(approved="0", waiting="0", left_out="1"),
+    "more time for the others": more_time(),
+}
 
 
-def test_who_approves_alone_is_not_mentioned_for_it() -> None:
-    approved = in_state(a_refund(), ItemState.AUTHORIZED)
-
-    assert _note(N.ITEM_AUTHORIZED, an_approval(approved)) is None
-
-
-@pytest.mark.parametrize(("name", "item", "text"), NOTES)
-def test_each_event_has_its_line(name: EventName, item: Item, text: str) -> None:
-    assert _note(name, an_approval(item)) == text
+def test_each_event_has_its_line() -> None:
+    assert_all_same(Path(__file__).parent / "snapshots", "history", NOTES)
 
 
 @pytest.mark.parametrize(
-    ("reason", "text"),
+    ("name", "item", "changes"),
     [
-        ("executed", "m:🔎 <@U0BEN> checked: it took effect.\n"),
-        ("rerun", "m:🔎 <@U0BEN> checked: it runs again.\n"),
-        ("skip", "m:🔎 <@U0BEN> left it as it is.\n"),
-        ("else", None),
+        (N.APPROVAL_OPENED, a_refund(), {}),
+        (N.ITEM_EXECUTING, in_state(a_refund(), S.EXECUTING), {}),
+        (N.ITEM_VOTED, a_refund(), {}),
+        (N.ITEM_EDITED, a_refund(), {}),
+        # Who approves alone is not mentioned for it.
+        (N.ITEM_AUTHORIZED, in_state(a_refund(), S.AUTHORIZED), {}),
+        (N.ITEM_AUTHORIZED, in_state(EDITED, S.AUTHORIZED), {}),
+        (N.ITEM_RECONCILED, in_state(a_refund(), S.EXECUTED), {"reason": "else"}),
     ],
 )
-def test_what_a_person_found_out_is_told(reason: str, text: str | None) -> None:
-    approval = an_approval(in_state(a_refund(), ItemState.EXECUTED))
-
-    found = _note(N.ITEM_RECONCILED, approval, actor="T0KEYTURN/U0BEN", reason=reason)
-
-    assert found == text
-
-
-def test_a_batch_names_the_call() -> None:
-    approval = an_approval(
-        in_state(an_item({}), ItemState.EXPIRED), an_item({}, index=1)
-    )
-
-    assert (_note(N.ITEM_EXPIRED, approval) or "").startswith("m:*Call 1:* ⌛")
-
-
-@pytest.mark.parametrize(
-    ("name", "item"),
-    [
-        (N.APPROVAL_OPENED, a_refund()),
-        (N.ITEM_EXECUTING, in_state(a_refund(), ItemState.EXECUTING)),
-        (N.ITEM_VOTED, a_refund()),
-        (N.ITEM_EDITED, a_refund()),
-        (N.ITEM_AUTHORIZED, a_refund()),
-        (N.ITEM_AUTHORIZED, in_state(EDITED, ItemState.AUTHORIZED)),
-    ],
-)
-def test_what_is_no_news_has_no_line(name: EventName, item: Item) -> None:
-    assert _note(name, an_approval(item)) is None
+def test_what_is_no_news_has_no_line(
+    name: EventName, item: Item, changes: dict[str, object]
+) -> None:
+    assert note(name, item, **changes) == ""
 
 
 def test_an_event_about_another_approval_has_no_line() -> None:
-    assert _note(N.ITEM_EXPIRED, an_approval(), item="ap_other.0") is None
-
-
-def test_calls_that_their_requester_takes_back_together_are_withdrawn() -> None:
-    approval = an_approval(a_refund(), a_refund(index=1), a_refund(index=2))
-    event = Event(
-        name=N.APPROVAL_DECIDED,
-        tenant="acme",
-        approval=approval.id,
-        data={"withdrawn": "0-1", "rejected": "2"},
-    )
-
-    note = thread_note(event, approval)
-
-    assert note is not None
-    assert readable(note.blocks) == (
-        "m:☑️ *Decided together:* 1 rejected · 2 withdrawn\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ({NEEDS_ONE: "yes"}, "one more person is needed"),
-        ({}, "more people are needed"),
-    ],
-)
-def test_what_the_first_of_several_people_approved_is_not_called_approved(
-    more: dict[str, str], said: str
-) -> None:
-    approval = an_approval(*(a_refund(index=n) for n in range(4)))
-    data = {"approved": "0-2", "edited": "3", "waiting": "0-1,3", **more}
-    event = Event(
-        name=N.APPROVAL_DECIDED, tenant="acme", approval=approval.id, data=data
-    )
-
-    note = thread_note(event, approval)
-
-    assert note is not None
-    assert readable(note.blocks) == (
-        f"m:☑️ *Decided together:* 1 approved · 2 approved, {said} · 1 edited, {said}\n"
-    )
-    assert note.text == (f"Decided together: 4 calls. For 3 of 4 {said}.")
-
-
-def test_one_call_of_a_batch_is_decided_in_the_singular() -> None:
-    approval = an_approval(a_refund(), a_refund(index=1))
-    event = Event(
-        name=N.APPROVAL_DECIDED,
-        tenant="acme",
-        approval=approval.id,
-        data={"approved": "0", "waiting": "0", "left_out": "1"},
-    )
-
-    note = thread_note(event, approval)
-
-    assert note is not None
-    assert note.text == ("Decided: 1 call. For 1 of 1 more people are needed.")
-    assert readable(note.blocks) == (
-        "m:☑️ *Decided together:* 1 approved, more people are needed · "
-        "1 need another look\n"
-    )
-
-
-def test_an_edit_of_a_call_that_expired_is_not_called_approved() -> None:
-    voted = EDITED.with_(votes=(a_vote(EDITED, ANA),))
-    expired = in_state(voted, ItemState.EXPIRED)
-
-    note = _note(N.ITEM_EDITED, an_approval(expired))
-
-    assert note is not None
-    assert note.startswith("m:✏️ Edited by <@U0ANA>.")
+    assert line(N.ITEM_EXPIRED, an_approval(), item="ap_other.0") == ""

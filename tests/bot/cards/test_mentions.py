@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from keyturn.bot.blocks import Message
 from keyturn.bot.cards.approval import card
 from keyturn.bot.cards.mentions import MOST, mentions_for
-from keyturn.bot.cards.reminders import newly_needed, still_in_doubt, with_reviewers
 from keyturn.gateway.approvals.record import Approval, Item, Waiting
 from keyturn.gateway.approvals.requirement import (
     Notify,
@@ -21,13 +21,11 @@ from tests.bot.readable import readable
 from tests.bot.samples import (
     ANA,
     BEN,
-    KIM,
     LATER,
     NOW,
     SENIOR,
     SUPPORT,
     TWO,
-    a_refund,
     a_vote,
     an_approval,
     an_item,
@@ -35,14 +33,17 @@ from tests.bot.samples import (
     frame,
 )
 
+
+def votes_of(count: int, *of: Role, also: Sequence[Requirement] = ()) -> Requirement:
+    return Requirement(approvals=count, of=of, also=tuple(also))
+
+
 LEAD = Role(name="lead", users=("U0LEAD",))
-ONE_LEAD = Requirement(approvals=1, of=(LEAD,))
+ONE_LEAD = votes_of(1, LEAD)
 FOUR = Role(name="four", users=("U0ANA", "U0BEN", "U0KIM", "U0LEAD"))
-ALL = Requirement(approvals=1, of=(FOUR,))
-
-
-def named(approval: Approval) -> str:
-    return mentions_for(approval).named.text
+ALL = votes_of(1, FOUR)
+QUIET = SUPPORT.with_(notify=Notify.NONE)
+MANY = Role(name="many", users=tuple(f"U{n:09}" for n in range(40)))
 
 
 def shown(approval: Approval, now_ms: int = NOW) -> str:
@@ -52,177 +53,112 @@ def shown(approval: Approval, now_ms: int = NOW) -> str:
     return readable(message.blocks)
 
 
+def asking(requirement: Requirement, **changes: object) -> Item:
+    return an_item(requirement=requirement).with_(**changes)
+
+
 def voted(item: Item, by: Person, *roles: str, behalf: tuple[Person, ...] = ()) -> Item:
     vote: Vote = a_vote(item, by, *roles).with_(on_behalf_of=behalf)
     return item.with_(votes=(*item.votes, vote))
 
 
-def test_a_card_mentions_the_groups_and_people_of_its_requirement() -> None:
-    approval = an_approval(a_refund(requirement=TWO))
+@pytest.mark.parametrize(
+    ("item", "named"),
+    [
+        # The groups and people of the requirement, without the requester.
+        (asking(TWO), "<@U0BEN> <!subteam^S0SUPPORT>"),
+        (asking(ALL, principals=(BEN,)), "<@U0ANA> <@U0LEAD>"),
+        # An editor who may not approve.
+        (
+            edited(asking(ALL.with_(editor_may_vote=False)), {"amount": 1}, by=ANA),
+            "<@U0BEN> <@U0LEAD>",
+        ),
+        # Once the others agreed, only the role that lacks.
+        (
+            voted(asking(votes_of(2, FOUR, LEAD, also=[ONE_LEAD])), ANA, "four"),
+            "<@U0LEAD>",
+        ),
+        # A voter without the role that lacks can still give its vote.
+        (voted(asking(TWO), BEN, "support"), "<@U0BEN>"),
+        # Another person has given Ben's vote.
+        (
+            voted(asking(ALL.with_(approvals=2)), ANA, "four", behalf=(BEN,)),
+            "<@U0LEAD>",
+        ),
+        # A click that only completes may come from everybody who may decide.
+        (voted(asking(ALL), ANA, "four"), "<@U0ANA> <@U0BEN> <@U0LEAD>"),
+        # The group of a role comes before its people.
+        (
+            asking(votes_of(1, SUPPORT.with_(users=("U0ANA",)))),
+            "<!subteam^S0SUPPORT> <@U0ANA>",
+        ),
+        # A role that is not to be mentioned.
+        (asking(TWO.with_(of=(QUIET, SENIOR))), "<@U0BEN>"),
+        (asking(votes_of(1, QUIET)), ""),
+        # Nobody decides what the policy denies.
+        (asking(ALL, tier=Tier.DENY), ""),
+    ],
+)
+def test_a_card_mentions_who_can_decide_now(item: Item, named: str) -> None:
+    approval = an_approval(item)
 
-    assert "m:*Reviewers:* <@U0BEN> <!subteam^S0SUPPORT>\n" in shown(approval)
-
-
-def test_who_asked_and_who_else_may_not_approve_is_no_reviewer() -> None:
-    barred = an_item(principals=(BEN,), requirement=ALL)
-
-    assert named(an_approval(barred)) == "<@U0ANA> <@U0LEAD>"
-
-
-def test_an_editor_who_may_not_approve_is_no_reviewer() -> None:
-    requirement = ALL.with_(editor_may_vote=False)
-    item = edited(an_item(requirement=requirement), {"amount": 1}, by=ANA)
-
-    assert named(an_approval(item)) == "<@U0BEN> <@U0LEAD>"
-
-
-def test_once_the_others_agreed_only_the_role_that_lacks_is_mentioned() -> None:
-    requirement = Requirement(approvals=2, of=(FOUR, LEAD), also=(ONE_LEAD,))
-    item = voted(an_item(requirement=requirement), ANA, "four")
-
-    assert named(an_approval(item)) == "<@U0LEAD>"
-
-
-def test_who_voted_without_the_role_that_lacks_is_asked_for_it() -> None:
-    item = voted(an_item(requirement=TWO), BEN, "support")
-
-    assert "<@U0BEN>" in named(an_approval(item))
-
-
-def test_whose_word_somebody_else_gave_is_not_asked_again() -> None:
-    item = an_item(requirement=ALL.with_(approvals=2))
-    item = voted(item, ANA, "four", behalf=(BEN,))
-
-    assert named(an_approval(item)) == "<@U0LEAD>"
-
-
-def test_a_click_that_only_completes_may_come_from_anybody_who_may_decide() -> None:
-    item = voted(an_item(requirement=ALL), ANA, "four")
-
-    assert named(an_approval(item)) == "<@U0ANA> <@U0BEN> <@U0LEAD>"
+    assert mentions_for(approval).named.text == named
+    line = f"m:*Reviewers:* {named}\n"
+    assert (line in shown(approval)) if named else ("Reviewers" not in shown(approval))
 
 
 def test_who_is_called_later_is_left_alone_as_long_as_others_are_enough() -> None:
-    requirement = Requirement(approvals=1, of=(SUPPORT, SENIOR))
-    later = an_approval(
-        an_item(requirement=requirement), waiting=Waiting(roles=(SENIOR,))
-    )
+    requirement = votes_of(1, SUPPORT, SENIOR)
+    later = an_approval(asking(requirement), waiting=Waiting(roles=(SENIOR,)))
+    called = later.with_(escalated_at_ms=NOW)
 
-    assert named(later) == "<!subteam^S0SUPPORT>"
-    assert named(later.with_(escalated_at_ms=NOW)) == "<!subteam^S0SUPPORT> <@U0BEN>"
+    assert mentions_for(later).named.text == "<!subteam^S0SUPPORT>"
+    assert mentions_for(called).named.text == "<!subteam^S0SUPPORT> <@U0BEN>"
 
 
 @pytest.mark.parametrize(
     "requirement",
     [
         TWO,
-        Requirement(approvals=2, of=(LEAD, SENIOR)),
-        Requirement(approvals=1, of=(Role(name="support", users=("U0KIM",)), SENIOR)),
+        votes_of(2, LEAD, SENIOR),
+        votes_of(1, SUPPORT.with_(users=("U0KIM",), usergroups=()), SENIOR),
     ],
     ids=["named", "too few others", "the other one asked"],
 )
 def test_who_is_called_later_and_needed_anyway_is_mentioned_at_once(
     requirement: Requirement,
 ) -> None:
-    approval = an_approval(
-        an_item(requirement=requirement), waiting=Waiting(roles=(SENIOR,))
-    )
+    approval = an_approval(asking(requirement), waiting=Waiting(roles=(SENIOR,)))
 
-    assert "<@U0BEN>" in named(approval)
+    assert "<@U0BEN>" in mentions_for(approval).named.text
 
 
 def test_of_many_people_each_role_has_some_and_the_rest_is_counted() -> None:
-    many = Role(name="many", users=tuple(f"U{n:09}" for n in range(40)))
-    requirement = Requirement(approvals=2, of=(many, LEAD))
+    approval = an_approval(asking(votes_of(2, MANY, LEAD)))
 
-    text = named(an_approval(an_item(requirement=requirement)))
+    text = mentions_for(approval).named.text
 
     assert text.startswith("<@U000000000> <@U0LEAD> <@U000000001>")
     assert text.count("<@") == MOST
     assert text.endswith(f"(and {41 - MOST} more, not mentioned)")
 
 
-def test_the_group_of_a_role_is_mentioned_before_its_people() -> None:
-    both = Role(name="both", users=("U0ANA",), usergroups=("S0SUPPORT",))
-
-    text = named(an_approval(an_item(requirement=Requirement(approvals=1, of=(both,)))))
-
-    assert text == "<!subteam^S0SUPPORT> <@U0ANA>"
-
-
-def test_a_role_that_is_not_to_be_mentioned_is_not() -> None:
-    quiet = SUPPORT.with_(notify=Notify.NONE)
-    approval = an_approval(an_item(requirement=TWO.with_(of=(quiet, SENIOR))))
-    alone = an_approval(an_item(requirement=Requirement(approvals=1, of=(quiet,))))
-
-    assert named(approval) == "<@U0BEN>"
-    assert "Reviewers" not in shown(alone)
-
-
 def test_a_card_of_several_calls_mentions_everybody_once() -> None:
     items = [an_item(index=0, requirement=TWO), an_item(index=1)]
-    denied = an_item(index=2, requirement=ALL, tier=Tier.DENY)
 
-    text = shown(an_approval(*items, denied))
-
-    assert text.count("<!subteam^S0SUPPORT>") == 1
-    assert "U0LEAD" not in text, "nobody is asked about what the policy denies"
+    assert shown(an_approval(*items)).count("<!subteam^S0SUPPORT>") == 1
 
 
-def test_a_card_that_is_late_or_decided_mentions_no_reviewers() -> None:
+def test_a_card_that_is_late_mentions_no_reviewers() -> None:
     assert "Reviewers" not in shown(an_approval(), now_ms=LATER)
 
 
-def test_a_line_for_others_names_only_those_who_were_not_mentioned() -> None:
-    note = newly_needed(an_approval(an_item(requirement=TWO)), but={"support"})
-
-    assert "m:<@U0BEN> 🔔" in readable(note.blocks)
-    assert "S0SUPPORT" not in readable(note.blocks)
-    assert note.text.startswith("More people are needed. 2 approvals needed")
-
-
-def test_an_edit_mentions_those_who_decide_the_edited_call_alone() -> None:
-    edit = edited(an_item(index=0, requirement=TWO), {"amount": 1}, by=ANA)
-    other = an_item(index=1, requirement=ALL)
-    note = Message((), "Edited: process_refund.")
-
-    told, roles = with_reviewers(
-        note, an_approval(edit, other, principals=(KIM,)), edit
-    )
-
-    assert "<@U0BEN> <!subteam^S0SUPPORT> 🔔" in readable(told.blocks)
-    assert "U0LEAD" not in readable(told.blocks)
-    assert told.text.startswith("Edited: process_refund. Approval")
-    assert roles == {"senior", "support"}
-
-
 def test_a_call_in_doubt_needs_those_who_did_not_say_yet_what_became_of_it() -> None:
-    item = an_item(requirement=ALL.with_(approvals=2), principals=(KIM,), fence=1)
-    item = item.with_(state=ItemState.IN_DOUBT, votes=(a_vote(item, BEN, "four"),))
-    seen = Observation(
-        finding=Finding.EXECUTED, vote=a_vote(item, ANA, "four"), fence=1
-    )
+    item = asking(ALL.with_(approvals=2), fence=1, state=ItemState.IN_DOUBT)
+    item = item.with_(votes=(a_vote(item, BEN, "four"),))
+    vote = a_vote(item, ANA, "four")
+    seen = Observation(finding=Finding.EXECUTED, vote=vote, fence=1)
 
-    assert named(an_approval(item)) == "<@U0ANA> <@U0BEN> <@U0LEAD>"
-    assert named(an_approval(item.with_(observations=(seen,)))) == (
-        "<@U0BEN> <@U0LEAD>"
-    )
-    assert "*Reviewers:* <@U0ANA>" in shown(an_approval(item), now_ms=LATER)
-
-
-def test_who_is_reminded_of_a_doubt_is_who_can_settle_it_and_nobody_once_it_is() -> (
-    None
-):
-    item = an_item(requirement=ALL).with_(state=ItemState.IN_DOUBT)
-    note, roles = still_in_doubt(an_approval(item))
-
-    assert note is not None
-    assert roles == {"four"}
-    assert "<@U0LEAD>" in readable(note.blocks)
-    assert "Please check whether a call on this card took effect" in readable(
-        note.blocks
-    )
-    assert "Please check whether" in note.text
-
-    executed = item.with_(state=ItemState.EXECUTED)
-    assert still_in_doubt(an_approval(executed)) == (None, frozenset())
+    assert "*Reviewers:* <@U0ANA> <@U0BEN>" in shown(an_approval(item), now_ms=LATER)
+    left = mentions_for(an_approval(item.with_(observations=(seen,))))
+    assert left.named.text == "<@U0BEN> <@U0LEAD>"

@@ -2,84 +2,122 @@
 
 from __future__ import annotations
 
-from keyturn.bot.cards.approval import card
-from keyturn.bot.cards.reminders import channel_escalation, escalation, reminder
-from keyturn.gateway.approvals.record import Waiting
-from keyturn.gateway.approvals.requirement import Requirement, Role
-from keyturn.gateway.protocol.records import Tier
+from pathlib import Path
+
+from keyturn.bot.blocks import Message
+from keyturn.bot.cards.reminders import (
+    channel_escalation,
+    escalation,
+    newly_needed,
+    reminder,
+    still_in_doubt,
+    undelivered,
+    waits_again,
+    with_reviewers,
+)
+from keyturn.gateway.approvals.record import Approval, Waiting
+from keyturn.gateway.approvals.requirement import Requirement, Revocation, Role
+from keyturn.gateway.approvals.timing import with_end
+from keyturn.gateway.protocol.records import ItemState, Tier
+from tests.bot.cards.test_card_snapshots import expiring_apart
 from tests.bot.markup_audit import assert_tame
 from tests.bot.readable import readable
 from tests.bot.samples import (
     ANA,
     BEN,
     KIM,
+    LATER,
     NOW,
     TWO,
     a_refund,
     a_vote,
     an_approval,
     an_item,
-    frame,
+    edited,
 )
+from tests.bot.snapshots import assert_all_same
 from tests.bot.strategies import CANARY
 
 PEOPLE = Role(name="support", users=("U0ANA", "U0BEN", "U0KIM"))
+OF_PEOPLE = a_refund(requirement=Requirement(approvals=2, of=(PEOPLE,)))
 CALLED = Waiting(roles=(Role(name="senior", users=("U0BEN",)),), channels=("#leads",))
-UNTIL = "<!date^1795258800^{date_short_pretty} {time}|2026-11-21 11:00 UTC>"
+APART = expiring_apart()
 
 
-def test_a_reminder_names_neither_who_asked_nor_who_has_voted() -> None:
-    item = a_refund(requirement=Requirement(approvals=2, of=(PEOPLE,)))
-    item = item.with_(votes=(a_vote(item, ANA),))
-
-    note = reminder(an_approval(item, principals=(KIM,)))
-
-    assert readable(note.blocks) == (
-        f"m:<@U0BEN> ⏰ Still waiting for a decision. It expires {UNTIL}, and then "
-        "nothing runs.\n"
-    )
+def edit_of_one() -> tuple[Message, frozenset[str]]:
+    """Return the note about the edit of one call of a card for different people."""
+    edit = edited(an_item(index=0, requirement=TWO), {"amount": 1}, by=ANA)
+    other = an_item(index=1, requirement=Requirement(approvals=1, of=(PEOPLE,)))
+    note = Message((), "Edited: process_refund.")
+    return with_reviewers(note, an_approval(edit, other, principals=(KIM,)), edit)
 
 
-def test_a_reminder_names_whom_another_call_of_the_card_needs() -> None:
+def reopened() -> Approval:
+    """Return a card of two calls; the second one is asked anew for longer."""
+    items = [an_item({"n": n}, index=n) for n in range(2)]
+    why = Revocation(reason="The policy changed.", at_ms=NOW)
+    later = items[1].with_(expires_at_ms=LATER + 60_000, revoked=why)
+    return with_end(an_approval(*items), later)
+
+
+def two_calls() -> Approval:
+    """Return a card whose first call Ben has approved, and whose second he has not."""
     first, second = an_item(index=0, requirement=TWO), an_item(index=1, requirement=TWO)
-    first = first.with_(votes=(a_vote(first, BEN),))
-
-    note = reminder(an_approval(first, second))
-
-    assert "<@U0BEN> <!subteam^S0SUPPORT> ⏰" in readable(note.blocks)
+    return an_approval(first.with_(votes=(a_vote(first, BEN),)), second)
 
 
-def test_a_call_for_others_names_them_and_the_channels_that_were_told() -> None:
-    note = escalation(an_approval(waiting=CALLED), {"#leads": ""})
+def in_doubt() -> Message:
+    item = an_item(requirement=Requirement(approvals=1, of=(PEOPLE,)))
+    note, roles = still_in_doubt(an_approval(item.with_(state=ItemState.IN_DOUBT)))
+    assert note is not None
+    assert roles == {"support"}
+    return note
 
-    shown = readable(note.blocks)
-    assert "<@U0BEN> 📣 Not decided yet" in shown
-    assert "Notified in #leads" in shown
 
-
-def test_where_a_channel_was_not_told_who_may_decide_is_called_and_it_is_said() -> None:
-    item = a_refund(requirement=Requirement(approvals=1, of=(PEOPLE,)))
-    waiting = CALLED.with_(channels=("#leads", "C0GENERAL"))
-
-    note = escalation(
-        an_approval(item, waiting=waiting),
+MESSAGES = {
+    "a reminder names neither who asked nor who has voted": reminder(
+        an_approval(OF_PEOPLE.with_(votes=(a_vote(OF_PEOPLE, ANA),)), principals=(KIM,))
+    ),
+    "a reminder names those whom another call of the card needs": reminder(two_calls()),
+    "a reminder of calls that expire apart": reminder(APART),
+    "people who are needed now, too": newly_needed(
+        an_approval(an_item(requirement=TWO)), but={"support"}
+    ),
+    "people who are needed for calls that expire apart": newly_needed(APART, but=()),
+    "an edit names those who decide the edited call": edit_of_one()[0],
+    "a doubt names those who can settle it": in_doubt(),
+    "a call that waits again has its own end": waits_again(reopened(), "It changed."),
+    "others are called, and a channel": escalation(
+        an_approval(waiting=CALLED), {"#leads": ""}
+    ),
+    "all are called where a channel could not be told": escalation(
+        an_approval(OF_PEOPLE, waiting=CALLED.with_(channels=("#leads", "C0GENERAL"))),
         {"#leads": "not_in_channel", "C0GENERAL": ""},
-    )
+    ),
+    "another channel, without a card": channel_escalation(an_approval(), ""),
+    "another channel, with calls that expire apart": channel_escalation(
+        APART, "C0APPROVALS"
+    ),
+    "a card that cannot be updated": undelivered(
+        APART, channel="C0APPROVALS", why="is_archived", is_posted=True
+    ),
+}
 
-    shown = readable(note.blocks)
-    assert "<@U0BEN> <@U0ANA> 📣" in shown
-    assert "Notified in <#C0GENERAL>" in shown
-    assert "Could not notify #leads: Slack says `not_in_channel`." in shown
-    assert "Notified in #leads" not in shown
+
+def test_each_message_names_those_who_can_act_and_the_time() -> None:
+    texts = {name: readable(one.blocks, one.text) for name, one in MESSAGES.items()}
+
+    assert_all_same(Path(__file__).parent / "snapshots", "reminders", texts)
 
 
-def test_another_channel_learns_where_a_card_can_be_decided_that_is_not_posted() -> (
-    None
-):
-    note = channel_escalation(an_approval(), "")
+def test_an_edit_notes_the_roles_that_it_mentions() -> None:
+    assert edit_of_one()[1] == {"senior", "support"}
 
-    assert "It has no card yet" in readable(note.blocks)
-    assert "Home tab" in readable(note.blocks)
+
+def test_nobody_is_reminded_of_a_doubt_that_is_settled() -> None:
+    executed = an_approval(OF_PEOPLE.with_(state=ItemState.EXECUTED))
+
+    assert still_in_doubt(executed) == (None, frozenset())
 
 
 def test_another_channel_reads_no_argument_and_no_markup_of_strangers() -> None:
@@ -89,12 +127,3 @@ def test_another_channel_reads_no_argument_and_no_markup_of_strangers() -> None:
 
     assert_tame(note.blocks, note.text)
     assert "<#C0APPROVALS>" in readable(note.blocks)
-
-
-def test_the_card_says_that_it_was_escalated_and_to_whom() -> None:
-    approval = an_approval(waiting=CALLED, escalated_at_ms=NOW)
-
-    message = card(frame(approval))
-
-    assert "📣 *Escalated*" in readable(message.blocks)
-    assert "UTC> to #leads and `senior`" in readable(message.blocks)

@@ -596,12 +596,12 @@ def _small_print(approval: Approval, item: Item) -> list[Template | Plain]:
     done = other_calls(approval, item.past)
     rejected = _rejected(item)
     parts: list[Template | Plain] = []
-    if done:
-        parts += _people(approval, done[0], "Approved")
+    if done and done[0].by:
+        parts.append(_people(approval, done[0], "Approved"))
     if len(done) > 1:
         parts.append(label(f"{len(done)} times in all"))
     if rejected:
-        parts += _people(approval, rejected[0], "Rejected before")
+        parts.append(_people(approval, rejected[0], "Rejected before"))
     totals = [one for one in item.past.totals if one.others_micro]
     return [*parts, *(_total(one) for one in totals[:_TOTALS])]
 
@@ -614,10 +614,8 @@ def _rejected(item: Item) -> tuple[Precedent, ...]:
     return item.past.of_kind(PrecedentKind.REJECTED)
 
 
-def _people(approval: Approval, precedent: Precedent, verb: str) -> list[Plain]:
+def _people(approval: Approval, precedent: Precedent, verb: str) -> Plain:
     """Name people in plain text: a mention would notify them of another call."""
-    if not precedent.by:
-        return []  # the policy let it run
     names = fit(", ".join(one.name or one.user for one in precedent.by), _NAMES)
     said = f"{verb} by {names}"
     if precedent.agent != approval.agent:
@@ -625,7 +623,7 @@ def _people(approval: Approval, precedent: Precedent, verb: str) -> list[Plain]:
     # Another agent may have other reviewers, whose words are not for these readers.
     elif precedent.reason:
         said += f": {fit(precedent.reason, _REASON)}"
-    return [untrusted(said)]
+    return untrusted(said)
 
 
 def _total(total: WindowTotal) -> Plain:

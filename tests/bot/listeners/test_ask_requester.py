@@ -6,12 +6,9 @@ import pytest
 
 from keyturn.bot.ids import Action, Input
 from keyturn.gateway.approvals.decisions import Approve
-from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Inquiry
-from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState, Person
 from keyturn.gateway.protocol.wire import Verdict
-from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.sandbox.json_types import JsonObject
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, REFUND, Stack, has_button, says
@@ -19,7 +16,6 @@ from tests.bot.listeners.test_questions import replied
 from tests.bot.test_notified import ana
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
-from tests.streams import audit_entries
 
 WHY = "Was it broken? <!channel>"
 
@@ -84,18 +80,6 @@ async def test_the_requester_is_asked_in_the_thread_and_replies_there(
         assert not has_button(done, Action.ASK_REQUESTER)
 
 
-async def test_before_anybody_asked_the_requester_is_offered_what_they_were(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-
-        await replied(stack, verdict, "U0DAN", "I do not want it any more.")
-
-        approval = await stack.approval(verdict)
-        assert (approval.inquiries, approval.rev) == ((), 1)
-
-
 async def test_a_reply_after_the_decision_is_told_so(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund()
@@ -123,59 +107,6 @@ async def test_nobody_is_offered_to_ask_somebody_who_is_not_in_slack(
 
         assert has_button(card, Action.TAKE)
         assert not has_button(card, Action.ASK_REQUESTER)
-
-
-async def test_who_has_left_is_not_asked(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        stack.sandbox.control.deactivate("U0DAN")
-
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.ASK_REQUESTER)
-
-        await stack.told("U0ANA", "is deactivated")
-        assert await said(stack, verdict) == []
-
-
-async def test_a_reply_that_the_store_did_not_take_is_delivered_again(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reply, tries = ReviewService.reply, list[int]()
-
-    async def once_unavailable(self: ReviewService, *args: str | Person) -> object:
-        tries.append(1)
-        if len(tries) == 1:
-            raise StoreUnavailable("The store does not answer.")
-        return await reply(self, *args)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(ReviewService, "reply", once_unavailable)
-    async with stack.running():
-        verdict = await stack.refund()
-        await ask(stack, verdict)
-
-        first = await replied(stack, verdict, "U0DAN", "It was.")
-
-        assert "Slack repeats your message" in first
-        await stack.told("U0DAN", "Reviewers see your reply")
-        assert await said(stack, verdict) == [("U0ANA", WHY), ("U0DAN", "It was.")]
-
-
-async def test_the_audit_log_has_both_with_who_and_how(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        await ask(stack, verdict)
-        await replied(stack, verdict, "U0DAN", "It was.")
-
-        found = await audit_entries(stack.store.conn, stack.keys)
-
-        assert [
-            (one.actor, one.reason, one.data["gesture"])
-            for one in found
-            if one.name in {EventName.APPROVAL_ASKED, EventName.APPROVAL_REPLIED}
-        ] == [
-            ("T0SANDBOX/U0ANA", WHY, "modal"),
-            ("T0SANDBOX/U0DAN", "It was.", "thread_reply"),
-        ]
 
 
 async def test_a_question_that_is_not_posted_before_the_decision_mentions_nobody(

@@ -7,14 +7,10 @@ import json
 import pytest
 
 from keyturn.bot.listeners.messages import parse_request
-from keyturn.gateway.approvals.record import approval_of, short_id
-from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.store.runs.jobs import Job, JobKind
-from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack
+from tests.bot.bot_stack import CHANNEL, TEAM, Stack
 from tests.bot.signed import post_signed
-from tests.conftest import eventually
 
 
 async def next_job(stack: Stack) -> Job:
@@ -91,29 +87,12 @@ async def test_an_event_that_slack_repeats_starts_the_agent_once(
         assert await stack.store.queue(stack.keys).depth() == 1
 
 
-async def test_a_mention_without_words_is_answered_with_what_to_do(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        await stack.actor("U0DAN").say("#general", "@keyturn")
-
-        await stack.told("U0DAN", "Tell me what to do", "C0GENERAL")
-        assert await stack.store.queue(stack.keys).depth() == 0
-
-
 async def test_a_guest_is_told_that_only_members_can_ask(stack: Stack) -> None:
     async with stack.running():
         await stack.actor("U0GUEST").say("#agent-approvals", "@keyturn refund")
 
         await stack.told("U0GUEST", "Only members")
         assert await stack.store.queue(stack.keys).depth() == 0
-
-
-async def test_without_an_agent_the_person_is_told_so(stack: Stack) -> None:
-    async with stack.running(agents=(), default_agent=""):
-        await stack.actor("U0DAN").say("#general", "@keyturn refund")
-
-        await stack.told("U0DAN", "No agent is set up", "C0GENERAL")
 
 
 @pytest.mark.parametrize(
@@ -138,22 +117,6 @@ def test_the_first_word_may_name_the_agent(
     assert found == expected
 
 
-async def test_the_command_says_where_an_approval_stands(each_stack: Stack) -> None:
-    stack = each_stack
-    async with stack.running():
-        verdict = await stack.refund()
-        await stack.card(verdict)
-        approval_id = approval_of(verdict.item_id)[0]
-
-        await stack.actor("U0EVE").command(
-            "/approvals", f"show {approval_id}", "#agent-approvals"
-        )
-
-        told = await stack.told("U0EVE", short_id(approval_id))
-        assert "Approval needed for process_refund until" in told
-        assert "to approve" not in told  # one person has to, as usual
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -168,34 +131,6 @@ async def test_the_command_explains_itself(stack: Stack, text: str, words: str) 
         await stack.actor("U0EVE").command("/approvals", text, "#general")
 
         await stack.told("U0EVE", words, "C0GENERAL")
-
-
-@pytest.mark.parametrize("place", ["#agent-approvals", "C0APPROVALS"])
-async def test_the_home_tab_says_how_it_works(stack: Stack, place: str) -> None:
-    text = POLICY.replace("channel: C0APPROVALS", f"channel: '{place}'")
-    stack.policy = load_policy(text, "policy.yml")
-    async with stack.running():
-        eve = stack.actor("U0EVE")
-        await eve.open_home()
-
-        async def is_there() -> bool:
-            return await eve.home() is not None
-
-        await eventually(is_there)
-        assert f"{place}" in str(await eve.home())
-
-
-async def test_what_the_store_does_not_take_is_asked_to_be_said_again(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def unavailable(*_: object, **__: object) -> None:
-        raise StoreUnavailable("The store does not answer.")
-
-    monkeypatch.setattr(type(stack.reviews), "ask_agent", unavailable)
-    async with stack.running():
-        await stack.actor("U0DAN").say("#general", "@keyturn refund")
-
-        await stack.told("U0DAN", "cannot keep anything right now", "C0GENERAL")
 
 
 @pytest.mark.parametrize(

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from keyturn.bot.ids import COMMAND, Action, Input
-from keyturn.bot.payload import Clicked
 from keyturn.gateway.approvals.decisions import Gesture
 from keyturn.gateway.approvals.events import EventName
 from tests.bot.bot_stack import CHANNEL, Stack, has_button
 from tests.conftest import eventually
 from tests.streams import audit_entries
-
-CLICK = Clicked(
-    team="T0",
-    user="U0ANA",
-    user_team="T0",
-    action_id=Action.APPROVE,
-    block_id="b",
-    trigger_id="t",
-)
 
 
 async def gestures(stack: Stack, name: EventName) -> list[str | None]:
@@ -41,23 +29,6 @@ async def test_a_button_and_a_form_are_told_apart(stack: Stack) -> None:
 
     assert await gestures(stack, EventName.ITEM_AUTHORIZED) == [Gesture.BUTTON]
     assert await gestures(stack, EventName.ITEM_REJECTED) == [Gesture.MODAL]
-
-
-async def test_time_asked_for_on_the_card_and_inside_a_modal(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict, lambda m: has_button(m, Action.VIEW_ALL))
-        ana = stack.actor("U0ANA")
-        await ana.click(CHANNEL, str(card["ts"]), Action.TAKE)
-        await eventually(lambda: counted(stack, EventName.APPROVAL_ACKNOWLEDGED, 1))
-        card = await stack.card(verdict)
-        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
-        await ana.wait_for_view()
-        await ana.act_in_view(Action.TAKE)
-        await eventually(lambda: counted(stack, EventName.APPROVAL_ACKNOWLEDGED, 2))
-
-    found = await gestures(stack, EventName.APPROVAL_ACKNOWLEDGED)
-    assert found == [Gesture.BUTTON, Gesture.MODAL]
 
 
 async def test_each_page_of_a_call_that_somebody_was_shown_is_an_entry(
@@ -104,8 +75,3 @@ async def test_slash_commands_are_named(stack: Stack) -> None:
         EventName.DELEGATION_LIFTED,
     ):
         assert await gestures(stack, name) == [Gesture.SLASH_COMMAND]
-
-
-def test_a_button_on_the_app_home_is_named_after_it() -> None:
-    assert replace(CLICK, is_home=True).gesture is Gesture.APP_HOME
-    assert CLICK.gesture is Gesture.BUTTON

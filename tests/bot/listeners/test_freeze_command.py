@@ -18,7 +18,6 @@ from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack
 from tests.bot.markup_audit import assert_tame
 from tests.bot.strategies import CANARY
-from tests.bot.test_publisher import nothing_is_left
 from tests.streams import audit_entries
 
 HOSTILE = f"<!channel> *bold* {CANARY} <https://evil.example|click>"
@@ -86,19 +85,6 @@ async def test_a_reviewer_stops_something_and_lets_it_run_again(
         await ask(stack, f"unfreeze {words}", "was not frozen; nothing changed")
 
 
-@pytest.mark.parametrize("blank", ["\N{NO-BREAK SPACE}", "\n", "\t  "])
-async def test_words_that_were_copied_from_elsewhere_stop_the_same(
-    stack: Stack, blank: str
-) -> None:
-    async with stack.running():
-        words = blank.join(("freeze", "tool", "send_email", "wrong"))
-
-        await ask(stack, words, "The tool send_email is frozen")
-
-        (freeze,) = await stack.reviews.freezes.frozen()
-        assert (freeze.scope.name, freeze.reason) == ("send_email", "wrong")
-
-
 @pytest.mark.parametrize("verb", ["freeze", "unfreeze"])
 @pytest.mark.parametrize("words", ["tool process_refnd", "agent support1"])
 async def test_a_misspelled_name_is_refused(
@@ -108,16 +94,6 @@ async def test_a_misspelled_name_is_refused(
         await ask(stack, f"{verb} {words}", "did you mean")
 
         assert await stack.reviews.freezes.frozen() == ()
-
-
-@pytest.mark.parametrize("words", ["tool print_label", "agent billing"])
-async def test_what_nothing_here_names_is_frozen_with_a_question(
-    stack: Stack, words: str
-) -> None:
-    async with stack.running():
-        await ask(stack, f"freeze {words}", "please check its name")
-
-        assert len(await stack.reviews.freezes.frozen()) == 1
 
 
 @pytest.mark.parametrize(
@@ -153,14 +129,6 @@ async def test_a_command_that_goes_wrong_sends_nobody_to_a_card(
         said = await stack.told("U0ANA", words)
         assert "card" not in said
         assert "send the command again" in said
-
-
-async def test_what_is_too_long_changes_nothing(stack: Stack) -> None:
-    async with stack.running():
-        await ask(stack, f"freeze tool send_email {'x' * 501}", "at most 500")
-        await ask(stack, f"freeze tool {'x' * 201} why", "too long")
-
-        assert await stack.reviews.freezes.frozen() == ()
 
 
 async def test_hostile_names_and_reasons_are_shown_and_never_read(stack: Stack) -> None:
@@ -221,17 +189,3 @@ async def test_a_paused_agent_is_announced_once_and_let_go_on(stack: Stack) -> N
         await posted(stack, "Unfrozen", "The agent support")
     names = [event.name for event in await audit_entries(stack.store.conn, stack.keys)]
     assert names.count(EventName.AGENT_PAUSED) == 1
-
-
-async def test_a_freeze_that_the_channel_refuses_is_not_said_for_ever(
-    stack: Stack,
-) -> None:
-    private = POLICY.replace("channel: C0APPROVALS", "channel: C0PRIVATE", 1)
-    stack.policy = load_policy(private, "policy.yml")
-    async with stack.running():
-        await ask(stack, "freeze everything", "is frozen")
-
-        await nothing_is_left(stack)
-
-        refused = [call.error for call in stack.sandbox.calls if call.error]
-        assert refused == ["channel_not_found"]

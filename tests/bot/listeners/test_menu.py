@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from keyturn.bot.cards import buttons
 from keyturn.bot.ids import Action, Input, choice, chosen
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.sandbox.elements import placed_elements
 from keyturn.sandbox.json_types import JsonObject, as_objects
-from tests.bot.bot_stack import CHANNEL, Stack, choice_of, has_button, says
-from tests.bot.samples import an_approval, an_item, frame
+from tests.bot.bot_stack import CHANNEL, Stack, says
 from tests.bot.tampering import click_with
 
 
@@ -80,44 +78,3 @@ async def test_a_choice_that_names_another_act_than_it_was_made_for_does_nothing
         told = await ana.message_with(CHANNEL, lambda m: bool(m["ephemeral"]))
         assert words in str(told["text"])
         assert (await stack.approval(verdict)).rev == 1
-
-
-async def test_a_choice_that_names_the_menu_does_not_choose_again(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card, ana = await stack.card(verdict), stack.actor("U0ANA")
-        _, offered = menu_of(card)
-
-        await click_with(stack, card, Action.MORE, choice(Action.MORE, offered[0]))
-
-        told = await ana.message_with(CHANNEL, lambda m: bool(m["ephemeral"]))
-        assert "This button is not known any more" in str(told["text"])
-
-
-async def test_a_menu_of_an_older_card_says_what_changed(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card, ben = await stack.card(verdict), stack.actor("U0BEN")
-        block, offered = menu_of(card)
-        ana = stack.actor("U0ANA")
-        await ana.click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        await stack.card(verdict, lambda m: not has_button(m, Action.APPROVE))
-
-        await ben.act(
-            "block_actions",
-            channel=CHANNEL,
-            ts=card["ts"],
-            action_id=Action.MORE,
-            block_id=block,
-            chosen={"type": "overflow", "selected_option": {"value": offered[0]}},
-        )
-
-        assert "Already approved" in await stack.told("U0BEN", "Nothing changed")
-
-
-def test_one_rare_act_alone_is_a_button() -> None:
-    taken = frame(an_approval(an_item({"n": 1}), an_item({"n": 2}, index=1)))
-    (view,) = buttons.menu([buttons.view_all(taken, taken.approval.items[0])])
-
-    assert view["type"] == "button"
-    assert not choice_of(view, Action.VIEW_ALL)

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from keyturn.bot.ids import Action, Input, View
-from keyturn.gateway.protocol.records import ItemState, Verb
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.client import Person as Actor
 from keyturn.sandbox.json_types import JsonObject, as_object, as_objects
@@ -71,23 +71,6 @@ async def test_an_edit_without_a_change_is_an_approval(stack: Stack) -> None:
         assert item.edit is None
 
 
-async def test_an_edit_without_a_change_is_none_where_approve_is_not_allowed(
-    stack: Stack,
-) -> None:
-    rules = stack.policy.tools["process_refund"]
-    limited = rules.with_(allow=(Verb.EDIT, Verb.REJECT))
-    tools = {**stack.policy.tools, "process_refund": limited}
-    stack.policy = stack.policy.with_(tools=tools)
-    async with stack.running():
-        verdict = await stack.refund()
-        ana = await opened(stack, verdict, Action.EDIT)
-
-        await ana.submit()
-
-        await ana.wait_for_view(says("you changed nothing"))
-        assert (await stack.approval(verdict)).rev == 1
-
-
 async def test_a_rejection_carries_its_reason(each_stack: Stack) -> None:
     stack = each_stack
     async with stack.running():
@@ -101,22 +84,6 @@ async def test_a_rejection_carries_its_reason(each_stack: Stack) -> None:
         assert item.decision is not None
         assert "wrong customer" in item.decision.text
         await stack.card(verdict, says("wrong customer"))
-
-
-async def test_an_answer_goes_to_the_agent_instead_of_the_call(
-    each_stack: Stack,
-) -> None:
-    stack = each_stack
-    async with stack.running():
-        verdict = await stack.refund()
-        ana = await opened(stack, verdict, Action.RESPOND)
-
-        await ana.submit({Input.MESSAGE: "offer a voucher"})
-
-        item = (await stack.approval(verdict)).items[0]
-        assert item.state is ItemState.ANSWERED
-        assert item.decision is not None
-        assert item.decision.text == "offer a voucher"
 
 
 async def test_a_form_that_is_too_late_says_so_inside(stack: Stack) -> None:
@@ -190,21 +157,6 @@ async def test_edit_of_a_long_call_opens_what_has_to_be_read_first(
         item = (await stack.approval(verdict)).items[0]
         assert (item.state, item.edit) == (ItemState.AUTHORIZED, None)
     assert stack.sandbox.problems == []
-
-
-@pytest.mark.slow
-async def test_from_the_last_page_a_form_opens_on_top(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund(note=LONG)
-        ana = await opened(stack, verdict, Action.VIEW_ALL)
-        await turn_to_the_end(ana)
-
-        await ana.act_in_view(Action.REJECT)
-        await ana.wait_for_view(lambda view: view["callback_id"] == View.REJECT)
-        await ana.submit({Input.REASON: "too long"})
-
-        assert (await stack.approval(verdict)).items[0].state is ItemState.REJECTED
-        assert await ana.view() is None
 
 
 async def top(person: Actor) -> JsonObject:

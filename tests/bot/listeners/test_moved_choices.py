@@ -12,7 +12,6 @@ from tests.bot.listeners.test_large_batches import (
     decisions,
     edit_call,
     opened,
-    states,
     without,
 )
 
@@ -68,27 +67,6 @@ async def test_the_last_page_names_the_call_that_somebody_decided_and_keeps_the_
         assert entry.data["approved"] == "0-6,8-53"
 
 
-async def test_an_edit_of_a_call_that_somebody_decided_is_dropped_and_said(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        first, _, ts = await opened(stack)
-        ana = await choose(stack, "U0ANA", ts)
-        await edit_call(ana, 8, "5", "half of it")
-        await ana.wait_for_view(lambda view: "Call 8, edited" in str(view["blocks"]))
-        await approve_alone(stack, ts, 8)
-
-        assert await ana.submit({}) == {}
-
-        page = await last_page(ana, "*Call 8:* 🔑 *Approved* by <@U0BEN>")
-        assert "*55 approved*" in page
-        assert "edit*" not in page
-        assert await ana.submit({}) == {}
-        approval = await stack.approval(first)
-        assert states(approval) == {ItemState.AUTHORIZED}
-        assert approval.items[7].edit is None
-
-
 async def test_a_call_that_somebody_else_edited_is_left_out_of_the_choice(
     stack: Stack,
 ) -> None:
@@ -112,18 +90,3 @@ async def test_a_call_that_somebody_else_edited_is_left_out_of_the_choice(
         voted = [item.index for item in approval.items if item.votes]
         assert len(voted) == 56
         assert [vote.by.user for vote in approval.items[7].votes] == ["U0BEN"]
-
-
-async def test_a_form_whose_calls_are_all_decided_says_so(stack: Stack) -> None:
-    async with stack.running():
-        first, _, ts = await opened(stack)
-        ana = await choose(stack, "U0ANA", ts)
-        assert await ana.submit(without(*range(2, 57))) == {}
-        await last_page(ana, "*1 approved*")
-        await approve_alone(stack, ts, 1)
-
-        await ana.submit({})
-
-        await ana.wait_for_view(lambda view: "nothing was recorded" in str(view))
-        approval = await stack.approval(first)
-        assert [item.index for item in approval.items if not item.is_pending] == [0]

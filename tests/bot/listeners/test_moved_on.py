@@ -6,7 +6,7 @@ from keyturn.bot.ids import Action
 from keyturn.gateway.protocol.records import ItemState, RunRef
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
 from keyturn.gateway.store.runs.threads import ThreadFacts
-from tests.bot.bot_stack import CHANNEL, DAN, REFUND, Stack, has_button, says
+from tests.bot.bot_stack import DAN, REFUND, Stack, has_button, says
 from tests.bot.tampering import button_value, click_with
 
 OUTSIDE = RunRef(agent="support", thread="t1")
@@ -42,16 +42,3 @@ async def test_the_card_is_closed_and_a_late_click_reads_why(stack: Stack) -> No
         item = (await stack.approval(verdict)).items[0]
         assert item.state is ItemState.SUPERSEDED
     assert stack.sandbox.problems == []
-
-
-async def test_the_outer_requester_reads_that_they_may_not(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        verdict = await asked_inside(stack)
-        card = await stack.card(verdict)
-
-        await stack.actor("U0DAN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-
-        await stack.told("U0DAN", "You asked for this")
-        assert (await stack.approval(verdict)).items[0].is_pending

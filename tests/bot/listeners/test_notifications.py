@@ -10,7 +10,7 @@ import pytest
 
 from keyturn.bot.ids import Action, Input, View, seal
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.approvals.record import Approval, approval_of
+from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject as Args
@@ -19,7 +19,7 @@ from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, says
 from tests.bot.markup_audit import assert_tame
 from tests.bot.strategies import CANARY
-from tests.bot.tampering import click_with, copied
+from tests.bot.tampering import click_with
 from tests.bot.test_publisher import POST, UPDATE, calls, nothing_is_left
 from tests.streams import audit_entries
 
@@ -96,19 +96,6 @@ async def test_a_message_says_what_runs_and_then_how_it_ended(
         # It was claimed before it ended; a look in between may have shown that.
         assert len(calls(stack, POST)) == 1
         assert len(calls(stack, UPDATE)) in {1, 2}
-
-
-async def test_a_call_that_ended_before_it_was_told_of_takes_one_message(
-    stack: Stack,
-) -> None:
-    (verdict,) = await stack.submit(POST_NOTICE)
-    await end(stack, verdict, ok=False)
-
-    async with stack.running():
-        await message_of(stack, verdict, says("and failed"))
-        await nothing_is_left(stack)
-
-        assert (len(calls(stack, POST)), len(calls(stack, UPDATE))) == (1, 0)
 
 
 async def test_several_calls_of_a_turn_are_one_message(stack: Stack) -> None:
@@ -210,29 +197,6 @@ async def test_a_report_stands_on_the_message_in_its_thread_and_in_the_audit_log
         await stack.told("U0EVE", "You reported this already")
 
 
-async def test_a_guest_does_not_report(stack: Stack) -> None:
-    async with stack.running():
-        (verdict,) = await stack.submit(POST_NOTICE)
-        ts = str((await message_of(stack, verdict))["ts"])
-
-        await stack.actor("U0GUEST").click(CHANNEL, ts, Action.REPORT)
-
-        await stack.told("U0GUEST", "Only members of this workspace")
-
-
-async def test_a_copy_of_a_notification_in_another_channel_stops_nothing(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        (verdict,) = await stack.submit(POST_NOTICE)
-        ts = copied(stack, await message_of(stack, verdict), "C0GENERAL")
-
-        await stack.actor("U0ANA").click("C0GENERAL", ts, Action.FREEZE_TOOL)
-
-        await stack.told("U0ANA", "not the newest copy", "C0GENERAL")
-        assert await stack.reviews.freezes.frozen() == ()
-
-
 @pytest.mark.parametrize(
     ("part", "other"),
     [
@@ -280,38 +244,6 @@ async def test_hostile_arguments_are_shown_redacted_and_never_read(
         assert "Hidden or look-alike characters" in shown(message)
 
 
-async def test_a_message_that_its_channel_refuses_stops_nobody(
-    stack: Stack,
-) -> None:
-    stack.policy = load_policy(
-        POLICY.replace(
-            "post_notice: {tier: notify}",
-            "post_notice: {tier: notify, channel: C0PRIVATE}",
-        ),
-        "policy.yml",
-    )
-    async with stack.running():
-        (verdict,) = await stack.submit(POST_NOTICE)
-        await nothing_is_left(stack)
-        await end(stack, verdict)
-        await nothing_is_left(stack)
-
-        card = await stack.card(await stack.refund())
-        assert has_button(card, Action.APPROVE)
-
-
-async def test_a_notification_that_nobody_can_read_stops_no_card(stack: Stack) -> None:
-    (verdict,) = await stack.submit(POST_NOTICE)
-    key = stack.keys.document(approval_of(verdict.item_id)[0])
-    await stack.store.conn.command("SET", key, "junk")
-
-    async with stack.running():
-        await stack.card(await stack.refund(thread="t2"))
-        await nothing_is_left(stack)
-
-        assert len(calls(stack, POST)) == 1
-
-
 @pytest.mark.slow
 async def test_a_flood_of_notifications_is_one_message_and_keeps_no_card_waiting(
     stack: Stack,
@@ -329,21 +261,6 @@ async def test_a_flood_of_notifications_is_one_message_and_keeps_no_card_waiting
         assert "110 of post_notice (support)" in shown(many)
         await nothing_is_left(stack)
         assert len(calls(stack, POST)) == 7
-
-
-@pytest.mark.slow
-async def test_a_call_that_ends_after_it_was_folded_is_said_nowhere_again(
-    stack: Stack,
-) -> None:
-    turns = [await stack.submit(POST_NOTICE, thread=f"n{n}") for n in range(8)]
-    async with stack.running():
-        await nothing_is_left(stack)
-        before = len(stack.sandbox.calls)
-
-        await end(stack, turns[-1][0])
-        await nothing_is_left(stack)
-
-        assert [call.method for call in stack.sandbox.calls[before:]] == []
 
 
 async def test_a_cut_off_call_asks_what_became_of_it_and_not_to_run_it_again(
@@ -365,36 +282,6 @@ async def test_a_cut_off_call_asks_what_became_of_it_and_not_to_run_it_again(
         assert "it took effect" in shown(after)
         [item] = (await stack.approval(verdict)).items
         assert item.state is ItemState.EXECUTED
-
-
-@pytest.mark.slow
-async def test_a_folded_call_in_doubt_gets_a_message_of_its_own(
-    stack: Stack,
-) -> None:
-    verdicts = [
-        (await stack.submit(POST_NOTICE, thread=thread))[0]
-        for thread in ("n0", "n1", "n2", "n3", "n4", "n5", "t1")
-    ]
-    async with stack.running():
-        await nothing_is_left(stack)
-        assert not await stack.cards(verdicts[-1])
-
-        await cut_off(stack, verdicts[-1])
-
-        card = await message_of(stack, verdicts[-1], says("know whether this ran"))
-        assert has_button(card, Action.RECONCILE_SKIP)
-
-
-async def test_a_message_of_an_older_version_does_nothing(stack: Stack) -> None:
-    async with stack.running():
-        (verdict,) = await stack.submit(POST_NOTICE)
-        message = await message_of(stack, verdict)
-        value = f"nt_default_{'0' * 32}:0:0:{'A' * 22}"
-
-        await click_with(stack, message, Action.FREEZE_TOOL, value)
-
-        await stack.told("U0ANA", "is not known any more")
-        assert await stack.reviews.freezes.frozen() == ()
 
 
 def sealed(stack: Stack, approval: Approval, purpose: Action) -> str:

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from keyturn.bot.ids import Action, Input, View
-from keyturn.gateway.approvals.decisions import AccountKind, Reject, Reviewer
 from keyturn.gateway.protocol.wire import Verdict
-from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.bot.listeners.test_batches_and_doubt import worker_dies
 from tests.bot.listeners.test_review_together import home, text_of, waiting
-
-BEN_BY_TOKEN = Reviewer(
-    team="E0ORGANIZATION",
-    user="U0BEN",
-    account=AccountKind.MEMBER,
-    usergroups=frozenset({"S0SUPPORT"}),
-)
 
 
 async def approved(stack: Stack, count: int) -> list[Verdict]:
@@ -53,21 +44,6 @@ async def test_history_names_who_decided_what_and_is_searched(stack: Stack) -> N
     assert "No decision matches your search" in none
 
 
-async def test_the_search_finds_what_the_card_shows_and_who_asked(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        verdict = await stack.submit(("send_email", {"to": "kim@example.com"}))
-        card = await stack.card(verdict[0])
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-
-        by_value = await answered(stack, "U0ANA", "history KIM@example")
-        by_agent = await answered(stack, "U0ANA", "history support send_email")
-
-    assert "approved by <@U0ANA>" in by_value
-    assert "approved by <@U0ANA>" in by_agent
-
-
 async def test_of_a_call_in_doubt_history_says_that_nobody_knows(
     stack: Stack,
 ) -> None:
@@ -81,17 +57,6 @@ async def test_of_a_call_in_doubt_history_says_that_nobody_knows(
     assert "approved by" not in found
 
 
-async def test_the_numbers_of_the_week_are_shown_to_a_member(stack: Stack) -> None:
-    async with stack.running():
-        nothing = await answered(stack, "U0ANA", "stats")
-        await approved(stack, 2)
-        numbers = await answered(stack, "U0ANA", "stats")
-
-    assert "No agent asked for a call in the last 7 days" in nothing
-    assert "0 of 2 calls ran without a person" in numbers
-    assert "process_refund" in numbers
-
-
 async def test_mine_lists_what_a_person_decided_and_nobody_elses(stack: Stack) -> None:
     async with stack.running():
         await approved(stack, 1)
@@ -101,19 +66,6 @@ async def test_mine_lists_what_a_person_decided_and_nobody_elses(stack: Stack) -
 
     assert "approved by <@U0ANA>" in by_ana
     assert "You have decided nothing that is still kept" in by_ben
-
-
-async def test_mine_knows_who_decided_over_http_by_another_team(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        click = click_on(await stack.approval(verdict))
-        await stack.reviews.decide(click, Reject(reason="no"), BEN_BY_TOKEN)
-
-        by_ben = await answered(stack, "U0BEN", "mine")
-        by_ana = await answered(stack, "U0ANA", "mine")
-
-    assert "rejected by <@U0BEN>" in by_ben
-    assert "You have decided nothing that is still kept" in by_ana
 
 
 async def test_who_may_not_read_an_approval_finds_no_decision_on_it(

@@ -114,29 +114,6 @@ async def test_a_reply_names_choices_in_any_case_and_order(
         assert said.answers == (answer,)
 
 
-async def test_commas_that_may_separate_or_not_record_nothing(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await asked(stack, EXTRAS)
-
-        told = await replied(stack, verdict, "U0DAN", "logs, Ada, Bob & Co")
-
-        assert "Commas separate your choices" in told
-        assert (await stack.approval(verdict)).items[0].is_pending
-
-
-async def test_who_replies_second_is_told_who_was_first(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await asked(stack, NAME)
-        assert "Recorded" in await replied(stack, verdict, "U0ANA", "Ada")
-
-        told = await replied(stack, verdict, "U0DAN", "Bob")
-
-        assert "Already answered by <@U0ANA>" in told
-        assert told.endswith("Nothing changed.")
-        said = await answered(stack, verdict)
-        assert said.answers == ("Ada",)
-
-
 async def test_a_reply_that_comes_before_its_card_is_registered_answers_the_card(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,22 +140,3 @@ async def test_a_reply_that_comes_before_its_card_is_registered_answers_the_card
         assert "Recorded" in await replied(stack, verdict, "U0DAN", "Ada")
 
         assert (await answered(stack, verdict)).answers == ("Ada",)
-
-
-async def test_a_reply_under_a_person_s_message_waits_for_no_card(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown_at, looks = CardStore.shown_at, list[str]()
-
-    async def looked(self: CardStore, keys: Any, channel: str, ts: str) -> str:
-        looks.append(ts)
-        return await shown_at(self, keys, channel, ts)
-
-    monkeypatch.setattr(CardStore, "shown_at", looked)
-    async with stack.running():
-        dan = stack.actor("U0DAN")
-        above = await dan.say(CHANNEL, "Has anybody seen order 78291?")
-        await dan.say(CHANNEL, "@keyturn refund order 78291", above)
-        await stack.bot_is_quiet()
-
-        assert looks == [above]

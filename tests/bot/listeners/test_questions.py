@@ -7,14 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from keyturn.bot.ids import VALUE, Action
+from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.record import DecisionRecord, approval_of
-from keyturn.gateway.protocol.questions import MAX_CHOICES
 from keyturn.gateway.protocol.records import ItemState, Person
 from keyturn.gateway.protocol.strict_json import JsonObject as Args
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.client import Person as Actor
-from keyturn.sandbox.json_types import JsonObject, as_object, as_objects
+from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot.bot_stack import CHANNEL, Stack, says
 from tests.sample_questions import EXTRAS, REGION
 
@@ -91,20 +90,6 @@ async def test_one_form_answers_all_questions_in_one_step(each_stack: Stack) -> 
     assert stack.sandbox.problems == []
 
 
-async def test_the_requester_is_mentioned_first(stack: Stack) -> None:
-    async with stack.running():
-        for_dan = await asked(stack, NAME)
-        card = await stack.card(for_dan)
-
-        words = str(card["blocks"])
-        assert "<@U0DAN> please answer" in words
-        assert "Asked on behalf of <@U0DAN>" in words
-        assert "S0SUPPORT" not in words
-        assert "<!channel>" not in str(
-            [b for b in as_objects(card["blocks"]) if "mrkdwn" in str(b)]
-        )
-
-
 async def test_a_reply_in_the_thread_answers_a_single_question(
     each_stack: Stack,
 ) -> None:
@@ -128,16 +113,6 @@ async def test_a_reply_cannot_answer_several_questions(stack: Stack) -> None:
         assert "several questions" in await replied(stack, verdict, "U0DAN", "Ada")
 
         assert (await stack.approval(verdict)).items[0].is_pending
-
-
-async def test_a_person_of_the_role_may_answer_too(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await asked(stack, NAME)
-        ana = await opened(stack, verdict, "U0ANA")
-
-        assert await ana.submit({"question.0": "Ada"}) == {}
-
-        assert (await decision(stack, verdict)).by.user == "U0ANA"
 
 
 @pytest.mark.parametrize("user", ["U0EVE", "U0GUEST"])
@@ -193,17 +168,6 @@ async def test_after_its_time_a_question_takes_no_answer(stack: Stack) -> None:
         assert "Expired" in told
 
 
-async def test_a_skipped_question_says_so(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await asked(stack, NAME)
-        card = await stack.card(verdict)
-
-        await stack.actor("U0DAN").click(CHANNEL, str(card["ts"]), Action.SKIP)
-
-        shown = await stack.card(verdict, says("Skipped"))
-        assert "<@U0DAN>" in str(shown["blocks"])
-
-
 @pytest.mark.parametrize(
     ("values", "block", "why"),
     [
@@ -234,23 +198,6 @@ async def test_an_answer_that_does_not_fit_is_explained_under_its_input(
         assert (await stack.approval(verdict)).items[0].is_pending
 
 
-@pytest.mark.parametrize("kind", ["multiple_choice", "multi_select"])
-async def test_many_choices_stand_in_a_menu(stack: Stack, kind: str) -> None:
-    choices = [f"choice {n}" for n in range(MAX_CHOICES)]
-    question = {"question": "Which?", "type": kind, "choices": choices}
-    async with stack.running():
-        verdict = await asked(stack, question)
-        dan = await opened(stack, verdict, "U0DAN")
-
-        is_one = kind == "multiple_choice"
-        chosen = "11" if is_one else ["11", "2"]
-        assert await dan.submit({"question.0": chosen}) == {}
-
-        said = await decision(stack, verdict)
-        expected = "choice 11" if is_one else "choice 2, choice 11"
-        assert said.answers == (expected,)
-
-
 async def test_four_sets_have_four_cards_beside_the_card_of_a_call(
     stack: Stack,
 ) -> None:
@@ -271,18 +218,3 @@ async def test_four_sets_have_four_cards_beside_the_card_of_a_call(
             assert (await decision(stack, verdicts[n])).answers == (f"n{n}",)
         assert (await stack.approval(verdicts[2])).items[0].is_pending
     assert stack.sandbox.problems == []
-
-
-async def test_hidden_characters_of_a_question_are_shown(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await asked(stack, {"question": "Send it to a\u202eb?"})
-        card = await stack.card(verdict)
-        dan = await opened(stack, verdict, "U0DAN")
-
-        assert "⟦U+202E⟧" in str(card["blocks"])
-        assert "\u202e" not in str(card["blocks"])
-        assert "Hidden" in str(card["blocks"])
-        view = await dan.wait_for_view()
-        [block] = [b for b in as_objects(view["blocks"]) if b["type"] == "input"]
-        assert "⟦U+202E⟧" in str(as_object(block["label"])["text"])
-        assert as_object(block["element"])["action_id"] == VALUE

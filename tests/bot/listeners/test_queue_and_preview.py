@@ -7,11 +7,10 @@ import json
 import pytest
 
 from keyturn.bot.ids import Action, Input, View
-from keyturn.gateway.approvals.record import short_id
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.sandbox.json_types import JsonObject
-from tests.bot.bot_stack import CHANNEL, POLICY, Stack, says
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack
 from tests.bot.listeners.test_modals import block_of, opened
 
 RISING = POLICY.replace(
@@ -49,19 +48,6 @@ async def test_an_edit_that_raises_the_tier_is_shown_before_it_counts(
         assert [one.user for one in after.principals] == ["U0ANA"]
 
 
-async def test_an_edit_within_the_tier_is_not_warned_of(stack: Stack) -> None:
-    stack.policy = load_policy(RISING, "policy.yml")
-    async with stack.running():
-        verdict = await stack.refund(amount=400)
-        ana = await opened(stack, verdict, Action.EDIT)
-        view = await ana.wait_for_view()
-
-        await ana.submit({block_of(view, "amount"): "300", Input.REASON: "less"})
-
-        item = (await stack.approval(verdict)).items[0]
-        assert (item.state, item.args["amount"]) == (ItemState.AUTHORIZED, 300)
-
-
 async def test_home_lists_what_waits_for_this_person_and_nobody_elses(
     stack: Stack,
 ) -> None:
@@ -82,22 +68,6 @@ async def test_home_lists_what_waits_for_this_person_and_nobody_elses(
     assert "Waiting for others: 1" in shown["U0DAN"], "and may take it back"
     assert approval_id in shown["U0DAN"]
     assert "Waiting for others" not in shown["U0ANA"] + shown["U0CHLOE"]
-
-
-async def test_refresh_shows_what_came_since_the_tab_was_opened(stack: Stack) -> None:
-    async with stack.running():
-        ana = stack.actor("U0ANA")
-        await ana.open_home()
-        await ana.wait_for(lambda s: "Waiting for you: 0" in home_of(s) or None)
-        approval_id = (await stack.approval(await stack.refund())).id
-
-        await ana.act_in_home(Action.REFRESH)
-
-        shown = await ana.wait_for(
-            lambda s: s if "Waiting for you: 1" in home_of(s) else None
-        )
-        assert approval_id in home_of(shown)
-        assert await ana.notices() == [], "the tab is the answer"
 
 
 async def test_home_lists_what_its_editor_may_only_reject_and_view_all_does_it(
@@ -144,40 +114,6 @@ async def test_who_has_more_than_one_look_reads_is_told_so(
 
     assert "Waiting for you: 2 or more" in home_of(state)
     assert "only the 2 approvals that expire first were checked" in home_of(state)
-
-
-async def test_home_leaves_out_what_a_person_has_approved_already(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        (verdict,) = await stack.submit(("wire_money", {"amount": 5}))
-        card = await stack.card(verdict)
-        ana = stack.actor("U0ANA")
-        await ana.click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        await stack.card(verdict, says("1 of 2 approvals"))
-        shown = {}
-        for user in ("U0ANA", "U0BEN"):
-            person = stack.actor(user)
-            await person.open_home()
-            state = await person.wait_for(lambda s: s if s["home"] else None)
-            shown[user] = home_of(state)
-
-    assert "Nothing waits for you" in shown["U0ANA"]
-    assert "*1 of 2 approvals*" in shown["U0BEN"]
-
-
-async def test_the_command_lists_what_waits_without_any_argument(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        verdict = await stack.refund(note="canary")
-        approval_id = (await stack.approval(verdict)).id
-        ana = stack.actor("U0ANA")
-
-        await ana.command("/approvals", "list", CHANNEL)
-
-        told = await stack.told("U0ANA", short_id(approval_id))
-        assert "canary" not in told
 
 
 async def test_a_command_that_is_unknown_is_answered_with_those_that_are(

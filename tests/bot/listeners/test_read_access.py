@@ -17,7 +17,6 @@ SECRET = POLICY.replace(
     "lonely: {tier: approve, channel: C0PRIVATE}",
     "lonely: {tier: approve, channel: C0PRIVATE, needs: senior}",
 )
-CHLOE = Person(team=TEAM, user="U0CHLOE", name="chloe")
 
 
 async def private_call(stack: Stack, requester: Person | None = None) -> Verdict:
@@ -137,21 +136,6 @@ async def test_who_may_decide_or_asked_reads_it_anywhere(stack: Stack) -> None:
         assert short in await answer(stack, "U0EVE", "list")
         assert short in await answer(stack, "U0EVE", f"show {approval}")
         assert short in await answer(stack, "U0CHLOE", "list")
-
-
-async def test_who_asked_reads_it_by_whatever_team_a_program_named_them(
-    stack: Stack,
-) -> None:
-    eve = Person(team="E0ORGANIZATION", user="U0EVE", name="eve")
-    async with stack.running():
-        approval = (await stack.approval(await private_call(stack, eve))).id
-
-        # The Home tab offers it to her as well, to be taken back.
-        listed = await answer(stack, "U0EVE", "list")
-        shown = await answer(stack, "U0EVE", f"show {approval}")
-
-        assert short_id(approval) in listed
-        assert short_id(approval) in shown
 
 
 async def test_a_list_that_may_be_incomplete_says_so(stack: Stack) -> None:

@@ -7,14 +7,12 @@ import json
 import pytest
 
 from keyturn.bot.ids import Action, Input, View
-from keyturn.gateway.approvals.deciding import MAX_TEXT
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Finding, ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.client import Person as Actor
 from keyturn.sandbox.json_types import JsonObject, as_objects
-from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
+from tests.bot.bot_stack import CHANNEL, Stack, has_button, says
 from tests.bot.listeners.test_batches_and_doubt import worker_dies
 from tests.bot.markup_audit import objects
 from tests.streams import audit_entries
@@ -89,22 +87,6 @@ async def test_a_note_may_be_left_out_and_a_choice_may_not(stack: Stack) -> None
         assert [one.note for one in after.items[0].observations] == [""]
 
 
-async def test_slack_itself_takes_no_note_that_is_too_long(stack: Stack) -> None:
-    async with stack.running():
-        _, ts = await doubtful(stack)
-        ana = await opened(stack, ts)
-        view = await ana.wait_for_view()
-
-        [note] = [
-            block["element"]
-            for block in as_objects(view["blocks"])
-            if block.get("block_id") == Input.NOTE
-        ]
-
-        assert isinstance(note, dict)
-        assert note["max_length"] == MAX_TEXT
-
-
 async def test_a_form_that_was_overtaken_changes_nothing_and_says_so(
     stack: Stack,
 ) -> None:
@@ -120,40 +102,6 @@ async def test_a_form_that_was_overtaken_changes_nothing_and_says_so(
         assert "Nothing changed" in str(view["blocks"])
         item = (await stack.approval(verdict)).items[0]
         assert (item.finding, len(item.observations)) == (Finding.SKIP, 1)
-
-
-async def test_the_requester_of_the_call_gets_no_form(stack: Stack) -> None:
-    async with stack.running():
-        _, ts = await doubtful(stack)
-
-        await stack.actor("U0DAN").click(CHANNEL, ts, Action.RECONCILE_NOTE)
-
-        await stack.told("U0DAN", "You asked for this")
-        assert await stack.actor("U0DAN").view() is None
-
-
-async def test_a_call_that_failed_is_asked_about_in_words_that_are_true(
-    stack: Stack,
-) -> None:
-    asking = POLICY.replace(
-        "    tier: approve", "    tier: approve\n    on_failure: ask"
-    )
-    stack.policy = load_policy(asking, "policy.yml")
-    async with stack.running():
-        verdict = await stack.refund()
-        ts = str((await stack.card(verdict))["ts"])
-        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
-        await stack.execute(verdict, ok=False)
-
-        card = await stack.card(verdict, lambda m: has_button(m, Action.RECONCILE_NOTE))
-        ana = await opened(stack, ts)
-        view = str((await ana.wait_for_view())["blocks"])
-
-        assert "Should it run again?" in str(card["text"])
-        assert "know whether this ran" not in str(card["blocks"])
-        for shown in (str(card["blocks"]), view):
-            assert "It took effect" in shown
-            assert "'It ran'" not in shown
 
 
 def markdown_of(message: JsonObject) -> str:

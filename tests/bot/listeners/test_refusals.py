@@ -12,7 +12,7 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.client import UserActionFailed
-from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, says
+from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button
 from tests.bot.tampering import button_value, click_with, copied, expire
 from tests.conftest import eventually
 from tests.lifetimes import lose_records
@@ -139,17 +139,6 @@ async def test_a_copy_of_a_card_in_another_channel_decides_nothing(
         assert await is_untouched(stack, verdict)
 
 
-async def test_an_unknown_button_is_answered_calmly(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-
-        await click_with(stack, card, "of_long_ago", "x")
-
-        await stack.told("U0ANA", "not known any more")
-    assert stack.sandbox.problems == []
-
-
 async def test_a_button_of_an_approval_that_is_gone_says_so(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund()
@@ -166,21 +155,6 @@ async def test_a_button_of_an_approval_that_is_gone_says_so(stack: Stack) -> Non
         await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
         await stack.told("U0ANA", "not known any more")
-
-
-async def test_after_an_edit_the_old_card_decides_nothing(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        old = button_value(stack, await stack.approval(verdict), Action.APPROVE)
-        await edit_by_somebody_else(stack, verdict)
-        await stack.card(verdict, says("449.5"))
-
-        await click_with(stack, card, Action.APPROVE, old)
-
-        await stack.told("U0ANA", "edited and approved by")
-        changed = await stack.card(verdict, says("449.5"))
-        assert changed["ts"] == card["ts"]
 
 
 async def edit_by_somebody_else(stack: Stack, verdict: Verdict) -> None:

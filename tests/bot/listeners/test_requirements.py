@@ -103,25 +103,6 @@ async def test_an_approval_asks_for_its_reason_and_keeps_it(shop: Stack) -> None
         assert 'wrote: "Checked with the customer."' in answer.message
 
 
-async def test_a_reason_that_only_the_policy_of_now_asks_for_is_asked_for(
-    shop: Stack,
-) -> None:
-    async with shop.running():
-        (verdict,) = await shop.submit(("send_email", {"to": "a"}))
-        rules = shop.policy.tools["explained"]
-        tools = {**shop.policy.tools, "send_email": rules}
-        shop.policy = shop.policy.with_(tools=tools)
-        ana = shop.actor("U0ANA")
-
-        await click(shop, verdict, "U0ANA", Action.APPROVE)
-        await ana.wait_for_view()
-        await ana.submit({Input.REASON: "Fine."})
-
-        item = (await shop.approval(verdict)).items[0]
-        assert item.state is ItemState.AUTHORIZED
-        assert item.votes[0].reason == "Fine."
-
-
 @pytest.mark.parametrize(
     ("tool", "others", "after_senior"),
     # The editor of a refund has no role in its new requirement.
@@ -149,16 +130,3 @@ async def test_an_edit_that_adds_people_is_warned_of_before_it_counts(
         await shop.card(verdict, says("Edited by"))
         await click(shop, verdict, "U0CHLOE", Action.APPROVE)
         assert await state(shop, verdict) is after_senior
-
-
-async def test_the_form_of_an_edit_that_others_approve_does_not_say_approve(
-    shop: Stack,
-) -> None:
-    async with shop.running():
-        (verdict,) = await shop.submit(("mail", {"to": "a"}))
-        await click(shop, verdict, "U0ANA", Action.EDIT)
-
-        view = await shop.actor("U0ANA").wait_for_view()
-
-        assert "Submit edit" in str(view)
-        assert "Approve edit" not in str(view)

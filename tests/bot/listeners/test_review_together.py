@@ -288,23 +288,6 @@ async def test_a_row_of_a_call_about_which_there_is_more_to_see_decides_nothing(
         assert await states(stack, verdicts) == [ItemState.PENDING]
 
 
-async def test_a_call_that_ran_before_is_opened_where_its_card_says_so(
-    stack: Stack,
-) -> None:
-    stack.policy = MANY
-    async with stack.running():
-        first = await stack.refund(thread="t1")
-        card = await stack.card(first)
-        await stack.actor("U0BEN").click("C0APPROVALS", str(card["ts"]), "approve")
-        await stack.execute(first)
-        again = await stack.refund(thread="t2")
-
-        ana = await home(stack, shows="Waiting for you: 1")
-
-        assert Action.APPROVE_ROW not in text_of(await ana.home())
-        assert await states(stack, [again]) == [ItemState.PENDING]
-
-
 async def test_redacted_arguments_are_in_no_row_and_no_form(stack: Stack) -> None:
     stack.policy = load_policy(
         POLICY.replace(

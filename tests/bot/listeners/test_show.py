@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from keyturn.bot.cards.refs import when
-from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.record import short_id
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store import keys
-from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from tests.bot.bot_stack import CHANNEL, Stack, says
 from tests.bot.listeners.test_read_access import answer, private_call
 
@@ -47,42 +45,6 @@ async def test_what_a_card_shows_finds_its_approval(stack: Stack) -> None:
             assert f"`{short}`" in told
             # In the reader's own time zone, as on the card.
             assert when(approval.expires_at_ms).text in told
-
-
-async def test_a_call_that_a_freeze_holds_is_told_as_frozen(stack: Stack) -> None:
-    refunds = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
-    async with stack.running():
-        short = short_id((await stack.approval(await stack.refund())).id)
-        before = await answer(stack, "U0ANA", f"show {short}", CHANNEL)
-
-        await stack.reviews.freezes.freeze(refunds, "T0/U0BEN", "wrong amounts")
-
-        for words in (f"show {short}", "list"):
-            assert "🧊 *Frozen*." in await answer(stack, "U0ANA", words, CHANNEL)
-    assert "Frozen" not in before
-
-
-async def test_an_approval_that_ended_is_found_as_well(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        await stack.card(verdict, says("not run yet"))
-        await stack.execute(verdict)
-        short = short_id((await stack.approval(verdict)).id)
-
-        told = await answer(stack, "U0ANA", f"show {short}", CHANNEL)
-
-        assert "Approved and done: process_refund." in told
-
-
-async def test_too_few_characters_find_nothing_and_say_so(stack: Stack) -> None:
-    async with stack.running():
-        approval = await stack.approval(await stack.refund())
-
-        told = await answer(stack, "U0ANA", f"show {short_id(approval.id)[:7]}")
-
-        assert "is too short to find one approval. Write all 8 characters" in told
 
 
 @pytest.mark.usefixtures("same_short_id")
@@ -129,20 +91,3 @@ async def test_another_tenants_approval_is_not_found(stack: Stack) -> None:
 
         assert "no such approval" in short
         assert "no such approval" in whole
-
-
-@pytest.mark.parametrize("words", ["list", "show {id}"])
-async def test_each_call_is_named_by_its_title_as_plain_text(
-    stack: Stack, words: str
-) -> None:
-    async with stack.running():
-        verdict = await stack.refund(amount=12, order_id="78200 <!channel> *b*")
-        await stack.card(verdict)
-        typed = words.format(id=(await stack.approval(verdict)).id)
-        await answer(stack, "U0ANA", typed, CHANNEL)
-
-        (*_, told) = await stack.actor("U0ANA").ephemerals(CHANNEL)
-        kinds = {one["type"]: str(one) for one in told["blocks"]}
-
-        assert "Refund 12 for order 78200 <!channel> *b*" in kinds["rich_text"]
-        assert "78200" not in kinds["section"]

@@ -11,7 +11,6 @@ from keyturn.bot.listeners import standing as standing_listener
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.protocol.strict_json import JsonObject as Args
 from keyturn.gateway.protocol.wire import Verdict, VerdictKind
 from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
@@ -79,30 +78,6 @@ async def test_a_form_approves_the_call_and_allows_similar_ones(
         assert "<@U0ANA>" in json.dumps(card["blocks"])
 
 
-async def test_a_call_opened_from_a_table_is_approved_and_similar_ones_allowed(
-    allowing: Stack,
-) -> None:
-    stack = allowing
-    async with stack.running():
-        calls: list[Args] = [{"amount": 50 + n, "order_id": f"{n}"} for n in range(8)]
-        first, *_ = await stack.submit(*(("process_refund", one) for one in calls))
-        card = await stack.card(first)
-        ana = stack.actor("U0ANA")
-        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL, chosen="#3")
-        await ana.wait_for_view(lambda view: "Full details" in json.dumps(view))
-
-        await ana.act_in_view(Action.ALLOW_SIMILAR)
-        await ana.wait_for_view(lambda view: view["callback_id"] == View.ALLOW_SIMILAR)
-        assert await ana.submit({}) == {}
-
-        await live_card(stack, "*10 of 10 left.*")
-        assert await ana.view() is None
-        approval = await stack.approval(first)
-        assert [one.index for one in approval.items if not one.is_pending] == [2]
-        again = await stack.refund("t2", amount=52, order_id="new")
-        assert again.kind is VerdictKind.RUN
-
-
 async def test_a_covered_call_has_no_card_until_people_are_needed(
     allowing: Stack,
 ) -> None:
@@ -121,50 +96,6 @@ async def test_a_covered_call_has_no_card_until_people_are_needed(
 
         await eventually(is_read)
         assert await stack.cards(verdict) == []
-
-
-async def test_a_spot_check_of_a_covered_call_gets_a_card(
-    allowing: Stack,
-) -> None:
-    stack = allowing
-    checked = f"{ALLOWING}spot_checks: {{share: 99%, of: [support]}}\n"
-    stack.policy = load_policy(checked, "policy.yml")
-    async with stack.running():
-        await allowed(stack)
-        await live_card(stack)
-        verdict = await checked_call(stack)
-
-        card = await stack.card(verdict, lambda m: has_button(m, Action.CHECK_RIGHT))
-        await stack.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.CHECK_RIGHT)
-        card = await stack.card(verdict, says("it was right."))
-
-    assert "Allowed by the standing approval" in json.dumps(card["blocks"])
-
-
-async def checked_call(stack: Stack) -> Verdict:
-    """Run covered calls until a spot check is drawn of one."""
-    for number in range(10):
-        verdict = await stack.refund(f"n{number}", amount=1, order_id=f"{number}")
-        assert verdict.kind is VerdictKind.RUN
-        await stack.execute(verdict)
-        if (await stack.approval(verdict)).items[0].is_to_be_checked:
-            return verdict
-    raise AssertionError("10 calls in a row were not drawn")
-
-
-async def test_the_uses_are_listed(allowing: Stack) -> None:
-    stack = allowing
-    async with stack.running():
-        await allowed(stack)
-        await live_card(stack)
-        await stack.refund("t2", amount=20, order_id="2")
-        card = await live_card(stack, "*9 of 10 left.*")
-        ana = stack.actor("U0ANA")
-        await ana.click(CHANNEL, str(card["ts"]), Action.USES)
-        view = await ana.wait_for_view(lambda view: view["callback_id"] == View.USES)
-
-    assert "Refund 20 for order 2" in json.dumps(view)
-    assert "not started yet" in json.dumps(view)
 
 
 async def test_revoke_ends_it_on_its_card(allowing: Stack) -> None:

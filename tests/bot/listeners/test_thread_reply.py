@@ -62,21 +62,6 @@ async def test_a_form_opens_with_the_words_that_were_written_under_the_card(
     assert stack.sandbox.problems == []
 
 
-@pytest.mark.slow
-async def test_what_is_submitted_is_the_decision(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        offer = await said_under(stack, verdict, f"@keyturn {WORDS}", "U0ANA")
-        await opened_form(stack, offer, Action.RESPOND_WORDS)
-
-        await stack.actor("U0ANA").submit()
-
-        item = (await stack.approval(verdict)).items[0]
-        assert item.state is ItemState.ANSWERED
-        assert item.decision is not None
-        assert item.decision.text == WORDS
-
-
 async def test_an_edit_of_those_words_offers_the_new_ones(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund()
@@ -124,46 +109,6 @@ async def test_who_asked_is_offered_to_take_the_call_back_and_nothing_else(
         answer = await said_under(stack, verdict, "@keyturn no longer needed", "U0DAN")
 
         assert offered(answer) == ["reject_words"]
-        assert await stack.store.queue(stack.keys).depth() == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("@keyturn", "Write what you want to say"),
-        ("@keyturn " + "x" * 3_001, "Your message has 3001 characters"),
-    ],
-)
-async def test_words_that_fit_into_no_form_are_refused_with_what_to_do(
-    stack: Stack, text: str, words: str
-) -> None:
-    async with stack.running():
-        answer = await said_under(stack, await stack.refund(), text, "U0ANA")
-
-        assert (words in str(answer["text"]), offered(answer)) == (True, [])
-
-
-async def test_nothing_is_offered_once_the_call_is_decided(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-
-        answer = await said_under(stack, verdict, "@keyturn stop", "U0BEN")
-
-        assert "Nothing under this card waits" in str(answer["text"])
-        assert offered(answer) == []
-        assert await stack.store.queue(stack.keys).depth() == 1  # the agent's answer
-
-
-async def test_under_a_notice_no_run_is_started_either(stack: Stack) -> None:
-    async with stack.running():
-        await stack.submit(("post_notice", {"text": "hi"}))
-        notice = await stack.actor("U0ANA").message_with(CHANNEL, says("post_notice"))
-
-        await stack.actor("U0ANA").say(CHANNEL, "@keyturn why?", str(notice["ts"]))
-
-        await stack.told("U0ANA", "Nothing under this card waits")
         assert await stack.store.queue(stack.keys).depth() == 0
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from keyturn.bot.ids import Action
-from keyturn.gateway.approvals.record import short_id
 from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.store.records.approval_indexes import Timer
@@ -59,24 +58,6 @@ async def test_a_role_that_is_called_is_named_on_the_card_and_under_it(
         await eventually(lambda: has_note(stack, card, "<!subteam^S0SENIOR>"))
 
 
-async def test_another_channel_is_told_without_the_arguments(stack: Stack) -> None:
-    stack.policy = PATIENT
-    async with stack.running():
-        (verdict,) = await stack.submit(("wire_money", {"iban": "DE02 secret"}))
-        card = await stack.card(verdict)
-        approval = await stack.approval(verdict)
-
-        await ring(stack, approval.id, TimerKind.ESCALATE)
-
-        told = await stack.actor("U0ANA").message_with(
-            "C0GENERAL", says(f"`{short_id(approval.id)}` is not decided yet")
-        )
-        assert f"<#{CHANNEL}>" in str(told["blocks"])
-        assert "wire_money" in str(told["blocks"])
-        assert "secret" not in str(told)
-        await eventually(lambda: has_note(stack, card, "<#C0GENERAL>"))
-
-
 async def has_note(stack: Stack, card: JsonObject, words: str) -> bool:
     return any(says(words)(note) for note in await stack.notes(card))
 
@@ -111,24 +92,3 @@ async def test_more_time_is_on_the_card_once_people_were_reminded(stack: Stack) 
         )
         after = await stack.approval(verdict)
         assert after.expires_at_ms == before.expires_at_ms + before.ttl_ms // 2
-
-
-async def test_the_full_view_offers_both_and_stays_open(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card, ana = await stack.card(verdict), stack.actor("U0ANA")
-        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
-        view = await ana.wait_for_view()
-
-        await ana.act_in_view(Action.TAKE)
-        view = await ana.wait_for_view()
-        assert "<@U0ANA> is on it" in str(view["blocks"])
-        before = await stack.approval(verdict)
-        await ana.act_in_view(Action.EXTEND)
-        view = await ana.wait_for_view()
-
-        after = await stack.approval(verdict)
-        assert after.expires_at_ms > before.expires_at_ms
-        assert view["submit"], "it can still be approved here"
-        await ana.submit({})
-        await stack.card(verdict, says("Approved"))

@@ -5,28 +5,14 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import cast
 
-import pytest
-
-from keyturn.bot.delivery import card_updater
 from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.record import approval_of
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.submit.proposals import MAX_BATCH
-from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
+from tests.bot.bot_stack import CHANNEL, Stack, says
 from tests.bot.readable import readable
 from tests.conftest import eventually
-
-# The test counts how often a card is drawn.
-
-ASKS = POLICY.replace("  process_refund:\n", "  process_refund:\n    on_failure: ask\n")
-
-
-@pytest.fixture
-def told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Report every failure at once, without waiting for others."""
-    monkeypatch.setattr(card_updater, "HOLD_S", 0.1)
 
 
 def refunds(count: int = MAX_BATCH) -> list[tuple[str, JsonObject]]:
@@ -100,17 +86,3 @@ async def test_a_failure_is_told_at_once_and_drawn_at_the_end(stack: Stack) -> N
         text = readable(card["blocks"])
         assert "1 *failed*, 98 done" in text
         assert "❌ 17. Refund 16.5 for order 78216 (failed: no funds)" in text
-
-
-@pytest.mark.usefixtures("told_soon")
-async def test_when_all_calls_fail_people_can_answer_the_first_at_once(
-    stack: Stack,
-) -> None:
-    stack.policy = load_policy(ASKS, "policy.yml")
-    async with stack.running():
-        verdicts, ts = await approved(stack)
-        await trickle(stack, verdicts[:8], failing=range(99))
-
-        card = await stack.card(verdicts[0], says("99 failed:* #1"))
-        assert updates(stack, ts) == 2
-        assert has_button(card, Action.RECONCILE_RERUN)

@@ -14,7 +14,6 @@ from keyturn.gateway.store.connection.connection import Connection, Reply
 from keyturn.gateway.store.records import atomic_write
 from keyturn.gateway.store.records.atomic_write import CHANGE
 from tests.bot.bot_stack import CHANNEL, Stack
-from tests.conftest import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -74,24 +73,3 @@ async def test_a_click_that_is_never_confirmed_is_never_called_so(
         await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
         await stack.told("U0ANA", "so it may yet be lost")
-
-
-async def test_a_click_that_is_not_confirmed_gives_more_time_once(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card, ana = await stack.card(verdict), stack.actor("U0ANA")
-        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
-        await ana.wait_for_view()
-        before = await stack.approval(verdict)
-        unconfirmed(monkeypatch, times=2, is_kept=True)
-
-        await ana.act_in_view(Action.EXTEND)
-
-        async def is_told() -> bool:
-            return "or lost" in str((await ana.wait_for_view())["blocks"])
-
-        await eventually(is_told)
-        after = await stack.approval(verdict)
-        assert after.expires_at_ms == before.expires_at_ms + before.ttl_ms // 2

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from keyturn.bot.ids import Action, Input, View
-from keyturn.bot.listeners import choosing as batch
-from keyturn.gateway.protocol.records import ItemState, Verb
+from keyturn.gateway.protocol.records import Verb
 from keyturn.sandbox.json_types import JsonObject
-from tests.bot.bot_stack import CHANNEL, REFUND, TEAM, Stack, has_button, says
-from tests.bot.signed import interaction, post, post_signed, signed_headers
+from tests.bot.bot_stack import CHANNEL, REFUND, TEAM, Stack, says
+from tests.bot.signed import interaction, post, signed_headers
 from tests.bot.tampering import button_value, click_with
 from tests.conftest import eventually
 from tests.stored_records import document
@@ -73,26 +72,6 @@ async def test_a_command_in_another_workspace_is_refused_calmly(stack: Stack) ->
         assert (status, "another workspace" in answer) == (200, True)
 
 
-async def test_a_person_nobody_can_reach_is_logged_and_nothing_else(
-    stack: Stack, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with stack.running():
-        await deliver(stack, click("junk", user={"id": "U0GONE", "team_id": TEAM}))
-
-    assert "message.not_sent user=U0GONE" in caplog.text
-
-
-async def test_a_window_that_does_not_open_is_told(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        stack.sandbox.faults.plan("http_500", "views.open")
-
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.REJECT)
-
-        await stack.told("U0ANA", "did not open the window")
-
-
 @pytest.mark.parametrize(
     ("fault", "error", "words"),
     [
@@ -136,23 +115,6 @@ async def test_a_page_that_does_not_turn_is_told_in_the_window(stack: Stack) -> 
         await ana.wait_for_view(says("Page 2 of"))
 
 
-@pytest.mark.slow
-async def test_a_page_that_slack_takes_no_more_of_is_told_in_the_window(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        verdict = await stack.refund(note=LONG)
-        card = await stack.card(verdict)
-        ana = stack.actor("U0ANA")
-        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
-        await ana.wait_for_view()
-        stack.sandbox.faults.plan("rate_limit", "views.update", calls=9, seconds=7)
-
-        await ana.act_in_view(Action.PAGE_NEXT)
-
-        await ana.wait_for_view(says("please click again in 7 seconds"))
-
-
 async def test_a_window_that_was_overtaken_says_what_became_of_it(
     stack: Stack,
 ) -> None:
@@ -168,33 +130,6 @@ async def test_a_window_that_was_overtaken_says_what_became_of_it(
         await ana.act_in_view(Action.PAGE_NEXT)
 
         await ana.wait_for_view(says("nothing was recorded"))
-
-
-async def test_the_next_call_of_a_batch_opens_in_the_same_window(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        mail = {"to": "second@example.com"}
-        first, _ = await stack.submit(
-            ("process_refund", REFUND), ("send_email", {**mail})
-        )
-        card, ana = await stack.card(first), stack.actor("U0ANA")
-        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL, await row(stack, 0))
-        await ana.wait_for_view()
-
-        await ana.act_in_view(Action.VIEW_ALL)
-        await ana.wait_for_view(says("second@example.com"))
-        await ana.submit()
-
-        states = [item.state for item in (await stack.approval(first)).items]
-        assert states == [ItemState.PENDING, ItemState.AUTHORIZED]
-
-
-async def row(stack: Stack, index: int) -> str:
-    """Return the block id of a call's buttons on the newest card."""
-    messages = await stack.actor("U0ANA").messages(CHANNEL)
-    blocks = [block for block in messages[-1]["blocks"] if block["type"] == "actions"]
-    return str(blocks[index]["block_id"])
 
 
 async def test_an_escalated_call_wants_a_tick_before_its_last_page_counts(
@@ -270,20 +205,6 @@ async def test_a_form_of_long_ago_asks_to_be_opened_again(stack: Stack) -> None:
         assert "open it again" in answer
 
 
-async def test_an_item_that_is_no_more_waiting_opens_no_form(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        value = button_value(stack, await stack.approval(verdict), Action.EDIT)
-        await stack.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        await stack.card(verdict, lambda m: not has_button(m, Action.APPROVE))
-
-        await click_with(stack, card, Action.EDIT, value)
-
-        await stack.told("U0ANA", "approved by <@U0BEN>")
-        assert await stack.actor("U0ANA").view() is None
-
-
 async def test_a_verb_that_the_policy_does_not_allow_opens_no_form(
     stack: Stack,
 ) -> None:
@@ -312,24 +233,6 @@ async def test_a_batch_that_changed_is_not_approved_as_it_was(stack: Stack) -> N
 
         await stack.told("U0ANA", "The card changed after you opened it")
         assert (await stack.approval(first)).rev == 1
-
-
-async def test_a_batch_that_is_not_shown_whole_is_not_approved_whole(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def never_whole(*_: object) -> frozenset[int]:
-        return frozenset({0})
-
-    monkeypatch.setattr(batch, "decided_alone", never_whole)
-    async with stack.running():
-        first, _ = await stack.submit(
-            ("process_refund", REFUND), ("send_email", {"to": "x"})
-        )
-        card = await stack.card(first)
-
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
-
-        await stack.told("U0ANA", "need their own review")
 
 
 async def home_works(stack: Stack, value: str, action: Action) -> None:
@@ -371,31 +274,6 @@ async def test_from_the_home_tab_a_call_can_be_read_and_not_decided(
         assert (await stack.approval(verdict)).rev == 1
 
 
-async def test_a_home_tab_that_is_switched_off_is_logged(
-    stack: Stack, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with stack.running():
-        body: dict[str, Any] = {
-            "type": "event_callback",
-            "team_id": TEAM,
-            "event_id": "Ev1",
-            "event": {"type": "app_home_opened", "user": "U0ANA", "tab": "home"},
-        }
-        stack.sandbox.control.enable_home(enabled=False)
-        assert stack.bot is not None
-        await post_event(stack, body)
-        await post_event(stack, {**body, "event": {**body["event"], "tab": "messages"}})
-
-    assert caplog.text.count("home.unpublished user=U0ANA") == 1
-
-
-async def post_event(stack: Stack, body: dict[str, Any]) -> None:
-    assert stack.bot is not None
-    data, secret = json.dumps(body).encode(), stack.sandbox.signing_secret
-    status = await post_signed(stack.bot.url, secret, data, kind="application/json")
-    assert status == 200
-
-
 async def test_a_last_page_without_its_tick_is_refused_by_us_too(
     stack: Stack,
 ) -> None:
@@ -411,40 +289,3 @@ async def test_a_last_page_without_its_tick_is_refused_by_us_too(
 
         assert "tick this box" in answer
         assert (await stack.approval(verdict)).rev == 1
-
-
-async def test_a_number_that_cannot_be_kept_exactly_is_said_beside_it(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card, ana = await stack.card(verdict), stack.actor("U0ANA")
-        await ana.click(CHANNEL, str(card["ts"]), Action.EDIT)
-        await ana.wait_for_view()
-
-        errors = await ana.submit({"field:0": "0.12345678901234567891"})
-
-        assert "more digits" in errors["field:0"]
-
-
-async def test_an_event_that_nobody_asked_for_is_acknowledged(stack: Stack) -> None:
-    async with stack.running():
-        await post_event(
-            stack,
-            {
-                "type": "event_callback",
-                "team_id": TEAM,
-                "event_id": "Ev2",
-                "event": {"type": "team_join", "user": {"id": "U0NEW"}},
-            },
-        )
-
-
-async def test_a_click_from_nowhere_is_answered_to_nobody(
-    stack: Stack, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with stack.running():
-        await deliver(stack, click("junk", channel=None, container={}))
-
-    assert "click.refused why=no_seal" in caplog.text
-    assert "message.not_sent" not in caplog.text

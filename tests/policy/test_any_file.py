@@ -13,7 +13,7 @@ from typing import cast
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
@@ -35,33 +35,14 @@ SLOW = [
     HealthCheck.large_base_example,
 ]
 
-JUNK = cast(
-    "list[JsonValue]",
-    [
-        *(None, True, -1, 0, 10**30, 2**53 + 1, 1e308, "", " ", "\u202e", "x" * 500),
-        *("auto", "2026-02-30", "-05-05", "12:30", "U0ANA", "S0X", "#c", "1h", "101%"),
-        *("args.", "args.amount", "{args.a}", "{", "Mars/Base", "hour(now, 'X') > 1"),
-        *(
-            "args.amount > 'x'",
-            "1 +",
-            "'" * 50,
-            "(" * 200,
-            "windows.nothing > 1",
-            "true",
-        ),
-        *([], {}, [[]], {"a": {"b": {"c": []}}}, ["auto", "auto"], {"": ""}, {"²": 1}),
-        *(
-            {"type": "nmbr"},
-            {"$ref": "#"},
-            {"$ref": "#/x"},
-            {"pattern": "a{9999999999}"},
-        ),
-        *(
-            {"$id": "http://[", "$ref": "y"},
-            {"properties": {"amount": {"type": "null"}}},
-        ),
-    ],
-)
+JUNK: list[JsonValue] = [
+    *(None, True, -1, 0, 10**30, 1e308, "", " ", "\u202e", "x" * 500, "²"),
+    *("auto", "2026-02-30", "12:30", "U0ANA", "S0X", "#c", "1h", "101%", "Mars/Base"),
+    *("args.", "{args.a}", "{", "1 +", "'" * 50, "(" * 200, "windows.nothing > 1"),
+    *([], {}, [[]], {"a": {"b": {"c": []}}}, ["auto", "auto"], {"": ""}),
+    *({"type": "nmbr"}, {"$ref": "#"}, {"$ref": "#/x"}, {"pattern": "a{9999999999}"}),
+    *({"$id": "http://[", "$ref": "y"}, {"properties": {"amount": {"type": "null"}}}),
+]
 KEYS = ["tier", "teir", "tools", "raise", "users", "<<", "version", "°", "1", "", "=="]
 Change = Callable[[bytes], bytes]
 
@@ -203,32 +184,18 @@ def test_any_bytes_are_a_policy_or_their_mistake_has_a_line(
     assert_usable_or_placed(found)
 
 
-@settings(max_examples=examples(300), deadline=None)
-@given(st.binary(max_size=200))
-@example(b"version: 1\r# \xff\r\n")
-def test_no_bytes_at_all_end_in_anything_else(found: bytes) -> None:
-    assert_usable_or_placed(found)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("found", "said"),
     [
-        (b"[" * 200_000, ":1: This is nested too deeply"),
         (b"version: 1\n" + b"x" * MAX_TEXT, ":1: This has 1000011 characters"),
         (b" " * 5_000_000, ":1: This is longer than 4000000 bytes."),
         (b"version: 1\n# \xe9t\xe9\n", ":2: This is not UTF-8; save it as UTF-8."),
         (b"a: &a [x]\nb: &b [*a,*a]\nc: [*b,*b]\n", ":1: Anchors and aliases"),
         (b"version: 1\n# \xe2\x80\xa8 \xc2\x85\ntols: 1\n", ":3: Unknown key 'tols'"),
-        (b"version: 1\rtols: 1\r", ":2: Unknown key 'tols'"),
         (b"\xef\xbb\xbfversion: 1\ntols: 1\n", ":2: Unknown key 'tols'"),
         (b"version: 1\ntools:\n  a: {tier: 2026-01-01}\n", ":3: 'tools.a.tier' is '20"),
-        (
-            b"version: 1\ntools:\n  a: {<<: {tier: auto}}\n",
-            ":3: Unknown key 'tools.a.<<",
-        ),
         (b"version: 1\n\x07\n", ":2: This is not YAML: unacceptable character"),
-        (b"version: 1\nroles: {\n\n\n\n", ":2: This is not YAML"),
     ],
 )
 def test_what_no_editor_shows_is_named_with_its_line_too(
@@ -276,32 +243,6 @@ def test_a_schema_that_refers_to_itself_makes_no_samples_without_end() -> None:
     policy = {"version": 1, "tools": {"t": {"args_schema": schema, "raise": [rule]}}}
 
     assert_usable_or_placed(json.dumps(policy).encode())
-
-
-WORDS = [
-    *("args", "args.a", "now", "windows.w", "call.tool", "exists", ".exists(x, "),
-    *(".filter(x, ", "has(", "size(", "hour(now, 'UTC')", "&&", "||", "==", " in "),
-    *("1", "2.0", "'a'", "true", "null", "b'", "r'", "//", "'''", "\n", "\u202e"),
-    *"()[]{},.?:!-+*/%<>=&|'\"\\ é",
-]
-
-
-@settings(max_examples=examples(500), deadline=None)
-@given(
-    st.lists(st.sampled_from(WORDS), max_size=60).map("".join) | st.text(max_size=80)
-)
-@example("((" * 200)
-@example("args.exists(a, " * 60)
-def test_any_expression_compiles_or_is_refused(source: str) -> None:
-    started = time.monotonic()
-    try:
-        expression = compiled(source)
-    except BadExpression as error:
-        said = str(error)
-    else:
-        said = expression.source
-    assert said or not source
-    assert time.monotonic() - started < SOON_S
 
 
 def test_the_deepest_expression_fits_in_a_small_stack() -> None:

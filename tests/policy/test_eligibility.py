@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
@@ -101,31 +102,40 @@ def reachable(rest: str) -> list[Row]:
     return [one for one in found if one != ANY]
 
 
-def test_a_tool_that_asks_nobody_is_left_out() -> None:
-    assert reachable("tools: {look_up: {tier: auto}, wipe: {tier: deny}}") == []
+MUCH = "{when: args.n > 5, to: escalate, because: much}"
+SOME = "{when: args.n > 1, needs: one_senior, because: some}"
 
 
-def test_what_a_rule_raises_to_and_whom_it_needs_is_found() -> None:
-    found = reachable(
-        "tools: {pay: {tier: auto, raise: ["
-        "{when: args.n > 5, to: escalate, because: much}, "
-        "{when: args.n > 1, needs: one_senior, because: some}]}}"
-    )
-
-    assert found == [
-        ("", "pay", "escalate", ["senior"]),
-        ("", "pay", "approve", ["support", "senior"]),
-    ]
-
-
-def test_what_triage_may_raise_to_is_found() -> None:
-    triage = "triage: {tiers: [approve]}"
-
-    assert reachable("tools: {mail: {tier: auto}}") == []
-    assert reachable(f"tools: {{mail: {{tier: approve, {triage}}}}}") == [
-        ("", "mail", "approve", ["support"]),
-        ("", "mail", "escalate", ["senior"]),
-    ]
+@pytest.mark.parametrize(
+    ("rest", "found"),
+    [
+        ("tools: {look_up: {tier: auto}, wipe: {tier: deny}}", []),
+        (
+            f"tools: {{pay: {{tier: auto, raise: [{MUCH}, {SOME}]}}}}",
+            [
+                ("", "pay", "escalate", ["senior"]),
+                ("", "pay", "approve", ["support", "senior"]),
+            ],
+        ),
+        (
+            "tools: {mail: {tier: approve, triage: {tiers: [approve]}}}",
+            [
+                ("", "mail", "approve", ["support"]),
+                ("", "mail", "escalate", ["senior"]),
+            ],
+        ),
+        (
+            "tools: {wipe: {tier: deny}}\nprotect: {ask_about_invalid_calls: true}",
+            [],
+        ),
+        (
+            "tools: {look: {tier: auto}}\nprotect: {ask_about_invalid_calls: true}",
+            [("", "look", "approve", ["support"])],
+        ),
+    ],
+)
+def test_exactly_what_a_call_may_need_is_found(rest: str, found: list[Row]) -> None:
+    assert reachable(rest) == found
 
 
 def test_what_holds_for_one_agent_is_found_under_its_name() -> None:
@@ -135,26 +145,12 @@ def test_what_holds_for_one_agent_is_found_under_its_name() -> None:
     assert ("night", "", "approve", ["support"]) in found
 
 
-def test_what_does_not_fit_its_schema_needs_the_people_of_escalate() -> None:
-    found = reachable("tools: {pay: {tier: approve, args_schema: {type: object}}}")
-
-    assert ("", "pay", "escalate", ["senior"]) in found
-
-
-def test_people_who_are_asked_about_calls_that_do_not_fit_are_found() -> None:
-    tools = "tools: {look_up: {tier: auto}, wipe: {tier: deny}}"
-
-    assert reachable(f"{tools}\nprotect: {{ask_about_invalid_calls: true}}") == [
-        ("", "look_up", "approve", ["support"])
-    ]
-
-
 def test_rules_that_hold_together_are_found_together() -> None:
+    boss = "{when: args.n > 5, needs: one_boss, because: much}"
+
     found = reachable(
         "  one_boss: {of: boss}\n"
-        "tools: {pay: {tier: auto, raise: ["
-        "{when: args.n > 5, needs: one_boss, because: much}, "
-        "{when: args.n > 1, needs: one_senior, because: some}]}}"
+        f"tools: {{pay: {{tier: auto, raise: [{boss}, {SOME}]}}}}"
     )
 
     assert ("", "pay", "approve", ["support", "boss", "senior"]) in found

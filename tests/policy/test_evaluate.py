@@ -67,7 +67,6 @@ def names(evaluation: Evaluation) -> list[str]:
         ("wire", Tier.ESCALATE),
         ("drop", Tier.DENY),
         ("unheard_of", Tier.APPROVE),
-        ("", Tier.APPROVE),
     ],
 )
 def test_a_listed_tool_gets_its_tier_and_any_other_the_default(
@@ -206,8 +205,6 @@ def test_the_schema_of_the_policy_wins_over_that_of_the_agent() -> None:
     "schema",
     [
         {"type": "strang"},
-        {"$ref": "https://example.com/schema.json"},
-        {"$ref": "#/$defs/missing"},
         {"$ref": "#"},
         {"properties": {"a": {"$dynamicRef": "file:///etc/passwd"}}},
     ],

@@ -41,32 +41,21 @@ def answer(source: str, **args: JsonValue) -> Answer:
     [
         "args.amount > 500",
         "args.amount == 501 && args.amount == 501.0",
-        "args.amount * 2.0 > 1000.0",
-        "args['amount'] > 500",
         "args.lines[0].sku == 'A'",
         "args.lines.exists(line, line.count > 2)",
         "args.lines.all(line, line.count > 0) && size(args.lines) == 1",
-        "args.lines.filter(line, line.sku == 'A').size() == 1",
-        "args.lines.exists_one(line, line.sku == 'A')",
         "has(args.amount) && !has(args.note)",
         "args.name.startsWith('Bo') && args.name.contains('b')",
         "args.name.matches(r'^B\\w+$')",
-        "args.name in ['Ana', 'Bob']",
         "args.name in ['Ana', 'Bob',]",
         "!(args.name in [])",
         "now == timestamp('2026-07-01T10:00:00Z')",
-        "now - now == duration('0s')",
-        "args.nothing == null",
         "call.tool == 'refund' && call.agent == 'support'",
-        "windows.sum >= 100",
-        "requester == 'U0ANA'",
         "recent.requests_10m == 3 && recent.rejections_in_row < 2",
         "now > timestamp('2026-01-01T00:00:00Z') && now.getFullYear() == 2026",
-        "now - duration('1h') < now",
         "hour(now, 'Europe/London') == 11 && weekday(now, 'UTC') == 3",
         "!off_hours(now, 'Europe/London', '08:00-18:00')",
         "off_hours(timestamp(args.day), 'UTC', '08:00-18:00')",
-        "int(args.amount) % 2 == 1",
         "args.amount > 900 ? false : true // a comment with 'quotes'",
     ],
 )
@@ -85,16 +74,10 @@ def test_a_rule_reads_what_it_may(source: str) -> None:
     ("source", "args", "problem"),
     [
         ("args.amount > 500", {}, "args.amount is missing"),
-        ("args.card.number == ''", {"card": {}}, "args.card.number is missing"),
         ("args.card.number == ''", {"card": 5}, "a value has another type"),
-        ("args.lines[0] == 'a'", {"lines": []}, "args.lines.0 is missing"),
         ("args.amount > 500", {"amount": "900"}, "a value has another type"),
-        ("args.amount > 500", {"amount": None}, "a value has another type"),
-        ("args.amount > 500", {"amount": True}, "a value has another type"),
         ("args.flag", {"flag": "yes"}, "it is neither true nor false"),
-        ("args.flag", {"flag": 1}, "it is neither true nor false"),
         ("1 / 0 == 1", {}, "it divides by zero"),
-        ("int(args.n) == 1", {"n": "x"}, "it failed on these values"),
         ("timestamp(args.day) < now", {"day": "soon"}, "it failed on these values"),
         ("args[args.key] == 1", {"key": "<!channel>"}, "a value that it reads is"),
     ],
@@ -134,65 +117,35 @@ def test_no_argument_stands_in_for_a_name_of_ours(given_args: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        (
-            "args.amount >",
-            "'<EOF>'); write a comparison such as args.amount > 500",
-        ),
+        ("args.amount >", "'<EOF>'); write a comparison such as args.amount > 500"),
         ("", "'' is no CEL"),
         ("args.a > 5 and args.b", "write && for and, || for or, ! for not"),
         ("args.a = 5", "write == to compare"),
-        (
-            "now.getHours('Mars/Base') > 1",
-            "getHours() takes no time zone and returns UTC; write hour(now",
-        ),
+        ("now.getHours('Mars/Base') > 1", "getHours() takes no time zone and returns"),
         ("weekday(now, 'UTC') == 0", "weekday is 1 (Monday) to 7, so it is never == 0"),
-        ("weekday(now, 'UTC') in [6, 8]", "so it is never in 8"),
-        ("hour(now, 'UTC') > 23", "hour is 0 to 23, so it is never > 23"),
-        ("hour(now, 'UTC') < 0", "hour is 0 to 23, so it is never < 0"),
         ("now > timestamp('noon')", "'noon' is not a valid timestamp; write times"),
-        ("duration('1 day') > duration('1h')", "'1 day' is not a valid duration"),
-        ("int('ten') > 1", "'ten' is not a valid int; write int('15')"),
         ("arg.amount > 1", "there is no 'arg'; did you mean 'args'?"),
-        ("tool == 'x'", "there is no 'tool'; use one of args, call, now, recent"),
         ("call.tol == 'x'", "'call' has no 'tol'; did you mean 'tool'?"),
-        ("recent.requests > 1", "'recent' has no 'requests'; did you mean 'requests_"),
         ("call == {}", "'call' is read by name; write call.agent"),
         ("windows[args.x] > 1", "'windows' is read by name; write windows.<name>"),
-        ("windows.a.b > 1", "'windows' is read by name"),
         ("sizee(args) > 1", "there is no function 'sizee'; did you mean 'size'?"),
-        ("args.a.containz('b')", "there is no method 'containz'; did you mean 'conta"),
         ("args.l.map(x, x) == []", "there is no method 'map'"),
         ("now.hour('UTC') == 1", "write hour(now, …), not now.hour(…)"),
         ("hour(now) == 1", "write hour(now, 'Europe/London')"),
-        ("off_hours(now, 'UTC')", "write off_hours(now, 'Europe/London', '08:00-18:0"),
-        ("hour(now, 'Europe/Londn') == 1", "no time zone 'Europe/Londn'; did you mea"),
         ("hour(now, 'x') == 1", "there is no time zone 'x'; write an IANA name"),
-        ("hour(now, args.zone) == 1", "the time zone of 'hour' has to be written out"),
-        ("hour(now, 'U' + 'TC') == 1", "the time zone of 'hour' has to be written ou"),
         ("hour(now, r'UTC') == 1", "the time zone of 'hour' has to be written out"),
+        ("hour(now, 'Europe/Londn') == 1", "no time zone 'Europe/Londn'; did you mea"),
+        ("hour(now, args.zone) == 1", "the time zone of 'hour' has to be written out"),
         ("off_hours(now, 'UTC', '8-18')", "'8-18' are not hours; write '08:00-18:00'"),
-        ("off_hours(now, 'UTC', args.h)", "the span of hours of 'off_hours' has to b"),
         ("args.a.matches('(')", "'(' is not a regular expression"),
         (r"args.a.matches('(?i)\bdelete\b')", r"write r'(?i)\bdelete\b'"),
-        ("args.a.matches('\x08')", r"write r'\b'"),
-        (r"args.a.matches('a\n')", r"write r'a\n'"),
         (r"args.a.matches('^\s*delete')", "with backslashes as r'…'"),
-        (r"args.a == 1 && args.b.matches('\d')", "with backslashes as r'…'"),
         ("args.a.matches(args.b)", "the pattern of 'matches' has to be written out"),
         ("args.l.exists(args, args > 1)", "'args' is taken; give the macro's var"),
-        ("args.l.all(call, call.tool == 'x')", "'call' is taken"),
         ("Foo{a: 1} == 1", "there is no type 'Foo' to make"),
         ("'" + "x" * MAX_SOURCE + "' == ''", "1000 is the limit"),
         ("(" * 25 + "true" + ")" * 25, "its brackets are nested more than 24 deep"),
-        ("[" * 400 + "]" * 400 + " == []", "its brackets are nested more than 24"),
-        (
-            "args.l.exists(a, " * 24 + "true" + ")" * 24,
-            "it could take too long; put at most 2 macros inside another",
-        ),
-        (
-            "args.l.all(a, args.l.all(b, args.l.all(c, a == b)))",
-            "it could take too long; put at most 2 macros inside another",
-        ),
+        ("args.l.exists(a, " * 24 + "true" + ")" * 24, "it could take too long; put"),
         (
             f"[{', '.join(map(str, range(80)))}].all(a, [1].all(b, a != b))",
             "it could take too long; put at most 2 macros inside another",
@@ -212,10 +165,7 @@ def test_a_rule_that_means_nothing_is_refused_with_what_to_write(
     ("source", "args"),
     [
         ("args.l.all(x, x in args.l)", {"l": list(range(400))}),
-        ("args.l.all(x, args.l.all(y, x == y || x != y))", {"l": list(range(50))}),
-        ("args.l.filter(x, x >= 0.0).size() == 480", {"l": list(range(480))}),
         ("!args.s.matches('(a|a)*b')", {"s": "a" * 60_000}),
-        ("args.s.contains('b') == false", {"s": "a" * 60_000}),
     ],
 )
 def test_a_large_call_is_checked_in_little_time(source: str, args: JsonObject) -> None:
@@ -244,62 +194,11 @@ def test_a_call_that_would_take_long_is_not_tried(source: str, size: int) -> Non
     assert time.thread_time() - started < 1
 
 
-@given(st.text(max_size=60))
-def test_any_text_is_a_rule_or_is_refused_in_one_line(text: str) -> None:
-    try:
-        found: object = ask(compiled(text), scope({}, VALUES))
-    except BadExpression as error:
-        found = str(error)
-
-    is_sentence = isinstance(found, str) and bool(found) and "\n" not in found
-    assert is_sentence or isinstance(found, Answer)
-
-
 _WORDS = [
-    "args",
-    ".a",
-    ".b",
-    "[0]",
-    "['a']",
-    "(",
-    ")",
-    "+",
-    "*",
-    "/",
-    "%",
-    "&&",
-    "||",
-    "!",
-    "-",
-    "==",
-    "!=",
-    "<",
-    ">",
-    "in",
-    "?",
-    ":",
-    ",",
-    "1",
-    "2.5",
-    "3u",
-    "'t'",
-    "null",
-    "true",
-    "[",
-    "]",
-    "{",
-    "}",
-    "has(args.a)",
-    "size(",
-    ".exists(x,",
-    "x",
-    ".filter(y,",
-    "y",
-    "now",
-    "windows.sum",
-    "hour(now,'UTC')",
-    "requester",
-    "r'\\'",
+    *("args", ".a", ".b", "[0]", "['a']", "x", "y", "now", "windows.sum", "requester"),
+    *("has(args.a)", "size(", ".exists(x,", ".filter(y,", "hour(now,'UTC')", "r'\\'"),
+    *("==", "!=", "&&", "||", "in", "1", "2.5", "3u", "'t'", "null", "true"),
+    *"()+*/%!-<>?:,[]{}",
 ]
 _VALUE = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3),
@@ -312,25 +211,28 @@ _VALUE = st.recursive(
 
 
 @given(
-    st.lists(st.sampled_from(_WORDS), max_size=12),
+    st.lists(st.sampled_from(_WORDS), max_size=40).map(" ".join) | st.text(max_size=60),
     st.dictionaries(st.sampled_from(["a", "b"]), _VALUE, max_size=2),
 )
-def test_any_rule_answers_any_call(words: list[str], args: JsonObject) -> None:
+def test_any_text_is_refused_in_one_line_or_answers_any_call(
+    source: str, args: JsonObject
+) -> None:
     try:
-        expression = compiled(" ".join(words))
-    except BadExpression:
-        return
-    assert isinstance(ask(expression, scope(args, VALUES)), Answer)
+        expression = compiled(source)
+    except BadExpression as error:
+        problem = str(error)
+    else:
+        problem = ""
+        ask(expression, scope(args, VALUES))
+    assert "\n" not in problem
 
 
 @pytest.mark.parametrize(
     ("source", "paths"),
     [
         ("args.a.b > args['c'].d", [("a", "b"), ("c", "d")]),
-        ("args.l[0].x == 1", [("l", "0", "x")]),
-        ("args.name.size() > 1", [("name",)]),
+        ("args.name.size() > 1 && args.l[0].x == 1", [("name",), ("l", "0", "x")]),
         ("args.l.exists(args2, args2.z > 1)", [("l",)]),
-        ("'args.no' == \"args.no\" // args.no", []),
         ("call.args.no == 1", []),
         ("args[args.k] == 1", [(), ("k",)]),
         ("['a'].exists(k, args[k] == 1)", [()]),

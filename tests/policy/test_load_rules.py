@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from keyturn.gateway.errors import PolicyError
 from keyturn.gateway.policy.load import BadPolicy, load_policy
-from keyturn.gateway.policy.rules import Policy
-from tests.levels import examples
 
-ROOT = Path(__file__).parents[2]
-EXAMPLE = (ROOT / "policy.example.yml").read_text("utf-8")
 GOOD = """\
 version: 1
 defaults: {expires_in: 30m, needs: support}
@@ -27,7 +19,7 @@ windows:
 tiers:
   notify: {channel: "#notices"}
   approve: {expires_in: 2h, remind_at: 50%, escalate_at: 80%, escalate_to: "#leads"}
-  escalate: {needs: [support, senior], escalate_at: 80%, escalate_to: senior}
+  escalate: {needs: [support, senior], escalate_at: 80, escalate_to: senior}
 tools:
   refund:
     tier: approve
@@ -74,171 +66,43 @@ def test_a_policy_with_every_kind_of_rule_loads() -> None:
             "unfreeze: seniors",
             "policy.yml:28: 'protect.unfreeze' names the role 'seniors', which is not ",
         ),
-        (
-            "raise:",
-            "rise:",
-            "policy.yml:23: Unknown key 'tools.refund.rise'; did you me",
-        ),
-        (
-            "to: deny",
-            "to: dney",
-            "policy.yml:25: 'tools.refund.raise[1].to' is 'dney'; ",
-        ),
-        (
-            "because: over 500",
-            "cause: x",
-            "raise[0].cause'; did you mean 'because'",
-        ),
-        (
-            "because: over 500",
-            "because: ''",
-            "write one line of at most 200 characters",
-        ),
-        (
-            RULE,
-            "args.amount >",
-            "policy.yml:24: 'tools.refund.raise[0].when': 'args.amount >' is no CEL",
-        ),
-        (
-            RULE,
-            "args.amoount > 1",
-            "has no 'amoount' in its args_schema; did you mean 'am",
-        ),
-        (
-            RULE,
-            "args.lines[0].sk == 'a'",
-            "has no 'sk' in its args_schema; did you mea",
-        ),
+        ("because: over 500", "because: ''", "write one line of at most 200"),
+        (RULE, "args.amount >", "policy.yml:24: 'tools.refund.raise[0].when':"),
+        (RULE, "args.amoount > 1", "has no 'amoount' in its args_schema; did you mean"),
         (RULE, "args.lines.sku == 'a'", "has a list before 'sku'"),
-        (
-            RULE,
-            "args.amount > '500'",
-            "\"args.amount > '500'\" mixes types that CEL does not mix; numbers of",
-        ),
+        (RULE, "args.amount > '500'", "\"args.amount > '500'\" mixes types that CEL"),
         (RULE, "args.amount * 2 > 1", "so calculate with 2.0 and not 2"),
-        (RULE, "args.customer > 5", "mixes types"),
         (RULE, "args.free + 'a' > 5", "mixes types"),
-        (RULE, "windows.burst > '5'", "mixes types"),
-        (RULE, "now > 5", "mixes types"),
         (RULE, "args.lines.exists(l, l.sku > 5)", "mixes types"),
-        (
-            RULE,
-            "args.amount",
-            "'args.amount' is neither true nor false but float; write a comparis",
-        ),
-        (RULE, "requester", "is neither true nor false but str"),
-        (
-            RULE,
-            "windows.brust > 5",
-            "there is no window 'brust'; did you mean 'burst'?",
-        ),
-        (RULE, "hour(now, 'Mars') > 5", "there is no time zone 'Mars'"),
-        (
-            "tools: [refund]",
-            "tools: [refnd]",
-            "'refnd', which is not in 'tools'; did yo",
-        ),
-        (
-            "tools: [refund]",
-            "tools: [look_up]",
-            "window 'refunded' does not count 'refun",
-        ),
+        (RULE, "args.amount", "'args.amount' is neither true nor false but float;"),
+        (RULE, "windows.brust > 5", "there is no window 'brust'; did you mean"),
+        ("tools: [refund]", "tools: [look_up]", "window 'refunded' does not count"),
+        ("tools: [refund]", "tools: [refnd]", "'refnd', which is not in 'tools'; did"),
         ("tools: [refund]", "tools: []", "policy.yml:6: 'windows.refunded.tools'"),
         ("tools: [refund]", 'tools: ["*"]', "not every tool has 'args.customer'; list"),
-        (
-            "by: args.customer",
-            "by: args.custmer",
-            "has no 'custmer' in its args_schema",
-        ),
-        (
-            "by: args.customer",
-            "by: customer",
-            "cannot be counted by; write args.x",
-        ),
-        (
-            "sum: args.amount",
-            "sum: args.lines",
-            "has array there, which cannot be summed",
-        ),
+        ("by: args.customer", "by: customer", "cannot be counted by; write args.x"),
+        ("sum: args.amount", "sum: args.lines", "has array there, which cannot be"),
         (", sum: args.amount", "", ".sum' is missing; add it."),
         ("sum: 1", "sum: 2", "'windows.burst.sum' is 2; text is needed here"),
-        ("within: 24h", "within: 24", "24 is not a duration; write 90s, 30m, 1h or 2d"),
-        (
-            "within: 24h",
-            "withi: 24h",
-            "'windows.refunded.withi'; did you mean 'within",
-        ),
-        (
-            "  burst:",
-            "  Burst:",
-            "'Burst' cannot name a window; use lower-case letters",
-        ),
-        ("  burst:", "  in:", "'in' cannot name a window"),
-        (
-            "12-25",
-            "12-32",
-            "policy.yml:4: 'holidays[0]': '12-32' is not a day; write 20",
-        ),
-        (
-            "remind_at: 50%",
-            "remind_at: 150%",
-            "'150%' is not a share of the time; write",
-        ),
-        (
-            "remind_at: 50%",
-            "remind_at: 0%",
-            "'0%' is not a share of the time; write 50%",
-        ),
+        ("  burst:", "  Burst:", "'Burst' cannot name a window; use lower-case"),
+        ("{users: [U0LEAD]}", "{}", "this role has no holders"),
+        ("12-25", "12-32", "policy.yml:4: 'holidays[0]': '12-32' is not a day; write"),
+        ("remind_at: 50%", "remind_at: 150%", "'150%' is not a share of the time;"),
         (
             "protect: {",
             "spot_checks: {share: 150%, of: [support]}\nprotect: {",
             "'150%' is not a share of the calls; write 5%",
         ),
-        ("remind_at: 50%", "remnid_at: 50%", "did you mean 'remind_at'?"),
-        (
-            "escalate_to: senior",
-            "escalate_to: seniors",
-            "names the role 'seniors', ",
-        ),
-        (
-            "escalate_to: senior",
-            "escalate_to: '@ana'",
-            "is neither a role of this file ",
-        ),
-        (
-            ", escalate_to: senior",
-            "",
-            "'escalate_at' and 'escalate_to' belong together",
-        ),
-        (
-            "notify: {channel",
-            "notifyy: {channel",
-            "'tiers.notifyy'; did you mean 'notify'?",
-        ),
-        (
-            "expires_in: 30m",
-            "expires_im: 30m",
-            "'defaults.expires_im'; did you mea",
-        ),
+        ("escalate_to: senior", "escalate_to: '@ana'", "is neither a role of this"),
+        (", escalate_to: senior", "", "'escalate_at' and 'escalate_to' belong"),
         ("to: deny", "to: approve", "is 'approve', not above 'approve' of the tool it"),
-        (
-            "tier: auto, over",
-            "tier: deny, over",
-            "nothing overrides a denial, so remove",
-        ),
+        ("tier: auto, over", "tier: deny, over", "nothing overrides a denial, so"),
         (
             "needs: support}",
             "tier: deny, overridable: true}",
             "policy.yml:2: 'defaults': it is 'deny' and 'overridable'; nothing overri",
         ),
-        (
-            "pending_per_agent: 5",
-            "pending_per_agent: 0",
-            "'protect.pending_per_agent' is 0; write 1 or more",
-        ),
-        ("pending_per_agent", "pending_per_agnt", "did you mean 'pending_per_agent'?"),
-        ("{type: number}", "{type: nmbr}", "this is not a usable JSON Schema 2020-12"),
-        ("{users: [U0LEAD]}", "{}", "this role has no holders"),
+        ("pending_per_agent: 5", "pending_per_agent: 0", "'protect.pending_per_agent'"),
     ],
 )
 def test_a_mistake_in_a_rule_is_named_with_its_line_and_what_to_write(
@@ -272,12 +136,8 @@ def test_a_rule_of_one_agent_is_checked_against_the_tools_schema() -> None:
     "when",
     [
         "args.lines.exists(l, l.sku == 'A')",
-        "has(args.free) && args.free > 5",
-        "args.free.deep.er == 'x'",
         "args.amount > 5 || args.customer.size() > 5",
-        "args['customer'].matches('^C')",
         "timestamp(args.customer) > now",
-        "args.free[0] == args.free[1]",
         "args.free[0] == 0.0 || args.free.deep.er == 'x'",
     ],
 )
@@ -306,12 +166,6 @@ def test_a_rule_that_would_take_long_to_try_loads_untried(
     assert load_policy(text.replace("RULE", not_tried), "policy.yml")
 
 
-def test_a_share_of_the_time_needs_no_sign() -> None:
-    text = GOOD.replace("50%", "50")
-
-    assert load_policy(text, "policy.yml") == load_policy(GOOD, "policy.yml")
-
-
 def test_rules_windows_and_holidays_are_part_of_the_digest() -> None:
     digests = {
         load_policy(text, "p").digest
@@ -325,55 +179,6 @@ def test_rules_windows_and_holidays_are_part_of_the_digest() -> None:
     }
 
     assert len(digests) == 5
-
-
-_LINES = EXAMPLE.split("\n")
-_WORDS = sorted({word for word in re.split(r"[\s{},\[\]]+", EXAMPLE) if word})
-
-
-@st.composite
-def mutated(draw: st.DrawFn) -> str:
-    """Return the example with a few lines lost, doubled, swapped or misspelt."""
-    lines = list(_LINES)
-    for _ in range(draw(st.integers(1, 3))):
-        at = draw(st.integers(0, len(lines) - 1))
-        match draw(
-            st.sampled_from(["drop", "double", "swap", "word", "char", "indent"])
-        ):
-            case "drop":
-                lines[at] = ""
-            case "double":
-                lines.insert(at, lines[at])
-            case "swap":
-                other = draw(st.integers(0, len(lines) - 1))
-                lines[at], lines[other] = lines[other], lines[at]
-            case "word":
-                old = draw(st.sampled_from(_WORDS))
-                lines[at] = lines[at].replace(old, draw(st.sampled_from(_WORDS)), 1)
-            case "indent":
-                lines[at] = " " * draw(st.integers(0, 4)) + lines[at].lstrip()
-            case _:
-                cut = draw(st.integers(0, len(lines[at])))
-                lines[at] = (
-                    lines[at][:cut] + draw(st.text(max_size=2)) + lines[at][cut:]
-                )
-    return "\n".join(lines)
-
-
-@settings(max_examples=examples(150), deadline=None)
-@given(mutated())
-def test_any_mutated_policy_loads_or_names_a_line_of_its_own(text: str) -> None:
-    try:
-        found: object = load_policy(text, "p.yml")
-    except PolicyError as error:
-        found = error.location
-
-    if isinstance(found, str):
-        place, _, line = found.rpartition(":")
-        assert place == "p.yml"
-        assert 1 <= int(line) <= text.count("\n") + 2
-    else:
-        assert isinstance(found, Policy)
 
 
 def test_a_seeded_call_that_nobody_decides_is_refused_by_its_tier() -> None:
@@ -393,8 +198,6 @@ def test_a_seeded_call_that_nobody_decides_is_refused_by_its_tier() -> None:
     ("line", "told"),
     [
         ("defaults: {reviewers: support}", "write these people as 'needs'."),
-        ("agents: {day: {reviewers: support}}", "write these people as 'needs'."),
-        ("tools: {pay: {reviewers: support}}", "write these people as 'needs'."),
         ("tiers: {escalate: {of: support}}", "write these people as 'needs'."),
         ("tiers: {escalate: {approvals: 3}}", "write a requirement, and its name as"),
         ("tiers: {approve: {needs: two}}", "write it under 'defaults', an agent or"),

@@ -84,11 +84,7 @@ def test_of_two_demands_the_one_that_reaches_people_best_wins(
             "approve: {notify: none, remind_at: 50%,",
             "'remind_at' mentions reviewers, which 'notify: none' turns off",
         ),
-        (
-            'escalate_to: "#leads"',
-            "escalate_to: senior",
-            "'tiers.approve.escalate_to' calls 'senior', which 'notify: none' keeps",
-        ),
+        ('escalate_to: "#leads"', "escalate_to: senior", "'tiers.approve.escalate_to'"),
     ],
     ids=["unknown", "reminded", "called"],
 )

@@ -29,8 +29,6 @@ def at(text: str) -> datetime:
     ("now", "who"),
     [
         ("2026-01-05T08:59", ""),
-        ("2026-01-05T09:00", "U0ANA"),
-        ("2026-01-12T08:59", "U0ANA"),
         ("2026-01-12T09:00", "U0BEN"),
         ("2026-01-26T09:00", "U0ANA"),
         # Summer time: 09:00 in London is 08:00 UTC, and the turn changes then.
@@ -82,21 +80,9 @@ def test_every_moment_lies_in_one_turn(
             ROTATION.replace("U0ANA", "U0EVE"),
             "'U0EVE' is on call for 'senior' but does not hold that role",
         ),
-        (
-            "on_call: seniors",
-            ROTATION.replace("2026-01-05 09:00", "monday"),
-            "write 2026-01-05 09:00",
-        ),
-        (
-            "on_call: seniors",
-            ROTATION.replace("7d", "5m"),
-            "at least an hour",
-        ),
-        (
-            "on_call: seniors",
-            ROTATION.replace("U0ANA", ""),
-            "name at least one",
-        ),
+        ("on_call: seniors", ROTATION.replace("U0ANA", ""), "name at least one"),
+        ("on_call: seniors", ROTATION.replace("09:00", ""), "write 2026-01-05 09:00"),
+        ("on_call: seniors", ROTATION.replace("7d", "5m"), "at least an hour"),
     ],
 )
 def test_a_rotation_that_reaches_nobody_is_refused(

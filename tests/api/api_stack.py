@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+import httpx
 from aiohttp import web
 
 from keyturn.gateway.api.api_keys import ApiKeys
@@ -71,6 +72,11 @@ class ApiStack:
             yield found
         finally:
             await found.aclose()
+
+    def client(self, key: str | None = None) -> httpx.AsyncClient:
+        """Return a client that sends a key, or another bearer token."""
+        headers = {"Authorization": f"Bearer {key or self.key()}"}
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=60.0)
 
     async def find(self, key_id: str) -> FoundKey | None:
         """Return the stored fields of a key."""

@@ -115,12 +115,8 @@ async def test_a_key_of_another_tenant_is_refused(store: Store, keys: ApiKeys) -
 
 
 WIDER: list[dict[str, object]] = [
-    {"scopes": ["submit", "read", "execute"]},
     {"agents": ["*"]},
     {"expires_at": "2099-01-01T00:00:00Z"},
-    {"hash": "00" * 16},
-    {"tenant": "acme"},
-    {"name": "another"},
     # Even without a change: the text differs from the sealed one.
     {},
 ]
@@ -166,9 +162,7 @@ async def test_a_key_that_was_copied_to_another_id_is_refused(
     assert store.security.counts[SecurityKind.SEAL_WRONG] == 1
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b" ", b"x", b"AAAA {}", b"\xff\xfe {}", b"{}", b"=" * 5000]
-)
+@pytest.mark.parametrize("body", [b"", b"AAAA {}", b"\xff\xfe {}"])
 async def test_anything_else_in_the_store_is_no_key(
     kept: ApiKeyStore, keys: ApiKeys, store: Store, body: bytes
 ) -> None:

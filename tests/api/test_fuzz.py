@@ -7,14 +7,12 @@ import zlib
 from importlib import import_module
 from typing import Any, cast
 
-import httpx
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, settings
 
 from keyturn.gateway.api.openapi import document
 from tests.api.api_stack import ApiStack
 from tests.api.issuer import Issuer
-from tests.levels import examples, size
+from tests.levels import size
 
 # Its types are partly unknown.
 schemathesis: Any = import_module("schemathesis")
@@ -81,25 +79,3 @@ def _chance(of: object, sides: int) -> int:
 def _drop(part: Any, name: str) -> None:
     if hasattr(part, "pop") and not isinstance(part, list):
         part.pop(name, None)
-
-
-PATHS = [one for one in DOCUMENT["paths"] if "{" not in one]
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.text(max_size=8), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-
-
-@settings(max_examples=examples(200), deadline=None, suppress_health_check=EVERY)
-@given(path=st.sampled_from(PATHS), body=JSON)
-def test_any_json_is_answered(apart: ApiStack, path: str, body: object) -> None:
-    headers = {"Authorization": f"Bearer {apart.key(agents=['*'])}"}
-    sent = json.dumps(body).encode("utf-8", "surrogatepass")
-    reply = httpx.post(f"{apart.url}{path}", content=sent, headers=headers, timeout=30)
-
-    assert reply.status_code < 500
-    assert reply.status_code == 200 or reply.json()["status"] == reply.status_code

@@ -57,18 +57,6 @@ def test_every_kind_of_problem_is_in_it() -> None:
         assert row in refused["description"].splitlines()
 
 
-def test_each_problem_has_one_status() -> None:
-    assert len(KINDS) == len({kind.title for kind in KINDS.values()})
-    assert all(400 <= kind.status < 600 for kind in KINDS.values())
-
-
-async def test_it_is_served(stack: ApiStack) -> None:
-    async with httpx.AsyncClient(base_url=stack.url) as client:
-        reply = await client.get("/v1/openapi.json")
-
-    assert reply.json() == DOCUMENT
-
-
 async def test_every_path_of_it_is_there(stack: ApiStack) -> None:
     async with httpx.AsyncClient(base_url=stack.url) as client:
         for path, methods in DOCUMENT["paths"].items():
@@ -81,16 +69,10 @@ async def test_every_path_of_it_is_there(stack: ApiStack) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status", "kind"),
     [
-        ("GET", "/", 404, "not-found"),
-        ("GET", "/v1", 404, "not-found"),
         ("POST", "/v1/approve", 404, "not-found"),
-        ("GET", "/v1/approvals/", 404, "not-found"),
         ("GET", "/v1/approvals/..%2f..", 404, "not-found"),
         ("GET", "/v1/submit", 405, "wrong-method"),
-        ("POST", "/v1/approvals", 405, "wrong-method"),
         ("DELETE", "/v1/approvals/ap_1", 405, "wrong-method"),
-        ("POST", "/healthz", 405, "wrong-method"),
-        ("TRACE", "/v1/events", 405, "wrong-method"),
     ],
 )
 async def test_what_is_not_there_is_a_problem(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import pytest
 
 from keyturn.gateway.approvals.decisions import Edit
@@ -65,8 +64,7 @@ async def test_an_answer_does_not_tell_another_agents_call_from_none(
     await harness.reviews.decide(click, Edit(args={"amount": 4}), ANA)
     record = (await harness.item(verdict.item_id)).edit
     assert record is not None
-    auth = {"Authorization": f"Bearer {stack.key()}"}
-    async with httpx.AsyncClient(base_url=stack.url, headers=auth) as client:
+    async with stack.client() as client:
         theirs, none = [
             await client.post(
                 f"/v1/{path}", json=about(ASKED[path], item, edit_hash(record))

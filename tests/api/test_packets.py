@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import pytest
 
 from keyturn.gateway.approvals.decisions import Approve, Edit
@@ -49,8 +48,7 @@ async def wire(stack: ApiStack, message_id: str = "m1", agent: str = "support") 
 
 async def read(stack: ApiStack, approval: str) -> dict[str, Any]:
     """Read an approval over HTTP."""
-    headers = {"Authorization": f"Bearer {stack.key()}"}
-    async with httpx.AsyncClient(base_url=stack.url, headers=headers) as client:
+    async with stack.client() as client:
         reply = await client.get(f"/v1/approvals/{approval}")
     assert reply.status_code == 200
     found: dict[str, Any] = reply.json()

@@ -56,83 +56,34 @@ ODD: dict[str, tuple[bytes, set[int]]] = {
         {200, 400},
     ),
     "chunk_size_is_no_number": (post(CHUNKED, body=b"zz\r\nabc\r\n0\r\n\r\n"), {400}),
-    "chunk_longer_than_said": (post(CHUNKED, body=b"5\r\nabcdefgh\r\n0\r\n"), {400}),
-    "chunk_size_too_big": (post(CHUNKED, body=b"F" * 30 + b"\r\nab"), {400}),
-    "chunk_size_negative": (post(CHUNKED, body=b"-1\r\nab"), {400}),
     "chunk_never_ends": (post(CHUNKED, body=b"5\r\nab"), {400, 408}),
     "chunk_extension": (
         post(CHUNKED, body=b"13;" + b"x" * 70_000 + b"\r\n" + BODY + b"\r\n0\r\n\r\n"),
         {200, 400},
     ),
-    "trailers": (
-        post(CHUNKED, body=b"13\r\n" + BODY + b"\r\n0\r\n" + b"X: y\r\n" * 9000),
-        {400, 408},
-    ),
     "chunked_with_a_length": (post(CHUNKED, SIZE, body=b"0\r\n\r\n"), {400}),
-    "gzip_chunked": (
-        post(
-            b"Transfer-Encoding: gzip, chunked\r\n",
-            body=b"13\r\n" + BODY + b"\r\n0\r\n\r\n",
-        ),
-        {200, 400},
-    ),
-    "unknown_encoding": (post(b"Transfer-Encoding: what\r\n"), {400}),
     "two_lengths": (post(SIZE, b"Content-Length: 18\r\n"), {400}),
     "length_too_long": (post(b"Content-Length: 100\r\n"), {408}),
     "length_of_gigabytes": (post(b"Content-Length: 99999999999\r\n"), {408, 413}),
-    "length_negative": (post(b"Content-Length: -1\r\n"), {400}),
-    "length_hexadecimal": (post(b"Content-Length: 0x13\r\n"), {400}),
-    "compressed": (post(SIZE, b"Content-Encoding: gzip\r\n"), {200, 400}),
     "expects": (post(SIZE, b"Expect: 100-continue\r\n"), {100, 200, 417}),
-    "expects_what": (post(SIZE, b"Expect: what\r\n"), {200, 400, 417}),
-    "upgrade": (
-        post(SIZE, b"Connection: upgrade\r\nUpgrade: websocket\r\n"),
-        {200, 400},
-    ),
-    "connect": (b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\n\r\nabc", {400, 404}),
     "long_header": (post(SIZE, b"X: " + b"y" * 200_000 + b"\r\n"), {400}),
-    "many_headers": (post(SIZE, b"X: y\r\n" * 20_000), {400}),
     "header_never_ends": (b"GET / HTTP/1.1\r\nHost: x\r\nX: y\r\n", set()),
     "long_path": (get(b"/" + b"a" * 200_000), {400}),
-    "folded_header": (get(b"/healthz", b"A: b\r\n c\r\n"), {400}),
-    "nul_in_header": (get(b"/healthz", b"A: \0\r\n"), {400}),
     "no_host": (b"GET /healthz HTTP/1.1\r\n\r\n", {200, 400}),
-    "odd_host": (get(b"/healthz", b"Host: \xff[\r\n"), {200, 400}),
     "odd_url": (get(b"http://[::1/healthz"), {400, 404}),
-    "odd_port": (get(b"http://x:99999999/healthz"), {200, 400}),
     "star": (b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n", {404, 405}),
-    "bare_line_feeds": (b"GET /healthz HTTP/1.1\nHost: x\n\n", {200, 400}),
-    "http_2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", {400}),
     "tls": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", {400}),
-    "nothing": (b"", set()),
-    "empty_lines": (b"\r\n" * 100_000, set()),
-    "path_not_utf8": (get(b"/v1/\xff\xfe"), {400, 404}),
-    "path_with_nul": (get(b"/v1/approvals/%00"), {404}),
     "query_not_utf8": (get(b"/v1/events?after=%ff%fe"), {400, 401}),
-    "key_not_utf8": (post(SIZE, b"Authorization: Bearer \xff\r\n"), {200, 400, 401}),
     "lease_token_not_utf8": (post(SIZE, LEASE % b"\xff support t1"), {400}),
-    "lease_agent_not_utf8": (post(SIZE, LEASE % (b"a" * 32 + b" \xff t1")), {400}),
-    "lease_agent_of_halves": (
-        post(SIZE, LEASE % (b"a" * 32 + b" %ed%a0%80 t1")),
-        {400},
-    ),
-    "agent_not_utf8": (get(b"/v1/approvals?agent=%ff", AUTH), {200, 400}),
     "cursor_not_utf8": (get(b"/v1/approvals?cursor=%ff", AUTH), {400}),
     "idempotency_not_utf8": (post(SIZE, b"Idempotency-Key: \xff\r\n"), {200, 400}),
-    "type_not_utf8": (post(SIZE, b"Content-Type: \xff/;;=\r\n"), {200, 400}),
-    "unknown_charset": (post(SIZE, b"Content-Type: a/b; charset=no\r\n"), {200}),
-    "event_id_not_utf8": (
-        get(b"/v1/events", AUTH, b"Last-Event-ID: \xf0\x28\r\n"),
-        {400},
-    ),
-    "odd_range": (get(b"/v1/openapi.json", b"Range: bytes=zz\r\n"), {200}),
 }
 """What is sent, and the statuses that the last answer may have; none: it is cut off."""
 
 
 WAITED_FOR = {
     *("chunk_never_ends", "length_too_long", "length_of_gigabytes"),
-    *("header_never_ends", "nothing", "empty_lines", "trailers"),
+    *("header_never_ends", "nothing"),
 }
 """What the server waits for before it gives up."""
 
@@ -199,51 +150,38 @@ async def is_well(stack: ApiStack) -> bool:
 
 
 @pytest.mark.parametrize("name", ODD)
-@pytest.mark.parametrize("ends", ["asks_to_close", "half_closed", "reset"])
 async def test_an_odd_request_is_answered_or_cut_off(
-    stack: ApiStack, name: str, ends: str
+    stack: ApiStack, name: str
 ) -> None:
     sent, allowed = ODD[name]
     whole = sent.replace(b"KEY", stack.key(["*"]).encode())
 
-    found = await exchanged(stack.url, whole, ends=ends)
+    found = await exchanged(stack.url, whole, ends="asks_to_close")
 
     assert all(status < 500 for status in found)
-    if ends == "asks_to_close":
-        # The last response may be that of the following request. A server that closes
-        # the connection before it has read everything resets it, and its response is
-        # lost.
-        assert not found or set(found[-2:]) & (allowed or {200, 400, 408})
-        assert found or allowed != {200}
+    # The last response may be that of the following request. A server that closes the
+    # connection before it has read everything resets it, and its response is lost.
+    assert not found or set(found[-2:]) & (allowed or {200, 400, 408})
+    assert found or allowed != {200}
     assert await is_well(stack)
 
 
 DEEP = MAX_BODY_BYTES // 16
 JSON: dict[str, bytes] = {
     "twice": b'{"agent":"support","agent":"billing"}',
-    "twice_inside": b'{"agent":"support","x":{"a":1,"a":1}}',
     "not_a_number": b'{"agent":NaN}',
-    "infinite": b'{"agent":-Infinity}',
     "too_big_a_power": b'{"agent":1e999}',
-    "too_many_digits": b'{"agent":' + b"9" * 100_000 + b"}",
     "beyond_64_bits": b'{"agent":9223372036854775808}',
-    "deep_lists": b"[" * DEEP,
     "deep_lists_closed": b"[" * DEEP + b"]" * DEEP,
-    "deep_objects": b'{"agent":' * (DEEP // 8),
     "utf_16": '{"agent":"support"}'.encode("utf-16"),
     "byte_order_mark": b"\xef\xbb\xbf" + BODY,
-    "not_utf_8": b'{"agent":"\xff"}',
     "overlong_utf_8": b'{"agent":"\xc0\xaf"}',
     "half_a_pair": b'{"agent":"\\ud800"}',
     "nothing": b"",
-    "nul": b"\0",
-    "no_object": b"null",
-    "cut_off": BODY[:-1],
     "two_documents": BODY * 2,
     "many_members": b"{"
     + b",".join(b'"k%d":1' % n for n in range(size(deep=200_000, short=20_000)))
     + b"}",
-    "comment": b'{"agent":"support"}//',
     "too_long": b'{"agent":"' + b"a" * MAX_BODY_BYTES + b'"}',
 }
 
@@ -252,10 +190,7 @@ JSON: dict[str, bytes] = {
 async def test_json_that_two_readers_would_read_differently_is_refused(
     stack: ApiStack, name: str
 ) -> None:
-    headers = {"Authorization": f"Bearer {stack.key(['*'])}"}
-    async with httpx.AsyncClient(
-        base_url=stack.url, headers=headers, timeout=ANSWERED_S
-    ) as client:
+    async with stack.client(stack.key(["*"])) as client:
         replies = [
             await client.post(one.path, content=JSON[name]) for one in OPERATIONS
         ]

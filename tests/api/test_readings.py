@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -18,15 +16,6 @@ from keyturn.gateway.protocol.http_api import Scope
 from keyturn.gateway.protocol.wire import TurnRef, Verdict
 from tests.api.api_stack import ApiStack, serving
 from tests.service.harness import ANA, claim_of
-
-
-@asynccontextmanager
-async def reader(
-    stack: ApiStack, key: str | None = None
-) -> AsyncGenerator[httpx.AsyncClient]:
-    headers = {"Authorization": f"Bearer {key or stack.key()}"}
-    async with httpx.AsyncClient(base_url=stack.url, headers=headers) as client:
-        yield client
 
 
 async def refund(
@@ -46,7 +35,7 @@ async def decide(stack: ApiStack, verdict: Verdict, what: Any = None) -> None:
 async def test_an_approval_says_what_became_of_it(stack: ApiStack) -> None:
     _, verdict = await refund(stack)
     approval = verdict.item_id.partition(".")[0]
-    async with reader(stack) as client:
+    async with stack.client() as client:
         before = (await client.get(f"/v1/approvals/{approval}")).json()
         await decide(stack, verdict, Reject(reason="wrong order"))
         after = (await client.get(f"/v1/approvals/{approval}")).json()
@@ -71,7 +60,7 @@ async def test_others_approvals_are_not_told_apart_from_none(stack: ApiStack) ->
     approval = verdict.item_id.partition(".")[0]
     async with serving(stack.harness, tenant="acme") as acme:
         for other, agent in ((stack, "billing"), (acme, "*")):
-            async with reader(other, other.key(agents=[agent])) as client:
+            async with other.client(other.key(agents=[agent])) as client:
                 there = await client.get(f"/v1/approvals/{approval}")
                 never = await client.get(f"/v1/approvals/ap_default_{'0' * 32}")
                 junk = await client.get("/v1/approvals/x")
@@ -86,7 +75,7 @@ async def test_the_queue_is_read_by_pages(stack: ApiStack) -> None:
     for _ in range(3):
         await refund(stack, agent="billing")
     found: list[str] = []
-    async with reader(stack) as client:
+    async with stack.client() as client:
         cursor, pages = "", 0
         while True:
             page = (
@@ -109,7 +98,7 @@ async def test_the_queue_is_read_by_agent_and_state(stack: ApiStack) -> None:
     await decide(stack, second)
     key = stack.key(agents=["support", "billing"])
 
-    async with reader(stack, key) as client:
+    async with stack.client(key) as client:
 
         async def read(**query: str) -> list[str]:
             reply = await client.get("/v1/approvals", params=query)
@@ -127,21 +116,16 @@ async def test_the_queue_is_read_by_agent_and_state(stack: ApiStack) -> None:
     "query",
     [
         {"state": "x"},
-        {"limit": "0"},
         {"limit": "201"},
-        {"limit": "-1"},
-        {"limit": "1e3"},
         {"limit": "٣"},
         {"cursor": "x"},
-        {"cursor": "czA"[::-1]},
         {"cursor": "czkgMSBnZw"},
-        {"page": "2"},
     ],
 )
 async def test_a_question_that_cannot_be_read_is_refused(
     stack: ApiStack, query: dict[str, str]
 ) -> None:
-    async with reader(stack) as client:
+    async with stack.client() as client:
         reply = await client.get("/v1/approvals", params=query)
 
     assert reply.status_code == 400
@@ -150,10 +134,10 @@ async def test_a_question_that_cannot_be_read_is_refused(
 
 async def test_reading_needs_its_scope_and_agent(stack: ApiStack) -> None:
     key = stack.key(scopes=[Scope.SUBMIT, Scope.EXECUTE])
-    async with reader(stack, key) as client:
+    async with stack.client(key) as client:
         for path in ("/v1/approvals", "/v1/approvals/ap_1", "/v1/events"):
             assert (await client.get(path)).status_code == 403
-    async with reader(stack) as client:
+    async with stack.client() as client:
         for path in ("/v1/approvals", "/v1/events"):
             reply = await client.get(path, params={"agent": "billing"})
             assert reply.status_code == 403
@@ -161,7 +145,7 @@ async def test_reading_needs_its_scope_and_agent(stack: ApiStack) -> None:
 
 async def test_events_are_read_from_a_place_on(stack: ApiStack) -> None:
     await refund(stack, thread="before")
-    async with reader(stack) as client:
+    async with stack.client() as client:
         start = (await client.get("/v1/events")).json()
         ref, verdict = await refund(stack)
         await refund(stack, agent="billing")
@@ -187,7 +171,7 @@ async def test_events_are_read_from_a_place_on(stack: ApiStack) -> None:
 
 async def test_a_wait_for_events_ends_with_the_first(stack: ApiStack) -> None:
     _, verdict = await refund(stack)
-    async with reader(stack) as client:
+    async with stack.client() as client:
         waiting = asyncio.create_task(
             client.get("/v1/events", params={"wait": 30}, timeout=40)
         )
@@ -223,7 +207,7 @@ async def test_a_stream_goes_on_where_it_was_cut_off(stack: ApiStack) -> None:
     _, second = await refund(stack, thread="t2")
     _, third = await refund(stack, thread="t3")
     accept = {"Accept": "text/event-stream"}
-    async with reader(stack) as client, asyncio.timeout(20):
+    async with stack.client() as client, asyncio.timeout(20):
         async with client.stream("GET", "/v1/events", headers=accept) as reply:
             assert reply.headers["Content-Type"].startswith("text/event-stream")
             deciding = asyncio.create_task(decide(stack, first))
@@ -252,7 +236,7 @@ async def test_a_stream_goes_on_where_it_was_cut_off(stack: ApiStack) -> None:
 async def test_a_stream_ends_when_the_gateway_stops(stack: ApiStack) -> None:
     accept = {"Accept": "text/event-stream"}
     async with (
-        reader(stack) as client,
+        stack.client() as client,
         asyncio.timeout(20),
         client.stream("GET", "/v1/events", headers=accept) as reply,
     ):
@@ -268,7 +252,7 @@ async def test_a_stream_ends_with_its_key(
         monkeypatch.setattr(reading_routes, "KEEPALIVE_S", 0.5)
     _, verdict = await refund(stack)
     async with (
-        reader(stack) as client,
+        stack.client() as client,
         asyncio.timeout(30),
         client.stream(
             "GET", "/v1/events", headers={"Accept": "text/event-stream"}
@@ -287,7 +271,7 @@ async def test_a_stream_ends_with_its_key(
 
 async def test_what_is_not_kept_any_more_is_said(stack: ApiStack) -> None:
     keys = stack.harness.store.keys_of_tenant("default")
-    async with reader(stack) as client:
+    async with stack.client() as client:
         await decide(stack, (await refund(stack))[1])
         start = (await client.get("/v1/events")).json()["next"]
         await decide(stack, (await refund(stack, thread="t2"))[1])
@@ -297,11 +281,9 @@ async def test_what_is_not_kept_any_more_is_said(stack: ApiStack) -> None:
     assert page["missed"]
 
 
-@pytest.mark.parametrize(
-    "after", ["x", "1", "s0:1-1", "1-1,1-1", f"{'9' * 30}-1", f"{'9' * 20}-1"]
-)
+@pytest.mark.parametrize("after", ["x", "1-1,1-1", f"{'9' * 20}-1"])
 async def test_a_place_that_is_none_is_refused(stack: ApiStack, after: str) -> None:
-    async with reader(stack) as client:
+    async with stack.client() as client:
         by_query = await client.get("/v1/events", params={"after": after})
         by_header = await client.get("/v1/events", headers={"Last-Event-ID": after})
 
@@ -311,11 +293,11 @@ async def test_a_place_that_is_none_is_refused(stack: ApiStack, after: str) -> N
 async def test_another_tenants_events_are_not_told(stack: ApiStack) -> None:
     async with (
         serving(stack.harness, tenant="acme") as acme,
-        reader(stack, stack.key(agents=["*"])) as client,
+        stack.client(stack.key(agents=["*"])) as client,
     ):
         start = (await client.get("/v1/events")).json()["next"]
         await decide(stack, (await refund(stack))[1])
-        async with reader(acme, acme.key(agents=["*"])) as theirs:
+        async with acme.client(acme.key(agents=["*"])) as theirs:
             page = (await theirs.get("/v1/events", params={"after": start})).json()
         mine = (await client.get("/v1/events", params={"after": start})).json()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import httpx
 import pytest
 
 from keyturn.gateway.api.operations import stored_bytes
@@ -62,8 +61,7 @@ async def test_a_key_that_stored_enough_reads_and_reports(stack: ApiStack) -> No
     async with stack.gateway(key) as gateway:
         claimed = await gateway.claim(claim)
     assert isinstance(claimed, Claimed)
-    auth = {"Authorization": f"Bearer {key}"}
-    async with httpx.AsyncClient(base_url=stack.url, headers=auth) as client:
+    async with stack.client(key) as client:
         replies = [
             await client.post(
                 "/v1/submit", content=turn(number, 60_000).model_dump_json()

@@ -15,12 +15,9 @@ from keyturn.gateway.client.http_gateway import HttpGateway
 from keyturn.gateway.errors import LeaseLost, NotAllowed
 from keyturn.gateway.protocol import run_context
 from keyturn.gateway.protocol.http_api import (
-    LEASE,
     LEASE_HEADER,
     MAX_FENCE,
-    SETTLE,
     LeaseRef,
-    Scope,
     read_lease,
 )
 from keyturn.gateway.protocol.records import RunRef
@@ -226,30 +223,11 @@ async def test_a_lease_of_another_agent_is_refused_and_so_is_what_is_none(
             assert (text, reply.status_code) == (text, status)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "1", "1 a b", "-1 a b c", "٣ a b c", "9" * 17 + " a b c"]
-)
-def test_what_is_no_lease_is_read_as_none(text: str) -> None:
-    assert read_lease(text) is None
-
-
 def test_a_lease_is_read_as_it_was_written() -> None:
     ref = LeaseRef(RUN, MINE, 7)
 
     assert read_lease(ref.text) == ref
     assert ref.text.isascii()
-
-
-@pytest.mark.parametrize("scope", list(Scope))
-async def test_a_key_does_what_its_scopes_say(stack: ApiStack, scope: Scope) -> None:
-    key = stack.key(scopes=[scope])
-    async with httpx.AsyncClient(base_url=stack.url) as client:
-        for operation in (LEASE, SETTLE):
-            reply = await client.post(
-                operation.path, headers={"Authorization": f"Bearer {key}"}
-            )
-            expected = 400 if operation.scope is scope else 403
-            assert (operation.name, reply.status_code) == (operation.name, expected)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ Usage: agent_process.py THREAD CHECKPOINTS URL_OF_THE_EFFECT
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from datetime import timedelta
 
@@ -24,7 +23,6 @@ from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.resume import program_runs
 from keyturn.gateway.setting_forms import RetrySettings
 
-RECEIPT_KEYS = "APART_RECEIPT_KEYS"
 AGENT, TOOL = "support", "pay"
 DAN = Person(team="T0SANDBOX", user="U0DAN", name="Dan")
 EFFECT_S = 300.0
@@ -37,11 +35,6 @@ def reply(messages: list[BaseMessage]) -> AIMessage:
     if isinstance(last, ToolMessage):
         return AIMessage(last.text)
     return calling((TOOL, {"amount": 9.0}, "c1"))
-
-
-def receipt_keys() -> list[str]:
-    """Return the gateway's public keys, where the test gave them."""
-    return os.environ.get(RECEIPT_KEYS, "").splitlines()
 
 
 async def work(thread: str, checkpoints: str, effect: str) -> str:
@@ -58,7 +51,7 @@ async def work(thread: str, checkpoints: str, effect: str) -> str:
 
     async with (
         AsyncSqliteSaver.from_conn_string(checkpoints) as saver,
-        Keyturn.remote(retries=SOON, receipt_keys=receipt_keys()) as tk,
+        Keyturn.remote(retries=SOON) as tk,
     ):
         graph = create_agent(
             ScriptedModel(reply=reply),

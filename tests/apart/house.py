@@ -32,7 +32,7 @@ from keyturn.sandbox.json_types import as_object
 from keyturn.sandbox.server import Sandbox
 from tests.apart.agent_process import AGENT, TOOL
 from tests.apart.between import EFFECT, Act, Between, Fate
-from tests.apart.cli_process import ANSWER, LEASE
+from tests.apart.cli_process import LEASE
 from tests.apart.moved_clock import MovedClock, Spawned
 from tests.apart.three_processes import ApartContext
 from tests.conftest import eventually
@@ -96,12 +96,6 @@ class Member:
         await self._reading
         return await asyncio.to_thread(self.process.wait, LONG_S)
 
-    async def stop(self) -> int:
-        """Ask it to stop, as a supervisor does; return how it ended."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
-        return await self.ended()
-
     async def again(self) -> None:
         """Kill it and start it again."""
         await self.kill()
@@ -139,11 +133,11 @@ class House:
     settings: Settings = field(kw_only=True)
     clicked: set[str] = field(default_factory=set[str])
 
-    async def start_agent(self, thread: str, **more: str) -> Member:
+    async def start_agent(self, thread: str) -> Member:
         """Start the agent's process for a thread, or start it again."""
         env = {k: v for k, v in self.env.items() if not k.startswith("KEYTURN_")}
         url = self.cuts["agent-gateway"].url
-        env |= {"KEYTURN_GATEWAY": url, "KEYTURN_API_KEY": self.key, **more}
+        env |= {"KEYTURN_GATEWAY": url, "KEYTURN_API_KEY": self.key}
         member = Member(
             (
                 *("tests.apart.agent_process", thread),
@@ -158,14 +152,14 @@ class House:
         await member.start()
         return member
 
-    async def new_key(self, lives: timedelta) -> str:
-        """Return an API key of the agent that ends after a while."""
+    async def new_key(self) -> str:
+        """Return an API key of the agent."""
         seals = api_key_seals(self.settings)
         keys = ApiKeyStore(self.store, seals, tenant="default")
         now = await keys.now()
         new = new_api_key(
             seals, name="a", tenant="default", agents=[AGENT], now=now,
-            expires_at=now + lives,
+            expires_at=now + timedelta(hours=2),
         )  # fmt: skip
         await keys.add(new.kept, "test")
         return new.text
@@ -239,20 +233,16 @@ async def open_house(
     folder: Path,
     *,
     lease_ms: int = LEASE_MS,
-    policy: Mapping[str, object] = POLICY,
     mode: SlackMode = SlackMode.SOCKET,
     moved: Collection[str] = (),
-    answer_s: float = 0,
 ) -> AsyncGenerator[House]:
     """Run a gateway and a bot, and give what an agent needs.
 
     Args:
         folder: for everything that is kept.
         lease_ms: how long what a killed agent held is kept for it.
-        policy: in force.
         mode: how Slack reaches the bot.
         moved: of whom the clock can be moved.
-        answer_s: how long store and Slack are waited for; 0: as the product does.
     """
     async with AsyncExitStack() as opened:
         enter = opened.enter_async_context
@@ -261,7 +251,7 @@ async def open_house(
         port, bot_port = free_port(), free_port()
         config = folder / "keyturn.yml"
         listen = {"listen": f"127.0.0.1:{port}"}
-        config.write_text(yaml.safe_dump({"policy": dict(policy), "api": listen}))
+        config.write_text(yaml.safe_dump({"policy": POLICY, "api": listen}))
         machine = {
             name: value
             for name, value in os.environ.items()
@@ -292,7 +282,7 @@ async def open_house(
             house.urls[name] = f"http://127.0.0.1:{at}"
         for name in ("gateway", "bot"):
             env = {**given, "KEYTURN_REDIS_URL": cuts[f"{name}-store"].url}
-            env |= {LEASE: str(lease_ms), ANSWER: str(answer_s)}
+            env[LEASE] = str(lease_ms)
             if name == "bot":
                 # The next bot posts when the lease of the one before has ended.
                 env[LEASE] = "1500"
@@ -308,7 +298,7 @@ async def open_house(
             await house.members[name].start()
         await house.members["gateway"].says("reach it at")
         await house.members["bot"].says("serves workspace")
-        house.key = await house.new_key(timedelta(hours=2))
+        house.key = await house.new_key()
         yield house
         for member in house.members.values():
             await member.kill()

@@ -6,23 +6,13 @@ import secrets
 
 import pytest
 
-from keyturn.gateway.approvals.decisions import Approve, Click, Reconcile
+from keyturn.gateway.approvals.decisions import Approve, Click
 from keyturn.gateway.errors import ThreadUnavailable
-from keyturn.gateway.protocol.records import Finding, ItemState, Result
-from keyturn.gateway.protocol.wire import Busy, Claimed, ClaimRequest, Done, InDoubt
+from keyturn.gateway.protocol.records import ItemState, Result
+from keyturn.gateway.protocol.wire import Busy, Claimed, ClaimRequest, InDoubt
 from keyturn.gateway.store.store import Store
 from tests.clock.conftest import Clock
-from tests.lifetimes import wrong_lifetimes
-from tests.service.harness import ANA, BEN, ServiceHarness
-
-STEPS = [(2, -2), (-2, 2), (-2,), (-26,)]
-
-
-async def step(harness: ServiceHarness, clock: Clock, hours: tuple[int, ...]) -> None:
-    """Move the clock; nothing needed ends by it, and nothing lives for ever."""
-    for each in hours:
-        clock.move(hours=each)
-        assert await wrong_lifetimes(harness.store.conn) == []
+from tests.service.harness import ANA, ServiceHarness
 
 
 async def started(harness: ServiceHarness) -> tuple[Click, ClaimRequest, Claimed]:
@@ -32,26 +22,6 @@ async def started(harness: ServiceHarness) -> tuple[Click, ClaimRequest, Claimed
     claimed = await harness.agents.claim(claim)
     assert isinstance(claimed, Claimed)
     return click, claim, claimed
-
-
-@pytest.mark.parametrize("hours", STEPS[2:])
-async def test_what_waits_is_decided_and_runs_after_the_clock_went_back(
-    harness: ServiceHarness, clock: Clock, hours: tuple[int, ...]
-) -> None:
-    click, claim = await harness.refund()
-    await step(harness, clock, hours)
-    await harness.sweeper.sweep()
-
-    assert (await harness.reviews.decide(click, Approve(), ANA)).kind == "decided"
-    await step(harness, clock, hours)
-    await harness.sweeper.sweep()
-    claimed = await harness.agents.claim(claim)
-
-    assert isinstance(claimed, Claimed)
-    result = Result(ok=True, summary="done")
-    assert await harness.agents.finish(claim.item_id, claimed.fence, result)
-    await step(harness, clock, hours)
-    assert isinstance(await harness.agents.claim(claim), Done)
 
 
 async def test_what_ended_while_the_clock_was_ahead_stays_ended(
@@ -66,23 +36,6 @@ async def test_what_ended_while_the_clock_was_ahead_stays_ended(
     assert (await harness.item(claim.item_id)).state is ItemState.EXPIRED
     assert (await harness.reviews.decide(click, Approve(), ANA)).kind == "expired"
     assert not isinstance(await harness.agents.claim(claim), Claimed)
-
-
-@pytest.mark.parametrize("hours", STEPS)
-async def test_a_doubt_is_reconciled_whatever_the_clock_did(
-    harness: ServiceHarness, clock: Clock, hours: tuple[int, ...]
-) -> None:
-    _, claim, _ = await started(harness)
-    await harness.owner_dies(claim.item_id)
-    await harness.sweeper.sweep()
-    await step(harness, clock, hours)
-    await harness.sweeper.sweep()
-
-    assert isinstance(await harness.agents.claim(claim), InDoubt)
-    click = await harness.click_on(claim.item_id)
-    found = Reconcile(finding=Finding.EXECUTED)
-    assert (await harness.reviews.decide(click, found, BEN)).kind == "decided"
-    assert isinstance(await harness.agents.claim(claim), Done)
 
 
 async def test_a_dead_owner_keeps_a_call_no_longer_because_the_clock_went_back(

@@ -34,6 +34,7 @@ MOVES = [
     *[(timedelta(days=days),) for days in JUMPS],
     (timedelta(hours=2), timedelta(hours=-2)),
     (timedelta(hours=-2), timedelta(hours=2)),
+    (timedelta(hours=-26),),
 ]
 
 
@@ -65,7 +66,9 @@ async def claims(harness: ServiceHarness, *requests: ClaimRequest) -> int:
     return sum(isinstance(one, Claimed) for one in replies)
 
 
-@pytest.mark.parametrize("moves", MOVES, ids=[*map(str, JUMPS), "forth", "back"])
+@pytest.mark.parametrize(
+    "moves", MOVES, ids=[*map(str, JUMPS), "forth", "back", "stays back"]
+)
 @pytest.mark.parametrize(
     "prepare", [nothing, approved, doubted, ran], ids=lambda one: one.__name__
 )

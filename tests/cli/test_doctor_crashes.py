@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from keyturn.cli import doctor
-from keyturn.cli.main import run
+from tests.cli.conftest import Shell
 
-NOWHERE = {"KEYTURN_REDIS_URL": "redis://127.0.0.1:1/0"}
 SETTINGS = """\
 agents: {billing: {graph: "billing.py:graph"}}
 policy:
@@ -36,27 +35,18 @@ class Panic(BaseException):
 @pytest.mark.parametrize("error", [RuntimeError("hunter2"), Panic("hunter2")])
 @pytest.mark.parametrize("check", CHECKS)
 def test_a_check_that_crashes_ends_no_other(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    check: str,
-    error: BaseException,
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, check: str, error: BaseException
 ) -> None:
-    (tmp_path / "keyturn.yml").write_text(SETTINGS)
-    (tmp_path / ".keyturn").mkdir()
-
-    def crash(*_args: object, **_named: object) -> None:
-        raise error
-
-    async def crash_later(*_args: object, **_named: object) -> None:
-        raise error
+    shell.write(SETTINGS)
+    (shell.folder / ".keyturn").mkdir()
 
     is_async = inspect.iscoroutinefunction(getattr(doctor, check))
-    monkeypatch.setattr(doctor, check, crash_later if is_async else crash)
+    mock = AsyncMock if is_async else Mock
+    monkeypatch.setattr(doctor, check, mock(side_effect=error))
 
-    ended = run(["--config", str(tmp_path / "keyturn.yml"), "doctor"], NOWHERE)
+    ended, *told = shell("doctor", KEYTURN_REDIS_URL="redis://127.0.0.1:1/0")
 
-    said = "".join(capsys.readouterr())
+    said = "".join(told)
     assert f"{CHECKS[check]}: this check crashed" in said
     assert type(error).__name__ in said
     assert "hunter2" not in said

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 
-from keyturn.cli.main import USAGE, run
+from keyturn.cli.main import USAGE
+from tests.cli.conftest import Shell
 
-NOWHERE = {"KEYTURN_REDIS_URL": "redis://127.0.0.1:1/0"}
 GRAPH = """\
 from langchain.agents import create_agent
 from langchain_core.tools import tool
@@ -36,64 +33,43 @@ policy:
 """
 
 
-@pytest.fixture
-def told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    (tmp_path / "billing.py").write_text(GRAPH)
-
-    def told(tools: str, agents: str = "", graph: str = "billing.py:graph") -> str:
-        text = SETTINGS.format(tools=tools, agents=agents)
-        text = text.replace("billing.py:graph", graph)
-        (tmp_path / "keyturn.yml").write_text(text)
-        capsys.readouterr()
-        run(["--config", str(tmp_path / "keyturn.yml"), "doctor"], NOWHERE)
-        lines = capsys.readouterr().out.splitlines()
-        return "\n".join(line for line in lines if "· policy: " in line)
-
-    return told
+def told(
+    shell: Shell, tools: str = "", agents: str = "", graph: str = "billing"
+) -> str:
+    """Return the doctor's notes about the policy."""
+    shell.write(GRAPH, "billing.py")
+    text = SETTINGS.format(tools=tools, agents=agents)
+    shell.write(text.replace("billing.py", f"{graph}.py"))
+    lines = shell("doctor", KEYTURN_REDIS_URL="redis://127.0.0.1:1/0").out.splitlines()
+    return "\n".join(line for line in lines if "· policy: " in line)
 
 
-def test_a_misspelt_tool_is_told_with_the_one_that_may_be_meant(
-    told: Callable[..., str],
+KNOWN = "wire_money: {tier: deny}"
+
+
+def test_names_that_no_graph_has_are_told_with_those_that_may_be_meant(
+    shell: Shell,
 ) -> None:
-    text = told("wire_mony: {tier: deny}, look_up: {tier: auto}")
+    tools = told(shell, "wire_mony: {tier: deny}, look_up: {tier: auto}")
+    of_agent = told(shell, agents="billing: {tools: {wires: {tier: deny}}}")
 
-    assert "'look_up', 'wire_mony' (did you mean 'wire_money'?)" in text
+    assert "'look_up', 'wire_mony' (did you mean 'wire_money'?)" in tools
+    assert "'wires'" in of_agent
+    assert "'biling' (did you mean 'billing'?)" in told(shell, agents="biling: {}")
+    assert told(shell, KNOWN, f"billing: {{tools: {{{KNOWN}}}}}") == ""
+    # No graph can be loaded.
+    assert told(shell, "wire_mony: {tier: deny}", graph="biling") == ""
 
 
-@pytest.mark.parametrize("command", ["doctor", "gateway"])
+@pytest.mark.parametrize(("command", "code"), [("doctor", 1), ("gateway", USAGE)])
 def test_a_graph_that_calls_itself_otherwise_is_refused_at_the_start(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+    shell: Shell, command: str, code: int
 ) -> None:
-    (tmp_path / "billing.py").write_text(GRAPH.replace('("billing")', '("bills")'))
-    settings = tmp_path / "keyturn.yml"
-    settings.write_text(SETTINGS.format(tools="", agents=""))
+    shell.write(GRAPH.replace('("billing")', '("bills")'), "billing.py")
+    shell.write(SETTINGS.format(tools="", agents=""))
 
-    code = run(["--config", str(settings), command], {})
+    shown = shell(command)
 
-    told = "".join(capsys.readouterr())
-    assert code == (1 if command == "doctor" else USAGE)
-    assert "'billing' calls itself 'bills'; write ApprovalMiddleware('billing')" in told
-
-
-def test_a_misspelt_agent_is_told(told: Callable[..., str]) -> None:
-    assert "'biling' (did you mean 'billing'?)" in told("", "biling: {}")
-
-
-def test_what_a_policy_says_of_one_agent_is_looked_at_as_well(
-    told: Callable[..., str],
-) -> None:
-    assert "'wires'" in told("", "billing: {tools: {wires: {tier: deny}}}")
-
-
-def test_nothing_is_told_of_a_policy_whose_names_are_all_there(
-    told: Callable[..., str],
-) -> None:
-    known = "wire_money: {tier: deny}"
-
-    assert told(known, f"billing: {{tools: {{{known}}}}}") == ""
-
-
-def test_nothing_is_told_where_a_graph_cannot_be_loaded(
-    told: Callable[..., str],
-) -> None:
-    assert told("wire_mony: {tier: deny}", graph="biling.py:graph") == ""
+    assert shown.code == code
+    told = "'billing' calls itself 'bills'; write ApprovalMiddleware('billing')"
+    assert told in shown.out + shown.err

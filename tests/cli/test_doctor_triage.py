@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from keyturn.cli.main import run
+from tests.cli.conftest import Shell
 
-NOWHERE = {"KEYTURN_REDIS_URL": "redis://127.0.0.1:1/0"}
 POLICY = "policy: {version: 1, defaults: {needs: U0ANA}}\n"
 ASKING = "policy: {version: 1, defaults: {needs: U0ANA, triage: {timeout: 1s}}}\n"
 EYES = """\
@@ -27,21 +24,10 @@ make = Eyes
 """
 
 
-def told(folder: Path, settings: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """Return the doctor's output about triage."""
-    (folder / "eyes.py").write_text(EYES)
-    (folder / "keyturn.yml").write_text(settings)
-    capsys.readouterr()
-
-    run(["--config", str(folder / "keyturn.yml"), "doctor"], NOWHERE)
-
-    lines = capsys.readouterr().out.splitlines()
-    return "\n".join(line for line in lines if " triage: " in line)
-
-
 @pytest.mark.parametrize(
     ("settings", "found"),
     [
+        (POLICY, ""),
         (ASKING, "✖ triage: the policy uses triage but none is configured"),
         (f"{ASKING}triage: eyes.py:make", "✔ triage: "),
         (f"{POLICY}triage: eyes.py:make", "eyes.py:make; the policy never asks it"),
@@ -52,12 +38,13 @@ def told(folder: Path, settings: str, capsys: pytest.CaptureFixture[str]) -> str
     ],
 )
 def test_the_doctor_tries_the_triage_of_the_settings(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: str, found: str
+    shell: Shell, settings: str, found: str
 ) -> None:
-    assert found in told(tmp_path, settings, capsys)
+    shell.write(EYES, "eyes.py")
+    shell.write(settings)
 
+    lines = shell("doctor", KEYTURN_REDIS_URL="redis://127.0.0.1:1/0").out.splitlines()
 
-def test_the_doctor_is_silent_where_nobody_asks_for_triage(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert told(tmp_path, POLICY, capsys) == ""
+    told = "\n".join(line for line in lines if " triage: " in line)
+    assert found in told
+    assert bool(told) is bool(found)

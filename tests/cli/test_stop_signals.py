@@ -125,22 +125,6 @@ async def test_a_process_ends_with_its_terminal_unless_it_shall_outlive_it(
     await process.wait()
 
 
-@pytest.mark.slow
-async def test_a_terminal_that_is_there_can_ask_for_the_policy_too(
-    tmp_path: Path,
-) -> None:
-    terminal, end = pty.openpty()
-    process = await waiting(tmp_path, "terminal", stdin=end)
-    os.close(end)
-
-    process.send_signal(signal.SIGHUP)
-    await there(tmp_path / "again")
-
-    process.send_signal(signal.SIGTERM)
-    assert await asyncio.wait_for(process.wait(), timeout=30) == 0
-    os.close(terminal)
-
-
 IMPORTED = """
 import time
 from pathlib import Path
@@ -155,20 +139,19 @@ graph = StateGraph(dict).add_node("a", dict).add_edge(START, "a").compile()
 """An agent whose import takes as long as the test likes."""
 
 
-async def starting(folder: Path, stdin: int) -> asyncio.subprocess.Process:
+async def starting(folder: Path) -> asyncio.subprocess.Process:
     """Start a gateway that is still importing its agent."""
     (folder / "agent.py").write_text(IMPORTED)
     config = folder / "keyturn.yml"
     config.write_text("agents: {a: {graph: 'agent.py:graph'}}\npolicy: {version: 1}\n")
-    keyturn = "import fcntl, runpy, signal, sys, termios\n"
+    keyturn = "import runpy, signal\n"
     keyturn += "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
-    keyturn += "if sys.stdin.isatty(): fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
     keyturn += "runpy.run_module('keyturn', run_name='__main__', alter_sys=True)\n"
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", keyturn, "--config", str(config), "gateway"),
         cwd=folder,
         env={**os.environ, "KEYTURN_DATA_DIR": str(folder), **ENV},
-        stdin=stdin,
+        stdin=asyncio.subprocess.DEVNULL,
         start_new_session=True,
     )
     await there(folder / "waiting")
@@ -177,27 +160,13 @@ async def starting(folder: Path, stdin: int) -> asyncio.subprocess.Process:
 
 @pytest.mark.slow
 async def test_a_service_that_is_still_starting_bears_a_reload(tmp_path: Path) -> None:
-    process = await starting(tmp_path, asyncio.subprocess.DEVNULL)
+    process = await starting(tmp_path)
 
     process.send_signal(signal.SIGHUP)
     (tmp_path / "go").touch()
 
     await there(tmp_path / "went_on")
     process.send_signal(signal.SIGTERM)
-    assert await asyncio.wait_for(process.wait(), timeout=60) == 0
-
-
-@pytest.mark.slow
-async def test_a_service_that_is_still_starting_ends_with_its_terminal(
-    tmp_path: Path,
-) -> None:
-    terminal, end = pty.openpty()
-    process = await starting(tmp_path, end)
-    os.close(end)
-
-    os.close(terminal)
-    (tmp_path / "go").touch()
-
     assert await asyncio.wait_for(process.wait(), timeout=60) == 0
 
 

@@ -49,7 +49,6 @@ SLOW_PATHS = frozenset(
         "bot/test_lookup_failures.py",
         "bot/test_moved_channels.py",
         "bot/test_personal_copies.py",
-        "bot/test_store_cut.py",
         "linearizability/test_recorded.py",
         "stories/test_killed_in_the_middle.py",
     }

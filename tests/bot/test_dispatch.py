@@ -63,20 +63,6 @@ async def test_what_breaks_in_bolt_itself_is_no_server_error(
     assert "bot.unreadable" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "kind", ["view_closed", "shortcut", "block_suggestion", "", "block_actions"]
-)
-async def test_an_interaction_that_nobody_listens_to_is_refused_and_logged(
-    stack: Stack, caplog: pytest.LogCaptureFixture, kind: str
-) -> None:
-    secret = stack.sandbox.signing_secret
-    async with stack.running() as bot:
-        status = await post_signed(bot.url, secret, interaction({"type": kind}))
-
-    assert status == 404
-    assert "Unhandled request" in caplog.text
-
-
 UNREADABLE = [
     b"payload=junk",
     b"payload=",
@@ -107,26 +93,6 @@ async def test_a_signed_body_that_cannot_be_read_is_refused_and_ends_nothing(
     assert (status, after) == (400, 200)
     assert "bot.unreadable" in caplog.text or "listener" in caplog.text
     assert "junk" not in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("found", "put"), [(b"U0ANA", b"U0ANA%"), (b"U0ANA", b"U0%FFANA")]
-)
-async def test_a_click_whose_person_is_badly_encoded_decides_nothing(
-    stack: Stack, found: bytes, put: bytes
-) -> None:
-    async with stack.running() as bot:
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        value = value_of(stack, await stack.approval(verdict), Action.APPROVE)
-        body = interaction(click_payload(card["ts"], Action.APPROVE, value))
-        before = await trace(stack, verdict)
-
-        spoiled = body.replace(found, put, 1)
-        assert spoiled != body
-        await post_signed(bot.url, stack.sandbox.signing_secret, spoiled)
-
-        assert await trace(stack, verdict) == before
 
 
 async def test_a_click_counts_in_every_way_of_encoding_it(stack: Stack) -> None:

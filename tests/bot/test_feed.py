@@ -17,8 +17,6 @@ from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.store.events.outbox import Outbox
 from keyturn.gateway.store.store import Store
-from tests.bot.bot_stack import Stack, says
-from tests.bot.test_publisher import nothing_is_left, put
 
 pytestmark = pytest.mark.usefixtures("slacks_limits")
 
@@ -223,20 +221,3 @@ async def test_after_an_event_that_nobody_can_read_all_cards_are_looked_for(
     assert looks == [1]
     # Between both comes the security event about the entry that is no event.
     assert [entry.key for entry in queue] == ["a1", " ", "a2"]
-
-
-async def test_a_card_whose_event_nobody_reads_is_posted_while_the_bot_runs(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        await stack.card(await stack.refund())
-        verdict = await stack.refund(thread="t2")
-        approval = await stack.approval(verdict)
-        await stack.card(verdict)
-        await stack.store.cards.mark_outdated(stack.keys, approval.id)
-
-        await put(stack, EventName.RUN_FINISHED, text="Done", channel="C0GENERAL")
-        await stack.actor("U0DAN").message_with("#general", says("Done"))
-
-        await nothing_is_left(stack)
-        assert len(await stack.cards(verdict)) == 1

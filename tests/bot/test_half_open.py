@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 from slack_bolt.response import BoltResponse
@@ -14,12 +16,14 @@ from keyturn.gateway.config import SlackMode
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox import delivery
+from keyturn.sandbox.client import UserActionFailed
 from keyturn.sandbox.server import Sandbox
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually
 from tests.store_secrets import SECRETS
 from tests.tcp_proxy import Proxy
 
+CLICKS = 20
 DIGEST = "sha256:" + "5" * 64
 FREEZE = "freeze tool process_refund wrong"
 
@@ -46,6 +50,38 @@ async def stack(wire: Proxy, request: pytest.FixtureRequest) -> AsyncIterator[St
     async with Sandbox() as sandbox:
         yield Stack(sandbox, over, SlackMode(request.param))
     await over.close()
+
+
+async def test_a_store_that_is_cut_off_fills_no_log_and_a_click_afterwards_counts(
+    stack: Stack, wire: Proxy, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+
+        async def click() -> None:
+            ana = stack.actor("U0ANA")
+            with suppress(UserActionFailed):
+                await ana.click(CHANNEL, str(card["ts"]), Action.APPROVE)
+
+        async def is_approved() -> bool:
+            await click()
+            item = (await stack.approval(verdict)).items[0]
+            return item.state is ItemState.AUTHORIZED
+
+        wire.lead_to("redis://127.0.0.1:1/0")
+        wire.reset()
+        caplog.clear()
+        for _ in range(CLICKS):
+            await click()
+        await stack.bot_is_quiet()
+        lines = [one for one in caplog.records if one.levelno >= logging.WARNING]
+        wire.lead_to(store.conn.url)
+        await eventually(is_approved)
+
+    assert lines, "an operator has to see it"
+    assert [one.getMessage() for one in lines if one.exc_info] == []
+    assert len(lines) <= 3 * CLICKS
 
 
 @pytest.mark.parametrize("text", ["list", FREEZE])

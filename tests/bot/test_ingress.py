@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from slack_bolt.response import BoltResponse
 
 from keyturn.bot import ingress
-from keyturn.bot.ids import Action
 from keyturn.bot.ingress import (
     RETRY_NUM,
     Delivery,
@@ -27,7 +26,6 @@ from keyturn.bot.ingress import (
     signature_problem,
 )
 from keyturn.gateway.errors import StoreUnavailable
-from tests.bot.bot_stack import CHANNEL, Stack
 from tests.bot.signed import FORM, post, signed_headers
 
 SECRET = "8f742231b10e8888abcd99yyyzzz85a5"
@@ -309,28 +307,6 @@ async def test_a_client_that_never_ends_its_header_is_cut_off(
         writer.close()
 
 
-async def test_the_connection_that_waits_longest_makes_room_for_a_new_client(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(ingress, "MAX_CONNECTIONS", 3)
-    async with opened() as door:
-        held = [await asyncio.open_connection(*place(door)) for _ in range(3)]
-        healthz = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-        held[0][1].write(healthz)
-        await held[0][0].readuntil(b"ok\n")
-
-        fresh = await asyncio.open_connection(*place(door))
-        fresh[1].write(healthz)
-
-        await fresh[0].readuntil(b"ok\n")
-        with pytest.raises(ConnectionError):
-            await read_to_the_end(held[1][0])
-        held[0][1].write(healthz)
-        await held[0][0].readuntil(b"ok\n")
-        for _, writer in (*held, fresh):
-            writer.close()
-
-
 async def test_a_request_that_came_whole_makes_room_for_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -373,31 +349,3 @@ async def read_to_the_end(reader: asyncio.StreamReader) -> bytes:
     if not data:
         raise ConnectionResetError
     return data
-
-
-async def test_no_body_and_no_token_reaches_a_log(
-    stack: Stack, caplog: pytest.LogCaptureFixture
-) -> None:
-    canary = "CANARY-4711"
-    with caplog.at_level(logging.DEBUG):
-        async with stack.running() as bot:
-            logging.getLogger("slack_bolt").setLevel(logging.WARNING)
-            verdict = await stack.refund(note=canary)
-            card = await stack.card(verdict)
-            ana = stack.actor("U0ANA")
-            await ana.click(CHANNEL, str(card["ts"]), Action.REJECT)
-            await ana.wait_for_view()
-            await ana.submit({"reason": canary})
-            body = f"payload={canary}".encode()
-            headers = signed_headers("wrong", body)
-            assert (await post(bot.url, headers, body))[0] == 401
-
-    ours = [
-        record.getMessage()
-        for record in caplog.records
-        if record.name.startswith(("keyturn.", "slack_bolt", "slack_sdk"))
-    ]
-    assert ours
-    secrets = (canary, stack.sandbox.bot_token, stack.sandbox.signing_secret)
-    for text in ours:
-        assert not any(secret in text for secret in secrets), text

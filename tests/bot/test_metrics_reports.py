@@ -176,39 +176,3 @@ async def test_people_hear_once_a_day_that_they_correct_more(
     for event in found:
         words = json.dumps(metrics_message(event).blocks)
         assert "Of 2 decisions of the last 24 hours, 1 were an edit" in words
-
-
-@pytest.mark.parametrize(("took_s", "counts"), [(0.0, 12), (30.0, 2), (3.0, 6)])
-async def test_counting_corrections_takes_a_twentieth_of_the_time_at_most(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch, took_s: float, counts: int
-) -> None:
-    now_s, counted = [0.0], list[float]()
-    count = stack.reviews.statistics.metrics
-
-    async def slow(*args: Any, **more: Any) -> Any:
-        counted.append(now_s[0])
-        now_s[0] += took_s
-        return await count(*args, **more)
-
-    monkeypatch.setattr(stack.reviews.statistics, "metrics", slow)
-    alert = MetricsSettings(alert=AlertSettings(corrected=1))
-    made = reports(stack, alert, clock_s=lambda: now_s[0])
-
-    for minute in range(12):
-        now_s[0] = minute * 60.0
-        await look(stack, made)
-
-    assert len(counted) == counts
-
-
-async def test_an_alert_that_its_channel_refuses_goes_to_the_fallback(
-    stack: Stack,
-) -> None:
-    verdict = await stack.refund()
-    head = stack.keys.head((await stack.approval(verdict)).id)
-    await stack.store.conn.command("HINCRBY", head, "created", -360_000)
-    alert = AlertSettings(waiting=5 * MINUTE)
-    settings = MetricsSettings(alert=alert, channel="C0NOWHERE")
-
-    async with stack.running(metrics=settings, fallback_channel=CHANNEL):
-        await stack.actor("U0ANA").message_with(CHANNEL, says("Calls wait too long"))

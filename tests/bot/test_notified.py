@@ -15,7 +15,7 @@ from keyturn.gateway.approvals.decisions import (
     Reviewer,
 )
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.wire import ClaimRequest, TurnRef, Verdict
+from keyturn.gateway.protocol.wire import ClaimRequest, TurnRef
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.sandbox.json_types import JsonObject
 from tests.approvals.builders import click_on
@@ -56,18 +56,6 @@ async def notified(stack: Stack, user: str, words: str = "") -> list[JsonObject]
     """Return the messages with these words that Slack notified a person of."""
     messages = await stack.actor(user).messages(CHANNEL)
     return [one for one in messages if one["mentions_me"] and says(words)(one)]
-
-
-def asked_roles(
-    stack: Stack, verdict: Verdict
-) -> Callable[[], Awaitable[frozenset[str]]]:
-    async def roles() -> frozenset[str]:
-        approval = await stack.approval(verdict)
-        place = await stack.store.cards.place(stack.keys, approval.id)
-        assert place
-        return place.mentioned_roles
-
-    return roles
 
 
 def is_told(
@@ -203,26 +191,3 @@ async def test_an_approval_that_is_taken_back_notifies_people_again(
         assert claim.kind != "new"
         await eventually(is_told(stack, "U0CHLOE", "was taken back"))
         assert await notified(stack, "U0BEN", "was taken back")
-
-
-@pytest.mark.slow
-async def test_nobody_counts_as_mentioned_before_slack_took_the_message(
-    stack: Stack,
-) -> None:
-    raising(stack)
-    async with stack.running():
-        first = await stack.refund()
-        await stack.card(first)
-        await stack.refund(thread="t2", amount=800)
-        asked = asked_roles(stack, first)
-        fault = stack.sandbox.control.fault
-        fault("rate_limit", "chat.postMessage", calls=1000)
-
-        await stack.refund(thread="t3", amount=850)
-        await stack.card(first, says("2 people"))
-
-        assert await asked() == {"support"}
-        stack.sandbox.control.clear_faults()
-        await eventually(is_told(stack, "U0CHLOE", LINE))
-        await nothing_is_left(stack)
-        assert await asked() == {"support", "senior"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -10,8 +9,6 @@ import pytest
 
 from keyturn.bot.delivery.card_publisher import CardPublisher
 from keyturn.bot.ids import Action
-from keyturn.bot.listeners.usable_copy import is_usable_copy
-from keyturn.bot.payload import Clicked
 from keyturn.bot.web import Slack
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.protocol.records import ItemState
@@ -114,22 +111,6 @@ async def test_a_card_that_is_posted_by_two_at_once_has_one_copy_in_the_end(
         assert not (await stack.approval(verdict)).items[0].is_pending
 
 
-async def test_a_click_that_names_no_message_registers_none(stack: Stack) -> None:
-    nowhere = Clicked(
-        team=TEAM,
-        user="U0ANA",
-        user_team=TEAM,
-        action_id=Action.TRY_AGAIN,
-        block_id="b",
-        trigger_id="t",
-    )
-    ctx: Any = SimpleNamespace(service=stack.reviews)
-
-    assert not await is_usable_copy(ctx, nowhere, stack.keys, "run.1")
-
-    assert await stack.store.cards.place(stack.keys, "run.1") is None
-
-
 async def test_a_card_works_in_a_channel_that_has_another_id_now(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund()
@@ -143,23 +124,3 @@ async def test_a_card_works_in_a_channel_that_has_another_id_now(stack: Stack) -
         await stack.card(verdict, says("Waiting to run"), channel="C0SHARED")
         await nothing_is_left(stack)
         assert len(await stack.cards(verdict, "C0SHARED")) == 1
-
-
-@pytest.mark.parametrize("fault", ["http_500", "rate_limit"])
-async def test_a_click_in_another_channel_counts_once_slack_says_that_the_card_is_there(
-    stack: Stack, fault: str
-) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        await nothing_is_left(stack)
-        stack.sandbox.control.share(CHANNEL, "C0SHARED")
-        ana = stack.actor("U0ANA")
-        place = "C0SHARED", str(card["ts"]), Action.APPROVE
-        stack.sandbox.control.fault(fault, "chat.getPermalink")
-
-        await ana.click(*place)
-        assert (await stack.approval(verdict)).items[0].state is ItemState.PENDING
-
-        await ana.click(*place)
-        assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED

@@ -108,19 +108,6 @@ def test_the_home_team_of_a_slack_connect_user_is_kept_apart() -> None:
     assert (click.team, click.user_team) == ("T1", "T9")
 
 
-def test_a_click_inside_a_modal_names_the_view() -> None:
-    view = {"id": "V1", "hash": "h", "private_metadata": "m"}
-    inside = {**CLICK, "view": view, "container": {"type": "view", "view_id": "V1"}}
-    del inside["channel"], inside["response_url"]
-
-    click = payload.block_action(inside)
-
-    assert (click.view_id, click.view_hash) == ("V1", "h")
-    assert not click.is_home
-    assert payload.block_action({**inside, "view": {**view, "type": "home"}}).is_home
-    assert (click.channel, click.message_ts, click.response_url) == ("", "", "")
-
-
 def test_a_submitted_modal_brings_its_values() -> None:
     view = payload.view_submission(SUBMIT)
 
@@ -136,15 +123,6 @@ def test_a_mention_is_answered_in_its_thread_or_starts_one() -> None:
     assert first is not None
     assert inside is not None
     assert (first.thread_ts, inside.thread_ts) == ("5.6", "4.4")
-
-
-def test_a_line_in_the_bots_own_chat_is_a_mention_too() -> None:
-    event = {**MENTION["event"], "type": "message", "channel_type": "im"}
-
-    found = payload.mention({**MENTION, "event": event})
-
-    assert found is not None
-    assert (found.user, found.text) == ("U1", "<@UBOT> refund")
 
 
 @pytest.mark.parametrize("subtype", ["file_share", "me_message", "thread_broadcast"])

@@ -9,13 +9,10 @@ import pytest
 from keyturn.bot.ids import Action
 from keyturn.bot.listeners.usable_copy import is_usable_copy
 from keyturn.bot.payload import Clicked
-from keyturn.gateway.approvals.decisions import Edit
-from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.json_types import JsonObject, as_objects
-from tests.approvals.builders import click_on
 from tests.bot.bot_stack import (
     CHANNEL,
     POLICY,
@@ -25,8 +22,6 @@ from tests.bot.bot_stack import (
     is_card_of,
     says,
 )
-from tests.bot.listeners.test_time import ring
-from tests.bot.test_notified import PLAIN, RAISING, WINDOWS, ana
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
 
@@ -221,31 +216,6 @@ async def test_a_click_on_a_copy_never_makes_it_the_card(direct: Stack) -> None:
         assert len(await copies_of(direct, verdict, "U0BEN")) == 1
 
 
-async def test_a_new_copy_is_not_announced_under_itself(direct: Stack) -> None:
-    raised = DIRECT.replace("senior: {usergroups", "senior: {notify: dm, usergroups")
-    direct.policy = load_policy(raised.replace(PLAIN, RAISING) + WINDOWS, "policy.yml")
-    async with direct.running():
-        verdict = await direct.refund()
-        await direct.card(verdict, says("Sent directly to"))
-        await nothing_is_left(direct)
-        edit = Edit(args={"amount": 950, "order_id": "78291"})
-        click = click_on(await direct.approval(verdict))
-        outcome = await direct.reviews.decide(click, edit, ana())
-        assert outcome.kind == "voted"
-
-        chloes = await copy_of(direct, verdict, "U0CHLOE")
-        note = await direct.actor("U0BEN").message_with(
-            DM["U0BEN"], says("Your decision is needed.")
-        )
-
-        assert has_button(chloes, Action.APPROVE)
-        bens = await copy_of(direct, verdict, "U0BEN", "950")
-        assert note["thread_ts"] == bens["ts"]
-        await nothing_is_left(direct)
-        told = await direct.actor("U0CHLOE").messages(DM["U0CHLOE"])
-        assert [m for m in told if m["thread_ts"]] == []
-
-
 @pytest.mark.parametrize("person", ["U0ANA", "U0CHLOE"])
 async def test_nobody_clicks_on_a_copy_of_somebody_else(
     direct: Stack, person: str
@@ -264,45 +234,6 @@ async def test_nobody_clicks_on_a_copy_of_somebody_else(
         assert not await is_usable_copy(ctx, action, keys, approval)  # type: ignore[arg-type]
         action = block_action("U0BEN", DM["U0BEN"], str(bens["ts"]))
         assert await is_usable_copy(ctx, action, keys, approval)  # type: ignore[arg-type]
-
-
-async def test_a_reminder_reaches_people_where_they_were_asked_and_nobody_twice(
-    direct: Stack,
-) -> None:
-    reminded = DIRECT.replace(
-        "tiers:\n", "tiers:\n  approve: {remind_at: 50%}\n"
-    ).replace("  senior: {", "  watch: {users: [U0BEN, U0EVE]}\n  senior: {")
-    reminded = reminded.replace("needs: support}", "needs: [support, watch]}")
-    direct.policy = load_policy(reminded, "policy.yml")
-    async with direct.running():
-        verdict = await direct.refund()
-        card = await direct.card(verdict, says("Sent directly to"))
-        anas = await copy_of(direct, verdict, "U0ANA")
-        # Ben has two roles; he got the card and is not mentioned.
-        assert "<@U0EVE>" in str(card["blocks"])
-        await direct.actor("U0ANA").click(DM["U0ANA"], str(anas["ts"]), Action.TAKE)
-        await direct.card(verdict, says("is on it"))
-        approval = await direct.approval(verdict)
-
-        await ring(direct, approval.id, TimerKind.REMIND)
-
-        async def reminders(user: str) -> list[JsonObject]:
-            found = list[JsonObject]()
-            for channel in (CHANNEL, DM.get(user, CHANNEL)):
-                messages = await direct.actor(user).messages(channel)
-                found += [m for m in messages if "Still waiting" in str(m["blocks"])]
-            return [m for m in found if m["mentions_me"]]
-
-        async def is_reminded() -> bool:
-            return bool(await reminders("U0BEN") and await reminders("U0EVE"))
-
-        await eventually(is_reminded)
-        await nothing_is_left(direct)
-        assert not await reminders("U0ANA")
-        assert [m["thread_ts"] for m in await reminders("U0BEN")] == [
-            (await copy_of(direct, verdict, "U0BEN"))["ts"]
-        ]
-        assert len({str(m["ts"]) for m in await reminders("U0EVE")}) == 1
 
 
 async def has_copy(stack: Stack, verdict: Verdict, user: str) -> bool:

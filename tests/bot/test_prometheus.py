@@ -90,23 +90,6 @@ async def test_what_happens_is_scraped(stack: Stack) -> None:
     assert samples(whole_text())[of("keyturn_outbox_held_up")] == 1
 
 
-async def test_a_look_counts_each_entry_once_and_as_the_audit_log_does(
-    stack: Stack,
-) -> None:
-    live = stack.reviews.statistics
-    await live.begin()
-    for name in ("t1", "t2", "t3"):
-        verdict = await stack.refund(name)
-        await stack.reviews.decide(await click(stack, verdict), Approve(), ANA)
-        await live.look()
-
-    metrics, whole = await live.look(), await stack.reviews.statistics.metrics()
-
-    assert metrics.cells == whole.cells
-    assert metrics.total == whole.total
-    assert whole.total.calls[Outcome.APPROVED] == 3
-
-
 async def test_neither_a_name_that_an_agent_made_up_nor_an_argument_is_a_label(
     stack: Stack,
 ) -> None:
@@ -192,22 +175,6 @@ def test_expressions_ask_for_metrics_and_labels_that_exist(expression: str) -> N
     assert labels <= {label for name in names for label in known[name]}
     assert outcomes <= set(Outcome)
     assert expression.count("(") == expression.count(")")
-
-
-def test_the_dashboard_s_rate_leaves_out_what_the_product_s_does() -> None:
-    (rate,) = (
-        panel["targets"][0]["expr"]
-        for panel in DASHBOARD["panels"]
-        if panel["title"] == "Auto-approved"
-    )
-
-    part, whole = rate.split(" / ")
-
-    # As `Counts.autonomous`: without calls that did not run or failed.
-    assert "keyturn_calls_unused_total" in part
-    assert 'keyturn_calls_failed_total{asked="no"}' in part
-    assert "keyturn_calls_unused_total" in whole
-    assert "keyturn_calls_failed_total" not in whole
 
 
 def test_the_dashboard_shows_every_metric() -> None:

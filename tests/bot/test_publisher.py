@@ -108,22 +108,6 @@ async def test_several_changes_are_one_update(stack: Stack) -> None:
         assert len(calls(stack, UPDATE)) == 1
 
 
-async def test_the_history_stands_in_the_thread(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        await stack.execute(verdict)
-
-        async def is_written() -> bool:
-            return bool(await stack.notes(card))
-
-        await eventually(is_written)
-        (ran,) = await stack.notes(card)
-        assert "Done." in str(ran["blocks"])
-        assert "U0ANA" not in str(ran), "who approved is told by Slack of each reply"
-
-
 async def test_a_card_that_its_channel_refuses_is_told_to_who_asked(
     stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -290,21 +274,6 @@ async def test_an_agents_last_words_stand_as_plain_text_where_it_was_asked(
         assert found["thread_ts"] == ts
         assert "mrkdwn" not in str(found["blocks"])
         assert "Done" not in str(found["text"])
-
-
-async def test_a_question_of_another_library_is_told_where_the_agent_was_asked(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        ts = await stack.actor("U0DAN").say("#general", "@keyturn refund")
-        place = {"channel": "C0GENERAL", "thread_ts": ts}
-
-        await put(stack, EventName.RUN_ASKED, text="Which <!channel>?", **place)
-
-        dan = stack.actor("U0DAN")
-        found = await dan.message_with("#general", says("Which <!channel>?"))
-        assert found["thread_ts"] == ts
-        assert "channel" not in str(found["text"])
 
 
 async def test_events_of_another_tenant_are_left_to_its_own_bot(stack: Stack) -> None:

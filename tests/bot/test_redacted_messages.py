@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import timedelta
 from typing import cast
 
@@ -21,9 +20,7 @@ from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.people.erasing import Eraser
 from keyturn.gateway.service.report.audit_reading import security_events
 from keyturn.gateway.store.keys import RETENTION
-from keyturn.gateway.store.reviewers import posted_messages
 from keyturn.gateway.store.reviewers.posted_messages import LOOK, Ended
-from keyturn.sandbox.faults import Fault
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button
 from tests.bot.test_notified import ana
@@ -164,13 +161,6 @@ async def test_nothing_is_redacted_before_its_time(stack: Stack) -> None:
     assert CANARY in str(card["blocks"])
 
 
-async def test_nothing_is_redacted_where_nobody_wants_it(stack: Stack) -> None:
-    async with keeping(stack, None):
-        await decided(stack)
-
-    assert await rows(stack) == []
-
-
 async def test_what_the_store_has_forgotten_is_redacted(stack: Stack) -> None:
     stack.policy = load_policy(DIRECT, "policy.yml")
     async with keeping(stack, 40 * DAY):
@@ -245,30 +235,6 @@ async def test_a_message_that_cannot_be_edited_is_deleted(stack: Stack) -> None:
     assert not any("details were removed" in one for one in await shown(stack))
 
 
-async def test_a_message_that_slack_refuses_keeps_no_other_from_its_time(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(redacting, "RETRY", DAY)
-    async with keeping(stack, DAY):
-        verdict = await decided(stack)
-    approval = (await stack.approval(verdict)).id
-    plan = stack.sandbox.faults.plan
-    plan(Fault.REFUSE, "chat.update", error="an_error_of_tomorrow")
-
-    async def is_done() -> bool:
-        found = await stack.store.posted_messages.read(stack.keys, approval)
-        return len(found.places) == 1
-
-    await time_is_over(stack)
-    async with keeping(stack, OVER):
-        await eventually(is_done)
-
-    told = await audit_entries(stack.store.conn, stack.keys)
-    redacted = [one for one in told if one.name is EventName.MESSAGES_REDACTED]
-    left = sum(CANARY in one for one in await shown(stack))
-    assert (len(redacted), left) == (1, 1)
-
-
 async def test_calls_that_share_a_card_are_redacted_together(stack: Stack) -> None:
     stack.policy = load_policy(SHARED, "policy.yml")
     async with keeping(stack, DAY):
@@ -292,26 +258,6 @@ async def test_calls_that_share_a_card_are_redacted_together(stack: Stack) -> No
     assert any("2 rejected" in one for one in await shown(stack))
 
 
-async def test_a_call_that_runs_again_is_redacted_again(stack: Stack) -> None:
-    async with keeping(stack, DAY):
-        verdict = await decided(stack)
-    await redact(stack)
-    async with keeping(stack, DAY):
-        # Drawn anew, as after a person's decision to run it again.
-        approval = await stack.approval(verdict)
-        await stack.store.cards.mark_outdated(stack.keys, approval.id)
-        keys = stack.store.posted_messages
-        posted = await keys.read(stack.keys, approval.id)
-        assert posted.ended
-        older = posted.ended.with_(redacted_rev=approval.rev - 1)
-        await keys.look_at(stack.keys, approval.id, 1, ended=older)
-        place = await stack.store.cards.place(stack.keys, approval.id)
-        assert place
-        message = stack.sandbox.workspace.messages[place.channel][place.ts]
-        stack.sandbox.workspace.put_message(replace(message, text=CANARY))
-    await redact(stack)
-
-
 async def test_what_is_erased_is_redacted_at_once(stack: Stack) -> None:
     async with keeping(stack, DAY):
         verdict = await decided(stack)
@@ -331,27 +277,6 @@ async def test_what_is_erased_is_redacted_at_once(stack: Stack) -> None:
     assert any("was erased" in one for one in await shown(stack))
 
 
-async def test_so_many_messages_are_noted(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(posted_messages, "MOST", 2)
-    store, keys = stack.store.posted_messages, stack.keys
-    id_ = f"ap_default_{'a' * 32}"
-    for n in range(4):
-        await store.note(keys, id_, ("C1", f"{n}.0"), kept=DAY)
-
-    found = await store.read(keys, id_)
-    assert len(found.places) == 2
-    await store.redacted(keys, id_, ("C1", "0.0"))
-    await store.look_at(keys, id_, 1, ended=Ended(at_ms=5, outcome="done"))
-    found = await store.read(keys, id_)
-    assert found.places == (("C1", "1.0"),)
-    assert found.ended == Ended(at_ms=5, outcome="done")
-    assert await store.due(keys, 9) == [id_]
-    await store.forget(keys, id_)
-    assert await store.due(keys, 9) == []
-
-
 async def test_no_message_is_redacted_with_words_that_somebody_wrote(
     stack: Stack,
 ) -> None:
@@ -367,23 +292,6 @@ async def test_no_message_is_redacted_with_words_that_somebody_wrote(
     assert {(one.reason, one.data["about"]) for one in told} == {
         ("seal_wrong", "message")
     }
-
-
-async def test_a_card_that_a_click_registers_is_noted(stack: Stack) -> None:
-    async with keeping(stack, DAY):
-        verdict = await stack.refund()
-        card = await stack.drawn(verdict)
-        id_, at = (await stack.approval(verdict)).id, (card.channel, card.ts)
-        store, conn = stack.store.posted_messages, stack.store.conn
-        await store.redacted(stack.keys, id_, at)
-        await conn.command("HDEL", stack.keys.card(id_), "at")
-
-        await stack.actor("U0ANA").click(*at, Action.APPROVE)
-
-        async def is_noted() -> bool:
-            return at in (await store.read(stack.keys, id_)).places
-
-        await eventually(is_noted)
 
 
 @pytest.mark.parametrize("written", ["note", "moved note", "card", "copy"])
@@ -415,22 +323,6 @@ async def test_a_message_that_nobody_noted_is_not_touched(
     assert has_button(after, Action.APPROVE)
     told = [one async for one in security_events(stack.store, "default")]
     assert len(told) == ("note" in written)
-
-
-async def test_messages_are_redacted_under_another_secret(stack: Stack) -> None:
-    store, id_ = stack.store.posted_messages, f"ap_default_{'a' * 32}"
-    await store.note(stack.keys, id_, ("C1", "1.0"), kept=DAY)
-    conn = stack.store.conn
-    old, new = conn.secrets[0], b"the secret that takes its place."
-
-    conn.secrets = (new, old)
-    await store.read(stack.keys, id_)
-    conn.secrets = (new,)
-
-    found = await store.read(stack.keys, id_)
-    assert found.places == (("C1", "1.0"),)
-    conn.secrets = (old,)
-    assert not (await store.read(stack.keys, id_)).places
 
 
 def test_a_look_comes_before_the_record_is_gone() -> None:

@@ -105,18 +105,6 @@ async def test_a_colleague_of_the_same_organization_is_a_member() -> None:
         assert reviewer.account is AccountKind.MEMBER
 
 
-async def test_only_the_groups_that_matter_are_asked_about() -> None:
-    async with opened() as ctx:
-        nobody = await ctx.reviewers.resolve("U0ANA", user_team=TEAM)
-        member = await ctx.reviewers.resolve(
-            "U0ANA", user_team=TEAM, groups=[SUPPORT, SENIOR]
-        )
-
-        assert nobody.usergroups == frozenset()
-        assert member.usergroups == MINE
-        assert member.name == "Ana Alves"
-
-
 async def test_answers_are_kept_for_a_minute_and_then_asked_again() -> None:
     async with opened() as ctx:
         await ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])

@@ -9,12 +9,10 @@ from datetime import timedelta
 import aiohttp
 import pytest
 
-from keyturn.bot.cards.channel_messages import ANNOUNCED, RUN_TEXTS
 from keyturn.bot.ids import Action, seal_outage
 from keyturn.gateway.approvals.decisions import Gesture
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Origin
-from keyturn.gateway.errors import GraphError
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.resume.retries import Retries
 from keyturn.gateway.resume.store_threads import ThreadRef
@@ -24,7 +22,6 @@ from keyturn.gateway.store.runs.stalled import RunState
 from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot.bot_stack import DAN, TEAM, Stack, has_button
-from tests.bot.markup_audit import assert_tame
 from tests.bot.strategies import CANARY
 from tests.bot.tampering import FORGED
 from tests.bot.test_publisher import POST, UPDATE, calls, nothing_is_left
@@ -147,40 +144,6 @@ async def test_an_outage_is_one_message_that_is_edited_to_its_end(run: Run) -> N
     assert CANARY not in json.dumps(calls(run.stack, POST) + calls(run.stack, UPDATE))
 
 
-async def test_an_outage_is_edited_by_another_bot_after_a_restart(run: Run) -> None:
-    async with run.stack.running():
-        await run.asked()
-        await run.fails(ConnectionError())
-        first = await run.message("The run waits")
-        await nothing_is_left(run.stack)
-    async with run.stack.running():
-        await run.fails(KeyError(CANARY))
-        parked = await run.message("The run has stopped", "KeyError")
-        await nothing_is_left(run.stack)
-
-    assert parked["ts"] == first["ts"]
-    assert has_button(parked, Action.TRY_AGAIN)
-    assert CANARY not in str(parked)
-
-
-@pytest.mark.slow
-async def test_a_copy_whose_answer_was_lost_says_only_what_stays_true(
-    run: Run,
-) -> None:
-    run.stack.sandbox.faults.plan("lost_response", POST)
-    async with run.stack.running():
-        await run.asked()
-        await run.fails(ConnectionError())
-        await run.message("The run waits")
-        await run.goes_on()
-        await run.message("The run continued")
-        await nothing_is_left(run.stack)
-
-    lost, shown = await run.messages()
-    assert lost["text"] == ANNOUNCED
-    assert shown["text"] == RUN_TEXTS[EventName.RUN_RESUMED]
-
-
 async def test_the_requester_tries_again_and_the_message_says_so(run: Run) -> None:
     async with run.stack.running():
         await run.asked()
@@ -236,17 +199,6 @@ async def test_of_many_clicks_one_tries_again_and_late_ones_are_told_so(
 
     assert await run.jobs() == 1
     assert len(await run.tries()) == 1
-
-
-async def test_names_of_an_agent_are_no_markup_in_the_message(run: Run) -> None:
-    async with run.stack.running():
-        await run.asked()
-        await run.fails(GraphError(f"The graph calls itself {CANARY!r}."))
-        await run.message("The run has stopped")
-        await nothing_is_left(run.stack)
-
-    [call] = [one for one in calls(run.stack, UPDATE) if "stopped" in str(one)]
-    assert_tame(call["blocks"], str(call["text"]))
 
 
 async def test_a_seal_of_another_outage_or_team_tries_nothing(run: Run) -> None:

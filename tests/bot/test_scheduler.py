@@ -212,22 +212,6 @@ async def test_words_leave_a_place_at_work_to_a_new_card(stand: Stand) -> None:
     await stand.scheduler.finish(1.0)
 
 
-async def test_work_that_takes_too_long_is_ended_and_tried_again(
-    stand: Stand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("keyturn.bot.delivery.publisher.STEP_S", 0.01)
-    stand.is_gated = True
-    stand.add(CARD, "card")
-    stand.scheduler.start_due()
-    (task,) = stand.scheduler.running
-
-    await asyncio.wait([task])
-    await turns()
-
-    entry = next(iter(stand.queue))
-    assert (entry.is_busy, entry.not_before > stand.now) == (False, True)
-
-
 async def test_a_topic_is_overdue_since_it_could_have_been_worked_on(
     stand: Stand,
 ) -> None:

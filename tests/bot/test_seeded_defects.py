@@ -213,13 +213,3 @@ async def test_a_restart_goes_on_where_it_was(stack: Stack) -> None:
 
     cards = [m["ts"] for m in found if approval.id in json.dumps(m["blocks"])]
     assert cards == [message["ts"]]
-
-
-async def test_the_next_one_is_planned_and_not_shown_at_once(stack: Stack) -> None:
-    now_ms = await stack.store.conn.now_ms("")
-    await look(stack)
-
-    seeded = await stack.store.seeded.read(stack.keys)
-
-    assert seeded.card is None
-    assert 30 * 60_000 <= seeded.due_ms - now_ms <= 91 * 60_000

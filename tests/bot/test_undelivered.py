@@ -9,7 +9,6 @@ import pytest
 from keyturn.bot.ids import Action
 from keyturn.cli.stack import bot_config
 from keyturn.gateway.approvals.decisions import Approve, Reject
-from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Origin
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
@@ -19,7 +18,7 @@ from keyturn.sandbox.json_types import JsonObject
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, REFUND, TEAM, Stack, has_button, says
 from tests.bot.tampering import expire
-from tests.bot.test_publisher import POST, calls, nothing_is_left
+from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
 from tests.service.harness import ANA
 
@@ -96,27 +95,6 @@ async def test_the_card_appears_when_the_bot_is_invited_without_a_restart(
         assert not await is_missed(stack, verdict)
         approval = await stack.approval(verdict)
         assert await stack.store.cards.trouble(stack.keys, approval.id) is None
-
-
-@pytest.mark.slow
-async def test_a_card_without_a_channel_is_told_once_through_restarts(
-    stack: Stack,
-) -> None:
-    stack.sandbox.control.leave(CHANNEL, BOT)
-    async with stack.running():
-        await asked_in_general(stack)
-        await told(stack, "cannot be posted")
-        await nothing_is_left(stack)
-    tries = len(calls(stack, POST, ok=False))
-
-    async with stack.running():
-
-        async def is_tried() -> bool:
-            return len(calls(stack, POST, ok=False)) >= tries + 2
-
-        await eventually(is_tried)
-
-    assert len(await told_of(stack, "cannot be posted")) == 1
 
 
 async def test_report_text_at_the_end_is_what_became_of_the_call(
@@ -244,23 +222,6 @@ async def test_a_card_that_expired_unseen_is_told_and_tried_no_longer(
             return not await is_missed(stack, verdict)
 
         await eventually(is_let_go)
-
-
-async def test_a_stop_is_told_in_the_fallback_when_its_channel_refuses(
-    stack: Stack,
-) -> None:
-    stack.sandbox.control.leave(CHANNEL, BOT)
-    async with stack.running(fallback_channel=GENERAL):
-        stop = Event(
-            name=EventName.FREEZE_SET,
-            tenant="default",
-            tool="post_notice",
-            actor=f"{TEAM}/U0ANA",
-        )
-        await stack.store.outbox(stack.keys, reader="").put(stop)
-
-        await stack.actor("U0DAN").message_with(GENERAL, says("Frozen"))
-        await nothing_is_left(stack)
 
 
 @pytest.mark.parametrize(

@@ -180,33 +180,6 @@ async def test_what_ends_while_the_form_is_open_is_named_with_its_reason(
         assert decision.by.user == "U0BEN"
 
 
-async def test_a_form_is_good_for_its_person_and_its_calls_only(stack: Stack) -> None:
-    async with stack.running():
-        verdicts = await waiting(stack, 2)
-        ana = await reviewing(stack, count=2)
-        view = await ana.view()
-        assert view
-        cards, keys = stack.store.cards, stack.keys
-        binding = await cards.bound_view(keys, str(view["id"]))
-        assert binding
-        assert binding.user == "U0ANA"
-        for other in (
-            binding.with_(user="U0BEN"),
-            binding.with_(action_hash="sha256:00"),
-            binding.with_(purpose=View.REVIEW_CONFIRM),
-        ):
-            await cards.bind_view(keys, str(view["id"]), other)
-            await ana.submit({})
-            shown = await ana.wait_for_view()
-
-            assert "not known any more" in text_of(shown)
-            assert await states(stack, verdicts) == [ItemState.PENDING] * 2
-            await ana.close_view(clear=True)
-            ana = await reviewing(stack, count=2)
-            view = await ana.view()
-            assert view
-
-
 async def test_only_who_may_decide_a_call_is_offered_it(stack: Stack) -> None:
     async with stack.running():
         verdicts = await waiting(stack, 3)

@@ -56,7 +56,7 @@ def side(ahead_s: int) -> str:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("victim", ["gateway", "bot", "agent"])
+@pytest.mark.parametrize("victim", sample(["bot", "gateway", "agent"], 1))
 async def test_whosever_clock_is_moved_and_whenever_the_call_runs_once(
     house: House, victim: str
 ) -> None:

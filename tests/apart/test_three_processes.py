@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from keyturn.gateway.config import SlackMode
-from tests.apart.three_processes import kept_port, play_apart
+from keyturn.cli.demo_scripts import approve, edit
+from tests.apart.three_processes import ROOT, kept_port, play_apart
 from tests.forked import Forked
+from tests.levels import sample
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[2]
 
 
 def played(script: str) -> list[dict[str, Any]]:
@@ -44,9 +44,11 @@ async def test_three_processes_end_as_one_does(tmp_path: Path) -> None:
         apart.append({"event": event, **fields})
 
     env = {"PYTHONPATH": str(ROOT / "src")}
-    await play_apart(ROOT / "keyturn.yml", tmp_path, env, SlackMode.SOCKET, say)
+    scripts = sample((edit, approve), 1)
+    await play_apart(tmp_path, env, say, scripts)
 
-    assert told(apart) == told(played("approve")) + told(played("edit"))
+    alone = [one for script in scripts for one in told(played(script.__name__))]
+    assert told(apart) == alone
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is only looked up")

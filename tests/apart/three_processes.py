@@ -12,7 +12,14 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Generator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,10 +45,14 @@ from keyturn.sandbox.server import Sandbox
 READY_S = 120.0
 STOP_S = 20.0
 AGENT = "support"
+ROOT = Path(__file__).parents[2]
 _OURS = ("KEYTURN_", "SLACK_")
 _LOOK_S = 0.1
 
 _TEXT = "refund order 78291"
+
+
+Script = Callable[[DemoContext], Awaitable[None]]
 
 
 class ProcessFailed(KeyturnError):
@@ -310,72 +321,48 @@ class ApartContext(DemoContext):
 
 
 async def play_apart(
-    config: Path, folder: Path, env: Mapping[str, str], mode: SlackMode, say: Say
+    folder: Path,
+    env: Mapping[str, str],
+    say: Say,
+    scripts: Sequence[Script] = (approve, edit),
 ) -> None:
-    """Approve one refund and edit another, each of an agent in a separate process.
+    """Play scripts of the demo, each with an agent in a separate process.
 
     Raises:
         KeyturnError: when the result differs from that in one process.
     """
-    async with open_scene(config, folder, env, mode, say) as scene:
-        for name in ("gateway", "bot"):
-            say("process.started", name=name)
-        for script in (approve, edit):
-            say("part.started", part=script.__name__)
-            async with scene.part(script.__name__) as context:
-                await script(context)
-
-
-@dataclass
-class Scene:
-    """A sandbox with a separate gateway and bot; each part has its agent."""
-
-    sandbox: Sandbox
-    apart: Apart
-    reviews: ReviewService
-    folder: Path
-    say: Say
-
-    @asynccontextmanager
-    async def part(self, name: str) -> AsyncGenerator[ApartContext]:
-        """Play one part; its agent's process ends with it."""
-        home = self.folder / name
-        context = ApartContext(
-            # A part uses only the sandbox of the one-process demo.
-            DemoStack(self.sandbox, cast("Any", None)),
-            self.say,
-            home / "effects.jsonl",
-            self.folder / "outage",
-            apart=self.apart,
-            reviews=self.reviews,
-            home=home,
-        )
-        try:
-            yield context
-        except StoryFailed as error:
-            raise StoryFailed(f"{error} {context.status()}") from error
-        finally:
-            await context.kill_agent()
-
-
-@asynccontextmanager
-async def open_scene(
-    config: Path, folder: Path, env: Mapping[str, str], mode: SlackMode, say: Say
-) -> AsyncGenerator[Scene]:
-    """Open a sandbox, and a gateway and a bot in separate processes."""
     house = folder / "house"
     house.mkdir()
     async with AsyncExitStack() as stack:
-        sandbox = await stack.enter_async_context(Sandbox(port=0))
-        given = environment(sandbox, house, mode, env)
-        apart, settings = await stack.enter_async_context(
-            open_apart(config, house, given)
-        )
+        enter = stack.enter_async_context
+        sandbox = await enter(Sandbox(port=0))
+        given = environment(sandbox, house, SlackMode.SOCKET, env)
+        apart, settings = await enter(open_apart(ROOT / "keyturn.yml", house, given))
         # Only for the script, which reads the records.
-        store = await stack.enter_async_context(open_configured(settings))
+        store = await enter(open_configured(settings))
         policy = PolicyFile(settings.policy)
         reviews = ReviewService(store, policy, tenant=settings.tenant)
-        yield Scene(sandbox, apart, reviews, folder, say)
+        for name in ("gateway", "bot"):
+            say("process.started", name=name)
+        for script in scripts:
+            say("part.started", part=script.__name__)
+            home = folder / script.__name__
+            context = ApartContext(
+                # A script uses only the sandbox of the one-process demo.
+                DemoStack(sandbox, cast("Any", None)),
+                say,
+                home / "effects.jsonl",
+                folder / "outage",
+                apart=apart,
+                reviews=reviews,
+                home=home,
+            )
+            try:
+                await script(context)
+            except StoryFailed as error:
+                raise StoryFailed(f"{error} {context.status()}") from error
+            finally:
+                await context.kill_agent()
 
 
 async def main() -> None:
@@ -386,9 +373,7 @@ async def main() -> None:
         print(f"{event:<20} {rest}")  # noqa: T201 - what `make demo-apart` shows
 
     with tempfile.TemporaryDirectory(prefix="keyturn-") as folder:
-        root = Path(__file__).parents[2]
-        config, mode = root / "keyturn.yml", SlackMode.SOCKET
-        await play_apart(config, Path(folder), {}, mode, say)
+        await play_apart(Path(folder), {}, say)
 
 
 if __name__ == "__main__":

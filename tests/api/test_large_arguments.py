@@ -21,8 +21,13 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ARGUMENTS)
-@pytest.mark.parametrize("tool", ["process_refund", "look_up"])
+@pytest.mark.parametrize(
+    ("tool", "kind"),
+    [
+        *(("process_refund", kind) for kind in ARGUMENTS),
+        ("look_up", "nested"),
+    ],
+)
 async def test_no_step_of_a_call_walks_them_on_the_event_loop(
     stack: ApiStack,
     monkeypatch: pytest.MonkeyPatch,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import subprocess
+from datetime import timedelta
 from pathlib import Path
 
 import httpx
 import pytest
 from pydantic import ValidationError
 
-from keyturn.gateway.api.serving import serving_api
+from keyturn.gateway.api.serving import api_key_seals, serving_api
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.client import outgoing
@@ -27,29 +27,20 @@ from keyturn.gateway.errors import (
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
 from keyturn.gateway.service.report.audit_reading import security_events
 from keyturn.gateway.service_settings import ApiSettings
+from keyturn.gateway.store.http.api_keys import ApiKeyStore
 from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.api_keys import new_api_key
 from tests.api.api_stack import ApiStack, serving
-from tests.api.gateway_process import SECRET, environment, gateway_process
-from tests.forked import Forked
 from tests.service.harness import ANA, RULES, ServiceHarness
-from tests.store_secrets import SECRETS
+from tests.store_secrets import ENV, SECRETS
+from tests.webhooks.receiver import make_certificate
 
 REF = TurnRef(agent="support", thread="t1", message_id="m1")
 CALL = ProposedCall(tool="process_refund", args={"amount": 899}, tool_call_id="c1")
 
 
-CREATE = ("api-keys", "create", "billing", "--agent", "support", "--json")
-
+CERTIFICATE = {"certificate": "hooks.crt", "private_key": "hooks.key"}
 NO_KEY = "tk_" + "0" * 16 + "_" + "0" * 64
-
-
-def keyturn(folder: Path, store_url: str, *words: str) -> str:
-    """Run a command of `keyturn` next to the gateway."""
-    env = environment(store_url)
-    run = Forked("keyturn", "--config", "keyturn.yml", *words, cwd=folder, env=env)
-    shown = run.stdout.read()
-    assert run.wait() == 0, shown
-    return shown
 
 
 async def test_no_job_is_queued_for_an_agent_that_runs_elsewhere(store: Store) -> None:
@@ -75,7 +66,7 @@ async def _submitted(stack: ApiStack, turn: Turn) -> tuple[Verdict, ...]:
 def settings(folder: Path, **api: object) -> Settings:
     config = folder / "keyturn.yml"
     config.write_text(json.dumps({"policy": {"version": 1}, "api": api}))
-    return Settings.load(config, {"KEYTURN_SECRET": SECRET})
+    return Settings.load(config, ENV)
 
 
 async def test_without_an_address_nothing_is_served(
@@ -141,10 +132,8 @@ async def test_a_taken_port_is_a_sentence(store: Store, tmp_path: Path) -> None:
 async def test_tls_is_spoken_with_a_certificate(store: Store, tmp_path: Path) -> None:
     harness = ServiceHarness(store)
     agents, reviews = harness.agents, harness.reviews
-    await asyncio.to_thread(_make_certificate, tmp_path)
-    found = settings(
-        tmp_path, listen="127.0.0.1:0", certificate="tls.crt", private_key="tls.key"
-    )
+    make_certificate(tmp_path)
+    found = settings(tmp_path, listen="127.0.0.1:0", **CERTIFICATE)
     async with (
         serving_api(found, store, agents, reviews, None) as url,
         httpx.AsyncClient(base_url=url, verify=False) as client,  # noqa: S501 - its own certificate
@@ -159,13 +148,11 @@ async def test_an_agent_asks_only_who_has_a_certificate_that_it_trusts(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_trusted: bool
 ) -> None:
     harness = ServiceHarness(store)
-    await asyncio.to_thread(_make_certificate, tmp_path)
+    make_certificate(tmp_path)
     if is_trusted:
-        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "tls.crt"))
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "hooks.crt"))
     outgoing.trusted.cache_clear()
-    found = settings(
-        tmp_path, listen="127.0.0.1:0", certificate="tls.crt", private_key="tls.key"
-    )
+    found = settings(tmp_path, listen="127.0.0.1:0", **CERTIFICATE)
     async with serving_api(found, store, harness.agents, harness.reviews, None) as url:
         gateway = HttpGateway(url.replace("127.0.0.1", "localhost"), NO_KEY)
         why: type[Exception] = KeyRefused if is_trusted else StoreUnavailable
@@ -175,32 +162,17 @@ async def test_an_agent_asks_only_who_has_a_certificate_that_it_trusts(
     outgoing.trusted.cache_clear()
 
 
-@pytest.mark.parametrize("broken", ["tls.crt", "tls.key"])
+@pytest.mark.parametrize("broken", ["hooks.crt", "hooks.key"])
 async def test_a_certificate_that_cannot_be_used_is_a_sentence(
     store: Store, tmp_path: Path, broken: str
 ) -> None:
-    await asyncio.to_thread(_make_certificate, tmp_path)
+    make_certificate(tmp_path)
     (tmp_path / broken).write_text("x")
-    found = settings(
-        tmp_path, listen="127.0.0.1:0", certificate="tls.crt", private_key="tls.key"
-    )
+    found = settings(tmp_path, listen="127.0.0.1:0", **CERTIFICATE)
     harness = ServiceHarness(store)
     with pytest.raises(SettingsError, match=r"api\.certificate"):
         async with serving_api(found, store, harness.agents, harness.reviews, None):
             pass
-
-
-def _make_certificate(folder: Path) -> None:
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec"),
-            *("-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "1"),
-            *("-subj", "/CN=localhost", "-keyout", "tls.key", "-out", "tls.crt"),
-        ],
-        cwd=folder,
-        check=True,
-        capture_output=True,
-    )
 
 
 @pytest.mark.parametrize(
@@ -231,21 +203,26 @@ def test_an_address_that_would_show_keys_is_refused(
         ApiSettings.model_validate(given)
 
 
-@pytest.mark.slow
 async def test_a_stop_answers_those_who_wait(store: Store, tmp_path: Path) -> None:
-    async with gateway_process(tmp_path, store.conn.url) as running:
-        made = await asyncio.to_thread(keyturn, tmp_path, store.conn.url, *CREATE)
-        headers = {"Authorization": f"Bearer {json.loads(made)['key']}"}
-        async with httpx.AsyncClient(base_url=running.url, headers=headers) as client:
-            ready = await client.get("/readyz")
-            waiting = asyncio.create_task(
-                client.get("/v1/events", params={"wait": 60}, timeout=70)
-            )
-            await asyncio.wait([waiting], timeout=0.5)
-            code = await running.stop()
-            answered = await waiting
+    harness, found = ServiceHarness(store), settings(tmp_path, listen="127.0.0.1:0")
+    keys = ApiKeyStore(store, api_key_seals(found), tenant="default")
+    now = await keys.now()
+    new = new_api_key(
+        api_key_seals(found),
+        name="a",
+        tenant="default",
+        agents=["support"],
+        now=now,
+        expires_at=now + timedelta(hours=1),
+    )
+    await keys.add(new.kept, "test")
+    headers = {"Authorization": f"Bearer {new.text}"}
+    async with httpx.AsyncClient(headers=headers, timeout=60) as client:
+        async with serving_api(
+            found, store, harness.agents, harness.reviews, None
+        ) as url:
+            waiting = asyncio.create_task(client.get(f"{url}/v1/events?wait=60"))
+            await asyncio.wait([waiting], timeout=0.3)
+        answered = await waiting
 
-    assert ready.json()["ready"]
-    assert answered.status_code == 200
-    assert answered.json()["events"] == []
-    assert code == 0
+    assert (answered.status_code, answered.json()["events"]) == (200, [])

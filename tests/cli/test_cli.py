@@ -93,15 +93,11 @@ def test_help_and_version_load_nothing_that_takes_long(words: list[str]) -> None
 
 @pytest.mark.slow
 def test_who_freezes_a_tool_does_not_wait_for_what_runs_agents() -> None:
-    words = "import sys, keyturn.cli.main as c; c.run([sys.argv[1], '--help']); "
+    words = "import sys, keyturn.cli.main as c; c.run(['freeze', '--help']); "
     words += "sys.exit('langgraph' in sys.modules)"
-    for command in ("freeze", "policy", "audit"):
-        subprocess.run(
-            [sys.executable, "-c", words, command],
-            check=True,
-            stdout=subprocess.DEVNULL,
-            cwd=ROOT,
-        )
+    subprocess.run(
+        [sys.executable, "-c", words], check=True, stdout=subprocess.DEVNULL, cwd=ROOT
+    )
 
 
 @pytest.mark.parametrize(

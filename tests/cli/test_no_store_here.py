@@ -89,6 +89,7 @@ def test_a_folder_that_cannot_be_looked_into_is_named(shell: Shell) -> None:
     assert "cannot be used (Not a directory)" in told
 
 
+@pytest.mark.slow
 def test_a_user_without_a_home_folder_can_start_it(tmp_path: Path) -> None:
     script = tmp_path / "started.py"
     script.write_text(

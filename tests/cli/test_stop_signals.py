@@ -15,6 +15,8 @@ import pytest
 from tests.conftest import eventually
 from tests.store_secrets import ENV
 
+pytestmark = pytest.mark.slow
+
 WAITING = """
 import asyncio, fcntl, signal, sys, termios, time
 from pathlib import Path
@@ -90,7 +92,6 @@ async def there(path: Path) -> None:
     await eventually(is_there)
 
 
-@pytest.mark.slow
 async def test_a_service_is_asked_to_read_its_policy_again(tmp_path: Path) -> None:
     process = await waiting(tmp_path)
 
@@ -104,7 +105,6 @@ async def test_a_service_is_asked_to_read_its_policy_again(tmp_path: Path) -> No
     assert (tmp_path / "ended").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "comes", "does_not"),
     [((), "ended", "again"), (("nohup",), "again", "ended")],
@@ -158,7 +158,6 @@ async def starting(folder: Path) -> asyncio.subprocess.Process:
     return process
 
 
-@pytest.mark.slow
 async def test_a_service_that_is_still_starting_bears_a_reload(tmp_path: Path) -> None:
     process = await starting(tmp_path)
 
@@ -170,7 +169,6 @@ async def test_a_service_that_is_still_starting_bears_a_reload(tmp_path: Path) -
     assert await asyncio.wait_for(process.wait(), timeout=60) == 0
 
 
-@pytest.mark.slow
 async def test_a_program_in_the_background_ends_by_what_ends_it_elsewhere(
     tmp_path: Path,
 ) -> None:
@@ -183,7 +181,6 @@ async def test_a_program_in_the_background_ends_by_what_ends_it_elsewhere(
     assert (tmp_path / "ended").exists()
 
 
-@pytest.mark.slow
 async def test_tools_that_hang_in_all_threads_do_not_keep_the_process(
     tmp_path: Path,
 ) -> None:
@@ -196,7 +193,6 @@ async def test_tools_that_hang_in_all_threads_do_not_keep_the_process(
     assert (tmp_path / "ended").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("word", ["working", "blocked"])
 async def test_ctrl_c_says_what_is_waited_for_and_a_second_one_ends_the_process(
     tmp_path: Path, word: str

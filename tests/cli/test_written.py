@@ -29,9 +29,8 @@ program.main()
 """
 
 
-@pytest.mark.parametrize(
-    ("closed", "to_nothing"), [("<&- >&- 2>&-", 3), ("2>&-", 1), ("<&-", 1)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("closed", "to_nothing"), [("<&- >&- 2>&-", 3), ("2>&-", 1)])
 def test_a_stream_that_is_closed_is_no_file_that_is_opened_later(
     closed: str, to_nothing: int
 ) -> None:

@@ -41,14 +41,6 @@ def test_what_is_exported_is_counted_exactly(values: list[int]) -> None:
     assert counted(values).up_to() == exact
 
 
-def test_one_wait_is_shown_as_it_was() -> None:
-    assert counted([61_234]).quantile_ms(0.5) == 61_234
-
-
-def test_nothing_has_no_quantile() -> None:
-    assert DurationHistogram().quantile_ms(0.5) is None
-
-
 def test_a_clock_that_went_back_gives_no_time_below_zero() -> None:
     durations = counted([-5])
 

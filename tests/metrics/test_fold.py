@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
@@ -276,21 +275,6 @@ def test_the_rows_of_each_table_add_up_to_the_total(events: list[Event]) -> None
     # A run has neither a tool nor a tier.
     for table in (metrics.tools, metrics.tiers, metrics.cells):
         assert summed([*table.values()])[:3] == whole[:3]
-
-
-@settings(max_examples=examples(100), deadline=None)
-@given(st.lists(EVENTS, max_size=60), st.sampled_from(["refund", "email"]))
-def test_a_selection_gives_the_row_that_the_table_has(
-    events: list[Event], tool: str
-) -> None:
-    alone = folded(*events, selected=Selection(tool=tool)).total
-
-    assert alone == folded(*events).tools.get(tool, Counts())
-
-
-def test_counts_are_equal_by_what_they_hold() -> None:
-    assert folded(decided()).total != folded(decided(waited_ms=5)).total
-    assert replace(Counts(), failed=1) != Counts()
 
 
 def test_a_run_of_which_only_the_end_was_read_is_told_apart() -> None:

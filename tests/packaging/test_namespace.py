@@ -42,34 +42,20 @@ def test_an_import_alone_loads_nothing_else_of_ours() -> None:
     assert {name for name in loaded if name.startswith("keyturn")} == {"keyturn"}
 
 
+FOREIGN = {"babel", "cel", "redis", "slack_bolt", "slack_sdk", "typer", "aiohttp.web"}
+SMALL = {"arguments", "background", "clock", "setting_forms", "validation_errors"}
+
+
 @pytest.mark.slow
 def test_the_agents_side_loads_no_server_no_redis_and_no_slack() -> None:
     loaded = loaded_by("import keyturn.agent")
 
-    foreign = (
-        "aiohttp.web",
-        "babel",
-        "cel",
-        "redis",
-        "slack_bolt",
-        "slack_sdk",
-        "typer",
-    )
-    assert not loaded & {*foreign}
+    assert not loaded & FOREIGN
     gateway = {
         name.split(".")[2] for name in loaded if name.startswith("keyturn.gateway.")
     }
-    small = {
-        "arguments",
-        "background",
-        "clock",
-        "setting_forms",
-        "validation_errors",
-    }
-    assert gateway - small <= {"client", "errors", "failures", "gates", "protocol"}
-    assert not {
-        name for name in loaded if name.startswith(("keyturn.bot", "keyturn.cli"))
-    }
+    assert gateway - SMALL <= {"client", "errors", "failures", "gates", "protocol"}
+    assert not [one for one in loaded if one.startswith(("keyturn.bot", "keyturn.cli"))]
 
 
 WITHOUT_STORE = """
@@ -89,14 +75,7 @@ def test_a_process_with_a_key_alone_needs_no_package_of_a_store() -> None:
     loaded = loaded_by(f"exec({WITHOUT_STORE!r})")
 
     assert "keyturn.gateway.remote.program" in loaded
-    assert not loaded & {
-        "aiohttp.web",
-        "babel",
-        "cel",
-        "redis",
-        "slack_bolt",
-        "slack_sdk",
-    }
+    assert not loaded & FOREIGN
 
 
 def test_the_sandbox_loads_nothing_else_of_ours() -> None:

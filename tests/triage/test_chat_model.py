@@ -116,12 +116,9 @@ def broken(args: str) -> AIMessage:
     "model",
     [
         Caller(reply=filling(FORM)),
-        Caller(reply=filling({**FORM, "score": 80.5})),
-        Caller(reply=filling({"raise_to": "escalate", "score": 80})),
         Caller(reply=filling({**FORM, "raise_to": "none"}, FORM)),
         Caller(reply=broken('{"raise_to": "escalate", "score": 80} trailing')),
         Caller(reply=AIMessage('It begs: {"raise_to": "escalate", "score": 80}')),
-        Writer(reply=AIMessage(ESCALATE)),
         Writer(reply=AIMessage([{"type": "text", "text": ESCALATE}])),
     ],
 )
@@ -136,13 +133,9 @@ async def test_assessment_is_found_wherever_a_model_puts_it(model: Writer) -> No
     ("model", "why"),
     [
         (Writer(reply=AIMessage("I cannot help with that.")), TriageFailure.INVALID),
-        (Writer(reply=AIMessage("")), TriageFailure.INVALID),
-        (Writer(reply=AIMessage("deny")), TriageFailure.INVALID),
         (Caller(reply=AIMessage("I cannot help with that.")), TriageFailure.INVALID),
-        (Caller(reply=filling({"verdict": "approve"})), TriageFailure.INVALID),
         (Caller(reply=broken("{{{")), TriageFailure.INVALID),
         (Caller(reply=ConnectionError("429 args: …")), TriageFailure.ERROR),
-        (Writer(reply=ConnectionError("429 args: …")), TriageFailure.ERROR),
     ],
 )
 async def test_junk_refusals_and_errors_are_silences(
@@ -199,12 +192,6 @@ async def test_the_packet_is_data_in_a_message_of_its_own() -> None:
     assert system.text == PROMPT
     assert "CFO" in human.text
     assert human.text.count("</packet>") == 1
-
-
-async def test_triage_answers_with_assessment() -> None:
-    assert await ChatModelTriage(Caller(reply=filling(FORM))).assess(
-        REQUEST
-    ) == Assessment(raise_to=Tier.ESCALATE, score=80, rationale="It begs.")
 
 
 class Structured(Writer):

@@ -11,7 +11,7 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from keyturn.gateway.service_settings import WebhookSettings, WebhookTarget
-from keyturn.gateway.webhooks import Answer, Poster, is_allowed, system_resolve
+from keyturn.gateway.webhooks import Answer, Poster, is_allowed
 from tests.webhooks.receiver import HOST, Receiver, receiving, trusting
 
 REFUSED = [
@@ -243,11 +243,7 @@ async def test_of_a_long_answer_nothing_is_kept(receiver: Receiver) -> None:
     ("given", "pause_s"),
     [
         ("7", 7.0),
-        ("999999999999", 3600.0),
-        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
         ("Wed, 21 Oct 2215 07:28:00 GMT", 0.0),
-        ("-1", 0.0),
-        ("soon", 0.0),
         ("٣", 0.0),
     ],
 )
@@ -285,7 +281,3 @@ async def test_a_receiver_that_speaks_no_tls(receiver: Receiver) -> None:
     server.close()
 
     assert answer.error.startswith("no TLS is spoken there")
-
-
-async def test_this_machine_is_found_by_its_name() -> None:
-    assert "127.0.0.1" in await system_resolve("localhost", 443)

@@ -26,7 +26,6 @@ from keyturn.gateway.store.http.webhooks import ReceiverState, receiver_state
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.webhook_signatures import verify_webhook, webhook_secret
 from keyturn.gateway.webhooks import Answer, pause_after, sending_webhooks
-from tests.api.gateway_process import gateway_process
 from tests.conftest import eventually
 from tests.service.harness import ANA, ServiceHarness
 from tests.store_secrets import SECRETS
@@ -481,38 +480,3 @@ async def test_the_reader_of_a_target_is_kept_however_long_it_waits(
         await looked.wait()
 
     assert dropped == []
-
-
-@pytest.mark.slow
-async def test_a_gateway_that_is_killed_after_it_sent_sends_again(
-    store: Store, receiver: Receiver, tmp_path: Path
-) -> None:
-    go_on = asyncio.Event()
-
-    async def wait(_: web.Request) -> web.StreamResponse:
-        await go_on.wait()
-        return web.Response()
-
-    receiver.answer = wait
-    webhooks = {
-        "targets": {"app": {"url": receiver.url("localhost"), "agents": ["*"]}},
-        "private_hosts": ["localhost"],
-        "timeout_s": 5,
-    }
-    url = store.conn.url
-    async with gateway_process(tmp_path, url, beside={"webhooks": webhooks}) as first:
-        click = await approve(ServiceHarness(store))
-        await eventually(arrived(receiver))
-        first.process.kill()
-        await first.process.wait()
-    go_on.set()
-    queue = Told(store)
-    assert await queue.waiting() == 1
-    sent = len(receiver.requests)
-    async with gateway_process(tmp_path, url, beside={"webhooks": webhooks}):
-        # Longer than the dead process had the message for.
-        await eventually(arrived(receiver, sent + 1), within_s=90)
-        await eventually(idle(queue))
-
-    assert len({one.id for one in receiver.requests}) == 1
-    assert verified(receiver.requests[-1])["data"]["approval"] == click.approval

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,41 +28,14 @@ from tests.bot.samples import (
     an_item,
     in_state,
 )
+from tests.bot.snapshots import assert_all_same
 
-PAST = "[Decided by me]  [History]\n"
-AS_OF = (
-    "m:Updated <!date^1795255200^{date_short_pretty} {time}|2026-11-21 10:00 UTC>; "
-    "press *Refresh* for news.\n"
-)
+DAY_MS = 24 * 3_600_000
 
 
 def _view(*queue: Any, now_ms: int = NOW, **more: Any) -> Any:
     page = page_of(queue, now_ms=now_ms)
     return home(page, key=KEY, team=TEAM, now_ms=now_ms, **more)
-
-
-def test_an_empty_queue_is_a_good_thing() -> None:
-    assert readable(_view()["blocks"]) == (
-        f"# Waiting for you: 0\n{AS_OF}m:Nothing waits for you. Enjoy the quiet.\n"
-        f"{PAST}"
-    )
-
-
-def test_a_row_says_that_its_call_is_frozen() -> None:
-    frozen = an_approval(an_item(is_frozen=True), an_item(index=1))
-
-    assert "*frozen*" in readable(_view(frozen)["blocks"])
-    assert "frozen" not in readable(_view(an_approval())["blocks"])
-
-
-def test_the_oldest_comes_first_and_names_what_it_is() -> None:
-    new = an_approval(an_item({}, tool="ping"), id="ap_new", created_at_ms=NOW)
-    old = an_approval(id="ap_old", created_at_ms=NOW - 1)
-
-    shown = readable(_view(new, old)["blocks"])
-
-    assert shown.index("Refund 899.00") < shown.index("ping")
-    assert shown.startswith("# Waiting for you: 2\n")
 
 
 def _order(*queue: Approval, now_ms: int = NOW) -> list[str]:
@@ -75,30 +49,72 @@ def _scored(score: int, id: str, **changes: Any) -> Approval:  # noqa: A002 - as
     return an_approval(a_refund(triage=triage), id=id, **changes)
 
 
-def test_the_score_of_triage_decides_among_equals_and_age_among_those() -> None:
-    low, high = _scored(10, "ap_low"), _scored(90, "ap_high", created_at_ms=NOW + 2)
-    none, old = an_approval(id="ap_none"), an_approval(id="ap_old", created_at_ms=1)
+DONE = in_state(a_refund(triage=TriageResult(score=99)), ItemState.REJECTED)
+LAST = LATER + 15 * 60_000
+QUEUES: list[tuple[Approval, ...]] = [
+    # The score of triage decides among equals, and age among those.
+    (
+        _scored(90, "ap_high", created_at_ms=NOW + 2),
+        _scored(10, "ap_low"),
+        an_approval(id="ap_old", created_at_ms=1),
+        an_approval(id="ap_new"),
+    ),
+    # The deadline decides before any score.
+    (
+        an_approval(id="ap_called", escalated_at_ms=NOW, expires_at_ms=LAST),
+        _scored(0, "ap_soon"),
+        _scored(100, "ap_fresh", expires_at_ms=LAST),
+    ),
+    # A long call that is past its half comes behind a short one.
+    (
+        an_approval(id="ap_short"),
+        an_approval(
+            id="ap_long", created_at_ms=NOW - DAY_MS, expires_at_ms=NOW + DAY_MS
+        ),
+    ),
+    # Only the calls that wait count.
+    (
+        _scored(1, "ap_one"),
+        an_approval(DONE, an_item({}, index=1), id="ap_batch"),
+    ),
+]
 
-    order = _order(none, low, old, high)
 
-    assert order == ["ap_high", "ap_low", "ap_old", "ap_none"]
-
-
-def test_the_deadline_decides_before_any_score() -> None:
-    later = LATER + 15 * 60_000
-    fresh = _scored(100, "ap_fresh", expires_at_ms=later)
-    soon = _scored(0, "ap_soon")
-    called = an_approval(id="ap_called", escalated_at_ms=NOW, expires_at_ms=later)
-
-    assert _order(fresh, soon, called) == ["ap_called", "ap_soon", "ap_fresh"]
+@pytest.mark.parametrize("queue", QUEUES)
+def test_the_most_urgent_call_comes_first(queue: tuple[Approval, ...]) -> None:
+    assert _order(*reversed(queue)) == [one.id for one in queue]
 
 
-def test_a_long_call_that_is_past_its_half_comes_behind_a_short_one() -> None:
-    day, hour = 24 * 3_600_000, 3_600_000
-    long = an_approval(id="ap_long", created_at_ms=NOW - day, expires_at_ms=NOW + day)
-    short = an_approval(id="ap_short", created_at_ms=NOW, expires_at_ms=NOW + hour)
+def test_the_tab_lists_what_waits() -> None:
+    bare = an_approval(an_item({"statement": "SELECT 1"}, tool="run_query"), id="ap_a")
+    long = an_approval(an_item({"body": "two\nlines"}, tool="note"), id="ap_c")
+    mail = an_item({"n": 2}, index=1, tool="mail")
+    frozen = an_approval(
+        an_item({"n": 1}, is_frozen=True, expires_at_ms=LATER - 1), mail, id="ap_f"
+    )
+    empty = page_of([], now_ms=NOW)
+    views = {
+        "empty": _view(an_approval(in_state(a_refund(), ItemState.EXECUTED))),
+        "one call, a line shows another whole, and a third one does not fit": _view(
+            an_approval(id="ap_b"), bare, long
+        ),
+        "calls of a card that expire apart, one of them frozen": _view(frozen),
+        "late by another clock than that of the store": _view(
+            an_approval(), now_ms=LATER
+        ),
+        "one of two calls waits for another person alone": home(
+            page_of([frozen], now_ms=NOW, calls={"ap_f": 1}),
+            key=KEY,
+            team=TEAM,
+            now_ms=NOW,
+        ),
+        "not looked at whole, and own calls": home(
+            empty, own=[bare], key=KEY, team=TEAM, now_ms=NOW, looked_at=2000
+        ),
+    }
+    texts = {name: readable(one["blocks"]) for name, one in views.items()}
 
-    assert _order(long, short) == ["ap_short", "ap_long"]
+    assert_all_same(Path(__file__).parent / "snapshots", "home", texts)
 
 
 @given(st.lists(st.integers(0, 100), min_size=2, max_size=6), st.data())
@@ -112,36 +128,6 @@ def test_no_score_puts_a_call_further_back(scores: list[int], data: Any) -> None
     bare[mine] = an_approval(id=f"ap_{mine}", created_at_ms=NOW + mine)
 
     assert _order(*queue).index(f"ap_{mine}") <= _order(*bare).index(f"ap_{mine}")
-
-
-def test_only_calls_that_wait_count() -> None:
-    done = in_state(a_refund(triage=TriageResult(score=99)), ItemState.REJECTED)
-    batch = an_approval(done, an_item({}, index=1), id="ap_batch")
-
-    assert _order(batch, _scored(1, "ap_one")) == ["ap_one", "ap_batch"]
-
-
-def test_what_is_decided_is_not_listed() -> None:
-    done = an_approval(in_state(a_refund(), ItemState.EXECUTED))
-
-    assert "Waiting for you: 0" in readable(_view(done)["blocks"])
-
-
-def test_what_waits_by_the_clock_of_the_store_is_listed_by_any_other_clock() -> None:
-    found = readable(_view(an_approval(), now_ms=LATER)["blocks"])
-
-    assert "Waiting for you: 1" in found
-
-
-def test_calls_are_counted_and_not_cards() -> None:
-    batch = an_approval(an_item(), an_item(index=1), id="ap_b")
-    queue = [batch, an_approval(id="ap_1")]
-    page = page_of(queue, now_ms=NOW, calls={"ap_b": 1})
-    less = home(page, key=KEY, team=TEAM, now_ms=NOW)
-
-    assert "# Waiting for you: 3\n" in readable(_view(*queue)["blocks"])
-    # One of the two is pending for another person alone.
-    assert "# Waiting for you: 2\n" in readable(less["blocks"])
 
 
 def test_what_does_not_fit_is_on_another_page() -> None:
@@ -214,60 +200,6 @@ def test_a_row_opens_the_first_call_that_waits() -> None:
     assert verify(sealed, approval, key=KEY, team=TEAM, purpose=Action.VIEW_ALL)
 
 
-def test_a_queue_that_was_not_looked_at_whole_says_so() -> None:
-    empty = page_of([], now_ms=NOW)
-    view = home(empty, key=KEY, team=TEAM, now_ms=NOW, looked_at=2000)
-
-    shown = readable(view["blocks"])
-
-    assert shown == (
-        f"# Waiting for you: 0 or more\n{AS_OF}"
-        "m:This list may be incomplete: only the 2000 approvals that expire first "
-        "were checked.\n"
-        f"{PAST}"
-    )
-
-
-def test_own_calls_are_counted_apart_from_the_queue() -> None:
-    one, two = an_approval(id="ap_own"), an_approval(id="ap_2", created_at_ms=NOW + 1)
-
-    empty = page_of([], now_ms=NOW)
-    view = home(empty, own=[one, two], key=KEY, team=TEAM, now_ms=NOW)
-
-    labels = [
-        each["accessibility_label"]
-        for each in objects(view)
-        if each.get("action_id") == Action.VIEW_ALL
-    ]
-    assert labels == ["Full details: Refund 899.00 for order 78291"] * 2
-
-
-def test_a_call_that_a_line_shows_whole_is_not_said_twice_without_a_description() -> (
-    None
-):
-    bare = an_approval(an_item({"statement": "SELECT 1"}, tool="run_query"), id="ap_a")
-    described = an_approval(a_refund(), id="ap_b")
-    long = an_approval(an_item({"body": "two\nlines"}, tool="note"), id="ap_c")
-
-    shown = readable(_view(bare, described, long)["blocks"])
-
-    assert shown.count("run_query") == 1
-    assert "| run_query  statement SELECT 1\n" in shown
-    assert "| Refund 899.00 for order 78291\n" in shown
-    assert "| process_refund  order_id" in shown
-    assert "| two\n| lines\n" in shown
-
-
-def test_a_rule_keeps_the_buttons_of_the_tab_from_those_of_its_last_row() -> None:
-    waiting = readable(_view(an_approval())["blocks"])
-    own = readable(_view(own=[an_approval()])["blocks"])
-    empty = readable(_view()["blocks"])
-
-    assert waiting.endswith(f"[Full details]\n-----\n{PAST}")
-    assert own.endswith(f"[Full details]\n-----\n{PAST}")
-    assert "-----" not in empty
-
-
 def test_the_fullest_tab_has_no_more_blocks_than_slack_takes() -> None:
     singles = [
         an_approval(an_item({}, tool=f"tool_{n}"), id=f"ap_{n}") for n in range(25)
@@ -317,16 +249,6 @@ def test_a_value_that_may_look_like_another_argument_is_not_put_on_one_line(
 ) -> None:
     assert whole_line(an_item({"amount": 5, "to": "bob, 12.50 (März)"}))
     assert not whole_line(an_item({"amount": 9000, "to": f"bob {sign} amount 5"}))
-
-
-def test_the_row_of_a_batch_is_not_titled_by_its_first_call() -> None:
-    batch = an_approval(
-        an_item({"n": 1}, tool="refund"), an_item({"n": 2}, index=1, tool="mail")
-    )
-    view = home(page_of([batch], now_ms=NOW), key=KEY, team=TEAM, now_ms=NOW)
-
-    assert "2 calls: mail, refund" in str(view["blocks"])
-    assert "refund: n 1" not in str(view["blocks"])
 
 
 def test_calls_that_now_have_to_be_opened_are_not_counted_as_decided_together() -> None:

@@ -28,10 +28,9 @@ BEFORE = Precedent(call="ap_1.0", state=ItemState.EXECUTED, agent="a", by=(ANA,)
 ASKED = Inquiry(by=ANA, text="Is it?", at_ms=NOW)
 
 
-def _row(approval: Approval, *, is_own: bool = False) -> str:
-    queue = page_of([] if is_own else [approval], now_ms=NOW)
-    own = [approval] if is_own else []
-    return readable(home(queue, key=KEY, team=TEAM, now_ms=NOW, own=own)["blocks"])
+def _row(approval: Approval) -> str:
+    queue = page_of([approval], now_ms=NOW)
+    return readable(home(queue, key=KEY, team=TEAM, now_ms=NOW)["blocks"])
 
 
 @pytest.mark.parametrize(
@@ -86,17 +85,3 @@ def test_a_row_of_a_question_is_no_request_of_a_person() -> None:
     assert "*Open to answer*" in text
     assert "asked for" in text
     assert "asked by" not in text
-
-
-def test_a_row_with_approve_has_nothing_to_explain() -> None:
-    text = _row(an_approval(a_refund()))
-
-    assert "[Approve]" in text
-    assert "Open to decide" not in text
-
-
-def test_what_others_decide_is_explained_once_above_the_rows() -> None:
-    text = _row(an_approval(a_refund(tier=Tier.ESCALATE)), is_own=True)
-
-    assert "Others approve these, because you requested or edited them." in text
-    assert "Open to decide" not in text

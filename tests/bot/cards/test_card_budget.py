@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from keyturn.bot.blocks import BadBlocks, ensure_valid_message
 from keyturn.bot.cards.approval import card
 from keyturn.bot.cards.call_rows import whole_calls
-from keyturn.bot.cards.frame import TABLE_FROM, rows_of, shares, text_budget
+from keyturn.bot.cards.frame import TABLE_FROM, shares, text_budget
 from keyturn.bot.cards.listing import boxes_of
 from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.gestures import MAX_ITEMS
@@ -50,11 +49,9 @@ from keyturn.gateway.protocol.records import (
 )
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.submit.proposals import MAX_BATCH
-from tests.bot.markup_audit import objects
 from tests.bot.samples import (
     LATER,
     NOW,
-    REFUND_SCHEMA,
     TEAM,
     TWO,
     a_vote,
@@ -184,6 +181,22 @@ def _fullest_row(filler: str, index: int, count: int, state: ItemState) -> Item:
     return in_state(item, state, text=long, result=Result(ok=False, summary=long))
 
 
+def _crowded(items: Sequence[Item], filler: str) -> Approval:
+    """Return an approval about which everything is known that a card can show."""
+    return an_approval(
+        *items,
+        says=filler * 3_000,
+        answered=(Answered(text=filler * 9_000, by=VOTERS[0], at_ms=NOW),) * 3,
+        inquiries=_longest_inquiries(filler),
+        agent=filler * 300,
+        requester=Person(team=TEAM, user="U" + "0" * 29),
+        escalated_at_ms=NOW,
+        recent_requests=100_000,
+        acknowledged=Acknowledgement(by=VOTERS[0], until_ms=LATER),
+        waiting=Waiting(roles=(Role(name="r" * 64),), channels=("#" + "c" * 80,)),
+    )
+
+
 def _card_problems(approval: Approval) -> list[str]:
     longest = f"https://{'h' * 80}/{'p' * 120}"
     sent = tuple(one.user for one in VOTERS)
@@ -207,18 +220,7 @@ def test_the_fullest_card_is_still_accepted(
             _fullest(filler, index, count, state, is_edited=is_edited)
             for index in range(count)
         ]
-        approval = an_approval(
-            *items,
-            says=filler * 3_000,
-            answered=(Answered(text=filler * 9_000, by=VOTERS[0], at_ms=NOW),) * 3,
-            inquiries=_longest_inquiries(filler),
-            agent=filler * 300,
-            requester=Person(team=TEAM, user="U" + "0" * 29),
-            escalated_at_ms=NOW,
-            recent_requests=100_000,
-            acknowledged=Acknowledgement(by=VOTERS[0], until_ms=LATER),
-            waiting=Waiting(roles=(Role(name="r" * 64),), channels=("#" + "c" * 80,)),
-        )
+        approval = _crowded(items, filler)
 
         assert _card_problems(approval) == [], state
 
@@ -227,36 +229,16 @@ def test_the_fullest_card_is_still_accepted(
 @pytest.mark.parametrize("filler", ["x", "\u200b"])
 @pytest.mark.parametrize("count", sample([MAX_BATCH, 20, TABLE_FROM, 56], 2))
 def test_the_fullest_table_is_still_accepted(count: int, filler: str) -> None:
-    mixed = [
-        ItemState.IN_DOUBT,
-        ItemState.FAILED,
-        ItemState.PENDING,
-        ItemState.EXECUTED,
-    ]
-    for states in ([ItemState.PENDING], [ItemState.IN_DOUBT], mixed):
-        approval = an_approval(
-            *(
-                _fullest_row(filler, index, count, states[index % len(states)])
-                for index in range(count)
-            ),
-            says=filler * 3_000,
-            answered=(Answered(text=filler * 9_000, by=VOTERS[0], at_ms=NOW),) * 3,
-            inquiries=_longest_inquiries(filler),
-            agent=filler * 300,
-            requester=Person(team=TEAM, user="U" + "0" * 29),
-            escalated_at_ms=NOW,
-            recent_requests=100_000,
-            acknowledged=Acknowledgement(by=VOTERS[0], until_ms=LATER),
-            waiting=Waiting(roles=(Role(name="r" * 64),), channels=("#" + "c" * 80,)),
-        )
+    doubt, waits = ItemState.IN_DOUBT, ItemState.PENDING
+    mixed = [doubt, ItemState.FAILED, waits, ItemState.EXECUTED]
+    for states in ([waits], [doubt], mixed):
+        items = [
+            _fullest_row(filler, index, count, states[index % len(states)])
+            for index in range(count)
+        ]
+        approval = _crowded(items, filler)
 
         assert _card_problems(approval) == [], states
-
-
-def test_every_call_of_a_card_has_a_row() -> None:
-    items = [an_item({}, index=n) for n in range(MAX_ITEMS)]
-
-    assert rows_of(an_approval(*items)) == tuple(items)
 
 
 def test_short_texts_get_their_length_and_long_ones_share_the_rest() -> None:
@@ -264,42 +246,9 @@ def test_short_texts_get_their_length_and_long_ones_share_the_rest() -> None:
     assert shares(-5, [10, 20]) == [0, 0]
 
 
-def _refund(index: int, **changes: Any) -> Item:
-    args: JsonObject = {
-        "order_id": f"7{index:04}",
-        "customer_id": f"C-1{index:03}",
-        "amount": 19.9 + index,
-        "cause": "Arrived damaged",
-    }
-    item = an_item(args, index=index, tool="process_refund", args_schema=REFUND_SCHEMA)
-    item = item.with_(description=f"Refund €{19.9 + index} for order 7{index:04}")
-    return item.with_(totals=("args.amount|eur",), **changes)
-
-
-@pytest.mark.parametrize("state", [None, ItemState.AUTHORIZED, ItemState.EXECUTED])
-@pytest.mark.parametrize("has_past", [False, True])
-@pytest.mark.parametrize("count", sample([MAX_BATCH, *range(1, 9), 20, 56, 80], 4))
-def test_calls_of_120_characters_are_whole_and_approved_by_one_click(
-    count: int, state: ItemState | None, *, has_past: bool
-) -> None:
-    past = _longest_past("x") if has_past else Past()
-    approval = an_approval(*(_refund(n, past=past) for n in range(count)))
-    if state is not None:  # what became of the others takes no room away
-        others = [in_state(item, state) for item in approval.items[count // 2 + 2 :]]
-        approval = approval.replacing(*others)
-    waiting = {item.index for item in approval.items if item.is_pending}
-
-    offered = [
-        str(one.get("action_id")) for one in objects([*card(frame(approval)).blocks])
-    ]
-
-    assert waiting <= whole_calls(approval)
-    assert (Action.APPROVE if count == 1 else Action.APPROVE_ALL) in offered
-    assert _card_problems(approval) == []
-
-
 WORDS = "the parcel came late and one cup was broken so we pay it back " * 2
 SHAPES: dict[str, Callable[[int], JsonObject]] = {
+    "a refund": lambda n: {"order_id": f"7{n:04}", "amount": 19.9 + n, "cause": "Late"},
     "one text": lambda n: {"text": f"{n} {WORDS}"[:107]},
     "two texts": lambda n: {"to": f"{n} {WORDS}"[:45], "why": f"{n} {WORDS}"[:46]},
     "lines": lambda n: {"text": f"Order {n}:\n{WORDS[:60]}\n\n{WORDS[:20]}\nAna"},
@@ -349,7 +298,10 @@ def test_short_calls_of_every_shape_are_whole_and_approved_by_one_click(
 
 @pytest.mark.parametrize("count", range(2, MAX_ITEMS + 1))
 def test_a_long_call_of_a_card_does_not_shorten_the_short_ones(count: int) -> None:
-    short = [_refund(n, tool=f"process_refund_{n}") for n in range(count - 1)]
+    short = [
+        an_item(SHAPES["a refund"](n), index=n, tool=f"process_refund_{n}")
+        for n in range(count - 1)
+    ]
     long = an_item({"body": "word " * 2_000}, index=count - 1, tool="send_email")
 
     assert whole_calls(an_approval(*short, long)) == set(range(count - 1))

@@ -94,23 +94,6 @@ async def test_where_nothing_is_kept_of_a_call_nobody_asks_whether_it_may_begin(
     assert gateway.ends == []
 
 
-async def test_an_odd_error_can_be_told(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    def odd() -> None:
-        raise RuntimeError("no file \ud800.txt")
-
-    gateway = FakeGateway(AUTO)
-    effects.inside = odd
-    graph = build(gateway, effects.tools(), TURN, saver=memory)
-
-    with pytest.raises(RuntimeError, match="no file"):
-        await runner.say(graph, "pay")
-
-    end = end_of(gateway, "pay")
-    assert "no file ?.txt" in end.model_dump_json()
-
-
 async def test_a_gateway_that_is_gone_by_the_end_stops_nobody(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-import random
 from typing import Any, cast
 
 import pytest
 from jsonschema import Draft202012Validator
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.errors import is_invalid_resume
 from langgraph.types import Command
 from pydantic import TypeAdapter, ValidationError
 
@@ -19,85 +16,6 @@ from keyturn.gateway.protocol.records import Verb
 from keyturn.gateway.protocol.wire import AnswerKind, Verdict
 from tests.agent.agent_runner import FREE, STRICT, Effects, Runner, build, by_call, pay
 from tests.agent.fake_gateway import FakeGateway
-
-JUNK: list[Any] = [
-    None,
-    "",
-    "approve",
-    "yes",
-    True,
-    0,
-    1.5,
-    [],
-    {},
-    ["approve"],
-    [{"type": "accept"}],
-    {"decisions": [{"type": "approve"}]},
-    {"type": "approve"},
-    {"type": "APPROVE"},
-    {"x" * 32: 1},
-]
-FIELDS: dict[str, list[Any]] = {
-    "type": ["approve", "edit", "reject", "respond", "run", "", None, 7, ["approve"]],
-    "item_id": ["ap0.0", "ap1.0", "ap0", "", None, 0],
-    "action_hash": ["right", "sha256:" + "0" * 64, "", None],
-    "args": [
-        None,
-        {},
-        {"amount": 1, "to": "x"},
-        {"amount": "one", "to": "x"},
-        {"amount": 1, "to": "x", "extra": 1},
-        "args",
-    ],
-    "message": ["", "hello", None, 5, {"a": 1}],
-    "by": [None, {"team": "T", "user": "U"}, "U1", {}],
-    "tool": ["pay"],
-    "version": [1],
-}
-
-
-def _fuzzed(dice: random.Random, action_hash: str) -> Any:
-    if dice.random() < 0.2:
-        return dice.choice(JUNK)
-    names = dice.sample(sorted(FIELDS), dice.randint(1, len(FIELDS)))
-    answer = {name: dice.choice(FIELDS[name]) for name in names}
-    if answer.get("action_hash") == "right":
-        answer["action_hash"] = action_hash
-    return answer
-
-
-@pytest.mark.slow
-async def test_a_thousand_bad_answers_run_nothing_and_brick_nothing(
-    effects: Effects, memory: InMemorySaver
-) -> None:
-    dice = random.Random(20261121)  # noqa: S311 - a fixed seed, not a secret
-    runner = Runner(is_async=True)
-    gateway = FakeGateway(FREE)
-    graph = build(gateway, effects.tools(), pay(), saver=memory)
-    await runner.say(graph, "pay")
-    item = gateway.only()
-    (pause,) = (await runner.state(graph)).interrupts
-    verdict = next(iter(gateway.turns.values()))[1][0]
-    expected = interrupts.expected_answer(verdict)
-    refused = 0
-
-    while refused < 1000:
-        answer = _fuzzed(dice, item.action_hash)
-        if expected.accepts(answer):
-            continue
-        refused += 1
-        with pytest.raises(ValidationError) as error:
-            await runner.run(graph, Command(resume={pause.id: answer}), STRICT)
-        assert is_invalid_resume(error.value)
-
-    (still,) = (await runner.state(graph)).interrupts
-    assert still.id == pause.id
-    assert effects.paid == []
-    assert gateway.calls["claim"] == 0
-    gateway.approve(item.id)
-    end = await runner.resume(graph, gateway)
-    assert effects.paid == [(10, "ada")]
-    assert end["messages"][-1].text == "done"
 
 
 async def test_a_good_answer_that_nobody_gave_still_runs_nothing(
@@ -257,16 +175,6 @@ def test_the_schema_that_a_client_sees_is_what_answers_have_to_fit() -> None:
         )
 
 
-def test_a_client_that_changes_a_schema_changes_no_other() -> None:
-    gateway = FakeGateway()
-    expected = interrupts.expected_answer(_verdict(gateway, "sha256:" + "1" * 64))
-    before = expected.json_schema()
-
-    expected.json_schema()["properties"]["by"].clear()
-
-    assert expected.json_schema() == before
-
-
 def test_an_answer_that_was_valid_elsewhere_is_checked_again() -> None:
     gateway = FakeGateway()
     one = interrupts.expected_answer(_verdict(gateway, "sha256:" + "1" * 64))
@@ -279,28 +187,3 @@ def test_an_answer_that_was_valid_elsewhere_is_checked_again() -> None:
     assert not other.accepts(parsed)
     assert not one.accepts(parsed.with_(type=AnswerKind.EDIT))
     assert not one.accepts(parsed.with_(message=7))
-
-
-def test_a_process_that_asked_about_many_calls_keeps_nothing_of_them() -> None:
-    gateway = FakeGateway()
-
-    def ask(number: int) -> None:
-        expected = interrupts.expected_answer(_verdict(gateway, f"sha256:{number:064}"))
-        answer = {
-            "type": "reject",
-            "item_id": "ap0.0",
-            "action_hash": expected.action_hash,
-        }
-        adapter = TypeAdapter[Any](cast("Any", expected))
-        adapter.json_schema()
-        adapter.validate_python(answer)
-
-    ask(0)
-    gc.collect()
-    before = len(gc.get_objects())
-    for number in range(1, 31):
-        ask(number)
-    gc.collect()
-
-    # A model of pydantic is several hundred objects.
-    assert len(gc.get_objects()) - before < 300

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 
 import pytest
 
@@ -15,8 +14,7 @@ from keyturn.agent.bridge import (
     ask_with_retries,
     drive,
 )
-from keyturn.gateway.background import spawn
-from keyturn.gateway.errors import KeyturnError, NotAllowed, StoreUnavailable
+from keyturn.gateway.errors import KeyturnError, StoreUnavailable
 from keyturn.gateway.protocol import run_context
 from keyturn.gateway.protocol.wire import Turn
 from tests.agent.agent_runner import pay
@@ -110,34 +108,6 @@ async def test_what_is_no_outage_is_not_put_again_for_longer(
         await ask_while_held(shell, odd)
 
     assert len(tries) == bridge.PORT_TRIES
-
-
-async def test_a_refusal_is_final_at_once() -> None:
-    tries: list[int] = []
-
-    async def refuse() -> None:
-        tries.append(1)
-        raise NotAllowed("never")
-
-    with pytest.raises(NotAllowed):
-        await ask_with_retries(Awaiting(), refuse)
-
-    assert len(tries) == 1
-
-
-def test_a_blocking_coroutine_that_suspends_is_a_programming_error() -> None:
-    async def suspends() -> None:
-        await asyncio.sleep(0)
-
-    with pytest.raises(RuntimeError, match="suspended"):
-        drive(suspends())
-
-
-def test_the_background_loop_is_one_thread_apart_from_the_agents() -> None:
-    async def where() -> str:
-        return threading.current_thread().name
-
-    assert {spawn(where()).result(5) for _ in range(3)} == {"keyturn-background"}
 
 
 async def test_an_answer_that_came_through_unchecked_is_asked_for_again(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from decimal import Decimal
 from typing import Annotated, Any
 
@@ -14,7 +13,6 @@ from pydantic import (
     AliasPath,
     BaseModel,
     Field,
-    SecretStr,
     computed_field,
     field_validator,
 )
@@ -27,7 +25,6 @@ from keyturn.agent.scripted_model import calling
 from keyturn.gateway.policy.schemas import unusable
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.edits import argument_errors
-from keyturn.gateway.protocol.strict_json import JsonObject
 from tests.agent.shapes import SPELLINGS, shapes
 
 SHAPES = shapes([])
@@ -75,17 +72,6 @@ def test_a_misfit_names_the_argument_the_value_and_what_is_expected() -> None:
 
     assert str(error.value).startswith("value: Input should be a valid integer")
     assert '(got "seven")' in str(error.value)
-
-
-def test_many_mistakes_are_counted_not_listed() -> None:
-    class Many(BaseModel):
-        a: int
-        b: int
-        c: int
-        d: int
-
-    with pytest.raises(ArgumentMismatch, match=r"c: Field required; and 1 more$"):
-        canonical_args(described(Many), {})
 
 
 def test_a_schema_that_changes_its_own_output_is_refused() -> None:
@@ -147,16 +133,6 @@ def test_a_validator_that_fails_in_its_own_way_is_a_misfit() -> None:
         canonical_args(described(Broken), {"amount": 1})
 
 
-def test_a_default_that_is_made_up_each_time_stays_as_it_was_made_once() -> None:
-    class Made(BaseModel):
-        key: str = Field(default_factory=lambda: uuid.uuid4().hex)
-
-    document = canonical_args(described(Made), {})
-
-    assert canonical_args(described(Made), {}) != document
-    assert canonical_args(described(Made), document) == document
-
-
 def test_a_default_of_another_type_counts_as_the_tool_reads_it() -> None:
     def pay(amount: Decimal = 0, limit: int = None, key: str = 7) -> str:  # type: ignore[assignment]  # pyright: ignore[reportArgumentType] # noqa: RUF013 - people write this
         """Pay."""
@@ -164,27 +140,6 @@ def test_a_default_of_another_type_counts_as_the_tool_reads_it() -> None:
 
     assert canonical_args(tool(pay), {}) == {"amount": "0"}
     assert canonical_args(tool(pay), {"key": "k"}) == {"amount": "0", "key": "k"}
-
-
-def test_a_secret_is_written_as_it_is_and_a_set_in_order() -> None:
-    class Odd(BaseModel):
-        password: SecretStr
-        names: set[str]
-        inner: list[dict[str, SecretStr]] = Field(
-            default_factory=list[dict[str, SecretStr]]
-        )
-
-    args: JsonObject = {
-        "password": "hunter2",
-        "names": ["b", "c", "a", "b"],
-        "inner": [{"k": "v"}],
-    }
-
-    assert canonical_args(described(Odd), args) == {
-        "password": "hunter2",
-        "names": ["a", "b", "c"],
-        "inner": [{"k": "v"}],
-    }
 
 
 def test_an_argument_is_written_under_the_name_that_it_is_read_by() -> None:
@@ -203,14 +158,6 @@ def test_an_argument_is_written_under_the_name_that_it_is_read_by() -> None:
     schema = schema_of(described(Choice))
     assert schema
     assert schema["required"] == ["cid", "shown"]
-
-
-def test_decimals_keep_their_digits() -> None:
-    class Exact(BaseModel):
-        amount: Decimal
-
-    assert canonical_args(described(Exact), {"amount": "1.10"}) == {"amount": "1.10"}
-    assert canonical_args(described(Exact), {"amount": 1.1}) == {"amount": "1.1"}
 
 
 def test_a_model_of_pydantic_1_is_refused() -> None:
@@ -267,18 +214,6 @@ def test_a_json_schema_of_an_earlier_draft_is_checked_as_that_draft_says(
     assert argument_errors(schema, {"value": misfits})
 
 
-@pytest.mark.parametrize("declared", [{"type": "float"}, {"required": True}])
-def test_a_json_schema_that_is_none_leaves_the_arguments_unchecked(
-    declared: Any,
-) -> None:
-    one = described({"type": "object", "properties": {"value": declared}})
-
-    assert canonical_args(one, {"value": {"a": 1}}) == {"value": {"a": 1}}
-    schema = schema_of(one)
-    assert schema
-    assert unusable(schema, {})
-
-
 def deploy(
     env: str,
     config: str = "test",
@@ -317,42 +252,11 @@ def test_an_argument_in_the_place_of_an_injected_one_is_refused_as_well() -> Non
     assert canonical_args(one, {"n": 1}) == {"n": 1}
 
 
-def test_a_json_schema_that_checks_nothing_changes_nothing_either() -> None:
-    schema = {"type": "object", "properties": {"n": {"$ref": "http://x.test/n"}}}
-
-    assert canonical_args(described(schema), {"n": "7"}) == {"n": "7"}
-
-
-def test_a_pattern_with_look_around_leaves_the_rest_of_a_json_schema_in_force() -> None:
-    # As Zod writes an e-mail address, and a tool of an MCP server declares it.
-    email = {"type": "string", "pattern": r"^(?!\.)(?!.*\.\.)\S+@\S+$"}
-    properties = {"to": email, "n": {"type": "integer"}}
-    mail = described({"type": "object", "properties": properties, "title": "mail"})
-
-    with pytest.raises(ArgumentMismatch):
-        canonical_args(mail, {"to": "ana@example.com", "n": "7"})
-
-    schema = schema_of(mail)
-    assert schema
-    assert schema["properties"] == {"to": {"type": "string"}, "n": properties["n"]}
-    assert unusable(schema, {}) is None
-    assert "pattern" in email
-
-
 def test_a_tool_without_a_schema_gets_what_the_model_wrote() -> None:
     bare = Tool(name="bare", func=str, description="Bare.")
 
     assert canonical_args(bare, {"__arg1": "7"}) == {"__arg1": "7"}
     assert schema_of(bare) is None
-
-
-def test_a_tool_without_arguments_has_an_empty_document() -> None:
-    @tool
-    def ping() -> str:
-        """Ping."""
-        return "pong"
-
-    assert canonical_args(ping, {"level": 3}) == {}
 
 
 def test_what_is_injected_is_no_part_of_the_document() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from itertools import product
 from typing import Any
 
 import pytest
@@ -241,33 +240,3 @@ async def test_nothing_that_is_told_of_an_edit_claims_more_than_its_end(
     else:
         (call,) = next(m for m in shown if isinstance(m, AIMessage)).tool_calls
         assert call["args"] == ASKED
-
-
-RESULTS = (
-    None,
-    Result(ok=True),
-    Result(ok=False),
-    *(Result(ok=False, failure=kind) for kind in FailureKind),
-)
-
-
-@pytest.mark.parametrize("state", ItemState)
-async def test_the_outcome_of_an_edit_is_only_what_its_record_proves(
-    memory: InMemorySaver, state: ItemState
-) -> None:
-    world = World(memory)
-    await world.edit()
-    for result, fence, found in product(RESULTS, (0, 1), (None, *Finding)):
-        item = world.gateway.only().with_(
-            state=state, result=result, fence=fence, finding=found
-        )
-        told = told_edit(item)
-        assert told is not None
-
-        if told.outcome is EditOutcome.EXECUTED:
-            assert state is ItemState.EXECUTED or (result and result.ok)
-        if told.outcome is EditOutcome.NOT_RUN:
-            has_refused = result and result.failure is FailureKind.NOT_STARTED
-            assert fence == 0 or (has_refused and found is None)
-            assert state not in {ItemState.EXECUTED, ItemState.EXECUTING}
-            assert state is not ItemState.IN_DOUBT

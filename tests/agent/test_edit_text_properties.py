@@ -10,13 +10,10 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 
 from keyturn.agent.messages import (
     MAX_EDITS,
-    EditMessage,
     add_edits,
     detached_edit_text,
     dump_records,
     edit_text,
-    known_edits,
-    nested_edit_text,
     restate_edits,
     with_records,
 )
@@ -107,23 +104,6 @@ def test_stating_again_what_is_stated_changes_nothing(
     again = restate_edits(read, records)
 
     assert [_text(message) for message in again] == [_text(m) for m in read]
-
-
-def test_the_three_places_of_a_notice_all_hold_its_exact_text() -> None:
-    record = _record(1)
-
-    assert edit_text(record) in nested_edit_text(record)
-    assert edit_text(record) in detached_edit_text(record)
-    assert "'pay'" in detached_edit_text(record)
-
-
-def test_a_record_survives_as_a_message_and_as_state() -> None:
-    record = _record(1)
-
-    assert EditMessage.of(record).record == record
-    assert known_edits({"keyturn_edits": dump_records([record])}) == [record]
-    assert known_edits({"keyturn_edits": [{"item_id": "forged"}, 7]}) == []
-    assert known_edits({}) == []
 
 
 def test_the_oldest_edits_are_forgotten_first_and_none_is_kept_twice() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import pytest
 from langchain_core.messages import AIMessage, ToolMessage
@@ -10,7 +10,7 @@ from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from keyturn.agent import guarded, result_codec, turns
+from keyturn.agent import guarded
 from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
 from keyturn.gateway.errors import ThreadUnavailable
 from keyturn.gateway.protocol import edits
@@ -37,20 +37,6 @@ async def edited(
 
 def notices(model: ScriptedModel) -> int:
     return str(model.seen[-1]).count(MARK)
-
-
-async def test_another_process_tells_the_edit_once(
-    runner: Runner, effects: Effects, memory: InMemorySaver
-) -> None:
-    gateway, _ = await edited(runner, effects, memory)
-    model = scripted([pay(2, "bob", "c2"), AIMessage("paid")])
-    graph = build(gateway, effects.tools(), model=model, saver=memory)
-
-    await runner.say(graph, "and bob")
-    gateway.approve("ap1.0")
-    await runner.resume(graph, gateway)
-
-    assert notices(model) == 1
 
 
 @pytest.mark.parametrize(
@@ -117,33 +103,6 @@ async def test_what_a_tool_writes_beside_its_message_is_not_ours(
     assert "done" in str(end["messages"][-2])
     state = await runner.state(graph)
     assert not state.values.get("keyturn_overrides")
-
-
-FOREIGN: list[Any] = [
-    {"keyturn_edits": [1], "keyturn_turn": {}, "note": "kept"},
-    [("keyturn_edits", [1]), ("note", "kept"), ("keyturn_overrides", [])],
-    (("note", "kept"), ("keyturn_more", 1)),
-]
-
-
-@pytest.mark.parametrize("update", FOREIGN)
-def test_a_tools_update_reaches_no_state_of_ours(update: Any) -> None:
-    message = ToolMessage("done", tool_call_id="c1")
-
-    cleaned = result_codec.without_updates(
-        [message, Command(update=update)], turns.STATE_PREFIX
-    )
-
-    [same, command] = cast("list[Any]", cleaned)
-    assert same is message
-    assert dict(command.update) == {"note": "kept"}
-
-
-@pytest.mark.parametrize("update", [None, {"note": 1}, [("note", 1)]])
-def test_an_update_without_our_names_stays_as_it_is(update: Any) -> None:
-    command: Any = Command(update=update, goto="model")
-
-    assert result_codec.without_updates(command, turns.STATE_PREFIX) is command
 
 
 async def test_an_edit_that_the_gateway_has_no_record_of_is_not_told_as_made(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from typing import Annotated, Any
-from uuid import uuid4
 
 import pytest
 from langchain_core.tools import BaseTool, StructuredTool, tool
 from langgraph.prebuilt import InjectedState
 
 from keyturn.agent import Grant, grant, guarded
-from keyturn.agent.grants import grant_scope, is_granted_start
+from keyturn.agent.grants import grant_scope
 from keyturn.agent.messages import failed_result
 from keyturn.gateway.errors import NotAllowed, NotStarted
 from keyturn.gateway.gates.gate import is_guarded
@@ -71,19 +70,6 @@ def test_a_grant_for_another_tool_and_no_grant_do_not_run() -> None:
         grant()
 
 
-def test_a_grant_clears_the_first_start_of_its_tool_and_no_other() -> None:
-    args, first, second = {"amount": 1}, uuid4(), uuid4()
-
-    with grant_scope(_grant(args)):
-        assert not is_granted_start("look_up", args, second)
-        assert not is_granted_start("pay", {"amount": 2}, second)
-        assert is_granted_start("pay", args, first)
-        # LangChain may ask twice about one start.
-        assert is_granted_start("pay", args, first)
-        assert not is_granted_start("pay", args, second)
-    assert not is_granted_start("pay", args, first)
-
-
 async def test_a_grant_that_leaked_into_a_task_is_closed_with_its_execution() -> None:
     go = asyncio.Event()
 
@@ -114,18 +100,6 @@ def test_a_guarded_tool_keeps_what_the_model_and_langchain_see_of_it() -> None:
     assert (is_guarded(copy), is_guarded(plain)) == (True, False)
     assert guarded(copy) is copy
     assert plain.invoke({"amount": 1}) == "1.0 ada"
-
-
-def test_a_plain_function_becomes_a_guarded_tool() -> None:
-    @guarded
-    def refund(amount: float) -> str:
-        """Give money back."""
-        return f"refunded {amount}"
-
-    with grant_scope(_grant({"amount": 1}, "refund")):
-        assert refund.invoke({"amount": 1}) == "refunded 1.0"
-    with pytest.raises(NotAllowed):
-        refund.invoke({"amount": 1})
 
 
 def test_arguments_that_the_runtime_injects_are_not_part_of_the_grant() -> None:

@@ -7,14 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from langchain.agents.middleware import (
-    HumanInTheLoopMiddleware as Stock,
-)
 from langchain.agents.middleware import InterruptOnConfig
 from langchain.agents.middleware.types import ToolCallRequest
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.types import Command
 
 from keyturn.agent import HumanInTheLoopMiddleware
 from keyturn.agent.scripted_model import calling
@@ -65,26 +61,6 @@ async def test_a_rejected_call_never_runs_when_its_predicate_changes_its_mind(
     assert effects.paid == []
     assert by_call(end)["c1"].status == "error"
     assert next(words) is False, "it was asked exactly once"
-
-
-async def test_langchains_own_middleware_runs_the_call_that_was_rejected(
-    runner: Runner, effects: Effects
-) -> None:
-    """The reason for asking once: this is what happens otherwise."""
-    words = _flipping(first=True)
-    config: InterruptOnConfig = {**ONLY_TWO, "when": lambda _: next(words)}
-    stock = Stock(interrupt_on={"pay": config}, interrupt_mode="per_call")
-    agent = agent_with(stock, effects, pay())
-    await runner.say(agent, "pay")
-    (pause,) = (await runner.state(agent)).interrupts
-
-    await runner.run(agent, _resume(pause.id, {"type": "reject"}))
-
-    assert effects.paid == [(10, "ada")]
-
-
-def _resume(pause_id: str, answer: dict[str, str]) -> Any:
-    return Command(resume={pause_id: answer})
 
 
 async def test_a_call_let_through_stays_so_when_its_sibling_is_resumed(

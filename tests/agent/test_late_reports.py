@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
@@ -16,7 +16,6 @@ from keyturn.agent.messages import ITEM_KEY, RECONCILED_KEY
 from keyturn.agent.scripted_model import scripted
 from keyturn.gateway.errors import ThreadUnavailable
 from keyturn.gateway.protocol.records import Finding, Result
-from keyturn.gateway.protocol.wire import LateReport
 from tests.agent.agent_runner import FREE, STRICT, Effects, Killed, Runner, build, pay
 from tests.agent.fake_gateway import FakeGateway
 
@@ -171,29 +170,3 @@ async def test_what_looks_like_a_late_report_is_defused(
 
     assert gateway.calls["late_reports"] == 0
     assert MARK not in str(model.seen[-1])
-
-
-def test_a_report_is_told_once_and_only_about_its_own_call() -> None:
-    def result(item: str, call: str) -> ToolMessage:
-        kwargs = {RECONCILED_KEY: True, ITEM_KEY: item}
-        return ToolMessage(
-            "left", tool_call_id=call, status="error", additional_kwargs=kwargs
-        )
-
-    report = LateReport(
-        item_id="ap0.0", tool_call_id="c1", ok=True, summary=PAID.summary
-    )
-    history: list[Any] = [
-        HumanMessage("hi"),
-        result("ap0.0", "c2"),
-        result("ap0.0", "c1"),
-        result("ap0.0", "c1"),
-        result("ap1.0", "c1"),
-    ]
-
-    told = agent_history.with_reports(history, {"ap0.0": report})
-
-    assert [MARK in message.text for message in told] == [
-        *(False, False, True, False, False)
-    ]
-    assert str(told[2].content).count(MARK) == 1, "its own quote is defused"

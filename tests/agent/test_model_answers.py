@@ -11,7 +11,6 @@ from langchain_core.messages import AIMessage
 from langchain_core.messages.ai import UsageMetadata
 from langgraph.checkpoint.memory import InMemorySaver
 
-from keyturn.agent import ApprovalMiddleware
 from keyturn.agent.scripted_model import scripted
 from keyturn.gateway.protocol.records import Tier
 from tests.agent.agent_runner import (
@@ -19,7 +18,6 @@ from tests.agent.agent_runner import (
     FREE,
     Effects,
     Runner,
-    agent_with,
     build,
     by_call,
     pay,
@@ -170,28 +168,6 @@ async def test_of_an_answer_that_another_middleware_throws_away_nothing_runs(
 
     assert effects.paid == [(2, "ada")]
     assert len(results(final)) == 1
-
-
-async def test_hooks_that_a_subclass_overrides_are_called(
-    memory: InMemorySaver, effects: Effects
-) -> None:
-    called: list[str] = []
-
-    class Own(ApprovalMiddleware):
-        async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
-            called.append("tool")
-            return await super().awrap_tool_call(request, handler)
-
-        async def awrap_model_call(self, request: Any, handler: Any) -> Any:
-            called.append("model")
-            return await super().awrap_model_call(request, handler)
-
-    own = Own("support", gateway=FakeGateway(ALL_FREE))
-    graph = agent_with(own, effects, pay(), saver=memory)
-
-    await Runner(is_async=True).say(graph, "pay")
-
-    assert called == ["model", "tool", "model"]
 
 
 USED = UsageMetadata(input_tokens=1, output_tokens=3, total_tokens=4)

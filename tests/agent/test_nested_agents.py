@@ -64,34 +64,6 @@ def _outer(
     return graph, model
 
 
-async def test_the_outer_agent_learns_of_an_edit_inside_its_tool(
-    runner: Runner, saver: Any, effects: Effects
-) -> None:
-    gateway = FakeGateway(TIERS)
-    two_steps = [pay(1, "ada", "c1"), pay(2, "ada", "c2"), AIMessage("ada is paid")]
-    inner, _ = _inner(gateway, effects, *two_steps)
-    delegate = _delegating({"pay ada": inner}, is_async=runner.is_async)
-    graph, model = _outer(
-        gateway, [delegate], saver, calling(("delegate", {"job": "pay ada"}, "d1"))
-    )
-    await runner.say(graph, "pay ada")
-    gateway.edit(item_of(gateway, "c1").id, {"amount": 0.5, "to": "ada"}, "too much")
-    await runner.resume(graph, gateway)
-    gateway.approve(item_of(gateway, "c2").id)
-
-    end = await runner.resume(graph, gateway)
-
-    message = by_call(end)["d1"]
-    read = str(model.seen[-1])
-    (edit,) = edit_messages((await runner.state(graph)).values)
-    assert sorted(effects.paid) == [(0.5, "ada"), (2, "ada")]
-    assert "Inside this tool, about a call of 'pay'" in message.text
-    assert '"too much"' in message.text
-    assert message.text.endswith("ada is paid")
-    assert read.count("[keyturn:edited]") == 1
-    assert edit.record.edited_args == {"amount": 0.5, "to": "ada"}
-
-
 async def test_a_gated_tool_with_an_agent_inside_is_asked_twice_and_runs_once(
     runner: Runner, saver: Any, effects: Effects
 ) -> None:
@@ -167,32 +139,3 @@ async def test_an_agent_that_ends_with_its_tools_tells_of_the_edits_to_all_of_th
     assert sorted(effects.paid) == [(7, "ada"), (7, "bob")]
     assert sorted(map(str, told)) == ["ada", "bob"]
     assert by_call(state.values)["d1"].text.count("[keyturn:edited]") == 2
-
-
-async def test_an_edit_before_a_pause_is_told_where_the_last_call_ends_the_agent(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway = FakeGateway(TIERS)
-    two_steps = [pay(1, "ada", "c1"), calling(("look_up", {"query": "q"}, "c2"))]
-    model = scripted(two_steps)
-    pay_tool, look_up = effects.tools()
-    inner = create_agent(
-        model,
-        [pay_tool, look_up.model_copy(update={"return_direct": True})],
-        middleware=[ApprovalMiddleware("payer", gateway=gateway)],
-    )
-    delegate = _delegating({"pay ada": inner}, is_async=runner.is_async)
-    graph, _ = _outer(
-        gateway, [delegate], memory, calling(("delegate", {"job": "pay ada"}, "d1"))
-    )
-    await runner.say(graph, "pay ada")
-    gateway.edit(item_of(gateway, "c1").id, {"amount": 0.5, "to": "ada"})
-    await runner.resume(graph, gateway)
-    gateway.approve(item_of(gateway, "c2").id)
-
-    end = await runner.resume(graph, gateway)
-
-    told = by_call(end)["d1"].text
-    assert effects.paid == [(0.5, "ada")]
-    assert told.count("[keyturn:edited]") == 1
-    assert told.endswith("found q")

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import pytest
 from langchain_core.messages import HumanMessage, ToolMessage
-from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.types import Command
 
-from keyturn.agent import Approved, Unsure, grant, guarded, messages
+from keyturn.agent import Approved, Unsure, messages
 from keyturn.agent.messages import ITEM_KEY, RECONCILED_KEY
 from keyturn.agent.scripted_model import calling
-from keyturn.gateway.errors import ThreadUnavailable
 from keyturn.gateway.protocol.records import ItemState, Tier
 from tests.agent.agent_runner import CONFIG, Effects, Runner, build, by_call
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.unheld_scenes import asking_inside, broken, handing_over, wiring
+from tests.agent.unheld_scenes import broken, wiring
 
 NOTIFIED = {"pay": Tier.NOTIFY, "ask": Tier.NOTIFY, "look_up": Tier.AUTO}
 PAY = calling(("pay", {"amount": 10, "to": "ada"}, "c1"))
@@ -37,66 +34,6 @@ async def test_it_runs_under_a_claim_without_a_pause(
     assert item.result is not None
     assert "paid 10.0 to ada" in item.result.summary
     assert [gateway.calls[name] for name in ("claim", "begin", "ended")] == [1, 0, 0]
-
-
-async def test_the_tool_has_the_grant_of_its_item(
-    runner: Runner, memory: InMemorySaver
-) -> None:
-    seen: list[str] = []
-
-    @tool
-    def ask() -> str:
-        """Ask."""
-        seen.append(grant().item_id)
-        return "asked"
-
-    gateway = FakeGateway(NOTIFIED)
-    graph = build(gateway, [guarded(ask)], calling(("ask", {}, "c1")), saver=memory)
-
-    await runner.say(graph, "ask")
-
-    assert seen == [gateway.only().id]
-
-
-async def test_a_failure_is_recorded_and_told_to_the_model(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway = FakeGateway(NOTIFIED)
-    effects.inside = broken
-    graph = build(gateway, effects.tools(), PAY, saver=memory)
-
-    state = await runner.say(graph, "pay")
-
-    answer = by_call(state)["c1"]
-    assert answer.status == "error"
-    assert "RuntimeError" in answer.text
-    assert gateway.only().state is ItemState.FAILED
-
-
-async def test_a_claim_that_is_refused_runs_nothing(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway = FakeGateway(NOTIFIED)
-    gateway.down.add("forbid claim")
-    graph = build(gateway, effects.tools(), PAY, saver=memory)
-
-    state = await runner.say(graph, "pay")
-
-    assert "not allowed" in by_call(state)["c1"].text
-    assert effects.paid == []
-
-
-async def test_without_an_answer_of_the_gateway_nothing_runs(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway = FakeGateway(NOTIFIED)
-    gateway.down.add("claim")
-    graph = build(gateway, effects.tools(), PAY, saver=memory)
-
-    with pytest.raises(ThreadUnavailable):
-        await runner.say(graph, "pay")
-
-    assert effects.paid == []
 
 
 async def test_a_cut_off_call_is_told_of_and_the_agent_goes_on(
@@ -134,30 +71,6 @@ async def test_what_ran_before_is_given_back(
 
     assert by_call(state)["c1"].text == "paid 10.0 to ada"
     assert len(effects.paid) == 1
-
-
-async def test_a_pause_inside_gives_the_claim_back(
-    runner: Runner, memory: InMemorySaver
-) -> None:
-    gateway = FakeGateway(NOTIFIED)
-    graph = asking_inside(gateway, memory)
-
-    await runner.say(graph, "ask")
-    paused = gateway.only().state
-    state = await runner.run(graph, Command(resume="yes"), CONFIG)
-
-    assert paused is ItemState.AUTHORIZED
-    assert by_call(state)["c1"].text == "said yes"
-    assert gateway.only().state is ItemState.EXECUTED
-
-
-async def test_a_tool_that_hands_over_to_a_graph_around_it_has_ended(
-    memory: InMemorySaver,
-) -> None:
-    gateway = FakeGateway({"hand_over": Tier.NOTIFY})
-    await Runner(is_async=True).say(handing_over(gateway, memory), "go")
-
-    assert gateway.only().state is ItemState.EXECUTED
 
 
 async def test_a_turn_that_moved_on_gets_its_result_back(

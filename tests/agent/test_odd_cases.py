@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import threading
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
 from langchain.agents.middleware.types import ToolCallRequest
-from langchain.agents.structured_output import ToolStrategy
 from langchain_core.messages import AIMessage, SystemMessage, ToolMessage
 from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import ParentCommand
 from langgraph.types import Command, interrupt
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from keyturn.agent import ApprovalMiddleware, calls, connected, guarded
-from keyturn.agent.calls import VerdictCache
+from keyturn.agent import ApprovalMiddleware, connected, guarded
 from keyturn.agent.middleware import with_note
-from keyturn.agent.scripted_model import calling, scripted
+from keyturn.agent.scripted_model import calling
 from keyturn.gateway.protocol.records import ItemState, Tier
-from keyturn.gateway.protocol.wire import AgentNote, TurnRef
+from keyturn.gateway.protocol.wire import AgentNote
 from tests.agent.agent_runner import (
     FREE,
     STRICT,
@@ -30,39 +27,9 @@ from tests.agent.agent_runner import (
     Runner,
     build,
     by_call,
-    item_of,
     pay,
 )
 from tests.agent.fake_gateway import FakeGateway
-
-
-class Report(BaseModel):
-    """What the agent has to end with."""
-
-    text: str
-
-
-async def test_a_structured_answer_is_no_call_and_is_not_submitted(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway = FakeGateway(FREE)
-    both = calling(
-        ("pay", {"amount": 1, "to": "ada"}, "c1"), ("Report", {"text": "x"}, "r1")
-    )
-    graph: Any = create_agent(
-        scripted([both]),
-        effects.tools(),
-        middleware=[ApprovalMiddleware("support", gateway=gateway)],
-        response_format=ToolStrategy(Report),
-        checkpointer=memory,
-    )
-    await runner.say(graph, "pay and report")
-    gateway.approve("ap0.0")
-
-    await runner.resume(graph, gateway)
-
-    assert [item.ctx.tool_call_id for item in gateway.items.values()] == ["c1"]
-    assert effects.paid == [(1, "ada")]
 
 
 async def test_an_approval_resumed_without_a_gateway_does_not_run(
@@ -78,27 +45,6 @@ async def test_an_approval_resumed_without_a_gateway_does_not_run(
 
     assert effects.paid == []
     assert "No approval gateway is connected" in by_call(end)["c1"].text
-
-
-async def test_a_rejected_direct_tool_beside_another_needs_no_detour(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    @tool(return_direct=True)
-    def quote(price: float) -> str:
-        """Quote a price."""
-        return f"It costs {price}."
-
-    gateway = FakeGateway(FREE)
-    turn = calling(("quote", {"price": 1}, "c1"), ("look_up", {"query": "x"}, "c2"))
-    model = scripted([turn])
-    graph = build(gateway, [quote, *effects.tools()], saver=memory, model=model)
-    await runner.say(graph, "quote")
-    gateway.reject(item_of(gateway, "c1").id)
-
-    end = await runner.resume(graph, gateway)
-
-    assert len(model.seen) == 2
-    assert end["messages"][-1].text == "done"
 
 
 @pytest.mark.usefixtures("quick_beats")
@@ -125,36 +71,6 @@ async def test_a_claim_that_was_lost_while_running_changes_nothing_for_the_model
     assert second_beat.is_set()
     assert by_call(end)["c1"].text == "paid 10.0 to ada"
     assert gateway.only().state is ItemState.IN_DOUBT
-
-
-async def test_a_bad_answer_to_a_question_inside_the_tool_gives_the_claim_back(
-    runner: Runner, memory: InMemorySaver
-) -> None:
-    class Pin(BaseModel):
-        digits: int
-
-    @guarded
-    @tool
-    def unlock(door: str) -> str:
-        """Unlock a door."""
-        pin = interrupt({"type": "pin"}, response_schema=Pin)
-        return f"{door} unlocked with {pin.digits}"
-
-    gateway = FakeGateway()
-    turn = calling(("unlock", {"door": "a"}, "c1"))
-    graph = build(gateway, [unlock], turn, saver=memory)
-    await runner.say(graph, "unlock")
-    gateway.approve("ap0.0")
-    await runner.resume(graph, gateway)
-    (pause,) = (await runner.state(graph)).interrupts
-
-    with pytest.raises(ValidationError):
-        await runner.run(graph, Command(resume={pause.id: "no"}), STRICT)
-    between = gateway.only().state
-    end = await runner.run(graph, Command(resume={pause.id: {"digits": 7}}), STRICT)
-
-    assert between is ItemState.AUTHORIZED
-    assert by_call(end)["c1"].text == "a unlocked with 7"
 
 
 async def test_a_release_that_fails_does_not_hide_the_pause(
@@ -205,29 +121,6 @@ async def test_a_tool_that_hands_over_to_an_outer_graph_is_recorded_as_done(
     assert gateway.only().state is ItemState.EXECUTED
 
 
-async def test_an_asynchronous_tool_is_guarded_as_well(memory: InMemorySaver) -> None:
-    ran: list[float] = []
-
-    @guarded
-    @tool
-    async def pay(amount: float, to: str) -> str:
-        """Make a payment."""
-        ran.append(amount)
-        return f"paid {to}"
-
-    runner = Runner(is_async=True)
-    gateway = FakeGateway()
-    turn = calling(("pay", {"amount": 1, "to": "ada"}, "c1"))
-    graph = build(gateway, [pay], turn, saver=memory)
-    await runner.say(graph, "pay")
-    gateway.edit("ap0.0", {"amount": 2, "to": "ada"})
-
-    end = await runner.resume(graph, gateway)
-
-    assert ran == [2]
-    assert by_call(end)["c1"].text.endswith("paid ada")
-
-
 async def test_a_call_that_no_message_asks_for_does_not_run(effects: Effects) -> None:
     middleware = ApprovalMiddleware("support", gateway=FakeGateway(FREE))
     tools: list[BaseTool] = effects.tools()
@@ -246,28 +139,6 @@ async def test_a_call_that_no_message_asks_for_does_not_run(effects: Effects) ->
         told = middleware.wrap_tool_call(request, handler)
         assert isinstance(told, ToolMessage)
         assert "not cleared" in told.text
-
-
-async def test_an_edit_of_a_tool_that_returns_several_things_is_told(
-    runner: Runner, memory: InMemorySaver
-) -> None:
-    @guarded
-    @tool
-    def split(amount: float) -> Any:
-        """Answer with a message and a command."""
-        told = ToolMessage(f"split {amount}", tool_call_id="c1")
-        return [Command(update={"messages": [told]}), Command(update={})]
-
-    gateway = FakeGateway()
-    model = scripted([calling(("split", {"amount": 2}, "c1"))])
-    graph = build(gateway, [split], saver=memory, model=model)
-    await runner.say(graph, "split")
-    gateway.edit("ap0.0", {"amount": 1})
-
-    end = await runner.resume(graph, gateway)
-
-    assert by_call(end)["c1"].text.endswith("split 1.0")
-    assert str(model.seen[-1]).count("[keyturn:edited]") == 1
 
 
 async def test_a_tool_whose_schema_is_no_json_schema_is_still_evaluated(
@@ -294,25 +165,6 @@ async def test_a_tool_whose_schema_is_no_json_schema_is_still_evaluated(
     (submitted, _) = next(iter(gateway.turns.values()))
     assert submitted.schemas == {}
     assert by_call(end)["c1"].text == "odd 1.0"
-
-
-def test_a_process_keeps_no_turn_that_counts_no_longer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    at_s = 100.0
-    monkeypatch.setattr(calls, "now_s", lambda: at_s)
-    book = VerdictCache()
-    refs = [
-        TurnRef(agent="a", thread="t", message_id=str(number)) for number in range(3)
-    ]
-
-    book.put(refs[0], {})
-    at_s += calls.CACHE_AGE_S
-    book.put(refs[1], {})
-    book.put(refs[2], {})
-
-    assert [book.get(one) for one in refs] == [None, {}, {}]
-    assert len(cast("Any", book)._turns) == 2
 
 
 @pytest.mark.parametrize("content", ["You help.", [{"type": "text", "text": "You"}]])

@@ -14,7 +14,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
 from keyturn.agent import execution, guarded
-from keyturn.agent.scripted_model import calling
 from keyturn.gateway.errors import StoreUnavailable, ThreadUnavailable
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Claimed, ClaimReply, ClaimRequest
@@ -276,19 +275,6 @@ async def test_a_tool_that_fails_is_recorded_and_told_instead_of_raised(
     assert len(effects.paid) == 1
 
 
-async def test_a_result_that_cannot_be_recorded_is_still_told(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway, graph = await _approved(runner, memory, effects)
-    gateway.down.add("finish")
-
-    end = await runner.resume(graph, gateway)
-
-    assert effects.paid == [(10, "ada")]
-    assert by_call(end)["c1"].text == "paid 10.0 to ada"
-    assert gateway.only().state is ItemState.EXECUTING
-
-
 @pytest.mark.parametrize("is_lost", [True, False])
 async def test_who_was_paused_before_the_start_asks_whether_the_claim_still_stands(
     runner: Runner,
@@ -385,29 +371,6 @@ async def test_a_claim_for_anything_but_this_call_does_not_run(
     assert effects.paid == []
     assert "differs from this call" in by_call(end)["c1"].text
     assert gateway.calls["release"] == 1
-
-
-@pytest.mark.slow
-async def test_the_authorization_of_another_call_does_not_run(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway = FakeGateway(FREE)
-    turn = calling(
-        ("pay", {"amount": 1, "to": "a"}, "c1"),
-        ("pay", {"amount": 1, "to": "a"}, "c2"),
-    )
-    graph = build(gateway, effects.tools(), turn, saver=memory)
-    await runner.say(graph, "pay")
-    gateway.approve("ap0.0")
-    gateway.approve("ap1.0")
-    other = gateway.items["ap1.0"]
-    gateway.tamper = lambda claimed: claimed.with_(
-        action=other.action, action_hash=other.action_hash
-    )
-
-    await runner.resume(graph, gateway)
-
-    assert effects.paid == [(1, "a")]
 
 
 def _die() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,11 +13,9 @@ from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.types import Command
 
 from keyturn.agent import ApprovalMiddleware
 from keyturn.agent.hints import CORRUPT_OVERRIDES, hint, merge_hints
-from keyturn.agent.history import merge_update
 from keyturn.agent.scripted_model import calling, scripted
 from keyturn.gateway.protocol.records import ItemState, Tier, Verb
 from keyturn.gateway.protocol.wire import CallHint
@@ -77,18 +75,6 @@ async def test_a_run_can_hold_a_tool_that_policy_lets_run(
 
     assert held == 1
     assert effects.paid == [(10, "ada")]
-
-
-async def test_a_run_can_narrow_what_a_reviewer_may_say(
-    runner: Runner, effects: Effects
-) -> None:
-    gateway = FakeGateway()
-    agent = agent_with(ApprovalMiddleware(gateway=gateway), effects, pay())
-    override = for_pay(allow=["approve", "reject"])
-
-    await runner.run(agent, {"messages": ASK}, overriding(override))
-
-    assert gateway.only().allow == (Verb.APPROVE, Verb.REJECT)
 
 
 async def test_a_run_names_its_task_for_every_tool_also_after_a_decision(
@@ -252,21 +238,6 @@ async def test_a_wish_stands_beside_the_repair_of_a_turn_that_was_cut_off(
     assert "did not run" in by_call(end)["c1"].text
     assert item_of(gateway, "c2").is_pending
     assert effects.looked == []
-
-
-def test_a_wish_joins_a_repair_of_one_update_and_of_several() -> None:
-    override = {"keyturn_overrides": [for_pay(hold=True)]}
-    commands: list[Any] = [Command(update={"messages": []})]
-    several = cast("dict[str, Any]", commands)  # as LangChain's annotation has it
-
-    assert merge_update(None, {}) is None
-    assert merge_update(None, override) == override
-    assert merge_update({"messages": []}, override) == {"messages": [], **override}
-    assert merge_update(several, {}) is several
-    assert cast("Any", merge_update(several, override)) == [
-        *commands,
-        Command(update=override),
-    ]
 
 
 @pytest.mark.parametrize(

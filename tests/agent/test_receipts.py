@@ -6,12 +6,10 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.agent import ApprovalMiddleware, current_receipt, receipt_meta
 from keyturn.agent.drop_in import gated_subagents
-from keyturn.agent.scripted_model import calling
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.client import http_gateway
 from keyturn.gateway.client.http_gateway import (
@@ -58,24 +56,6 @@ async def test_a_tool_sees_the_receipt_of_its_call_and_of_no_other(
 
     assert seen == [("signed", {"dev.keyturn/receipt": "signed"})]
     assert (current_receipt(), receipt_meta()) == ("", {})
-
-
-async def test_an_auto_approved_call_has_none(
-    runner: Runner, memory: InMemorySaver
-) -> None:
-    seen: list[object] = []
-
-    def look_up(query: str) -> str:
-        """Look something up."""
-        seen.append((query, current_receipt(), receipt_meta()))
-        return "found"
-
-    turn = calling(("look_up", {"query": "x"}, "c1"))
-    graph = build(FakeGateway(FREE), [tool(look_up)], turn, saver=memory)
-
-    await runner.say(graph, "look")
-
-    assert seen == [("x", "", {})]
 
 
 @pytest.fixture
@@ -164,13 +144,6 @@ async def test_an_answer_to_a_claim_is_for_one_attempt(stack: ApiStack) -> None:
             assert found == Refused(reason=NOT_PROVEN)
     # The same owner in another write is another attempt.
     assert receipts.verified(granted, claim, now_s) == Refused(reason=NOT_PROVEN)
-
-
-def test_keys_are_a_list_of_whole_keys() -> None:
-    text = OTHER.public.text
-    for keys in (text, ["x"], [text[:-4]]):
-        with pytest.raises(SettingsError):
-            HttpGateway("https://gateway.example", "key", receipt_keys=keys)
 
 
 async def test_a_program_that_knows_the_gateways_key_takes_no_other(

@@ -16,7 +16,6 @@ from typing_extensions import TypedDict
 
 from keyturn.agent import (
     Approved,
-    NotApproved,
     arequire_approval,
     bridge,
     grants,
@@ -287,18 +286,6 @@ async def test_a_step_of_a_plain_node_depends_on_its_state_too(
     assert bank.paid == [10]
 
 
-async def test_a_step_whose_state_is_unknown_asks_nobody(
-    runner: Runner, memory: InMemorySaver, bank: Bank
-) -> None:
-    gateway = FakeGateway()
-    break_(bank, "raises")
-
-    end = await runner.run(step(runner, memory, bank, gateway), {"outcome": None})
-
-    assert end["outcome"] == NotApproved("deny", grants.STATE_UNREADABLE)
-    assert gateway.items == {}
-
-
 class State(TypedDict):
     outcome: Any
 
@@ -328,25 +315,6 @@ def step(
     builder.add_node("pay", anode if runner.is_async else node)
     builder.add_edge(START, "pay")
     return builder.compile(checkpointer=memory)
-
-
-def test_a_guarded_tool_can_be_given_a_recheck_and_keeps_it_in_copies() -> None:
-    def first(**args: Any) -> int:
-        return len(args)
-
-    def second(**args: Any) -> int:
-        return -len(args)
-
-    [bank_tool] = Bank().tools()
-    plain = without_recheck(bank_tool)
-
-    assert recheck_of(plain) is None
-    assert recheck_of(guarded(plain, recheck=first)) is first
-    again = guarded(guarded(plain, recheck=first), recheck=second)
-    assert recheck_of(again) is second
-    assert recheck_of(again.model_copy()) is second
-    assert recheck_of(guarded(again)) is second
-    assert recheck_of(plain) is None, "the given tool is left as it is"
 
 
 def without_recheck(given: BaseTool) -> BaseTool:

@@ -13,10 +13,10 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from keyturn.agent import edit_messages, guarded
+from keyturn.agent import guarded
 from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
 from keyturn.gateway.approvals.lifecycle import Transition
-from keyturn.gateway.protocol.records import ItemState, Tier
+from keyturn.gateway.protocol.records import ItemState
 from tests.agent import providers
 from tests.agent.agent_runner import (
     FREE,
@@ -85,18 +85,6 @@ async def test_results_are_put_back_and_the_rest_is_superseded(
         assert text.count("[keyturn:edited]") == 1
 
 
-async def test_the_facts_of_a_repaired_edit_are_kept(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    _gateway, graph, _ = await _cut_off(runner, memory, effects)
-
-    await runner.say(graph, "stop")
-    await runner.say(graph, "and now?")
-
-    (edit,) = edit_messages((await runner.state(graph)).values)
-    assert edit.record.edited_args == {"amount": 0.5, "to": "ada"}
-
-
 async def test_a_whole_history_is_left_alone_and_nobody_is_asked(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
@@ -153,21 +141,6 @@ async def test_of_calls_that_nobody_has_a_record_of_it_is_said_that_they_may_hav
     assert "may have run" in by_call(end)["c1"].text
     assert [m.type for m in end["messages"]] == ["human", "ai", "tool", "human", "ai"]
     assert effects.paid == []
-
-
-async def test_a_denied_call_keeps_its_reason_through_the_repair(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway = FakeGateway({"look_up": Tier.DENY})
-    turn = calling(
-        ("pay", {"amount": 1, "to": "ada"}, "c1"), ("look_up", {"query": "x"}, "c2")
-    )
-    graph = build(gateway, effects.tools(), turn, saver=memory)
-    await runner.say(graph, "pay")
-
-    end = await runner.say(graph, "hurry")
-
-    assert by_call(end)["c2"].text == "Policy forbids it."
 
 
 def _joined(old: list[str], new: list[str]) -> list[str]:

@@ -20,12 +20,11 @@ from keyturn.agent import (
     require_approval,
 )
 from keyturn.gateway.approvals.lifecycle import Transition
-from keyturn.gateway.approvals.requirement import Vote
 from keyturn.gateway.errors import BadJson, NotAllowed, ThreadUnavailable
 from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.gateway.service.run.claiming import told_edit
 from tests.agent.agent_runner import STRICT, Effects, Killed, Runner
-from tests.agent.fake_gateway import ANNA, FakeGateway
+from tests.agent.fake_gateway import FakeGateway
 
 SCHEMA: Any = {
     "type": "object",
@@ -90,19 +89,6 @@ async def test_an_approved_step_runs_once_with_what_was_approved(
     assert gateway.only().state is ItemState.EXECUTED
 
 
-async def test_a_step_names_the_task_that_it_is_part_of(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway = FakeGateway()
-    graph = _graph(runner, effects, memory, gateway)
-
-    await runner.run(graph, {"amount": 5})
-
-    ((turn, _),) = gateway.turns.values()
-    assert turn.calls[0].hint
-    assert turn.calls[0].hint.task == "payroll"
-
-
 async def test_an_edited_step_runs_with_the_edit_and_says_so(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
@@ -117,30 +103,6 @@ async def test_an_edited_step_runs_with_the_edit_and_says_so(
     assert effects.paid == [(2, "ada")]
     assert outcome.args == {"amount": 2, "to": "ada"}
     assert outcome.edit == told_edit(gateway.only())
-
-
-@pytest.mark.parametrize("is_edited", [True, False])
-async def test_a_step_is_told_why_people_approved_it(
-    runner: Runner, memory: InMemorySaver, effects: Effects, *, is_edited: bool
-) -> None:
-    gateway = FakeGateway()
-    graph = _graph(runner, effects, memory, gateway)
-    await runner.run(graph, {"amount": 5})
-    if is_edited:
-        gateway.edit("ap0.0", {"amount": 2, "to": "ada"}, "less")
-    item = gateway.only()
-    vote = Vote(
-        by=ANNA, roles=(), action_hash=item.action_hash, at_ms=1, reason="checked"
-    )
-    gateway.items[item.id] = item.with_(votes=(vote,))
-    if not is_edited:
-        gateway.approve(item.id)
-
-    end = await runner.resume(graph, gateway)
-
-    outcome = end["outcome"]
-    assert outcome.reasons.endswith('approved this call and wrote: "checked".')
-    assert (outcome.edit is not None) is is_edited
 
 
 async def test_a_step_that_nobody_approved_says_why(
@@ -358,29 +320,6 @@ async def test_a_step_whose_arguments_change_while_it_waits_does_not_run(
 
     assert effects.paid == []
     assert "not cleared" in end["outcome"].message
-
-
-async def test_a_person_settles_a_step_in_doubt_while_the_gateway_is_behind(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway = FakeGateway()
-    graph = _graph(runner, effects, memory, gateway)
-    await runner.run(graph, {"amount": 5})
-    gateway.approve("ap0.0")
-    gateway.end("ap0.0", Transition.CLAIM)
-    gateway.lose_owner("ap0.0")
-    await runner.resume(graph, gateway)
-    (pause,) = (await runner.state(graph)).interrupts
-    found = {
-        "type": "skip",
-        "item_id": "ap0.0",
-        "action_hash": pause.value["action_hash"],
-    }
-
-    end = await runner.run(graph, Command(resume={pause.id: found}), STRICT)
-
-    assert isinstance(end["outcome"], Unsure)
-    assert effects.paid == []
 
 
 async def test_a_result_that_is_not_plain_is_given_once_and_then_said_to_be_lost(

@@ -97,36 +97,11 @@ def test_a_result_of_any_shape_can_be_recorded(value: Any) -> None:
     assert restored[0] == ToolMessage("paid", tool_call_id="c1")
 
 
-def test_a_result_that_is_not_plain_is_kept_without_its_payload() -> None:
-    stored = result_codec.serialize(Command(update={"x": object()}), [])
-
-    assert (stored.ok, stored.payload) == (True, "")
-
-
-def test_an_artifact_that_is_not_plain_is_left_out() -> None:
-    told = TOLD.model_copy(update={"artifact": object()})
-
-    restored = result_codec.deserialize(result_codec.serialize(told, []).payload)
-
-    assert restored is not None
-    assert restored[0] == TOLD.model_copy(update={"artifact": None})
-
-
 def test_a_result_that_is_too_large_is_kept_without_its_payload() -> None:
     stored = result_codec.serialize(ToolMessage("x" * 2**20, tool_call_id="c1"), [])
 
     assert stored.payload == ""
     assert len(stored.summary) == result_codec.SUMMARY_CHARS
-
-
-def test_the_summary_is_short_printable_text_and_failure_is_marked() -> None:
-    bad = ToolMessage("\ud800" + "x" * 600, tool_call_id="c1", status="error")
-
-    stored = result_codec.serialize(bad, [])
-
-    assert not stored.ok
-    assert len(stored.summary) == 500
-    assert stored.summary.startswith("?x")
 
 
 def test_an_update_of_the_state_goes_along_with_any_result() -> None:
@@ -144,21 +119,6 @@ def test_an_update_of_the_state_goes_along_with_any_result() -> None:
     for whole in (upwards, pairs):
         assert result_codec.with_state(whole, extra) == [whole, Command(update=extra)]
     assert result_codec.with_state([TOLD], extra) == [TOLD, Command(update=extra)]
-
-
-def test_only_what_a_result_changes_here_besides_messages_is_put_back() -> None:
-    here: Any = Command(update={"messages": [TOLD], "x": 1})
-    upwards: Any = Command(update={"y": 1}, graph=Command.PARENT)
-
-    assert result_codec.other_updates([here, upwards, TOLD]) == [{"x": 1}]
-
-
-def test_a_message_is_found_wherever_it_stands() -> None:
-    shapes: list[Any] = [TOLD, [TOLD], Command(update={"messages": [TOLD, "x"]})]
-
-    assert [result_codec.last_tool_message(shape) for shape in shapes] == [TOLD] * 3
-    without: list[Any] = [Command(update={"messages": "x"}), Command(update=[("a", 1)])]
-    assert [result_codec.last_tool_message(shape) for shape in without] == [None, None]
 
 
 def test_a_state_update_with_keys_that_are_no_strings_is_not_kept() -> None:

@@ -8,14 +8,12 @@ import pytest
 from langchain_core.messages import AIMessage
 from langchain_core.tools import StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, StateGraph
-from typing_extensions import TypedDict
 
-from keyturn.agent import NotApproved, Unsure, arequire_approval, guarded
+from keyturn.agent import guarded
 from keyturn.agent.messages import NOT_AGAIN, UNKNOWN_EFFECT
 from keyturn.gateway.errors import NotAllowed
 from keyturn.gateway.protocol.records import FailureKind, Tier
-from tests.agent.agent_runner import STRICT, Runner, build, by_call, pay
+from tests.agent.agent_runner import Runner, build, by_call, pay
 from tests.agent.fake_gateway import FakeGateway
 
 ERRORS = {
@@ -79,44 +77,3 @@ async def test_a_refusal_to_start_is_stored_as_its_reason_alone(
     stored = result.summary + result.payload
     assert [each for each in ADVICE if each in stored] == []
     assert told == f"{result.summary} {NOT_AGAIN} Tell the user."
-
-
-class State(TypedDict, total=False):
-    outcome: Any
-
-
-@pytest.mark.parametrize("starts", [True, False])
-async def test_a_plain_node_stores_the_same(
-    memory: InMemorySaver, *, starts: bool
-) -> None:
-    gateway, runner = FakeGateway(), Runner(is_async=True)
-
-    async def wire(amount: int) -> str:
-        raise ValueError(f"the bank hung up at {amount}")
-
-    async def node(_: State) -> State:
-        args: dict[str, Any] = {"amount": 5}
-        outcome = await arequire_approval(
-            "wire", args, run=wire, agent="bank", gateway=gateway
-        )
-        return {"outcome": outcome}
-
-    builder: Any = StateGraph(State)
-    builder.add_node("bank", node)
-    builder.add_edge(START, "bank")
-    graph = builder.compile(checkpointer=memory)
-    await runner.run(graph, {})
-    gateway.edit("ap0.0", {"amount": 4} if starts else {"amount": 4, "to": "bo"})
-    end = await runner.resume(graph, gateway, STRICT)
-
-    result = gateway.only().result
-    assert result is not None
-    assert [each for each in ADVICE if each in result.summary + result.payload] == []
-    outcome = end["outcome"]
-    if starts:
-        assert result.failure is FailureKind.RAISED
-        assert isinstance(outcome, Unsure)
-        assert outcome.message.endswith(UNKNOWN_EFFECT)
-    else:
-        assert result.failure is FailureKind.NOT_STARTED
-        assert isinstance(outcome, NotApproved)

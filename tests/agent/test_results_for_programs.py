@@ -11,7 +11,6 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.agent import edit_messages, edited_view
-from keyturn.agent.messages import INSIDE_KEY
 from keyturn.agent.scripted_model import calling
 from keyturn.gateway.protocol.records import EditRecord
 from tests.agent.agent_runner import FREE, Effects, Runner, build, by_call, pay
@@ -112,39 +111,6 @@ async def test_a_page_shows_the_arguments_that_ran_and_no_notice_for_the_model(
     assert kept.tool_calls[0]["args"] == {"amount": 899, "to": "ada"}
 
 
-async def test_the_spellings_of_the_providers_show_what_ran_too(
-    memory: InMemorySaver, effects: Effects
-) -> None:
-    old = {"amount": 899, "to": "ada"}
-    raw = {"name": "pay", "arguments": json.dumps(old)}
-    asking = pay(899, "ada").model_copy(
-        update={
-            "content": [
-                {"type": "text", "text": "I pay."},
-                {"type": "tool_use", "id": "c1", "name": "pay", "input": old},
-                {"type": "tool_call", "id": "c1", "name": "pay", "args": old},
-                {"type": "function_call", "call_id": "c1", **raw},
-                {"type": "tool_use", "id": "other", "name": "pay", "input": old},
-            ],
-            "additional_kwargs": {
-                "tool_calls": [{"id": "c1", "type": "function", "function": raw}]
-            },
-        }
-    )
-    end = await _edited(Runner(is_async=True), memory, effects, asking)
-
-    model = next(m for m in edited_view(end["messages"]) if isinstance(m, AIMessage))
-
-    new = {"amount": 449.5, "to": "ada"}
-    blocks: list[Any] = list(model.content)
-    text, anthropic, langchain, openai, other = blocks
-    assert text == {"type": "text", "text": "I pay."}
-    assert (anthropic["input"], langchain["args"], other["input"]) == (new, new, old)
-    assert json.loads(openai["arguments"]) == new
-    function = model.additional_kwargs["tool_calls"][0]["function"]
-    assert json.loads(function["arguments"]) == new
-
-
 OLD = {"amount": 899, "to": "ada"}
 TEXT = json.dumps(OLD)
 RAW = {"name": "pay", "arguments": TEXT}
@@ -236,20 +202,6 @@ async def test_an_edit_keeps_the_order_and_the_numbers_that_it_did_not_change(
     assert json.dumps(edit.edited_args) == written
     assert json.dumps(edit.original_args) == json.dumps(asked)
     assert json.dumps(model.tool_calls[0]["args"]) == written
-
-
-async def test_an_edit_inside_a_call_is_no_edit_of_the_call(
-    memory: InMemorySaver, effects: Effects
-) -> None:
-    end = await _edited(Runner(is_async=True), memory, effects, pay(899, "ada"))
-    (edit,) = edit_messages(end)
-    inside = {INSIDE_KEY: [edit.record.model_dump(mode="json")]}
-    result = ToolMessage("done", tool_call_id="c1", additional_kwargs=inside)
-    asking = pay(1, "bo")
-
-    shown, _ = edited_view([asking, result])
-
-    assert shown == asking
 
 
 async def test_a_call_id_that_comes_again_changes_only_the_call_that_was_edited(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -12,12 +11,10 @@ from langchain.agents.middleware import AgentMiddleware
 from langchain.agents.middleware.types import ToolCallRequest
 from langchain_core.messages import (
     AIMessage,
-    AIMessageChunk,
     BaseMessage,
     ToolMessage,
 )
-from langchain_core.messages.tool import tool_call_chunk
-from langchain_core.tools import BaseTool, tool
+from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from typing_extensions import override
 
@@ -25,7 +22,7 @@ from keyturn.agent import ApprovalMiddleware
 from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import ItemState, Tier
+from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
 from keyturn.gateway.service.submit.proposals import MISFIT
 from keyturn.gateway.store.store import Store
@@ -66,38 +63,6 @@ async def events(harness: ServiceHarness) -> list[tuple[str, str]]:
     keys = harness.store.keys_of_tenant("default")
     rows = await audit_entries(harness.store.conn, keys)
     return [(row.name, row.reason) for row in rows]
-
-
-@pytest.mark.parametrize(
-    "about",
-    [
-        {"finish_reason": "length"},
-        {"finish_reason": "MAX_TOKENS"},
-        {"stop_reason": "max_tokens"},
-        {"incomplete_details": {"reason": "max_output_tokens"}},
-    ],
-)
-async def test_a_call_that_the_token_limit_cut_off_does_not_run_or_ask(
-    runner: Runner, memory: InMemorySaver, effects: Effects, about: dict[str, Any]
-) -> None:
-    chunks = [
-        tool_call_chunk(name="look_up", args=args, id=f"c{index}", index=index)
-        for index, args in enumerate(('{"query": "whole"}', '{"query": "cut o'))
-    ]
-    # As LangChain reads the stream: the second call looks complete.
-    answer = AIMessageChunk(content="", tool_call_chunks=chunks)
-    assert answer.tool_calls[1]["args"] == {"query": "cut o"}
-    graph = build(
-        FakeGateway(FREE),
-        effects.tools(),
-        AIMessage("", tool_calls=answer.tool_calls, response_metadata=about),
-        saver=memory,
-    )
-
-    end = await runner.say(graph, "look")
-
-    assert effects.looked == ["whole"]
-    assert "token limit" in by_call(end)["c1"].text
 
 
 REFUSED: list[tuple[tuple[str, dict[str, Any], str], str]] = [
@@ -164,20 +129,6 @@ async def test_a_call_that_no_checkpoint_can_hold_goes_back_as_well(
     assert await harness.opened() == []
 
 
-async def test_a_call_that_is_nested_too_deep_for_a_checkpoint_goes_back(
-    harness: ServiceHarness,
-) -> None:
-    deep: dict[str, Any] = {}
-    for _ in range(400):
-        deep = {"in": deep}
-    agent = agent_of(harness, calling(("wire_money", deep, "c1")))
-
-    final = await agent.ainvoke({"messages": [("user", "go")]}, CONFIG)
-
-    (told,) = results(final)
-    assert "nested more than 64 deep" in told.text
-
-
 async def test_a_call_that_is_too_large_is_told_the_limit_and_what_to_do(
     harness: ServiceHarness,
 ) -> None:
@@ -190,20 +141,6 @@ async def test_a_call_that_is_too_large_is_told_the_limit_and_what_to_do(
     assert "at most 64 KiB" in told.text
     assert "no person was asked" in told.text
     assert await harness.opened() == []
-
-
-async def test_its_siblings_are_evaluated_as_ever(harness: ServiceHarness) -> None:
-    agent = agent_of(
-        harness,
-        calling(
-            ("wire_money", {"amount": "ten"}, "c1"), ("wire_money", {"amount": 1}, "c2")
-        ),
-    )
-
-    final = await agent.ainvoke({"messages": [("user", "go")]}, CONFIG)
-
-    (pause,) = final["__interrupt__"]
-    assert pause.value["tool_call_id"] == "c2"
 
 
 async def test_policy_can_ask_people_about_it_and_it_never_runs_as_it_is(
@@ -223,17 +160,6 @@ async def test_policy_can_ask_people_about_it_and_it_never_runs_as_it_is(
     assert MISFIT in (await harness.item(verdict.item_id)).reasons
 
 
-async def test_by_default_the_model_reads_the_sentence(harness: ServiceHarness) -> None:
-    call = ProposedCall(
-        tool="look_up_order", args={}, tool_call_id="c1", problem="Broken."
-    )
-    ref = TurnRef(agent="support", thread="t1", message_id="m1")
-
-    (verdict,) = await harness.agents.submit(Turn(ref=ref, calls=(call,)))
-
-    assert (verdict.kind, verdict.reason) == (VerdictKind.DENY, "Broken.")
-
-
 async def test_the_record_has_what_the_model_wrote(harness: ServiceHarness) -> None:
     agent = agent_of(harness, calling(("wire_money", {"amount": "+7", "x": 1}, "c1")))
 
@@ -242,16 +168,6 @@ async def test_the_record_has_what_the_model_wrote(harness: ServiceHarness) -> N
     item = await harness.item(final["__interrupt__"][0].value["item_id"])
     assert item.args == {"amount": 7, "to": "ada"}
     assert item.original_args == {"amount": "+7", "x": 1}
-
-
-async def test_a_default_alone_is_no_other_spelling(harness: ServiceHarness) -> None:
-    agent = agent_of(harness, calling(("wire_money", {"amount": 7}, "c1")))
-
-    final = await agent.ainvoke({"messages": [("user", "go")]}, CONFIG)
-
-    item = await harness.item(final["__interrupt__"][0].value["item_id"])
-    assert item.args == {"amount": 7, "to": "ada"}
-    assert item.original_args is None
 
 
 class Changing(AgentMiddleware[Any, Any, Any]):
@@ -292,72 +208,6 @@ def stubborn() -> ScriptedModel:
     return model
 
 
-async def test_a_plain_tool_does_not_run_what_a_later_middleware_makes_of_it(
-    runner: Runner, effects: Effects, memory: InMemorySaver
-) -> None:
-    gateway = FakeGateway(FREE)
-    agent = build(
-        gateway,
-        effects.tools(is_guarded=False),
-        pay(1),
-        saver=memory,
-        after=[Changing()],
-    )
-    await runner.say(agent, "go")
-    gateway.approve(gateway.only().id)
-
-    final = await runner.resume(agent, gateway)
-
-    assert effects.paid == []
-    assert "differs from the cleared one" in by_call(final)["c1"].text
-    assert gateway.only().state is ItemState.FAILED
-
-
-async def test_nor_does_it_when_nobody_had_to_be_asked(
-    runner: Runner, effects: Effects, memory: InMemorySaver
-) -> None:
-    agent = build(
-        FakeGateway({"pay": Tier.AUTO}),
-        effects.tools(is_guarded=False),
-        pay(1),
-        saver=memory,
-        after=[Changing()],
-    )
-
-    final = await runner.say(agent, "go")
-
-    assert effects.paid == []
-    assert "differs from the cleared one" in by_call(final)["c1"].text
-
-
-async def test_a_plain_tool_keeps_what_it_keeps_in_itself(
-    runner: Runner, memory: InMemorySaver
-) -> None:
-    class Counter(BaseTool):
-        name: str = "count"
-        description: str = "Count."
-        calls: int = 0
-
-        @override
-        def _run(self, *args: Any, **kwargs: Any) -> str:
-            self.calls += 1
-            return str(self.calls)
-
-    counter = Counter()
-    agent = build(
-        FakeGateway({"count": Tier.AUTO}),
-        [counter],
-        calling(("count", {}, "c1")),
-        calling(("count", {}, "c2")),
-        saver=memory,
-    )
-
-    final = await runner.say(agent, "go")
-
-    assert [message.text for message in results(final)] == ["1", "2"]
-    assert counter.calls == 2
-
-
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_a_stubborn_model_cannot_open_cards_for_ever(
     runner: Runner,
@@ -384,50 +234,6 @@ async def test_a_stubborn_model_cannot_open_cards_for_ever(
     model.seen.clear()
     await runner.say(agent, "once more")
     assert len(gateway.items) > 3
-
-
-@tool
-def remind(at: datetime) -> str:
-    """Send a reminder."""
-    raise AssertionError(at)
-
-
-async def test_an_edit_that_the_tool_would_read_otherwise_does_not_run(
-    runner: Runner, memory: InMemorySaver
-) -> None:
-    gateway = FakeGateway(FREE)
-    asked = calling(("remind", {"at": "2026-01-02T03:04:05Z"}, "c1"))
-    agent = build(gateway, [remind], asked, saver=memory)
-    await runner.say(agent, "go")
-    gateway.edit(gateway.only().id, {"at": "2026-01-02T03:04:06+00:00"})
-
-    final = await runner.resume(agent, gateway)
-
-    told = by_call(final)["c1"].text
-    assert 'It would read them as {"at":"2026-01-02T03:04:06Z"}' in told
-    assert gateway.only().state is ItemState.FAILED
-    assert "would not run with exactly" in str(gateway.only().result)
-
-
-@tool("pay")
-def pay_cents(amount: int, to: str) -> str:
-    """Pay an amount in whole cents."""
-    raise AssertionError((amount, to))
-
-
-async def test_a_changed_tool_does_not_run_what_was_approved_for_the_old_one(
-    runner: Runner, effects: Effects, memory: InMemorySaver
-) -> None:
-    gateway = FakeGateway(FREE)
-    before = build(gateway, effects.tools(), pay(1.5), saver=memory)
-    await runner.say(before, "go")
-    gateway.approve(gateway.only().id)
-    after = build(gateway, [pay_cents], saver=memory)
-
-    final = await runner.resume(after, gateway)
-
-    assert "do not fit the tool 'pay'" in by_call(final)["c1"].text
-    assert gateway.only().state is ItemState.FAILED
 
 
 async def test_a_made_up_default_is_the_same_after_the_pause(

@@ -13,9 +13,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 
 from keyturn.agent import (
     ApprovalMiddleware,
-    arequire_approval,
     connected,
-    require_approval,
 )
 from keyturn.agent.scripted_model import calling
 from keyturn.gateway.protocol.records import ItemState, RunRef, Tier
@@ -124,38 +122,6 @@ async def test_an_agent_in_a_tool_that_a_person_approved_is_at_home_outside(
     await runner.resume(graph, gateway)
 
     assert run_of(gateway, "c1") == RUN
-
-
-async def test_an_agent_in_a_plain_step_is_at_home_in_the_steps_thread(
-    runner: Runner, effects: Effects, memory: InMemorySaver
-) -> None:
-    gateway = FakeGateway({"step": Tier.AUTO})
-    inner = payer(gateway, effects)
-
-    async def astep(_: MessagesState) -> dict[str, Any]:
-        async def run() -> str:
-            await inner.ainvoke({"messages": [("user", "pay ada")]})
-            return "done"
-
-        await arequire_approval("step", {}, run=run, agent="flow", gateway=gateway)
-        return {}
-
-    def step(_: MessagesState) -> dict[str, Any]:
-        def run() -> str:
-            inner.invoke({"messages": [("user", "pay ada")]})
-            return "done"
-
-        require_approval("step", {}, run=run, agent="flow", gateway=gateway)
-        return {}
-
-    builder: Any = StateGraph(MessagesState)
-    builder.add_node("step", astep if runner.is_async else step)
-    builder.add_edge(START, "step")
-    builder.add_edge("step", END)
-
-    await runner.say(builder.compile(checkpointer=memory), "go")
-
-    assert run_of(gateway, "c1") == RunRef(agent="flow", thread="thread-1")
 
 
 async def test_new_words_end_what_waits_inside_a_tool_at_once(

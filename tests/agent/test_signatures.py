@@ -9,10 +9,9 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 
-from keyturn.agent import Approved, NotApproved, arequire_approval, require_approval
+from keyturn.agent import Approved, arequire_approval, require_approval
 from keyturn.agent.require_approval import binding_problem
 from keyturn.gateway.errors import BadStep
-from keyturn.gateway.protocol.records import ItemState
 from tests.agent.agent_runner import Effects, Runner
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.test_require_approval import State
@@ -106,24 +105,6 @@ async def test_a_coroutine_function_in_a_synchronous_step_is_refused(
         await runner.run(graph, {"amount": 5})
 
     assert not gateway.turns
-
-
-async def test_an_edit_that_the_function_does_not_take_runs_nothing_and_says_so(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway = FakeGateway()
-    graph = _graph(runner, memory, _wire(effects, runner), gateway)
-    await runner.run(graph, {"amount": 5})
-    gateway.edit("ap0.0", {"to": "ada", "amount": 2, "currency": "EUR"}, "in euros")
-
-    outcome = (await runner.resume(graph, gateway))["outcome"]
-
-    assert effects.paid == []
-    assert isinstance(outcome, NotApproved)
-    assert outcome.kind == "misfit"
-    assert "did not run" in outcome.message
-    assert "'currency'" in outcome.message
-    assert gateway.only().state is ItemState.FAILED
 
 
 def test_every_kind_of_function_is_understood() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from datetime import date
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
@@ -12,10 +12,9 @@ from langgraph.graph import END, START, StateGraph
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from keyturn.agent import Approved, NotApproved, arequire_approval, require_approval
+from keyturn.agent import Approved, arequire_approval, require_approval
 from keyturn.agent.require_approval import canonical_step, step_problem, values
 from keyturn.gateway.errors import BadStep
-from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
 from tests.agent.agent_runner import Runner
 from tests.agent.fake_gateway import FakeGateway
@@ -66,33 +65,6 @@ async def test_what_is_approved_is_what_the_function_reads(
     assert end["outcome"] == Approved("3 on 02 January", item.args)
 
 
-async def test_an_auto_approved_step_reads_alike(
-    runner: Runner, memory: InMemorySaver
-) -> None:
-    gateway = FakeGateway({"book": Tier.AUTO})
-    graph = graph_of(runner, memory, gateway, {"day": "2026-01-02", "seats": "03"})
-
-    end = await runner.run(graph, {"outcome": None})
-
-    assert end["outcome"].result == "3 on 02 January"
-
-
-async def test_an_edit_that_the_function_would_read_otherwise_does_not_run(
-    runner: Runner, memory: InMemorySaver
-) -> None:
-    gateway = FakeGateway()
-    graph = graph_of(runner, memory, gateway, {"day": "2026-01-02", "seats": 3})
-    await runner.run(graph, {"outcome": None})
-    gateway.edit(gateway.only().id, {"day": "2026-01-02", "seats": "04"})
-
-    end = await runner.resume(graph, gateway)
-
-    assert isinstance(end["outcome"], NotApproved)
-    assert 'would read the arguments as {"day":"2026-01-02","seats":4}' in (
-        end["outcome"].message
-    )
-
-
 async def test_arguments_that_do_not_fit_are_refused_before_anybody_is_asked(
     runner: Runner, memory: InMemorySaver
 ) -> None:
@@ -105,13 +77,6 @@ async def test_arguments_that_do_not_fit_are_refused_before_anybody_is_asked(
     assert gateway.items == {}
 
 
-def test_a_function_takes_arguments_under_any_name() -> None:
-    def deploy(config: int) -> str:
-        return f"{config}"
-
-    assert canonical_step(deploy, {"config": "7"}, "deploy") == {"config": 7}
-
-
 def test_a_function_that_declares_nothing_gets_what_was_given() -> None:
     args: JsonObject = {"amount": "07"}
 
@@ -120,17 +85,3 @@ def test_a_function_that_declares_nothing_gets_what_was_given() -> None:
         assert canonical_step(run, args, "t") == args
         assert values(run, args, "t") == args
         assert step_problem(run, args, "t") == ""
-
-
-def test_annotations_that_nobody_can_read_are_left_alone() -> None:
-    def odd(amount: Missing) -> None:  # type: ignore[name-defined]  # noqa: F821  # pyright: ignore[reportUndefinedVariable, reportUnknownParameterType]
-        raise AssertionError(str(cast("object", amount)))
-
-    run = cast("Any", odd)
-    assert canonical_step(run, {"amount": "07"}, "t") == {"amount": "07"}
-
-
-def test_an_edit_that_does_not_fit_is_a_problem() -> None:
-    assert "do not fit (seats:" in step_problem(
-        book, {"day": "2026-01-02", "seats": []}, "t"
-    )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
-import weakref
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -162,22 +160,3 @@ async def test_nobody_is_asked_about_a_call_that_python_cannot_bind(
     [message] = results(state)
     assert "no approval was requested" in message.text
     assert "positional" in message.text
-
-
-def test_a_tool_of_one_user_is_not_kept_after_its_calls() -> None:
-    class Credentials:
-        """Of one user."""
-
-    def used() -> weakref.ref[Credentials]:
-        credentials = Credentials()
-
-        def act(a: int) -> str:
-            return enter(a=a, credentials=credentials)
-
-        assert takes(inferred(act), {"a": 1})
-        return weakref.ref(credentials)
-
-    found = used()
-    gc.collect()
-
-    assert found() is None

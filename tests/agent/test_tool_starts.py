@@ -10,7 +10,6 @@ from typing import Any, cast
 import pytest
 from deepagents import create_deep_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
-from langchain.agents.middleware import AgentMiddleware
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig, RunnableLambda, RunnableParallel
 from langchain_core.runnables.config import ContextThreadPoolExecutor
@@ -183,23 +182,6 @@ async def test_an_approved_call_with_an_ungated_agent_inside_ends_as_failed(
     assert end["messages"][-1].text == "over"
 
 
-async def test_an_agent_that_handles_errors_of_tools_reads_why_its_call_did_not_run(
-    runner: Runner, effects: Effects
-) -> None:
-    model = scripted([pay(1), AIMessage("I could not pay")])
-    inner = _ungated(model, effects.tools(is_guarded=False))
-    inner.nodes["tools"].bound._handle_tool_errors = True
-    delegate = _delegate(
-        lambda job: _last(inner.invoke(_given(job))), lambda job: _alast(inner, job)
-    )
-
-    end = await runner.say(_boss(FakeGateway(TIERS), delegate), "pay ada")
-
-    assert effects.paid == []
-    assert "The tool 'pay' did not run" in model.seen[-1][-1].text
-    assert by_call(end)["d1"].text == "I could not pay"
-
-
 PAYMENTS = [{"amount": 1, "to": "ada"}, {"amount": 2, "to": "bob"}]
 
 
@@ -343,30 +325,6 @@ async def test_a_tool_may_put_a_step_of_its_own_behind_the_gateway(
     assert "paid 1.0 to ada" in by_call(end)["d1"].text
 
 
-async def test_one_grant_starts_one_tool_once(effects: Effects) -> None:
-    pays = effects.tools(is_guarded=False)[0]
-    gateway = FakeGateway({**TIERS, "pay": Tier.AUTO})
-
-    class Twice(AgentMiddleware[Any, Any, Any]):
-        """Runs each call twice."""
-
-        def wrap_tool_call(self, request: Any, handler: Any) -> Any:
-            handler(request)
-            return handler(request)
-
-    graph: Any = create_agent(
-        scripted([pay(1), AIMessage("over")]),
-        [pays],
-        middleware=[ApprovalMiddleware("boss", gateway=gateway), Twice()],
-        checkpointer=InMemorySaver(),
-    )
-
-    end = graph.invoke(_given("pay ada"), CONFIG)
-
-    assert effects.paid == [(1, "ada")]
-    assert "did not run again" in by_call(end)["c1"].text
-
-
 async def test_a_model_that_starts_tools_by_itself_is_stopped(
     runner: Runner, effects: Effects
 ) -> None:
@@ -405,11 +363,3 @@ async def test_tools_outside_of_gated_agents_are_left_alone(
 
 async def _done(job: str) -> str:
     return job
-
-
-def _last(state: dict[str, Any]) -> str:
-    return str(state["messages"][-1].text)
-
-
-async def _alast(graph: Any, job: str) -> str:
-    return _last(await graph.ainvoke(_given(job)))

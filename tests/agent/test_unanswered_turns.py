@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.agent import bridge, turns
-from keyturn.agent.bridge import Awaiting
 from keyturn.agent.calls import UnansweredTurns
 from keyturn.agent.scripted_model import calling
 from keyturn.gateway.errors import StoreUnavailable
@@ -18,8 +16,6 @@ from keyturn.gateway.protocol.wire import Turn, TurnRef, Verdict
 from tests.agent.agent_runner import FREE, Effects, Runner, build, by_call, pay
 from tests.agent.fake_gateway import FakeGateway
 from tests.conftest import eventually
-
-REF = TurnRef(agent="support", thread="t", message_id="m1")
 
 
 @pytest.fixture(autouse=True)
@@ -38,16 +34,6 @@ class Losing(FakeGateway):
         if self.is_losing:
             raise StoreUnavailable("The answer was lost.")
         return verdicts
-
-
-class Kept(Awaiting):
-    """A shell that records the begun calls for the test."""
-
-    def __init__(self) -> None:
-        self.begun: list[Coroutine[Any, Any, None]] = []
-
-    def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        self.begun.append(work)
 
 
 async def test_the_card_ends_as_soon_as_the_gateway_answers(
@@ -127,45 +113,3 @@ async def test_a_turn_that_the_gateway_had_before_goes_on_waiting(
     gateway.approve("ap0.0")
     await runner.resume(graph, gateway)
     assert (effects.paid, effects.looked) == ([(10, "ada")], [])
-
-
-async def test_a_turn_is_left_once_another_one_has_ended_it() -> None:
-    gateway, shell, unanswered = FakeGateway(FREE), Kept(), UnansweredTurns()
-    second = REF.with_(message_id="m2")
-    for ref in (REF, second):
-        unanswered.end(ref, gateway, shell)
-    elsewhere = REF.with_(thread="u")
-    unanswered.end(elsewhere, gateway, shell)
-
-    unanswered.moved_on(REF.with_(message_id="m3"))
-    for work in shell.begun:
-        await work
-
-    assert gateway.calls["supersede"] == 1
-
-
-async def test_of_two_turns_at_one_place_each_is_ended() -> None:
-    gateway, shell, unanswered = FakeGateway(FREE), Kept(), UnansweredTurns()
-    for ref in (REF, REF.with_(message_id="m2")):
-        unanswered.end(ref, gateway, shell)
-
-    for work in shell.begun:
-        await work
-
-    assert gateway.calls["supersede"] == 2
-
-
-@pytest.mark.parametrize("fault", ["supersede", "forbid supersede"])
-async def test_it_is_not_tried_for_ever(
-    fault: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bridge, "ASK_LATE_FOR_S", 0.01)
-    gateway, shell, unanswered = FakeGateway(FREE), Kept(), UnansweredTurns()
-    gateway.down.add(fault)
-    unanswered.end(REF, gateway, shell)
-
-    for work in shell.begun:
-        await work
-
-    if fault != "supersede":
-        assert gateway.calls["supersede"] == 1

@@ -8,21 +8,14 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
-from keyturn.agent import bridge, execution
-from keyturn.gateway.errors import (
-    CorruptRecord,
-    IllegalTransition,
-    KeyturnError,
-    NotAllowed,
-)
-from keyturn.gateway.protocol.records import ItemState, Result
+from keyturn.agent import bridge
+from keyturn.gateway.protocol.records import ItemState
 from tests.agent.agent_runner import FREE, Effects, Runner, build, pay
 from tests.agent.fake_gateway import FakeGateway
 from tests.conftest import eventually
 from tests.patience import WAIT_S
 
 CALL = "ap0.0"
-RESULT = Result(ok=True, summary="")
 
 
 @pytest.fixture(autouse=True)
@@ -113,24 +106,3 @@ async def test_it_changes_nothing_that_people_said_meanwhile(
 
     await eventually(is_answered)
     assert gateway.only().state is state
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [NotAllowed("no"), CorruptRecord("ap0"), IllegalTransition("expired", "finish")],
-)
-async def test_an_answer_and_the_end_of_the_time_end_it(
-    monkeypatch: pytest.MonkeyPatch, caplog: Any, answer: KeyturnError
-) -> None:
-    gateway = FakeGateway(FREE)
-
-    async def refuse(*_: object) -> bool:
-        raise answer
-
-    monkeypatch.setattr(gateway, "finish", refuse)
-    await execution.report(CALL, 1, RESULT, gateway)
-    monkeypatch.setattr(bridge, "ASK_LATE_FOR_S", 0.0)
-    await execution.report(CALL, 1, RESULT, gateway)
-
-    told = [one for one in caplog.messages if "execution.never_recorded" in one]
-    assert len(told) == 2

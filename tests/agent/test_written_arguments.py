@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import pytest
 from langchain_core.tools import BaseTool, tool
-from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import (
     AfterValidator,
     AliasChoices,
@@ -24,14 +23,10 @@ from pydantic import (
 )
 from typing_extensions import TypedDict
 
-from keyturn.agent import guarded
 from keyturn.agent.calls import schema_of
 from keyturn.agent.canonical import ArgumentMismatch, SchemaFault, canonical_args
-from keyturn.agent.scripted_model import calling
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.edits import argument_errors
-from tests.agent.agent_runner import Runner, build, by_call
-from tests.agent.fake_gateway import FakeGateway
 
 
 class Line(BaseModel):
@@ -56,13 +51,6 @@ class Known(BaseModel):
     @property
     def doubled(self) -> int:
         return self.amount * 2
-
-
-class Loose(BaseModel):
-    """Accepts unknown arguments, also under the name of a field."""
-
-    model_config = ConfigDict(extra="allow")
-    amount: int = Field(validation_alias="amountRead")
 
 
 class Tree(BaseModel):
@@ -150,11 +138,6 @@ def test_what_is_shown_is_read_as_what_the_tool_alone_would_get(
     assert argument_errors(schema_of(one), document) == {}
 
 
-def test_an_unknown_argument_never_takes_the_name_of_a_known_one() -> None:
-    with pytest.raises(SchemaFault, match="does not write 'value' the way"):
-        canonical_args(noting(Loose, []), {"value": {"amountRead": 2, "amount": 500}})
-
-
 @pytest.mark.parametrize(
     ("kind", "given"), [(int, str(2**63)), (float, "1e300"), (list[int], [str(2**70)])]
 )
@@ -205,16 +188,3 @@ def test_an_argument_that_has_no_document_is_named() -> None:
         canonical_args(noting(kind, []), {"value": "a"})
     with pytest.raises(ArgumentMismatch, match=r"'/value'.*not finite"):
         canonical_args(noting(float, []), {"value": "inf"})
-
-
-async def test_a_call_whose_arguments_have_no_document_asks_nobody_and_goes_on(
-    runner: Runner, memory: InMemorySaver
-) -> None:
-    kind = Annotated[Any, AfterValidator(lambda _: CLIENT)]
-    gateway, call = FakeGateway({}), calling(("note", {"value": "a"}, "c1"))
-    graph = build(gateway, [guarded(noting(kind, []))], call, saver=memory)
-
-    end = await runner.say(graph, "note")
-
-    assert "does not write 'value' as JSON" in by_call(end)["c1"].text
-    assert "tool's developer" in by_call(end)["c1"].text

@@ -12,9 +12,17 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
 from langgraph.types import Command, StateSnapshot
+from typing_extensions import TypedDict
 
-from keyturn.agent import ApprovalMiddleware, grant, guarded
+from keyturn.agent import (
+    ApprovalMiddleware,
+    arequire_approval,
+    grant,
+    guarded,
+    require_approval,
+)
 from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.protocol.records import Tier
@@ -159,6 +167,33 @@ class Runner:
         """Send the answers of all decided items at once, strictly."""
         answers = await self.answers(graph, gateway, config)
         return await self.run(graph, Command(resume=answers), config)
+
+
+class Step(TypedDict):
+    """The outcome of the one step of a graph."""
+
+    outcome: Any
+
+
+GO = Step(outcome=None)
+"""The input of a graph with one step."""
+
+
+def step_graph(
+    runner: Runner, saver: Any, tool_name: str, args: Any, **options: Any
+) -> Any:
+    """Return a graph of one plain node that asks for one step."""
+
+    def node(_: Step) -> Step:
+        return Step(outcome=require_approval(tool_name, args, **options))
+
+    async def anode(_: Step) -> Step:
+        return Step(outcome=await arequire_approval(tool_name, args, **options))
+
+    builder: Any = StateGraph(Step)
+    builder.add_node("step", anode if runner.is_async else node)
+    builder.add_edge(START, "step")
+    return builder.compile(checkpointer=saver)
 
 
 def results(state: dict[str, Any]) -> list[ToolMessage]:

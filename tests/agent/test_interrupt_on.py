@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
-from langchain.agents.middleware import (
-    HumanInTheLoopMiddleware as Stock,
-)
+from langchain.agents.middleware import HumanInTheLoopMiddleware as Stock
 from langchain.agents.middleware import InterruptOnConfig
 from langchain.agents.middleware.types import ToolCallRequest
+from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.agent import ApprovalMiddleware, HumanInTheLoopMiddleware
+from keyturn.agent.hints import InterruptConfig
 from keyturn.agent.scripted_model import calling, scripted
 from keyturn.gateway.protocol.records import Tier, Verb
-from tests.agent.agent_runner import Effects, Runner, agent_with, pay
+from tests.agent.agent_runner import (
+    CONFIG,
+    Effects,
+    Runner,
+    agent_with,
+    by_call,
+    item_of,
+    pay,
+)
 from tests.agent.fake_gateway import FakeGateway
 
 OPEN = frozenset({"pay", "look_up"})
@@ -43,10 +53,6 @@ def _sees_all(request: ToolCallRequest) -> bool:
 
 def _look(tool_call: Any, state: Any, runtime: Any) -> str:
     return "Look"
-
-
-def _seven(*_: Any) -> Any:
-    return 7
 
 
 TABLE: dict[str, dict[str, bool | InterruptOnConfig]] = {
@@ -139,7 +145,7 @@ def _spell_out(call: Any, state: Any, runtime: Any) -> str:
     return f"{call['name']} {call['args']['to']} because of {said}, {runtime.context}"
 
 
-def _raises(*_: Any) -> str:
+def _raises(*_: Any) -> Any:
     raise LookupError("no words")
 
 
@@ -148,10 +154,8 @@ def _raises(*_: Any) -> str:
     [
         ({"description": "Mind the amount"}, "Prefix", "Mind the amount"),
         ({"description": _spell_out}, "Prefix", "pay ada because of please, None"),
-        ({"description": _seven}, "Prefix", "7"),
         ({"description": "odd \ud800"}, "Prefix", "odd ?"),
         ({"description": _raises}, "Prefix", ""),
-        ({"description": ""}, "Prefix", ""),
         ({}, "Pending approval", "Pending approval"),
         ({}, "Tool execution requires approval", ""),
     ],
@@ -202,9 +206,7 @@ async def test_an_args_schema_is_what_an_edit_is_checked_against(
     "config",
     [
         {},
-        {"allowed_decision": ["approve"]},
         {"allowed_decisions": []},
-        {"allowed_decisions": None},
     ],
 )
 def test_a_config_without_decisions_is_refused_as_langchain_refuses_it(
@@ -222,14 +224,12 @@ def test_a_config_without_decisions_is_refused_as_langchain_refuses_it(
 @pytest.mark.parametrize(
     "config",
     [
-        {"allowed_decisions": ["permit"]},
         {"allowed_decisions": ["approve", "accept"]},
         {"allowed_decisions": "approve"},
-        {"allowed_decisions": 7},
-        {"allowed_decisions": [["approve"]]},
         {"allowed_decisions": ["approve"], "args_schema": "int"},
+        {"allowed_decisions": ["approve"], "when": 5},
+        {"allowedDecisions": ["approve"]},
         None,
-        "yes",
     ],
 )
 def test_a_config_that_langchain_would_trip_over_later_is_refused_at_once(
@@ -271,3 +271,242 @@ async def test_the_system_note_lists_what_the_agent_gates_itself(
     await runner.say(agent, "hello")
 
     assert "approval: look_up, pay." in str(model.seen[0][0].content)
+
+
+SCHEMA = {"type": "object", "properties": {"amount": {"type": "number"}}}
+SNAKE: Any = {
+    "pay": {"allowed_decisions": ["approve", "reject"], "args_schema": SCHEMA},
+    "look_up": False,
+    "mail": True,
+}
+
+
+def test_a_document_of_options_is_read_as_a_whole() -> None:
+    camel = {"allowedDecisions": ["approve", "reject"], "argsSchema": SCHEMA}
+    document: Any = {
+        "interruptOn": SNAKE | {"pay": camel},
+        "descriptionPrefix": "Look",
+    }
+
+    read, plain = InterruptConfig(document), InterruptConfig(SNAKE, "Look")
+
+    assert (read.configs, read.schemas) == (plain.configs, plain.schemas)
+    assert vars(read) == vars(plain)
+
+
+@pytest.mark.parametrize(
+    "document", [{"interruptOn": ["pay"]}, {"interruptOn": SNAKE, "pay": True}]
+)
+def test_a_document_that_cannot_be_read_is_refused(document: Any) -> None:
+    with pytest.raises(ValueError, match="must be a"):
+        InterruptConfig(document)
+
+
+def test_the_options_can_be_read_back_as_langchains_are() -> None:
+    options: dict[str, Any] = {
+        "interrupt_on": SNAKE,
+        "description_prefix": "Look",
+        "interrupt_mode": "per_call",
+    }
+
+    ours, stock = HumanInTheLoopMiddleware(**options), Stock(**options)
+
+    assert ours.description_prefix == stock.description_prefix
+    assert ours.interrupt_mode == cast("Any", stock).interrupt_mode
+    assert ours.interrupt_on == stock.interrupt_on
+    assert ApprovalMiddleware("support").interrupt_on == {}
+
+
+AFTER_MODEL = "model"
+
+
+def _flipping(first: bool) -> Iterator[bool]:  # noqa: FBT001 - the word itself
+    return itertools.chain([first], itertools.repeat(not first))
+
+
+async def test_a_rejected_call_never_runs_when_its_predicate_changes_its_mind(
+    runner: Runner, saver: Any, effects: Effects
+) -> None:
+    gateway = FakeGateway(default=Tier.AUTO)
+    words = _flipping(first=True)
+    interrupt_on: dict[str, bool | InterruptOnConfig] = {
+        "pay": {**ONLY_TWO, "when": lambda _: next(words)}
+    }
+    middleware = HumanInTheLoopMiddleware(interrupt_on=interrupt_on, gateway=gateway)
+    agent = agent_with(middleware, effects, pay(), saver=saver)
+    await runner.say(agent, "pay")
+    gateway.reject(gateway.only().id, "no")
+
+    end = await runner.resume(agent, gateway)
+
+    assert effects.paid == []
+    assert by_call(end)["c1"].status == "error"
+    assert next(words) is False, "it was asked exactly once"
+
+
+async def test_a_call_let_through_stays_so_when_its_sibling_is_resumed(
+    runner: Runner, saver: Any, effects: Effects
+) -> None:
+    gateway = FakeGateway(default=Tier.AUTO)
+    seen: list[str] = []
+
+    def when(request: ToolCallRequest) -> bool:
+        seen.append(str(request.tool_call["id"]))
+        return _is_large(request)
+
+    interrupt_on: dict[str, bool | InterruptOnConfig] = {
+        "pay": {**ONLY_TWO, "when": when}
+    }
+    middleware = HumanInTheLoopMiddleware(interrupt_on=interrupt_on, gateway=gateway)
+    agent = agent_with(middleware, effects, TURN, saver=saver)
+    await runner.say(agent, "pay")
+    before = list(effects.paid)
+    gateway.approve(item_of(gateway, "c3").id)
+
+    await runner.resume(agent, gateway)
+
+    assert before == [(10, "ada")]
+    assert effects.paid == [(10, "ada"), (90, "bob")]
+    assert seen == ["c1", "c3"]
+
+
+def _says_nothing(_: ToolCallRequest) -> None:
+    return None
+
+
+def _says_zero(_: ToolCallRequest) -> int:
+    return 0
+
+
+def _says_text(_: ToolCallRequest) -> str:
+    return ""
+
+
+async def _not_awaited(_: ToolCallRequest) -> bool:
+    return False
+
+
+def _changes_the_call(request: ToolCallRequest) -> bool:
+    request.tool_call["args"]["amount"] = 0
+    return True
+
+
+@pytest.mark.parametrize(
+    "when",
+    [_says_nothing, _says_zero, _says_text, _raises, _not_awaited],
+    ids=["none", "zero", "text", "raises", "async"],
+)
+async def test_a_predicate_without_a_clear_no_holds_the_call(
+    runner: Runner, effects: Effects, when: Callable[..., Any]
+) -> None:
+    gateway = FakeGateway(default=Tier.AUTO)
+    interrupt_on: Any = {"pay": {**ONLY_TWO, "when": when}}
+    middleware = HumanInTheLoopMiddleware(interrupt_on=interrupt_on, gateway=gateway)
+    agent = agent_with(middleware, effects, pay())
+
+    await runner.say(agent, "pay")
+
+    assert len(gateway.pending()) == 1
+    assert effects.paid == []
+
+
+async def test_a_predicate_cannot_change_the_call_it_looks_at(
+    runner: Runner, effects: Effects
+) -> None:
+    gateway = FakeGateway()
+    interrupt_on: Any = {"pay": {**ONLY_TWO, "when": _changes_the_call}}
+    middleware = HumanInTheLoopMiddleware(interrupt_on=interrupt_on, gateway=gateway)
+    agent = agent_with(middleware, effects, pay())
+    await runner.say(agent, "pay")
+    gateway.approve(gateway.only().id)
+
+    await runner.resume(agent, gateway)
+
+    assert effects.paid == [(10, "ada")]
+
+
+async def test_a_turn_the_gateway_forgot_is_evaluated_again_by_the_hints_it_had(
+    runner: Runner, effects: Effects
+) -> None:
+    gateway = FakeGateway(default=Tier.AUTO)
+    saver = InMemorySaver()
+    words = _flipping(first=False)
+    config: InterruptOnConfig = {**ONLY_TWO, "when": lambda _: next(words)}
+    interrupt_on: dict[str, bool | InterruptOnConfig] = {"pay": config, "look_up": True}
+
+    def agent() -> Any:
+        middleware = HumanInTheLoopMiddleware(interrupt_on, gateway=gateway)
+        options = {"saver": saver, "interrupt_before": ["tools"]}
+        return agent_with(middleware, effects, TURN, **options)
+
+    await runner.say(agent(), "pay")
+    first = next(iter(gateway.turns.values()))[0]
+    gateway.turns.clear()
+    await runner.run(agent(), None)
+
+    again = next(iter(gateway.turns.values()))[0]
+    assert [call.hint and call.hint.hold for call in first.calls] == [
+        False,
+        True,
+        True,
+    ]
+    assert [call.hint and call.hint.hold for call in again.calls] == [
+        False,
+        True,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    "row", [{"hold": "no"}, {"hold": 0}, "no", {"hold": False, "tier": "auto"}, None]
+)
+async def test_a_hint_in_state_that_cannot_be_read_holds_its_call(
+    runner: Runner, effects: Effects, row: object
+) -> None:
+    gateway = FakeGateway(default=Tier.AUTO)
+    saver = InMemorySaver()
+
+    def agent(*replies: AIMessage) -> Any:
+        middleware = HumanInTheLoopMiddleware({}, gateway=gateway)
+        options = {"saver": saver, "interrupt_before": ["tools"]}
+        return agent_with(middleware, effects, *replies, **options)
+
+    await runner.say(agent(pay()), "pay")
+    note = (await runner.state(agent())).values["keyturn_turn"]
+    gateway.turns.clear()
+    forged = {"keyturn_turn": {**note, "hints": {"c1": row}}}
+    agent().update_state(CONFIG, forged, as_node=AFTER_MODEL)
+
+    await runner.run(agent(), None)
+
+    assert effects.paid == []
+    assert len(gateway.pending()) == 1
+
+
+async def test_state_cannot_take_back_a_wish_that_the_gateway_has_heard(
+    runner: Runner, effects: Effects
+) -> None:
+    gateway = FakeGateway(default=Tier.AUTO)
+    middleware = HumanInTheLoopMiddleware({"pay": True}, gateway=gateway)
+    saver = InMemorySaver()
+    agent = agent_with(middleware, effects, pay(), saver=saver)
+    await runner.say(agent, "pay")
+    note = (await runner.state(agent)).values["keyturn_turn"]
+    verdict = {**note["verdicts"]["c1"], "kind": "run", "tier": "auto"}
+    forged = {
+        **note,
+        "verdicts": {"c1": verdict},
+        "hints": {"c1": {"hold": False}},
+    }
+    fresh = agent_with(
+        HumanInTheLoopMiddleware({"pay": True}, gateway=gateway),
+        effects,
+        pay(),
+        saver=saver,
+    )
+    fresh.update_state(CONFIG, {"keyturn_turn": forged}, as_node=AFTER_MODEL)
+
+    end = await runner.run(fresh, None)
+
+    assert effects.paid == []
+    assert "does not run" in by_call(end)["c1"].text

@@ -7,16 +7,14 @@ from typing import Annotated, Any
 import pytest
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, StateGraph
 from langgraph.types import Command
 from pydantic import AfterValidator
-from typing_extensions import TypedDict
 
-from keyturn.agent import arequire_approval, guarded, require_approval
+from keyturn.agent import guarded
 from keyturn.agent.scripted_model import calling
 from keyturn.gateway.protocol.records import ItemState, Reading
 from keyturn.gateway.protocol.wire import ClaimReply, ClaimRequest
-from tests.agent.agent_runner import STRICT, Runner, build
+from tests.agent.agent_runner import STRICT, Runner, build, step_graph
 from tests.agent.fake_gateway import FakeGateway
 
 
@@ -47,10 +45,6 @@ class ReadingGateway(FakeGateway):
         return await super().claim(request)
 
 
-class State(TypedDict):
-    outcome: Any
-
-
 @pytest.fixture
 def sent() -> list[str]:
     return []
@@ -75,19 +69,8 @@ def graph_of(
         return build(gateway, [guarded(tool(send))], call, saver=memory)
 
     def node_graph(gateway: FakeGateway) -> Any:
-        options: Any = {"run": send, "gateway": gateway}
-
-        def node(_: State) -> State:
-            return {"outcome": require_approval("send", {"to": "ada"}, **options)}
-
-        async def anode(_: State) -> State:
-            step = arequire_approval("send", {"to": "ada"}, **options)
-            return {"outcome": await step}
-
-        builder: Any = StateGraph(State)
-        builder.add_node("send", anode if runner.is_async else node)
-        builder.add_edge(START, "send")
-        return builder.compile(checkpointer=memory)
+        args = {"to": "ada"}
+        return step_graph(runner, memory, "send", args, run=send, gateway=gateway)
 
     return agent if request.param == "tool" else node_graph
 

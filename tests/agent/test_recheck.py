@@ -10,24 +10,20 @@ from typing import Any
 import pytest
 from langchain_core.tools import BaseTool, StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, StateGraph
 from langgraph.types import Command
-from typing_extensions import TypedDict
 
 from keyturn.agent import (
     Approved,
-    arequire_approval,
     bridge,
     grants,
     guarded,
-    require_approval,
 )
 from keyturn.agent.grants import recheck_of
 from keyturn.agent.scripted_model import calling
 from keyturn.gateway.errors import StateUnknown
 from keyturn.gateway.protocol.digest import BusinessState, state_in
 from keyturn.gateway.protocol.records import ItemState, Tier
-from tests.agent.agent_runner import STRICT, Runner, build, pay, results
+from tests.agent.agent_runner import GO, STRICT, Runner, build, pay, results, step_graph
 from tests.agent.fake_gateway import FakeGateway
 
 ASKED = {"amount": 10.0, "to": "ada"}
@@ -269,9 +265,14 @@ async def test_an_auto_approved_call_is_not_compared(
 async def test_a_step_of_a_plain_node_depends_on_its_state_too(
     runner: Runner, memory: InMemorySaver, bank: Bank
 ) -> None:
+    def pay(amount: float, to: str) -> str:
+        bank.paid.append(amount)
+        return f"paid {to}"
+
     gateway = FakeGateway()
-    graph = step(runner, memory, bank, gateway)
-    await runner.run(graph, {"outcome": None})
+    options: Any = {"gateway": gateway, "recheck": recheck_of(bank.tools()[0])}
+    graph = step_graph(runner, memory, "pay", ASKED, run=pay, **options)
+    await runner.run(graph, GO)
     item_id = gateway.only().id
     gateway.approve(item_id)
     answers = await runner.answers(graph, gateway)
@@ -284,37 +285,6 @@ async def test_a_step_of_a_plain_node_depends_on_its_state_too(
     end = await runner.resume(graph, gateway)
     assert isinstance(end["outcome"], Approved)
     assert bank.paid == [10]
-
-
-class State(TypedDict):
-    outcome: Any
-
-
-def step(
-    runner: Runner, memory: InMemorySaver, bank: Bank, gateway: FakeGateway
-) -> Any:
-    """Return a graph of one node that pays in the state that people approved."""
-    recheck = recheck_of(bank.tools()[0])
-
-    def pay(amount: float, to: str) -> str:
-        bank.paid.append(amount)
-        return f"paid {to}"
-
-    async def apay(amount: float, to: str) -> str:
-        return pay(amount, to)
-
-    options: Any = {"gateway": gateway, "recheck": recheck}
-
-    def node(_: State) -> State:
-        return {"outcome": require_approval("pay", ASKED, run=pay, **options)}
-
-    async def anode(_: State) -> State:
-        return {"outcome": await arequire_approval("pay", ASKED, run=apay, **options)}
-
-    builder: Any = StateGraph(State)
-    builder.add_node("pay", anode if runner.is_async else node)
-    builder.add_edge(START, "pay")
-    return builder.compile(checkpointer=memory)
 
 
 def without_recheck(given: BaseTool) -> BaseTool:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, NotRequired, TypedDict
+import functools
+import math
+import uuid
+from collections.abc import Awaitable, Callable
+from datetime import date
+from typing import Any, cast
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import END, START, StateGraph
-from langgraph.types import Command, Send
+from langgraph.func import entrypoint
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, RetryPolicy, Send
+from pydantic import Field
 
 from keyturn.agent import (
     Approved,
@@ -17,30 +24,45 @@ from keyturn.agent import (
     arequire_approval,
     connected,
     grant,
-    require_approval,
+)
+from keyturn.agent.require_approval import (
+    binding_problem,
+    canonical_step,
+    step_problem,
+    values,
 )
 from keyturn.gateway.approvals.lifecycle import Transition
-from keyturn.gateway.errors import BadJson, NotAllowed, ThreadUnavailable
+from keyturn.gateway.errors import BadJson, BadStep, NotAllowed, ThreadUnavailable
 from keyturn.gateway.protocol.records import ItemState, Tier
+from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.run.claiming import told_edit
-from tests.agent.agent_runner import STRICT, Effects, Killed, Runner
+from tests.agent.agent_runner import (
+    CONFIG,
+    GO,
+    STRICT,
+    Effects,
+    Killed,
+    Runner,
+    Step,
+    step_graph,
+)
 from tests.agent.fake_gateway import FakeGateway
 
+ARGS = {"amount": 5, "to": "ada"}
 SCHEMA: Any = {
     "type": "object",
     "properties": {"amount": {"type": "number"}, "to": {"type": "string"}},
 }
 
 
-class State(TypedDict):
-    amount: float
-    outcome: NotRequired[Any]
-
-
 def _graph(
-    runner: Runner, effects: Effects, saver: Any, gateway: FakeGateway | None
+    runner: Runner,
+    effects: Effects,
+    saver: Any,
+    gateway: FakeGateway | None,
+    amount: float = 5,
 ) -> Any:
-    """Return a graph of one node that wires money, in the style of the runner."""
+    """Return a graph of one step that wires money."""
 
     def wire(**args: Any) -> Any:
         effects.keys.append(grant().idempotency_key)
@@ -48,28 +70,9 @@ def _graph(
         effects.inside()
         return f"wired {args['amount']}"
 
-    async def awire(**args: Any) -> Any:
-        return wire(**args)
-
-    def node(state: State) -> State:
-        args = {"amount": state["amount"], "to": "ada"}
-        options: Any = {"agent": "bank", "schema": SCHEMA, "gateway": gateway}
-        options["task"] = "payroll"
-        outcome = require_approval("wire", args, run=wire, **options)
-        return {**state, "outcome": outcome}
-
-    async def anode(state: State) -> State:
-        args = {"amount": state["amount"], "to": "ada"}
-        options: Any = {"agent": "bank", "schema": SCHEMA, "gateway": gateway}
-        options["task"] = "payroll"
-        outcome = await arequire_approval("wire", args, run=awire, **options)
-        return {**state, "outcome": outcome}
-
-    builder: Any = StateGraph(State)
-    builder.add_node("bank", anode if runner.is_async else node)
-    builder.add_edge(START, "bank")
-    builder.add_edge("bank", END)
-    return builder.compile(checkpointer=saver)
+    options: Any = {"agent": "bank", "schema": SCHEMA, "gateway": gateway}
+    given = {"amount": amount, "to": "ada"}
+    return step_graph(runner, saver, "wire", given, run=wire, **options)
 
 
 async def test_an_approved_step_runs_once_with_what_was_approved(
@@ -77,7 +80,7 @@ async def test_an_approved_step_runs_once_with_what_was_approved(
 ) -> None:
     gateway = FakeGateway()
     graph = _graph(runner, effects, memory, gateway)
-    await runner.run(graph, {"amount": 5})
+    await runner.run(graph, GO)
     paused = list(effects.paid)
     gateway.approve("ap0.0")
 
@@ -85,7 +88,7 @@ async def test_an_approved_step_runs_once_with_what_was_approved(
 
     assert paused == []
     assert effects.paid == [(5, "ada")]
-    assert end["outcome"] == Approved("wired 5", {"amount": 5, "to": "ada"})
+    assert end["outcome"] == Approved("wired 5", ARGS)
     assert gateway.only().state is ItemState.EXECUTED
 
 
@@ -94,7 +97,7 @@ async def test_an_edited_step_runs_with_the_edit_and_says_so(
 ) -> None:
     gateway = FakeGateway()
     graph = _graph(runner, effects, memory, gateway)
-    await runner.run(graph, {"amount": 5})
+    await runner.run(graph, GO)
     gateway.edit("ap0.0", {"amount": 2, "to": "ada"}, "less")
 
     end = await runner.resume(graph, gateway)
@@ -110,10 +113,10 @@ async def test_a_step_that_nobody_approved_says_why(
 ) -> None:
     gateway = FakeGateway()
     graph = _graph(runner, effects, memory, gateway)
-    await runner.run(graph, {"amount": 5})
+    await runner.run(graph, GO)
     gateway.reject("ap0.0", "no")
     rejected = (await runner.resume(graph, gateway))["outcome"]
-    await runner.run(graph, {"amount": 5})
+    await runner.run(graph, GO)
     (second,) = gateway.pending()
     gateway.end(second.id, Transition.EXPIRE)
 
@@ -131,10 +134,10 @@ async def test_policy_decides_alone_where_it_can(
 ) -> None:
     graph = _graph(runner, effects, memory, FakeGateway({"wire": tier}))
 
-    end = await runner.run(graph, {"amount": 5})
+    end = await runner.run(graph, GO)
 
     if tier is Tier.AUTO:
-        assert end["outcome"] == Approved("wired 5", {"amount": 5, "to": "ada"})
+        assert end["outcome"] == Approved("wired 5", ARGS)
         assert effects.keys[0].startswith("sha256:")
     else:
         assert end["outcome"] == NotApproved("deny", "Policy forbids it.")
@@ -147,7 +150,7 @@ async def test_a_step_that_failed_is_said_to_be_unsure(
 ) -> None:
     gateway = FakeGateway()
     graph = _graph(runner, effects, memory, gateway)
-    await runner.run(graph, {"amount": 5})
+    await runner.run(graph, GO)
     gateway.approve("ap0.0")
 
     def fail() -> None:
@@ -166,7 +169,7 @@ async def test_a_step_that_was_recorded_is_given_back_and_not_run_again(
 ) -> None:
     gateway = FakeGateway()
     graph = _graph(runner, effects, memory, gateway)
-    await runner.run(graph, {"amount": 5})
+    await runner.run(graph, GO)
     gateway.edit("ap0.0", {"amount": 2, "to": "ada"})
     answers = await runner.answers(graph, gateway)
 
@@ -190,7 +193,7 @@ async def test_a_step_in_doubt_is_reconciled_by_a_person(
 ) -> None:
     gateway = FakeGateway()
     graph = _graph(runner, effects, memory, gateway)
-    await runner.run(graph, {"amount": 5})
+    await runner.run(graph, GO)
     gateway.approve("ap0.0")
     answers = await runner.answers(graph, gateway)
 
@@ -212,33 +215,26 @@ async def test_a_step_in_doubt_is_reconciled_by_a_person(
 
 
 async def test_steps_of_a_fan_out_wait_apart(
-    runner: Runner, memory: InMemorySaver, effects: Effects
+    memory: InMemorySaver, effects: Effects
 ) -> None:
-    gateway = FakeGateway()
+    runner, gateway = Runner(is_async=True), FakeGateway()
 
-    def wire(**args: Any) -> Any:
-        effects.paid.append((args["amount"], "x"))
+    async def wire(amount: float) -> None:
+        effects.paid.append((amount, "x"))
 
-    async def awire(**args: Any) -> Any:
-        wire(**args)
-
-    def node(state: State) -> dict[str, Any]:
-        require_approval("wire", {"amount": state["amount"]}, run=wire, gateway=gateway)
+    async def node(given: Step) -> dict[str, Any]:
+        args = {"amount": given["outcome"]}
+        await arequire_approval("wire", args, run=wire, gateway=gateway)
         return {}
 
-    async def anode(state: State) -> dict[str, Any]:
-        args = {"amount": state["amount"]}
-        await arequire_approval("wire", args, run=awire, gateway=gateway)
-        return {}
+    def fan_out(_: Step) -> list[Send]:
+        return [Send("bank", Step(outcome=amount)) for amount in (1, 2, 3)]
 
-    def fan_out(state: State) -> list[Send]:
-        return [Send("bank", {**state, "amount": amount}) for amount in (1, 2, 3)]
-
-    builder: Any = StateGraph(State)
-    builder.add_node("bank", anode if runner.is_async else node)
+    builder: Any = StateGraph(Step)
+    builder.add_node("bank", node)
     builder.add_conditional_edges(START, fan_out)
     graph = builder.compile(checkpointer=memory)
-    await runner.run(graph, {"amount": 0})
+    await runner.run(graph, GO)
     waiting = [item.state for item in gateway.items.values()]
     for item in gateway.pending():
         gateway.approve(item.id)
@@ -246,7 +242,6 @@ async def test_steps_of_a_fan_out_wait_apart(
 
     assert waiting == [ItemState.PENDING] * 3
     assert sorted(effects.paid) == [(1, "x"), (2, "x"), (3, "x")]
-    assert gateway.calls["submit"] > 3
     assert len(gateway.items) == 3
 
 
@@ -258,7 +253,7 @@ async def test_a_gateway_that_does_not_answer_stops_the_node_before_it_runs(
     graph = _graph(runner, effects, memory, gateway)
 
     with pytest.raises(ThreadUnavailable, match="'wire'"):
-        await runner.run(graph, {"amount": 5})
+        await runner.run(graph, GO)
 
     assert effects.paid == []
 
@@ -270,15 +265,12 @@ async def test_a_step_without_gateway_thread_or_json_is_refused(
     without_thread = _graph(runner, effects, None, FakeGateway())
 
     with pytest.raises(NotAllowed, match="No approval gateway"):
-        await runner.run(without_gateway, {"amount": 5})
+        await runner.run(without_gateway, GO)
     with pytest.raises(NotAllowed, match="thread_id"):
-        await runner.run(without_thread, {"amount": 5}, {})
-    with connected(FakeGateway()), pytest.raises(BadJson):
-        await runner.run(
-            without_gateway,
-            {"amount": float("inf")},
-            {"configurable": {"thread_id": "2"}},
-        )
+        await runner.run(without_thread, GO, {})
+    endless = _graph(runner, effects, memory, FakeGateway(), amount=math.inf)
+    with pytest.raises(BadJson):
+        await runner.run(endless, GO)
 
     assert effects.paid == []
 
@@ -290,14 +282,14 @@ async def test_a_step_that_the_gateway_forbids_is_not_approved(
     gateway = FakeGateway()
     graph = _graph(runner, effects, memory, gateway)
     if fault == "forbid claim":
-        await runner.run(graph, {"amount": 5})
+        await runner.run(graph, GO)
         gateway.approve("ap0.0")
     gateway.down.add(fault)
 
     end = (
         await runner.resume(graph, gateway)
         if gateway.items
-        else await runner.run(graph, {"amount": 5})
+        else await runner.run(graph, GO)
     )
 
     assert isinstance(end["outcome"], NotApproved)
@@ -311,7 +303,7 @@ async def test_a_step_whose_arguments_change_while_it_waits_does_not_run(
 ) -> None:
     gateway = FakeGateway()
     graph = _graph(runner, effects, memory, gateway)
-    await runner.run(graph, {"amount": 5})
+    await runner.run(graph, GO)
     ((key, (turn, verdicts)),) = gateway.turns.items()
     gateway.turns[key] = (turn, (verdicts[0].with_(args_hash="sha256:other"),))
     gateway.approve("ap0.0")
@@ -332,17 +324,17 @@ async def test_a_result_that_is_not_plain_is_given_once_and_then_said_to_be_lost
     async def work() -> Any:
         return {1, 2}
 
-    async def node(state: State) -> dict[str, Any]:
+    async def node(_: Step) -> Step:
         outcomes.append(await arequire_approval("x", {}, run=work, gateway=gateway))
         if len(outcomes) == 1:
             raise Killed
-        return {}
+        return GO
 
-    builder: Any = StateGraph(State)
+    builder: Any = StateGraph(Step)
     builder.add_node("bank", node)
     builder.add_edge(START, "bank")
     graph = builder.compile(checkpointer=memory)
-    await runner.run(graph, {"amount": 1})
+    await runner.run(graph, GO)
     gateway.approve("ap0.0")
     answers = await runner.answers(graph, gateway)
     with pytest.raises(Killed):
@@ -353,3 +345,258 @@ async def test_a_result_that_is_not_plain_is_given_once_and_then_said_to_be_lost
     assert outcomes[0] == Approved({1, 2}, {})
     assert isinstance(outcomes[1], Unsure)
     assert "took effect" in outcomes[1].message
+
+
+def _wire(effects: Effects, runner: Runner) -> Any:
+    def wire(to: str, amount: int, note: str = "") -> str:
+        effects.paid.append((amount, to))
+        return f"wired {amount}{note}"
+
+    async def awire(to: str, amount: int, note: str = "") -> str:
+        return wire(to, amount, note)
+
+    return awire if runner.is_async else wire
+
+
+async def test_a_function_gets_the_authorized_arguments_by_name(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway()
+    graph = step_graph(
+        runner, memory, "wire", ARGS, run=_wire(effects, runner), gateway=gateway
+    )
+    await runner.run(graph, GO)
+    gateway.edit("ap0.0", {"to": "ada", "amount": 2, "note": "!"}, "less")
+
+    end = await runner.resume(graph, gateway)
+
+    assert effects.paid == [(2, "ada")]
+    assert end["outcome"].result == "wired 2!"
+
+
+async def test_arequire_approval_takes_a_plain_function_too(
+    memory: InMemorySaver, effects: Effects
+) -> None:
+    runner = Runner(is_async=True)
+    gateway = FakeGateway()
+    graph = step_graph(
+        runner,
+        memory,
+        "wire",
+        ARGS,
+        run=_wire(effects, Runner(is_async=False)),
+        gateway=gateway,
+    )
+    await runner.run(graph, GO)
+    gateway.approve("ap0.0")
+
+    end = await runner.resume(graph, gateway)
+
+    assert end["outcome"] == Approved("wired 5", ARGS)
+
+
+async def test_a_function_with_another_signature_is_refused_before_anybody_is_asked(
+    runner: Runner, memory: InMemorySaver
+) -> None:
+    def wire(to: str, total: int) -> str:
+        return f"{to}{total}"
+
+    gateway = FakeGateway()
+    graph = step_graph(runner, memory, "wire", ARGS, run=wire, gateway=gateway)
+
+    with pytest.raises(BadStep, match=r"wire.*not submitted.*'total'"):
+        await runner.run(graph, GO)
+
+    assert not gateway.turns
+
+
+async def test_a_coroutine_function_in_a_synchronous_step_is_refused(
+    memory: InMemorySaver,
+) -> None:
+    async def wire(to: str, amount: int) -> str:
+        return f"{to}{amount}"
+
+    gateway = FakeGateway()
+    runner = Runner(is_async=False)
+    graph = step_graph(runner, memory, "wire", ARGS, run=wire, gateway=gateway)
+
+    with pytest.raises(BadStep, match="await arequire_approval"):
+        await runner.run(graph, GO)
+
+    assert not gateway.turns
+
+
+def test_every_kind_of_function_is_understood() -> None:
+    class Wire:
+        def __call__(self, *, amount: int) -> int:
+            return amount
+
+    def wire(amount: int, to: str) -> str:
+        return f"{amount}{to}"
+
+    def takes_all(**given: object) -> object:
+        return given
+
+    args: Any = {"amount": 5}
+
+    assert binding_problem(Wire(), args) == ""
+    assert binding_problem(functools.partial(wire, to="ada"), args) == ""
+    assert binding_problem(takes_all, args) == ""
+    assert binding_problem(dict, args) == ""
+    assert "missing a required argument: 'to'" in binding_problem(wire, args)
+    assert "is not a function" in binding_problem(7, args)  # type: ignore[arg-type] # what a user may write
+
+
+def book(
+    day: date, seats: int, key: str = Field(default_factory=lambda: uuid.uuid4().hex)
+) -> str:
+    """Book seats."""
+    return f"{seats} on {day:%d %B}{'' if key else '!'}"
+
+
+async def test_what_is_approved_is_what_the_function_reads(
+    runner: Runner, memory: InMemorySaver
+) -> None:
+    gateway = FakeGateway()
+    args = {"day": "2026-01-02", "seats": "03"}
+    graph = step_graph(runner, memory, "book", args, run=book, gateway=gateway)
+
+    await runner.run(graph, GO)
+    item = gateway.only()
+    gateway.approve(item.id)
+    end = await runner.resume(graph, gateway)
+
+    assert item.args == {"day": "2026-01-02", "seats": 3}
+    assert end["outcome"] == Approved("3 on 02 January", item.args)
+
+
+async def test_arguments_that_do_not_fit_are_refused_before_anybody_is_asked(
+    runner: Runner, memory: InMemorySaver
+) -> None:
+    gateway = FakeGateway()
+    args = {"day": "soon", "seats": 3}
+    graph = step_graph(runner, memory, "book", args, run=book, gateway=gateway)
+
+    with pytest.raises(BadStep, match="was not submitted: day: Input should be"):
+        await runner.run(graph, GO)
+
+    assert gateway.items == {}
+
+
+def test_a_function_that_declares_nothing_gets_what_was_given() -> None:
+    args: JsonObject = {"amount": "07"}
+
+    takes: list[Any] = [lambda **_: None, lambda amount: amount, dict]  # pyright: ignore[reportUnknownLambdaType] - that is the point
+    for run in takes:
+        assert canonical_step(run, args, "t") == args
+        assert values(run, args, "t") == args
+        assert step_problem(run, args, "t") == ""
+
+
+FLAKY = 3
+
+
+Body = Callable[["Ledger", list[int]], Awaitable[list[str]]]
+
+
+class Ledger:
+    """What steps did."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    async def pay(self, amount: int) -> str:
+        """Pay."""
+        self.lines.append(f"paid {amount}")
+        return f"did {amount}"
+
+
+async def step(ledger: Ledger, amount: int, **options: Any) -> str:
+    """Ask for one payment."""
+    outcome = await arequire_approval(
+        "pay", {"amount": amount}, run=ledger.pay, agent="bank", **options
+    )
+    return outcome.result if isinstance(outcome, Approved) else outcome.message
+
+
+async def in_turn(ledger: Ledger, amounts: list[int]) -> list[str]:
+    """Ask one after the other."""
+    return [await step(ledger, amount) for amount in amounts]
+
+
+async def by_key(ledger: Ledger, amounts: list[int]) -> list[str]:
+    """Ask twice in sequence, with a different name each time."""
+    return [await step(ledger, a, key=f"n{n}") for n, a in enumerate(amounts)]
+
+
+@pytest.mark.parametrize("body", [in_turn, by_key])
+@pytest.mark.parametrize("amounts", [[1, 2, 3], [5, 5, 5]])
+async def test_steps_of_one_body_are_told_apart(body: Body, amounts: list[int]) -> None:
+    gateway, ledger = FakeGateway(), Ledger()
+
+    @entrypoint(checkpointer=InMemorySaver())
+    async def flow(given: list[int]) -> list[str]:
+        return await body(ledger, given)
+
+    end = await played(flow, amounts, gateway)
+
+    assert end == [f"did {amount}" for amount in amounts]
+    assert ledger.lines == [f"paid {amount}" for amount in amounts]
+    assert [one.state for one in gateway.items.values()] == [ItemState.EXECUTED] * 3
+
+
+@pytest.mark.slow
+async def test_an_attempt_by_a_retry_policy_repeats_no_step() -> None:
+    gateway, ledger, attempts = FakeGateway(), Ledger(), list[int]()
+
+    async def node(_: Step) -> Step:
+        done = await in_turn(ledger, [1, 2])
+        attempts.append(len(done))
+        if len(attempts) < FLAKY:
+            raise ConnectionError("flaky")
+        return Step(outcome=done)
+
+    builder: Any = StateGraph(Step)
+    policy = RetryPolicy(max_attempts=FLAKY, initial_interval=0.01)
+    builder.add_node("node", node, retry_policy=policy)
+    builder.add_edge(START, "node")
+
+    end = await played(builder.compile(checkpointer=InMemorySaver()), GO, gateway)
+
+    assert end == {"outcome": ["did 1", "did 2"]}
+    assert ledger.lines == ["paid 1", "paid 2"]
+    assert len(attempts) == FLAKY
+
+
+async def test_a_step_that_failed_tells_its_error_when_the_body_runs_again() -> None:
+    gateway, told = FakeGateway(), list[str]()
+
+    async def hang_up(amount: int) -> str:
+        raise ValueError(f"the bank hung up at {amount}")
+
+    @entrypoint(checkpointer=InMemorySaver())
+    async def flow(given: list[int]) -> list[str]:
+        for amount in given:
+            outcome = await arequire_approval(
+                "pay", {"amount": amount}, run=hang_up, agent="bank"
+            )
+            assert isinstance(outcome, Unsure)
+            told.append(outcome.message)
+        return told[-2:]
+
+    end = cast("list[str]", await played(flow, [1, 2], gateway))
+
+    assert "the bank hung up at 1" in end[0]
+    assert "the bank hung up at 2" in end[1]
+    assert {text for text in told if "at 1" in text} == {end[0]}
+
+
+async def played(graph: Any, given: object, gateway: FakeGateway) -> object:
+    """Run a graph and approve all its requests until it ends."""
+    with connected(gateway):
+        end = await graph.ainvoke(given, CONFIG)
+        while pending := gateway.pending():
+            for item in pending:
+                gateway.approve(item.id)
+            end = await Runner(is_async=True).resume(graph, gateway)
+    return cast("object", end)

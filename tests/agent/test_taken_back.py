@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -59,40 +60,37 @@ async def test_it_is_asked_again_and_runs_once(
     assert results(state)[0].text == "paid 10.0 to ada"
 
 
-async def test_what_people_say_the_second_time_is_what_counts(
-    runner: Runner, memory: InMemorySaver
+@pytest.mark.parametrize(
+    ("end", "paid", "told"),
+    [
+        (lambda fake: fake.reject("ap0.0", "too much"), [], "too much"),
+        (
+            lambda fake: fake.edit("ap0.0", {"amount": 5, "to": "ada"}, "half"),
+            [(5, "ada")],
+            "half",
+        ),
+        (
+            lambda fake: fake.end("ap0.0", Transition.EXPIRE),
+            [],
+            "Nobody decided in time",
+        ),
+    ],
+    ids=["reject", "edit", "expire"],
+)
+async def test_the_second_decision_counts(
+    runner: Runner,
+    memory: InMemorySaver,
+    end: Callable[[FakeGateway], None],
+    paid: list[tuple[float, str]],
+    told: str,
 ) -> None:
-    graph, gateway, effects, item_id = await went_back(runner, memory)
+    graph, gateway, effects, _ = await went_back(runner, memory)
 
-    gateway.reject(item_id, "too much after all")
+    end(gateway)
     state = await runner.resume(graph, gateway)
 
-    assert effects.paid == []
-    assert "too much after all" in results(state)[0].text
-
-
-async def test_an_edit_the_second_time_is_what_runs(
-    runner: Runner, memory: InMemorySaver
-) -> None:
-    graph, gateway, effects, item_id = await went_back(runner, memory)
-
-    gateway.edit(item_id, {"amount": 5, "to": "ada"}, "half")
-    state = await runner.resume(graph, gateway)
-
-    assert effects.paid == [(5, "ada")]
-    assert "half" in results(state)[0].text
-
-
-async def test_the_end_of_the_second_wait_is_told(
-    runner: Runner, memory: InMemorySaver
-) -> None:
-    graph, gateway, effects, item_id = await went_back(runner, memory)
-
-    gateway.end(item_id, Transition.EXPIRE)
-    state = await runner.resume(graph, gateway)
-
-    assert effects.paid == []
-    assert "Nobody decided in time" in results(state)[0].text
+    assert effects.paid == paid
+    assert told in results(state)[0].text
 
 
 async def test_a_tool_that_paused_is_given_its_own_answer_after_it_went_back(

@@ -11,7 +11,7 @@ import pytest
 from deepagents import create_deep_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
 from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.runnables import RunnableConfig, RunnableLambda, RunnableParallel
+from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -225,12 +225,6 @@ WAYS: dict[str, Below] = {
     "a copying pool": _in_a_copying_pool,
     "a pool with the configuration": _in_a_pool_with_the_configuration,
     "a batch": lambda _, pays: pays.batch(cast("Any", PAYMENTS)),
-    "parallel branches": lambda _, pays: RunnableParallel(a=pays, b=pays).invoke(
-        PAYMENTS[0]
-    ),
-    "a lambda": lambda inner, _: cast("Any", RunnableLambda)(inner.invoke).invoke(
-        _given("pay")
-    ),
     "a stream": lambda inner, _: list(inner.stream(_given("pay"))),
     "two agents deep": _two_agents_deep,
     "sent": _sent,
@@ -238,13 +232,7 @@ WAYS: dict[str, Below] = {
 ASYNC_WAYS: dict[str, Below] = {
     "the tool": lambda _, pays: pays.ainvoke(PAYMENTS[0]),
     "a thread": lambda inner, _: asyncio.to_thread(inner.invoke, _given("pay")),
-    "a task": lambda inner, _: cast("Any", asyncio.ensure_future)(
-        inner.ainvoke(_given("pay"))
-    ),
     "a batch": lambda _, pays: pays.abatch(cast("Any", PAYMENTS)),
-    "parallel branches": lambda _, pays: RunnableParallel(a=pays, b=pays).ainvoke(
-        PAYMENTS[0]
-    ),
     "a gathering": lambda inner, pays: cast("Any", asyncio.gather)(
         inner.ainvoke(_given("pay")), pays.ainvoke(PAYMENTS[0])
     ),

@@ -80,16 +80,24 @@ def test_what_are_no_receipt_keys_is_refused(keys: Any) -> None:
         ApprovalMiddleware("a", gateway=URL, api_key=KEY, receipt_keys=keys)
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        *(5, [], ["pay"], {5: True}, {pay.name: {"allowed_decisions": ["a"]}}),
-        {"pay": {"allowed_decisions": ["approve"], "when": 5}},
-    ],
-)
+@pytest.mark.parametrize("given", [5, ["pay"], {5: True}])
 def test_what_is_no_interrupt_on_is_refused(given: Any) -> None:
     with pytest.raises(ValueError, match="interrupt_on"):
         ApprovalMiddleware("a", interrupt_on=given)
+
+
+@pytest.mark.parametrize("name", ["", " a", "a\0", 5, None])
+async def test_an_agent_without_a_name_is_refused(name: Any) -> None:
+    gateway = Keyturn.remote(URL, api_key=KEY).gateway
+
+    with pytest.raises(SettingsError, match="needs a name") as refused:
+        ApprovalMiddleware(name)
+    with pytest.raises(SettingsError, match="needs a name"):
+        await arequire_approval("pay", {}, run=_pay, agent=name, gateway=gateway)
+    with pytest.raises(SettingsError, match="needs a name"):
+        await aask_questions(["Which?"], agent=name, gateway=gateway)
+
+    assert repr(name) in str(refused.value)
 
 
 @pytest.mark.parametrize("given", [5, None, "pay", {}])

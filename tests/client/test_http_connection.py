@@ -154,15 +154,6 @@ async def test_retries_of_the_agent_are_one_write(faulty: Faulty, fault: Fault) 
     assert len(set(faulty.keys)) == 1
 
 
-async def test_a_long_pause_is_left_to_the_caller(faulty: Faulty) -> None:
-    async with faulty.api.gateway() as gateway:
-        faulty.faults[:] = [asks_for_pause(429, "3600")]
-        with pytest.raises(StoreUnavailable):
-            await gateway.note("support")
-
-    assert len(faulty.keys) == 1
-
-
 async def test_a_slow_gateway_is_an_outage(
     faulty: Faulty, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,15 +180,6 @@ async def test_a_write_without_an_answer_may_have_been_kept(
     assert len(await faulty.api.harness.opened()) == (fault is resets_after)
 
 
-async def test_what_is_only_read_and_cut_off_is_an_outage(faulty: Faulty) -> None:
-    async with faulty.api.gateway() as gateway:
-        faulty.faults[:] = [resets_after] * http_connection.TRIES
-        with pytest.raises(StoreUnavailable, match="did not answer") as raised:
-            await gateway.note("support")
-
-    assert type(raised.value) is StoreUnavailable
-
-
 async def test_a_write_that_was_cut_off_may_be_kept_when_nobody_listens_then(
     faulty: Faulty,
 ) -> None:
@@ -215,15 +197,6 @@ async def test_a_write_that_was_cut_off_may_be_kept_when_nobody_listens_then(
 
     assert len(faulty.keys) == 1
     assert len(await faulty.api.harness.opened()) == 1
-
-
-async def test_a_write_that_reached_nobody_is_an_outage(faulty: Faulty) -> None:
-    away = HttpGateway("http://127.0.0.1:9", faulty.api.key())
-    with pytest.raises(StoreUnavailable, match="did not answer") as raised:
-        await away.submit(TURN)
-    await away.aclose()
-
-    assert type(raised.value) is StoreUnavailable
 
 
 async def test_an_address_that_leads_elsewhere_says_what_is_wrong_with_it(

@@ -7,13 +7,10 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator
 
-import aiohttp
 import pytest
 from aiohttp import web
 
-from keyturn.gateway.client import http_connection
 from keyturn.gateway.client.http_gateway import HttpGateway
-from keyturn.gateway.client.outgoing import outgoing
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.store.store import Store
 from tests.api.api_stack import ApiStack, serving
@@ -60,29 +57,6 @@ async def test_a_program_need_not_close_what_its_agents_ask_by(stack: ApiStack) 
 
     assert ended.stdout.split() == ["answered", "answered"]
     assert ended.stderr == ""
-
-
-def test_all_event_loops_of_a_program_use_one_session(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    opened = list[object]()
-
-    def noted(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
-        opened.append(connector)
-        return outgoing(connector)
-
-    monkeypatch.setattr(http_connection, "outgoing", noted)
-    gateway = HttpGateway("http://127.0.0.1:9", KEY)
-
-    async def ask() -> None:
-        with pytest.raises(StoreUnavailable):
-            await gateway.note("support")
-
-    for _ in range(3):
-        asyncio.run(ask())
-    asyncio.run(gateway.aclose())
-
-    assert len(opened) == 1
 
 
 async def test_the_key_goes_to_the_gateway_that_was_named_alone(

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from keyturn.agent import messages
-from keyturn.gateway.approvals.decisions import Approve, Edit
+from keyturn.gateway.approvals.decisions import Edit
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.lifecycle import UNEXECUTED
 from keyturn.gateway.approvals.record import Item
@@ -17,7 +17,6 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import RECONCILE_INTERRUPT, ReconcileAnswer
 from keyturn.gateway.resume.store_threads import answers_for
 from keyturn.gateway.resume.thread_state import Answers, PendingInterrupt
-from keyturn.gateway.store.records.atomic_write import Loaded
 from tests.conftest import eventually
 from tests.lifetimes import lose_records
 from tests.resume.resume_stack import Stack
@@ -186,26 +185,3 @@ async def test_a_doubt_is_answered_by_what_became_of_the_item(stack: Stack) -> N
     # These records were written by hand, so no script gave them the lifetime of ended
     # records.
     await lose_records(stack.store.conn)
-
-
-async def test_the_calls_of_one_card_are_answered_by_one_reading_of_it(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with stack.working():
-        await stack.ask(*((REFUND[0], {"order": str(n), "amount": 1}) for n in "123"))
-        await stack.asked(3)
-    pending = (await stack.runner.probe("t1")).pending
-    for item in await stack.items():
-        await stack.decide(item, Approve())
-    load, read = stack.store.approvals.load, list[str]()
-
-    async def counted(approval_id: str) -> Loaded | None:
-        read.append(approval_id)
-        return await load(approval_id)
-
-    monkeypatch.setattr(stack.store.approvals, "load", counted)
-
-    answers = await answered(stack, *pending, thread="t1")
-
-    assert len(answers.ready) == 3
-    assert len(read) == 1

@@ -247,25 +247,3 @@ async def test_an_agent_inside_a_call_goes_on_that_was_cut_off_after_a_pause(
 
     assert len(sample_tools.ledger()) == 1
     assert await stage.words() == f"They say: {messages.CUT_OFF}"
-
-
-async def test_a_call_that_nobody_began_runs_for_who_takes_over(stage: Stage) -> None:
-    one = stage.runner()
-    stage.holds.set()
-
-    await stage.under(lambda: one.start("t1", '[["ping", {}]]', key="k"))
-    await stage.under(lambda: one.start("t1", '[["ping", {}]]', key="k2"))
-
-    assert len(sample_tools.ledger()) == 2
-
-
-async def test_without_a_lease_a_program_may_run_its_agent_as_often_as_it_likes(
-    stage: Stage,
-) -> None:
-    one = stage.runner()
-    stage.holds.set()
-    with connected(stage.gateway):
-        await one.start("t1", '[["ping", {}]]', key="k")
-
-    assert len(sample_tools.ledger()) == 1
-    assert await stage.words() == "ping done"

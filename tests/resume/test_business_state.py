@@ -89,19 +89,3 @@ async def test_a_state_that_cannot_be_read_is_read_again_until_it_can(
     assert words == "cancelled 78291"
     assert sample_tools.ledger() == ["cancel 78291"]
     assert await stack.events(EventName.RUN_PARKED) == []
-
-
-@pytest.mark.slow
-async def test_a_state_that_cannot_be_read_keeps_out_no_message(
-    stack: Stack, orders: Orders
-) -> None:
-    await stack.decide(await asked(stack))
-    orders.is_down = True
-
-    async with stack.working():
-        await stack.say("never mind")
-        words = await stack.words()
-
-    assert words == "You said never mind"
-    assert await stack.states() == [ItemState.LAPSED]
-    assert sample_tools.ledger() == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import secrets
 import sqlite3
@@ -11,7 +10,6 @@ import struct
 import traceback
 from contextlib import closing
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -67,30 +65,6 @@ async def test_a_file_that_another_process_keeps_locked_is_not_to_be_replaced(
         with pytest.raises(SettingsError, match="keeps it locked: end that process"):
             async with open_checkpoints(str(place)):
                 pass
-
-
-async def test_a_file_that_is_damaged_is_not_to_be_replaced_without_saying_so(
-    tmp_path: Path,
-) -> None:
-    junk = tmp_path / "junk.db"
-    junk.write_text("this is no database at all, whatever it is called" * 100)
-
-    with pytest.raises(SettingsError, match="threads that wait do not go on"):
-        async with open_checkpoints(str(junk)):
-            pass
-
-
-async def test_a_full_disk_is_to_be_cleared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(_: Path) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(checkpoints, "_create", full)
-
-    with pytest.raises(SettingsError, match="Free some space on its disk"):
-        async with open_checkpoints(str(tmp_path / "checkpoints.sqlite")):
-            pass
 
 
 async def test_postgres_without_its_packages_names_the_extra(
@@ -158,18 +132,6 @@ async def test_a_postgres_that_does_not_answer_is_named_without_its_password(
             pass
     assert "hunter2" not in str(caught.value)
     assert "Connection refused" in str(caught.value)
-
-
-@pytest.mark.slow
-async def test_a_missing_database_is_named_and_what_to_check(
-    postgres: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("keyturn.gateway.resume.checkpoints._CONNECT_S", 2)
-    missing = urlsplit(postgres)._replace(path="/no_such_database").geturl()
-
-    with pytest.raises(SettingsError, match='"no_such_database" does not exist'):
-        async with open_checkpoints(missing):
-            pass
 
 
 async def test_a_user_that_may_create_no_tables_is_told_so(postgres: str) -> None:

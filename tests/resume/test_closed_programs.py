@@ -6,34 +6,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from langgraph.graph import StateGraph
-from typing_extensions import TypedDict
 
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import ThreadUnavailable
-from keyturn.gateway.resume import program_runs, transient_retry
 from keyturn.gateway.store.store import Store
 from tests.resume import sample_tools
 from tests.resume.resume_stack import RULES
 from tests.resume.test_embed import asked, refund
 
 PLACE: Any = {"thread_id": "t1", "agent": "shop"}
-
-
-class Name(TypedDict):
-    """A state with a name in it."""
-
-    name: str
-
-
-def _graph(node: Callable[[Name], object]) -> Any:
-    building: Any = StateGraph(Name)
-    building.add_node("node", node)
-    building.set_entry_point("node")
-    return building.compile()
 
 
 ASKING = sample_tools.graph
@@ -74,31 +58,6 @@ async def test_a_run_that_begins_while_the_program_closes_is_told_so(
 ) -> None:
     async with Keyturn(policy=RULES, url=store.conn.url, data_dir=tmp_path) as tk:
         waiting = asyncio.ensure_future(ask(tk))
-
-    with pytest.raises(ThreadUnavailable, match="run it again to go on"):
-        await waiting
-
-
-async def test_a_step_that_is_stopped_is_no_cancellation_of_its_caller(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun = asyncio.Event()
-
-    async def never_ends(_: Name) -> Name:
-        begun.set()
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    drain = transient_retry.drain_tasks
-
-    async def drain_soon(tasks: Any, grace_s: float) -> None:
-        await drain(tasks, grace_s / 1000)
-
-    monkeypatch.setattr(program_runs, "drain_tasks", drain_soon)
-    async with Keyturn(policy=RULES, url=store.conn.url, data_dir=tmp_path) as tk:
-        graph = _graph(cast("Any", never_ends))
-        waiting = asyncio.ensure_future(tk.run(graph, {"name": ""}, **PLACE))
-        await begun.wait()
 
     with pytest.raises(ThreadUnavailable, match="run it again to go on"):
         await waiting

@@ -12,7 +12,6 @@ import pytest
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
-from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.pregel import Pregel
 
 from keyturn.agent import ApprovalMiddleware, guarded
@@ -28,7 +27,6 @@ from keyturn.gateway.resume.langgraph_local import Runner, Runners
 from keyturn.gateway.running import running
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.store import Store
-from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import DAN, POLICY, Stack
 from tests.service.harness import person
@@ -66,24 +64,6 @@ async def delegate_twice(task: str) -> str:
     return str(state["messages"][-1].text)
 
 
-@tool("delegate")
-async def delegate_both(task: str) -> str:
-    """Call two agents at once, both of which pay."""
-    given = {"messages": [HumanMessage(task)]}
-    payers = [cast("Any", payer()) for _ in range(2)]
-    ends = await asyncio.gather(*(one.ainvoke(given) for one in payers))
-    return ", ".join(str(state["messages"][-1].text) for state in ends)
-
-
-def flow() -> Pregel[Any, Any, Any, Any]:
-    """Make a graph that has the payer for a node."""
-    builder: Any = StateGraph(MessagesState)
-    builder.add_node("payer", payer())
-    builder.add_edge(START, "payer")
-    builder.add_edge("payer", END)
-    return cast("Pregel[Any, Any, Any, Any]", builder.compile())
-
-
 class Nested(Stack):
     """A stack whose agent calls another one that pays, auto-approved."""
 
@@ -111,16 +91,6 @@ class Nested(Stack):
         self.runners["shop"] = self.runner
 
 
-async def opened(stack: Stack, agent: str) -> bool:
-    """Return whether an agent has requested anything yet."""
-    return any(item.ctx.agent == agent for item in await stack.items())
-
-
-async def _are_both_pending(stack: Stack) -> bool:
-    """Return whether both inner agents wait for a decision."""
-    return await stack.states() == [ItemState.PENDING] * 2
-
-
 @pytest.fixture
 async def stack(store: Store, tmp_path: Path) -> AsyncGenerator[Nested]:
     async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
@@ -145,17 +115,6 @@ async def test_an_agent_of_another_name_inside_a_tool_is_answered(
     assert approval.origin is not None
 
 
-async def test_an_agent_that_is_a_node_of_a_graph_is_answered(stack: Nested) -> None:
-    stack.with_graph(flow())
-    async with stack.working():
-        await stack.say(ONE)
-        [item] = await stack.asked()
-        await stack.decide(item)
-
-        assert await stack.words() == "refunded 1 5"
-    assert item.ctx.ns.startswith("payer:")
-
-
 async def test_a_second_agent_in_one_tool_is_not_ended_by_the_first(
     stack: Nested,
 ) -> None:
@@ -169,24 +128,6 @@ async def test_a_second_agent_in_one_tool_is_not_ended_by_the_first(
 
         assert await stack.words() == "refunded 1 5"
     assert await stack.states() == [ItemState.EXECUTED]
-
-
-async def test_of_two_agents_at_once_in_one_tool_each_is_answered(
-    stack: Nested,
-) -> None:
-    stack.with_graph(sample_tools.graph(delegate_both))
-    async with stack.working():
-        await stack.ask(("delegate", {"task": ONE}))
-        await eventually(lambda: _are_both_pending(stack))
-        await stack.idle()
-        first, second = await stack.items()
-        await stack.decide(second)
-        await stack.idle()
-        await stack.decide(first)
-
-        assert await stack.words() == "refunded 1 5, refunded 1 5"
-    assert await stack.states() == [ItemState.EXECUTED] * 2
-    assert len(sample_tools.ledger()) == 2
 
 
 @pytest.mark.parametrize("words", ["never mind", LOOK])
@@ -206,22 +147,6 @@ async def test_a_new_message_ends_what_waits_inside_and_a_late_click_is_refused(
     [told] = await stack.events(EventName.ITEM_SUPERSEDED)
     assert (told.item, told.run_ref.agent) == (item.id, "shop")
     assert not [line for line in sample_tools.ledger() if line.startswith("refund")]
-
-
-async def test_it_ends_before_the_new_message_has_been_worked_on(
-    stack: Nested,
-) -> None:
-    async with stack.working():
-        item = await stack.delegated()
-
-        await stack.ask(("refund", {"order": "2", "amount": 6}))
-        await eventually(lambda: opened(stack, "shop"))
-        [outer] = await stack.asked()
-
-        assert outer.ctx.agent == "shop"
-        assert isinstance(await stack.decide(item), Stale)
-        await stack.decide(outer)
-        assert await stack.words() == "refunded 2 6"
 
 
 @pytest.mark.slow

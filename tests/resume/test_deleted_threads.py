@@ -97,14 +97,6 @@ async def test_what_waits_in_it_is_superseded_and_a_late_click_refused(
     assert sample_tools.ledger() == []
 
 
-async def test_a_thread_that_is_not_there_is_deleted_without_complaint(
-    tk: Keyturn,
-) -> None:
-    await tk.delete(GRAPH, thread_id="t9", agent="shop")
-
-    await tk.delete(GRAPH, thread_id="t9", agent="shop")
-
-
 async def test_a_thread_that_somebody_runs_is_not_deleted(tk: Keyturn) -> None:
     run, approval = await waiting(tk)
     keys = tk.store.keys_of_tenant("default")

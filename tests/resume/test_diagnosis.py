@@ -187,13 +187,6 @@ def test_an_error_is_known_by_what_it_was_raised_from() -> None:
     assert diagnose(of_a_bug).kind is ErrorKind.CODE
 
 
-def test_causes_in_a_circle_end() -> None:
-    one, two = RuntimeError(), RuntimeError()
-    one.__cause__, two.__cause__ = two, one
-
-    assert diagnose(one).kind is ErrorKind.UNKNOWN
-
-
 @pytest.mark.parametrize(
     ("headers", "seconds"),
     [
@@ -217,19 +210,6 @@ def test_causes_in_a_circle_end() -> None:
 def test_retry_after_is_read(headers: dict[str, str], seconds: float) -> None:
     assert diagnose(of(429, **headers)).retry_after_s == seconds
     assert diagnose(of(401, **headers)).retry_after_s == 0
-
-
-def test_a_foreign_property_that_raises_is_not_asked_again() -> None:
-    class Rude(Exception):
-        @property
-        def status_code(self) -> int:
-            raise RuntimeError(CANARY)
-
-        @property
-        def response(self) -> object:
-            return SimpleNamespace(headers=3)
-
-    assert diagnose(Rude()).kind is ErrorKind.UNKNOWN
 
 
 def test_a_class_that_is_named_like_markup_is_not_named() -> None:

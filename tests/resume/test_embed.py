@@ -22,13 +22,12 @@ from keyturn.gateway.config import Settings
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import GraphError, SettingsError, ThreadUnavailable
 from keyturn.gateway.protocol.records import Person, RunRef
-from keyturn.gateway.resume import langgraph_local
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.store.store import Store
 from tests.api.remote_program import remote_program
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.resume_stack import ANA, DAN, GIVING_UP, ORIGIN, POLICY, RULES
+from tests.resume.resume_stack import ANA, DAN, GIVING_UP, POLICY, RULES
 
 
 class Name(TypedDict):
@@ -211,22 +210,6 @@ async def test_an_error_of_the_graph_reaches_the_caller(opened: Open) -> None:
             await tk.run(sample_tools.graph, broken, thread_id="t1", agent="shop")
 
 
-@pytest.mark.slow
-async def test_a_thread_that_is_given_up_ends_the_wait(
-    opened: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sample_tools, "after_tools", _down)
-    async with opened() as tk:
-        run = asyncio.create_task(
-            tk.run(sample_tools.graph, refund(), thread_id="t1", agent="shop")
-        )
-        await decide(tk, await asked(tk))
-
-        with pytest.raises(GraphError, match="was given up"):
-            await run
-    assert len(sample_tools.ledger()) == 1
-
-
 async def test_an_agent_that_calls_itself_otherwise_is_named(opened: Open) -> None:
     async with opened() as tk:
         with pytest.raises(GraphError, match=r"ApprovalMiddleware\('store'\)"):
@@ -301,46 +284,6 @@ async def test_without_an_address_the_store_is_in_the_data_folder(
     assert (tmp_path / "valkey").is_dir()
 
 
-async def test_a_graph_may_keep_its_own_checkpointer(opened: Open) -> None:
-    mine = InMemorySaver()
-    graph = attached(sample_tools.graph(), mine)
-    hello = {"messages": [{"role": "user", "content": "hello"}]}
-    async with opened() as tk:
-        await tk.run(graph, hello, thread_id="t1", agent="shop")
-
-    assert mine.get_tuple({"configurable": {"thread_id": "t1"}})
-
-
-async def test_who_asked_and_where_are_kept_apart(opened: Open) -> None:
-    hello = {"messages": [{"role": "user", "content": "hello"}]}
-    async with opened() as tk:
-        for who, where in ((DAN, None), (None, ORIGIN), (None, None)):
-            await tk.run(
-                sample_tools.graph,
-                hello,
-                thread_id="t1",
-                agent="shop",
-                requester=who,
-                origin=where,
-            )
-        keys = tk.store.keys_of_tenant("default")
-        known = await tk.store.threads.facts(keys, "shop", "t1")
-
-    assert (known.requester, known.origin) == (DAN, ORIGIN)
-
-
-async def test_every_loop_of_a_process_gets_connections_of_its_own(
-    opened: Open,
-) -> None:
-    async with opened() as tk:
-
-        def elsewhere() -> object:
-            return asyncio.run(tk.service.note("shop"))
-
-        here = await tk.service.note("shop")
-        assert [await asyncio.to_thread(elsewhere) for _ in range(3)] == [here] * 3
-
-
 async def test_a_keyturn_needs_a_policy(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="either settings or a policy"):
         Keyturn()
@@ -348,22 +291,6 @@ async def test_a_keyturn_needs_a_policy(tmp_path: Path) -> None:
         Keyturn(policy=tmp_path / "policy.yml")
     with pytest.raises(SettingsError, match="async with"):
         await Keyturn(policy=RULES).run(sample_tools.graph, thread_id="t1")
-
-
-async def test_checkpoints_in_memory_are_warned_of_once_in_a_process(
-    opened: Open, caplog: pytest.LogCaptureFixture
-) -> None:
-    langgraph_local._warn_of_memory.cache_clear()  # pyright: ignore[reportPrivateUsage] - a new process
-    graph, hello = sample_tools.graph(), {"messages": [("user", "hello")]}
-
-    async with opened() as tk:
-        await tk.run(graph, hello, thread_id="kept", agent="shop")
-        assert "checkpoints.in_memory" not in caplog.text
-        for thread in ("a", "b"):
-            fleeting = graph.copy(update={"checkpointer": InMemorySaver()})
-            await tk.run(fleeting, hello, thread_id=thread, agent="shop")
-
-    assert caplog.text.count("checkpoints.in_memory saver=InMemorySaver") == 1
 
 
 @pytest.mark.parametrize(
@@ -428,7 +355,3 @@ async def decide(tk: Keyturn, item: Item, decision: Any = None) -> object:
         action_hash=item.action_hash,
     )
     return await tk.reviews.decide(click, decision or Approve(), ANA)
-
-
-def _down(_results: list[str]) -> str:
-    raise RuntimeError("the model is down")

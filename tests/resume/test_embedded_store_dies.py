@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from keyturn.cli.stop_signals import until_stopped
 from keyturn.gateway.approvals.decisions import Decided
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import StoreUnavailable
@@ -38,21 +37,6 @@ async def test_a_program_goes_on_after_its_embedded_store_was_killed(
 
     assert final["messages"][-1].text == "refunded 78291 899"
     assert len(sample_tools.ledger()) == 1
-
-
-@pytest.mark.slow
-async def test_a_service_whose_embedded_store_dies_again_and_again_ends_with_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "_LONGEST_PAUSE_S", 0.05)
-    async with Keyturn(policy=RULES, data_dir=tmp_path) as tk:
-        service = asyncio.create_task(until_stopped(tk.reload, tk.store))
-        for _ in range(engine.MAX_DEATHS):
-            assert not service.done()
-            await server_killed(tk, tmp_path)
-
-        with pytest.raises(StoreUnavailable, match="ended 5 times in a row"):
-            await service
 
 
 async def server_killed(tk: Keyturn, data_dir: Path) -> None:

@@ -78,18 +78,6 @@ def writes(saver: AsyncPostgresSaver) -> Put[None]:
     return Put("aput_writes", saver.aput_writes, (AT, WRITES, "task"))
 
 
-async def test_what_a_holder_writes_is_kept(
-    saver: AsyncPostgresSaver, fence: PostgresFence
-) -> None:
-    mine = held(3)
-    await fence.raise_fence(saver, mine)
-
-    await fence.write(saver, mine, AT, writes(saver))
-
-    assert await written(saver) == len(WRITES)
-    assert status(saver) is TransactionStatus.IDLE
-
-
 @pytest.mark.parametrize("known", [2, 4])
 async def test_a_holder_of_another_fence_writes_nothing_and_spoils_nothing(
     saver: AsyncPostgresSaver, fence: PostgresFence, known: int
@@ -104,18 +92,6 @@ async def test_a_holder_of_another_fence_writes_nothing_and_spoils_nothing(
     assert status(saver) is TransactionStatus.IDLE
     await fence.write(saver, held(known), AT, writes(saver))
     assert await written(saver) == len(WRITES)
-
-
-async def test_a_holder_whose_fence_is_not_known_at_all_writes_nothing(
-    saver: AsyncPostgresSaver, fence: PostgresFence
-) -> None:
-    other = Lease("lease:t2", "me", fence=1, ends_s=now_s() + 60, renumber=unmoved)
-    await fence.raise_fence(saver, other)
-
-    with pytest.raises(LeaseLost):
-        await fence.write(saver, held(3), AT, writes(saver))
-
-    assert await written(saver) == 0
 
 
 async def test_a_write_that_fails_halfway_leaves_nothing(
@@ -158,22 +134,6 @@ async def test_a_write_that_is_cancelled_halfway_leaves_nothing(
     writing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await writing
-
-    assert await written(saver) == 0
-    assert status(saver) is TransactionStatus.IDLE
-
-
-async def test_a_statement_that_the_server_refuses_leaves_nothing(
-    saver: AsyncPostgresSaver, fence: PostgresFence
-) -> None:
-    await connection_of(saver).execute(
-        "ALTER TABLE checkpoint_writes ADD CHECK (channel <> 'count')"
-    )
-    mine = held(3)
-    await fence.raise_fence(saver, mine)
-
-    with pytest.raises(psycopg.errors.CheckViolation):
-        await fence.write(saver, mine, AT, writes(saver))
 
     assert await written(saver) == 0
     assert status(saver) is TransactionStatus.IDLE

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -14,14 +13,13 @@ import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from keyturn.gateway import clock
 from keyturn.gateway.errors import LeaseLost, StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume import fence_tables
 from keyturn.gateway.resume.checkpoints import open_checkpoints
-from keyturn.gateway.resume.fence_tables import FencedSaver, Put
+from keyturn.gateway.resume.fence_tables import Put
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.resume.store_threads import ThreadRef, under_lease
@@ -124,30 +122,6 @@ async def test_a_late_model_answer_changes_nothing_of_a_thread_that_went_on(
     assert (await quick.probe("t1")).final_message == "You said hello"
 
 
-async def test_what_a_new_holder_only_read_is_not_changed_by_the_one_before(
-    store: Store, savers: tuple[Saver, Saver]
-) -> None:
-    if isinstance(savers[0], InMemorySaver):
-        pytest.skip("a saver that knows no fences learns of one by the first write")
-    at, think = place(store), asyncio.Event()
-    slow, quick = runner(savers[0], think), runner(savers[1])
-    late = asyncio.create_task(
-        under_lease(store, at, lambda: slow.start("t1", "hello", key="k"))
-    )
-
-    async def has_begun() -> bool:
-        return (await quick.probe("t1")).exists
-
-    await eventually(has_begun)
-    await take_away(store, at)
-    read = await under_lease(store, at, lambda: quick.probe("t1"))
-    think.set()
-
-    with pytest.raises(LeaseLost):
-        await late
-    assert await quick.probe("t1") == read
-
-
 async def test_a_thread_goes_on_after_the_store_was_put_back_to_an_older_copy(
     store: Store, savers: tuple[Saver, Saver]
 ) -> None:
@@ -188,33 +162,6 @@ async def test_nothing_is_deleted_by_a_holder_that_lost_the_lease(
     with pytest.raises(LeaseLost):
         await under_lease(store, at, delete)
     assert (await other.probe("t1")).final_message == "You said again"
-
-
-async def test_a_fenced_saver_is_still_of_its_kind(savers: tuple[Saver, Saver]) -> None:
-    saver = cast("Any", runner(savers[0]))._graph.checkpointer
-
-    assert isinstance(saver, FencedSaver)
-    assert isinstance(saver, type(savers[0]))
-    assert type(savers[0]).__name__ in type(saver).__name__
-
-
-async def test_every_holder_has_a_greater_fence_than_all_before(store: Store) -> None:
-    at, found = place(store), list[int]()
-    for _ in range(5):
-        async with store.threads.lease(at.keys, "shop", "t1") as lease:
-            found.append(lease.fence)
-
-    assert found == sorted(set(found))
-
-
-async def test_a_store_that_forgot_its_fences_gives_one_above_a_known_one(
-    store: Store,
-) -> None:
-    at = place(store)
-    async with store.threads.lease(at.keys, "shop", "t1") as lease:
-        await lease.rise_above(1000)
-
-        assert lease.fence > 1000
 
 
 async def test_under_a_lost_lease_nothing_is_asked_claimed_or_ended(
@@ -324,34 +271,6 @@ async def test_a_writer_that_is_paused_in_a_transaction_holds_up_nobody_for_long
             await under_lease(
                 store, at, lambda: runner(saver).start("paused", "hello", key="k")
             )
-
-
-async def test_a_fence_does_not_change_how_sqlite_writes_checkpoints(
-    store: Store, tmp_path: Path
-) -> None:
-    path = tmp_path / "checkpoints.db"
-    at = place(store)
-    async with (
-        store.threads.lease(at.keys, "shop", "t1") as lease,
-        open_checkpoints(str(path)) as saver,
-    ):
-        own = cast("AsyncSqliteSaver", saver)
-        fence = fence_tables.SqliteFence()
-        await fence.raise_fence(saver, lease)
-        # Another caller of the connection left a transaction open.
-        await own.conn.execute("DELETE FROM keyturn_fences")
-        await fence.raise_fence(saver, lease)
-        # Another process writes to the file, so the fence is not raised.
-        await own.conn.execute("PRAGMA busy_timeout = 1")
-        with closing(sqlite3.connect(path)) as other:
-            other.execute("BEGIN IMMEDIATE")
-            with pytest.raises(sqlite3.OperationalError, match="locked"):
-                await fence.raise_fence(saver, lease)
-
-        assert not own.conn.in_transaction
-        async with own.conn.execute("PRAGMA synchronous") as found:
-            full = 2
-            assert await found.fetchone() == (full,)
 
 
 async def test_two_stacks_of_one_store_never_fork_a_thread(

@@ -22,7 +22,6 @@ from langgraph_swarm import create_handoff_tool, create_swarm  # pyright: ignore
 from keyturn.agent import ApprovalMiddleware, gated_subagents, guarded
 from keyturn.agent.scripted_model import calling, scripted
 from keyturn.cli.main import run
-from keyturn.gateway.config import Settings
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import GraphError
 from keyturn.gateway.resume.graphs import as_graph, attached, described
@@ -194,34 +193,6 @@ async def test_a_graph_with_an_ungated_tool_is_refused_with_its_place(
     assert "ApprovalMiddleware" in str(told.value)
 
 
-class Helper:
-    """An object of a program that asks an agent in one of its methods."""
-
-    def __init__(self, agent: Any) -> None:
-        self.agent = agent
-
-    def run(self, state: MessagesState) -> MessagesState:
-        return cast("MessagesState", self.agent.invoke(state))
-
-
-def calling_helper(helper: Helper) -> Callable[[MessagesState], MessagesState]:
-    def node(state: MessagesState) -> MessagesState:
-        return helper.run(state)
-
-    return node
-
-
-@pytest.mark.parametrize("count", range(2, 12))
-async def test_a_tool_behind_any_of_many_methods_is_seen(count: int) -> None:
-    safe = gated(wire)
-    for open_one in range(count):
-        helpers = [Helper(plain() if n == open_one else safe) for n in range(count)]
-        graph = nodes(*((f"n{n}", calling_helper(h)) for n, h in enumerate(helpers)))
-
-        with pytest.raises(GraphError, match=f"'wire' in 'n{open_one} > tools'"):
-            await as_graph(graph, "billing.py:graph")
-
-
 class Wrapping(ApprovalMiddleware):
     """A gate that the project does not know."""
 
@@ -320,19 +291,6 @@ async def test_an_exception_that_names_no_tool_of_the_graph_is_told(
     assert "graph cannot start them: look_upp" in described(graph, ["look_upp"])
 
 
-async def test_exceptions_are_names_and_not_one_text() -> None:
-    with pytest.raises(GraphError, match=r"is the text 'wire'; give .* as \['wire'\]"):
-        await as_graph(gated(wire), "billing.py:graph", "wire")
-
-
-async def test_an_exception_for_what_cannot_be_seen_is_not_told(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    await as_graph(nodes(("other", node_with_an_agent)), "billing.py:graph", ["wire"])
-
-    assert not caplog.records
-
-
 @pytest.mark.parametrize("library", ["swarm", "supervisor"])
 async def test_tools_that_only_hand_over_to_another_agent_need_no_gate(
     library: str,
@@ -388,46 +346,8 @@ def test_the_doctor_lists_the_tools_of_each_agent(
     assert lines["✔ agent known"].endswith("ungated as the settings say: wire")
 
 
-def test_the_settings_name_the_tools_that_need_no_gate(tmp_path: Path) -> None:
-    (tmp_path / "keyturn.yml").write_text(
-        "agents: {billing: {graph: 'a.py:graph', ungated: [look_up]},\n"
-        "  other: {graph: 'b.py:graph'}}\n"
-    )
-
-    settings = Settings.load(tmp_path / "keyturn.yml", {})
-
-    assert settings.agents["billing"].ungated == ("look_up",)
-    assert settings.agents["billing"].graph == f"{tmp_path}/a.py:graph"
-    assert settings.agents["other"].ungated == ()
-
-
 GO = {"messages": [("user", "go")]}
-DELEGATE = calling(
-    ("task", {"description": "wire", "subagent_type": "general-purpose"}, "t1")
-)
 WIRE = calling(("wire", {"to": "eve"}, "w1"))
-
-
-def delegating() -> Any:
-    """Return a deepagent whose gate is on the parent only; one model serves both."""
-    return cast("Any", create_deep_agent)(
-        model=scripted([DELEGATE, WIRE, AIMessage("over")]),
-        tools=[wire],
-        middleware=[gate("a")],
-    )
-
-
-async def test_a_run_with_a_tool_in_an_unlisted_subagent_does_not_start(
-    store: Store, tmp_path: Path
-) -> None:
-    (tmp_path / "p.yml").write_text(POLICY)
-    async with Keyturn(
-        policy=tmp_path / "p.yml", url=store.conn.url, data_dir=tmp_path
-    ) as tk:
-        with pytest.raises(GraphError, match="general-purpose"):
-            await tk.run(delegating(), GO, thread_id="t", agent="a")
-
-    assert RAN == []
 
 
 async def test_a_subagent_that_cannot_be_seen_starts_no_tool_either(

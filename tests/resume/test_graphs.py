@@ -10,9 +10,7 @@ import pytest
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
 from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import StateGraph
 from pydantic import BaseModel
-from typing_extensions import TypedDict
 
 from keyturn.agent import ApprovalMiddleware, guarded
 from keyturn.agent import HumanInTheLoopMiddleware as Ours
@@ -61,26 +59,6 @@ class Undeclared(BaseModel):
     name: str
 
 
-class Unused(BaseModel):
-    """A type that no state declares, not even inside."""
-
-
-class Inner(TypedDict):
-    """The state of a graph inside another."""
-
-    what: Undeclared
-
-
-class Outer(TypedDict):
-    """The state of the graph outside."""
-
-    count: int
-
-
-def _stay(state: Inner) -> Inner:
-    return state
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Give a folder with a graph file."""
@@ -99,31 +77,11 @@ async def test_a_graph_is_found_in_every_form(folder: Path, name: str) -> None:
     assert (await runner.probe("t")).taken == "k"
 
 
-async def test_a_file_is_imported_once(folder: Path) -> None:
-    first = await load_graph("agents/shop.py:graph", folder)
-
-    assert await load_graph("agents/shop.py:slow_factory", folder) is first
-
-
 async def test_ctrl_c_during_an_import_stays_ctrl_c(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text("raise KeyboardInterrupt", encoding="utf-8")
 
     with pytest.raises(KeyboardInterrupt):
         await load_graph("agent.py:graph", tmp_path)
-
-
-async def test_the_types_of_a_graph_inside_are_allowed_too() -> None:
-    inner: StateGraph[Inner] = StateGraph(Inner)
-    inner.add_node("stay", _stay)  # pyright: ignore[reportUnknownMemberType] - its overloads are partial
-    inner.set_entry_point("stay")
-    outer: Any = StateGraph(Outer)
-    outer.add_node("inside", inner.compile())  # pyright: ignore[reportUnknownMemberType] - as above
-    outer.set_entry_point("inside")
-
-    allowed = allowed_types(outer.compile())
-
-    assert (__name__, "Undeclared") in allowed
-    assert (__name__, "Unused") not in allowed
 
 
 async def test_a_module_is_found_by_its_name() -> None:

@@ -129,18 +129,6 @@ async def test_a_breakpoint_that_cannot_be_seen_holds_all_the_same(
     assert sample_tools.ledger() == []
 
 
-async def test_the_calls_of_an_agent_at_a_breakpoint_go_on_waiting(tk: Keyturn) -> None:
-    HIDDEN["graph"] = agent(interrupt_before=["tools"])
-
-    with pytest.raises(GraphError, match="stands at a breakpoint"):
-        await tk.run(
-            outer(hidden), saying(json.dumps(REFUND)), thread_id="t1", agent="shop"
-        )
-
-    assert [item.state for item in await items(tk)] == [ItemState.PENDING]
-    assert sample_tools.ledger() == []
-
-
 def beside(node: Any, branch: Any) -> Graph:
     """Make a graph of two nodes that run at the same time."""
     builder: Any = StateGraph(MessagesState)
@@ -211,31 +199,6 @@ async def test_a_limit_that_is_reached_after_an_approval_is_reached_once(
     # Each call of the model takes two steps, and two were made before the approval.
     assert calls == len(model.seen) <= LIMIT / 2 + 2
     assert [line.split()[0] for line in sample_tools.ledger()].count("refund") == 1
-
-
-@pytest.mark.parametrize("limit", ["recursion", "model calls"])
-async def test_a_limit_that_is_reached_before_an_approval_is_the_same_error(
-    tk: Keyturn, limit: str
-) -> None:
-    middleware = (
-        [ModelCallLimitMiddleware(run_limit=2, exit_behavior="error")]
-        if limit == "model calls"
-        else []
-    )
-    looking = ScriptedModel(
-        reply=lambda messages: calling(("look_up", {"order": "1"}, f"l{len(messages)}"))
-    )
-
-    with pytest.raises(GraphError, match=r"given up: .*(Recursion|Limit)") as raised:
-        await tk.run(
-            agent(*middleware, model=looking),
-            saying("look"),
-            thread_id="t1",
-            agent="shop",
-            config={"recursion_limit": LIMIT if limit == "recursion" else 1000},
-        )
-
-    assert "Error" in type(raised.value.__cause__).__name__
 
 
 async def items(tk: Keyturn) -> list[Item]:

@@ -123,15 +123,6 @@ async def test_one_that_is_asked_again_later_has_its_state_and_runs(
     assert RUNS == ["1", "2"]
 
 
-async def test_one_inside_a_node_that_is_asked_again_later_runs(tk: Keyturn) -> None:
-    one = payer(checkpointer=True)
-    graph = named(lead({"1": one, "2": one}, asking("1"), asking("2")), "lead")
-    kept = graph.copy(update={"checkpointer": InMemorySaver()})
-
-    assert await end_of(tk, kept) == ["paid 1", "paid 2"]
-    assert RUNS == ["1", "2"]
-
-
 async def test_two_with_names_of_their_own_run_side_by_side(tk: Keyturn) -> None:
     one, two = (named(payer(checkpointer=True), name) for name in ("one", "two"))
     graph = lead({"1": one, "2": two}, asking("1", "2"), checkpointer=InMemorySaver())

@@ -19,8 +19,7 @@ from keyturn.gateway.approvals.executing import Attempt
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.errors import AlreadySpent, LeaseLost, StoreUnavailable
 from keyturn.gateway.protocol.records import Finding, ItemState
-from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.wire import Busy, Claimed, InDoubt
+from keyturn.gateway.protocol.wire import Claimed, InDoubt
 from keyturn.gateway.resume import ledger as ledgers
 from keyturn.gateway.resume.langgraph_local import Runners
 from keyturn.gateway.resume.recovery import Recovery
@@ -32,7 +31,7 @@ from keyturn.gateway.store.scripts.fences import Lease, holding
 from keyturn.gateway.store.store import Store
 from tests.resume.ledgers import SHORT_MS, Started, place_of, processes_of
 from tests.resume.test_spent_attempts import ESCALATING, RAN, Life, answer
-from tests.service.harness import CHLOE, ServiceHarness, claim_of
+from tests.service.harness import CHLOE, ServiceHarness
 
 FIRST = Attempt("ap_1", 0, 1, "a")
 
@@ -134,43 +133,6 @@ async def test_a_repeat_that_is_allowed_gets_an_attempt_of_its_own(
 
         assert isinstance(reply, Claimed)
         assert await life.harness.agents.finish(life.verdict.item_id, reply.fence, RAN)
-
-
-async def test_an_idempotent_call_is_taken_over_from_a_dead_owner(place: Place) -> None:
-    async with place.started() as store:
-        harness = ServiceHarness(store)
-        ref, (verdict,) = await harness.submit(("send_email", {"to": "x"}))
-        life = Life(harness)
-        life.ref, life.verdict = ref, verdict
-        await life.approved()
-        await life.claimed()
-        await harness.owner_dies(verdict.item_id)
-
-        reply = await harness.agents.claim(life.claim.with_(owner="next"))
-
-        assert isinstance(reply, Claimed)
-
-
-async def test_all_calls_of_a_card_start_at_once(place: Place) -> None:
-    async with place.started() as store:
-        harness = ServiceHarness(store)
-        five: list[JsonObject] = [{"amount": n} for n in range(1, 6)]
-        ref, verdicts = await harness.submit(*(("process_refund", one) for one in five))
-        for verdict in verdicts:
-            life = Life(harness)
-            life.ref, life.verdict = ref, verdict
-            await life.approved()
-
-        replies = await asyncio.gather(
-            *(
-                harness.agents.claim(claim_of(ref, one, owner=f"w{n}"))
-                for one in verdicts
-                for n in range(4)
-            )
-        )
-
-    kinds = [type(one) for one in replies]
-    assert (kinds.count(Claimed), kinds.count(Busy)) == (5, 15)
 
 
 # The difference between the ledger and Redis
@@ -337,30 +299,6 @@ async def test_a_former_holder_of_a_lease_spends_nothing(place: Place) -> None:
             await ledger_of(store).spend([FIRST._replace(number=2)], now_ms=1)
 
         assert await is_free(store, FIRST._replace(number=2))
-
-
-async def test_what_waits_together_is_one_transaction(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    committed: list[int] = []
-    commit = ledgers.DatabaseLedger._commit  # pyright: ignore[reportPrivateUsage] - the step that fails
-
-    def counted(self: ledgers.DatabaseLedger, batch: list[ledgers.Request]) -> None:
-        committed.append(len(batch))
-        commit(self, batch)
-
-    monkeypatch.setattr(ledgers.DatabaseLedger, "_commit", counted)
-    async with place.started() as store:
-        committed.clear()
-        await asyncio.gather(
-            *(
-                ledger_of(store).spend([FIRST._replace(item=n)], now_ms=1)
-                for n in range(50)
-            )
-        )
-
-    assert sum(committed) == 50
-    assert len(committed) < 50
 
 
 async def test_rows_are_deleted_once_no_record_can_use_them(place: Place) -> None:

@@ -9,7 +9,7 @@ import pytest
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.protocol.port import connected
 from keyturn.gateway.service.run.agents import AgentService
-from keyturn.gateway.store.runs.jobs import Delivery, Job, JobKind
+from keyturn.gateway.store.runs.jobs import Delivery
 from tests.levels import size
 from tests.resume import sample_tools
 from tests.resume.resume_stack import RULES, Stack
@@ -61,25 +61,3 @@ async def test_it_is_known_however_many_came_since(stack: Stack) -> None:
         await stack.idle()
 
     assert sample_tools.ledger().count("look_up A") == 1
-
-
-async def test_the_same_words_said_twice_are_two_messages(stack: Stack) -> None:
-    async with stack.working():
-        await stack.say(look_up("A"))
-        await stack.words()
-        await stack.say(look_up("A"))
-        await stack.words(2)
-
-    assert sample_tools.ledger() == ["look_up A"] * 2
-
-
-async def test_a_message_without_an_id_is_known_by_its_delivery(stack: Stack) -> None:
-    job = Job(kind=JobKind.START, tenant="default", agent="shop", thread="t1")
-    queue = stack.store.queue(stack.keys)
-    async with stack.working():
-        await queue.put(job.with_(input=look_up("A")))
-        await stack.words()
-        await queue.put(job.with_(input=look_up("A")))
-        await stack.words(2)
-
-    assert sample_tools.ledger() == ["look_up A"] * 2

@@ -21,16 +21,6 @@ def place(store: Store) -> ThreadRef:
     return ThreadRef(store.keys_of_tenant("default"), "shop", "t1")
 
 
-async def test_an_end_is_told_once_for_its_checkpoint(stack: Stack) -> None:
-    at = place(stack.store)
-
-    assert await announce_end(stack.store, at, "c1", "done")
-    assert not await announce_end(stack.store, at, "c1", "done")
-    assert await announce_end(stack.store, at, "c2", "done again")
-
-    assert len(await stack.events(EventName.RUN_FINISHED)) == 2
-
-
 async def test_who_lost_the_lease_tells_no_end_over_what_came_after(
     stack: Stack,
 ) -> None:

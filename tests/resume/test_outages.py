@@ -1,4 +1,4 @@
-"""Stops and outages: jobs are handed back, and a killed store loses no decision."""
+"""A stopped worker lets its tool finish, or hands its job back."""
 
 from __future__ import annotations
 
@@ -31,6 +31,18 @@ async def test_a_stop_without_grace_hands_the_job_back_and_hides_no_doubt(
         await stack.words()
 
     assert sample_tools.ledger() == ["begin 1", "end 1"]
+
+
+@pytest.mark.slow
+async def test_a_stop_lets_the_running_tool_finish(stack: Stack) -> None:
+    async with stack.working():
+        await stack.ask(("slow", {"order": "1", "seconds": 0.7}))
+        [slow] = await stack.asked()
+        await stack.decide(slow)
+        await eventually(_has_begun)
+
+    assert sample_tools.ledger() == ["begin 1", "end 1"]
+    assert await stack.states() == [ItemState.EXECUTED]
 
 
 async def _has_begun() -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
@@ -23,7 +22,6 @@ from keyturn.gateway.errors import NotAllowed
 from keyturn.gateway.gates.gate import is_guarded
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.store import Store
-from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import RULES
 from tests.resume.test_halted_threads import agent, items, saying
@@ -36,20 +34,6 @@ REFUNDS = [("refund", {"order": order, "amount": 5}) for order in ("1", "2")]
 async def tk(store: Store, tmp_path: Path) -> AsyncGenerator[Keyturn]:
     async with Keyturn(policy=RULES, url=store.conn.url, data_dir=tmp_path) as one:
         yield one
-
-
-class Answering(AgentMiddleware[Any, Any, Any]):
-    """Answers calls itself, as a cache or an emulator does."""
-
-    def __init__(self, *orders: str) -> None:
-        super().__init__()
-        self._orders = orders
-
-    async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
-        call = request.tool_call
-        if call["args"].get("order") not in self._orders:
-            return await handler(request)
-        return ToolMessage("known already", tool_call_id=call["id"])
 
 
 class Jumping(AgentMiddleware[Any, Any, Any]):
@@ -77,46 +61,6 @@ async def test_the_error_of_a_limit_withdraws_the_cards_of_its_turn(
     assert states == [ItemState.WITHDRAWN] * 2
     assert end["messages"][-1].text == "You said hello"
     assert sample_tools.ledger() == []
-
-
-async def test_a_call_that_another_middleware_answers_leaves_no_card_behind(
-    tk: Keyturn,
-) -> None:
-    end = await tk.run(
-        agent(Answering("1", "2")),
-        saying(json.dumps(REFUNDS)),
-        thread_id="t1",
-        agent="shop",
-        timeout_s=60,
-    )
-
-    assert "known already" in str(end["messages"])
-    assert [item.state for item in await items(tk)] == [ItemState.WITHDRAWN] * 2
-    assert sample_tools.ledger() == []
-
-
-@pytest.mark.slow
-async def test_a_sibling_goes_on_waiting_where_another_call_is_answered(
-    tk: Keyturn,
-) -> None:
-    asked = {"1": ItemState.WITHDRAWN, "2": ItemState.PENDING}
-
-    async def is_as_expected() -> bool:
-        return {item.args["order"]: item.state for item in await items(tk)} == asked
-
-    running = asyncio.create_task(
-        tk.run(
-            agent(Answering("1")),
-            saying(json.dumps(REFUNDS)),
-            thread_id="t1",
-            agent="shop",
-        )
-    )
-    await eventually(is_as_expected)
-
-    assert not running.done()
-    running.cancel()
-    await asyncio.wait([running])
 
 
 async def test_a_jump_past_the_tools_leaves_no_card_behind(tk: Keyturn) -> None:

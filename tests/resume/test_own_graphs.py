@@ -27,8 +27,7 @@ from keyturn.gateway.approvals.decisions import Approve, Click
 from keyturn.gateway.approvals.record import Item, approval_of
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import GraphError
-from keyturn.gateway.protocol.records import ItemState, RunRef
-from keyturn.gateway.store.runs.jobs import Job, JobKind
+from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools
@@ -153,26 +152,6 @@ async def test_the_job_of_a_thread_that_nobody_runs_waits_for_its_graph(
 
 
 @pytest.mark.slow
-async def test_a_thread_whose_run_was_cancelled_keeps_its_graph(opened: Open) -> None:
-    async with opened() as tk:
-        with pytest.raises(TimeoutError):
-            await tk.run(
-                graph_of("ann"),
-                calling("pay", order="1"),
-                thread_id="ann",
-                agent="shop",
-                timeout_s=1,
-            )
-        hello = {"messages": [{"role": "user", "content": "hello"}]}
-        await tk.run(graph_of("bob"), hello, thread_id="bob", agent="shop")
-        item = await asked(tk, "ann")
-        await approve(tk, item)
-        await is_now(tk, "ann", ItemState.EXECUTED)
-
-    assert sample_tools.ledger() == ["1 paid by ann"]
-
-
-@pytest.mark.slow
 async def test_config_and_context_of_a_run_reach_a_tool_after_the_wait(
     opened: Open,
 ) -> None:
@@ -264,24 +243,6 @@ async def test_a_finished_thread_leaves_no_graph_behind(opened: Open) -> None:
         assert graph() is None
 
 
-async def test_the_last_job_of_a_thread_that_ended_is_done(opened: Open) -> None:
-    async with opened() as tk:
-        queue = tk.store.queue(tk.store.keys_of_tenant("default"))
-
-        async def is_idle() -> bool:
-            return await queue.depth() == 0
-
-        given = calling("pay", order="1")
-        run = tk.run(graph_of("ann"), given, thread_id="ann", agent="shop")
-        waiting = asyncio.create_task(run)
-        await approve(tk, await asked(tk, "ann"))
-        await waiting
-        job = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="ann")
-        await queue.put(job)
-
-        await eventually(is_idle)
-
-
 async def asked(tk: Keyturn, thread: str) -> Item:
     """Wait for the one pending item of a thread, and until it rests."""
     found: list[Item] = []
@@ -316,15 +277,6 @@ async def approve(tk: Keyturn, item: Item) -> None:
         action_hash=item.action_hash,
     )
     await tk.reviews.decide(click, Approve(), ANA)
-
-
-async def is_now(tk: Keyturn, thread: str, state: ItemState) -> None:
-    """Wait until the thread's one item is in this state."""
-
-    async def is_so() -> bool:
-        return [item.state for item in await items_of(tk, thread)] == [state]
-
-    await eventually(is_so)
 
 
 async def put_back(tk: Keyturn) -> None:

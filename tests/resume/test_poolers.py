@@ -148,18 +148,3 @@ async def test_a_pooler_of_statements_is_refused_with_what_to_change(
     with pytest.raises(SettingsError, match="pool sessions or transactions"):
         async with open_checkpoints(pooled("statement")):
             pass
-
-
-async def test_without_a_pooler_statements_are_prepared_and_sent_together(
-    postgres: str,
-) -> None:
-    url = fresh_database(postgres)
-
-    found = await check_checkpoints(url)
-
-    assert found == "AsyncPostgresSaver"
-    async with (
-        open_checkpoints(url) as saver,
-        saver.conn.connection() as connection,  # type: ignore[attr-defined]
-    ):
-        assert connection.prepare_threshold == 0  # pyright: ignore[reportUnknownMemberType] - its type is partial

@@ -11,16 +11,14 @@ import pytest
 from deepagents import create_deep_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
 
 from keyturn.agent import ApprovalMiddleware, ask_user, gated_subagents
-from keyturn.gateway.approvals.decisions import Decided, Respond
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.store.store import Store
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack
-from tests.resume.test_questions import NAME, REQUESTER, asking
+from tests.resume.test_questions import NAME, asking
 
 POLICY = """
 version: 1
@@ -50,18 +48,6 @@ def delegating(*calls: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]
     """Return a call with which a subagent makes these calls."""
     told = {"description": json.dumps(calls), "subagent_type": "general-purpose"}
     return "task", told
-
-
-async def test_the_deep_agent_itself_asks_and_reads_the_answer(deep: Stack) -> None:
-    async with deep.working():
-        await deep.ask(asking(NAME))
-        [item] = await deep.asked()
-
-        said = Respond(message="Ada")
-        assert isinstance(await deep.decide(item, said, by=REQUESTER), Decided)
-
-        assert await deep.words() == "Q: What is its name?\nA: Ada"
-    assert await deep.states() == [ItemState.ANSWERED]
 
 
 async def test_a_subagent_is_told_that_it_cannot_ask(deep: Stack) -> None:

@@ -10,8 +10,6 @@ import pytest
 
 from keyturn.gateway.approvals.decisions import Decided, Stale
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.errors import ThreadUnavailable
-from keyturn.gateway.resume.store_threads import ThreadRef, under_lease
 from keyturn.gateway.store.runs.jobs import Job, JobKind
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
@@ -103,77 +101,8 @@ async def test_a_tool_that_outlives_every_lease_is_run_once(
         await one.close()
 
 
-@pytest.mark.slow
-async def test_a_job_finds_the_process_that_runs_its_agent(
-    stack: Stack, second: Stack
-) -> None:
-    second.runners.clear()
-    async with second.working():
-        await stack.say("hello")
-        await eventually(lambda: _waits_in_retry(stack))
-        async with stack.working():
-            assert await stack.words() == "You said hello"
-
-
-@pytest.mark.slow
-async def test_jobs_that_find_nothing_to_do_change_nothing(stack: Stack) -> None:
-    async with stack.working():
-        await stack.ask(EMAIL)
-        [email] = await stack.asked()
-        queue = stack.store.queue(stack.keys)
-        await asyncio.gather(*(queue.put(_resume("t1")) for _ in range(50)))
-        await queue.put(_resume("no-such-thread"))
-        await stack.idle()
-        assert sample_tools.ledger() == []
-
-        await stack.decide(email)
-        await stack.words()
-        await asyncio.gather(*(queue.put(_resume("t1")) for _ in range(50)))
-        await stack.idle()
-
-    assert len(sample_tools.ledger()) == 1
-    assert len(await stack.events(EventName.RUN_FINISHED)) == 1
-
-
-async def test_only_one_at_a_time_runs_a_thread(stack: Stack) -> None:
-    at = ThreadRef(stack.keys, "shop", "t1")
-
-    async def outer() -> str:
-        with pytest.raises(ThreadUnavailable):
-            await under_lease(stack.store, at, inner)
-        return "done"
-
-    async def inner() -> str:
-        raise AssertionError("two ran one thread")
-
-    assert await under_lease(stack.store, at, outer) == "done"
-
-
-async def test_work_stops_when_its_lease_is_lost(store: Store) -> None:
-    quick = Store(store.conn.url, secrets=SECRETS, lease_ms=150)
-    at = ThreadRef(quick.keys_of_tenant("default"), "shop", "t1")
-    ends: list[str] = []
-
-    async def work() -> None:
-        await quick.conn.command("DEL", at.keys.lease("shop", "t1"))
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ends.append("stopped")
-
-    with pytest.raises(ThreadUnavailable, match="its lease"):
-        await under_lease(quick, at, work)
-
-    assert ends == ["stopped"]
-    await quick.close()
-
-
 def _resume(thread: str) -> Job:
     return Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread=thread)
-
-
-async def _waits_in_retry(stack: Stack) -> bool:
-    return await stack.store.conn.command("ZCARD", stack.keys.retry) == 1
 
 
 async def _has_begun() -> bool:

@@ -164,34 +164,6 @@ async def test_a_thread_that_was_cut_off_is_queued_while_no_process_runs_it(
     assert (taken.job.kind, taken.job.thread) == (JobKind.RESUME, "t1")
 
 
-@pytest.mark.slow
-async def test_a_run_that_was_cut_off_before_it_asked_goes_on_without_its_job(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    threads = stack.store.threads
-    await threads.open_run(stack.keys, "shop", "t1", has_past=False)
-    with pytest.raises(RuntimeError):
-        await stack.runner.start("t1", "break", key="k")
-    monkeypatch.setattr(sample_tools, "is_broken", False)
-
-    async with threads.lease(stack.keys, "shop", "t1"):
-        assert await problems(stack) == []
-    assert await problems(stack) == [recovery.CUT_OFF]
-    async with stack.working():
-        assert await stack.words() == "You said break"
-        await stack.idle()
-
-    assert await problems(stack) == []
-
-
-async def test_what_waits_as_it_should_is_left_alone(stack: Stack) -> None:
-    await waits(stack)
-
-    found = await looking(stack).compare()
-
-    assert (found.mismatches, found.unserved) == ((), 0)
-
-
 async def test_a_thread_that_another_gateways_checkpoints_may_have_is_not_ended(
     stack: Stack,
 ) -> None:
@@ -219,19 +191,6 @@ async def test_a_call_that_its_thread_forgot_is_found(stack: Stack) -> None:
     assert await stack.states() == [ItemState.WITHDRAWN]
 
 
-async def test_threads_of_agents_that_run_elsewhere_are_counted_and_left(
-    stack: Stack,
-) -> None:
-    await waits(stack)
-    await stack.store.conn.command("FLUSHALL")
-    stack.runners = {"other": stack.runner}
-
-    found = await looking(stack).recover(is_only_process=True)
-
-    assert (found.mismatches, found.unserved) == ((), 1)
-    assert await stack.store.queue(stack.keys).depth() == 0
-
-
 @pytest.mark.slow
 async def test_an_error_about_one_thread_keeps_no_other_from_being_found(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
@@ -252,3 +211,16 @@ async def test_an_error_about_one_thread_keeps_no_other_from_being_found(
     gaps = (await looking(stack).compare()).mismatches
 
     assert [gap.thread for gap in gaps] == ["t2"]
+
+
+async def test_threads_of_agents_that_run_elsewhere_are_counted_and_left(
+    stack: Stack,
+) -> None:
+    await waits(stack)
+    await stack.store.conn.command("FLUSHALL")
+    stack.runners = {"other": stack.runner}
+
+    found = await looking(stack).recover(is_only_process=True)
+
+    assert (found.mismatches, found.unserved) == ((), 1)
+    assert await stack.store.queue(stack.keys).depth() == 0

@@ -58,22 +58,6 @@ def _counted(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[None]:
     return opened
 
 
-async def test_where_the_checkpoint_alone_is_refused_its_answer_is_kept(
-    store: Store, path: Path, others: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """LangGraph stores a task's result before the next checkpoint."""
-    opened = _counted(store, monkeypatch)
-    async with open_stack(store, path) as stack:
-        others(REFUSES.format("checkpoints"))
-        async with stack.working(retries=AT_ONCE):
-            await stack.ask(REFUND)
-            await _retried(stack)
-            others("DROP TRIGGER no_checkpoints")
-            await stack.asked()
-
-    assert len(opened) == 1
-
-
 async def test_while_another_process_has_locked_them_the_model_is_not_asked(
     store: Store, path: Path, others: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,21 +12,17 @@ import pytest
 from aiohttp import web
 from langgraph.graph import StateGraph
 
-from keyturn.gateway.approvals.decisions import Reject
 from keyturn.gateway.client import http_gateway
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import (
     GraphError,
     KeyRefused,
-    LeaseLost,
     SettingsError,
-    ThreadUnavailable,
 )
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.remote import program
 from keyturn.gateway.remote.program import Keyturn as WithoutStore
 from keyturn.gateway.remote.program import RemoteKeyturn
-from keyturn.gateway.store.runs.leases import while_held
 from keyturn.gateway.store.store import Store
 from tests.api.remote_program import remote_program
 from tests.conftest import eventually
@@ -95,22 +91,6 @@ async def test_two_workers_with_the_same_checkpoints_run_a_thread_once(
     assert len(sample_tools.ledger()) == 1
 
 
-async def test_one_process_runs_a_thread_once_however_often_it_is_asked(
-    store: Store, tmp_path: Path
-) -> None:
-    async with remote_program(store, RULES, tmp_path, retries=AT_ONCE) as tk:
-        runs = [
-            asyncio.create_task(tk.run(sample_tools.graph, refund(), **AT))
-            for _ in range(3)
-        ]
-        waiting = asyncio.create_task(tk.wait(sample_tools.graph, **AT))
-        await decide(tk, await asked(tk))
-        finals = await asyncio.gather(*runs, waiting)
-
-    assert len({one["messages"][-1].text for one in finals}) == 1
-    assert len(sample_tools.ledger()) == 1
-
-
 @pytest.mark.parametrize("status", [0, 429, 502, 503])
 async def test_a_thread_outlives_a_gateway_that_is_away(
     store: Store, tmp_path: Path, status: int
@@ -138,27 +118,6 @@ async def test_a_thread_outlives_a_gateway_that_is_away(
     assert len(sample_tools.ledger()) == 1
 
 
-async def test_a_gateway_that_is_away_at_the_start_is_waited_for(
-    store: Store, tmp_path: Path
-) -> None:
-    cut = Cut()
-    cut.is_cut = True
-    async with remote_program(
-        store, RULES, tmp_path, retries=AT_ONCE, middlewares=[cut.between]
-    ) as tk:
-        run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **AT))
-
-        async def has_tried() -> bool:
-            return cut.asked > 3
-
-        await eventually(has_tried)
-        cut.is_cut = False
-        await decide(tk, await asked(tk), Reject(reason="no"))
-        await run
-
-    assert sample_tools.ledger() == []
-
-
 async def test_a_refused_key_ends_the_run_at_once_and_another_goes_on(
     store: Store, tmp_path: Path
 ) -> None:
@@ -179,77 +138,8 @@ async def test_a_refused_key_ends_the_run_at_once_and_another_goes_on(
     assert len(sample_tools.ledger()) == 1
 
 
-async def test_what_is_done_under_a_lost_lease_is_stopped(
-    store: Store, tmp_path: Path
-) -> None:
-    async with remote_program(store, RULES, tmp_path, retries=AT_ONCE) as tk:
-        threads = cast("Any", tk)._asks
-        stopped = asyncio.Event()
-
-        async def work() -> None:
-            try:
-                keys = store.keys_of_tenant("default")
-                await store.conn.command("DEL", keys.lease("shop", "t1"))
-                await asyncio.Event().wait()
-            finally:
-                stopped.set()
-
-        # The clock of the lease is moved: its end by this process's clock is now.
-        lease = threads.lease(RUN)
-        with pytest.raises(LeaseLost):
-            await asyncio.gather(
-                while_held(_ending(lease), work),
-            )
-        assert stopped.is_set()
-
-
 def _same(state: Name) -> Name:
     return state
-
-
-def _ending(lease: Any) -> Any:
-    class Ending:
-        async def __aenter__(self) -> Any:
-            found = await lease.__aenter__()
-            asyncio.get_running_loop().call_later(0.01, found.end)
-            return found
-
-        async def __aexit__(self, *raised: object) -> None:
-            await lease.__aexit__(*raised)
-
-    return Ending()
-
-
-async def test_a_thread_that_somebody_runs_is_not_deleted(
-    store: Store, tmp_path: Path
-) -> None:
-    async with remote_program(store, RULES, tmp_path, retries=AT_ONCE) as tk:
-        run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **AT))
-        item = await asked(tk)
-        keys = store.keys_of_tenant("default")
-        async with store.threads.lease(keys, "shop", "t1"):
-            with pytest.raises(ThreadUnavailable):
-                await tk.delete(sample_tools.graph, **AT)
-        await tk.delete(sample_tools.graph, **AT)
-        run.cancel()
-        with pytest.raises(ThreadUnavailable, match="deleted"):
-            await tk.wait(sample_tools.graph, **AT)
-        assert await tk.pending(**AT) == ()
-        await decide(tk, item)
-
-    assert sample_tools.ledger() == []
-
-
-async def test_what_waits_is_withdrawn_and_the_agent_told(
-    store: Store, tmp_path: Path
-) -> None:
-    async with remote_program(store, RULES, tmp_path, retries=AT_ONCE) as tk:
-        run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **AT))
-        item = await asked(tk)
-        assert await tk.withdraw(**AT) == (item.id,)
-        await run
-
-    assert sample_tools.ledger() == []
 
 
 async def test_a_graph_without_a_checkpointer_is_refused(monkeypatch: Any) -> None:

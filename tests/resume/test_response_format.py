@@ -16,7 +16,6 @@ from keyturn.agent import ApprovalMiddleware
 from keyturn.agent.scripted_model import calling, scripted
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.resume.graphs import allowed_types
 from keyturn.gateway.store.store import Store
 
 POLICY = load_policy("version: 1\ndefaults: {needs: U0ANA}\n", "policy.yml")
@@ -45,10 +44,6 @@ class Row(TypedDict):
     """An answer that is a dictionary."""
 
     text: str
-
-
-class Undeclared(BaseModel):
-    """A type that no agent answers with."""
 
 
 JSON = {
@@ -97,11 +92,3 @@ async def test_a_structured_answer_keeps_its_type(
     answer = SHAPES[shape][3]
     assert end["structured_response"] == answer
     assert type(end["structured_response"]) is type(answer)
-
-
-def test_no_other_type_is_built() -> None:
-    allowed = allowed_types(agent("a model"))
-
-    assert (__name__, "Invoice") in allowed
-    assert (__name__, "Line") in allowed
-    assert (__name__, "Undeclared") not in allowed

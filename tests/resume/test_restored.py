@@ -171,20 +171,6 @@ async def test_the_side_that_went_back_is_named(
             assert await consistency_of(stack) is Consistency.SAME
 
 
-@pytest.mark.slow
-async def test_both_sides_of_one_moment_fit_each_other(tmp_path: Path) -> None:
-    async with on_disk(tmp_path) as stack:
-        await waits(stack)
-    for part in ("valkey", "checkpoints"):
-        copied(tmp_path, part)
-    await live_on(tmp_path)
-    for part in ("valkey", "checkpoints"):
-        restored(tmp_path, part)
-
-    async with on_disk(tmp_path) as stack:
-        assert await consistency_of(stack) is Consistency.SAME
-
-
 async def test_two_stores_share_checkpoints_without_doubting_each_other(
     tmp_path: Path, store: Store
 ) -> None:

@@ -7,11 +7,10 @@ import pytest
 from keyturn.gateway.approvals.decisions import Edit, Reconcile
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Item
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Finding, ItemState
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.resume_stack import POLICY, Stack
+from tests.resume.resume_stack import Stack
 
 CHARGE = ("charge", {"order": "78291"})
 EMAIL = ("email", {"to": "ana@example.org"})
@@ -67,25 +66,6 @@ async def test_people_run_it_again_alone_and_under_its_key(
 
 
 @pytest.mark.slow
-async def test_each_attempt_needs_a_word_of_its_own(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with stack.working():
-        item = await charge(stack)
-        await stack.decide(item, Reconcile(finding=Finding.RERUN))
-        again = await failed(stack, 2)
-        assert (
-            len([one for one in sample_tools.ledger() if one.startswith("charge")]) == 2
-        )
-        monkeypatch.setattr(sample_tools, "is_bank_down", False)
-
-        await stack.decide(again, Reconcile(finding=Finding.RERUN))
-        words = await stack.words()
-
-    assert words == "charged 78291 | mailed ana@example.org"
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("finding", "state", "told"),
     [
@@ -123,21 +103,3 @@ async def test_an_edited_call_is_run_again_as_it_was_edited(
     assert "charged 1" in words
     assert {line.split()[1] for line in sample_tools.ledger()} == {"1"}
     assert len(set(sample_tools.ledger())) == 1
-
-
-async def test_without_the_policys_word_the_agent_reads_the_error_at_once(
-    stack: Stack,
-) -> None:
-    text = POLICY.replace("charge: {tier: approve, on_failure: ask}", "charge: {}")
-    stack.policy = load_policy(text, "policy.yml")
-    async with stack.working():
-        await stack.ask(CHARGE)
-        [charging] = await stack.asked()
-        await stack.decide(charging)
-        words = await stack.words()
-
-    assert "the bank is down" in words
-    assert await stack.states() == [ItemState.FAILED]
-    [item] = await stack.items()
-    late = await stack.decide(item, Reconcile(finding=Finding.RERUN))
-    assert late.kind == "stale"

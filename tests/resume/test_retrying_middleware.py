@@ -10,17 +10,14 @@ from typing import Any, cast
 import pytest
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
 from langchain.agents.middleware import AgentMiddleware, ToolRetryMiddleware
-from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.agent import ApprovalMiddleware, guarded
 from keyturn.agent.scripted_model import calling, scripted
 from keyturn.gateway.embed import Keyturn
-from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.store import Store
-from tests.conftest import eventually
 from tests.resume.paying import RUNS, pay, paying_program
-from tests.resume.test_own_graphs import approve, asked, items_of
+from tests.resume.test_own_graphs import approve, asked
 
 TRIES = 3
 
@@ -90,44 +87,3 @@ async def test_a_call_that_is_handled_twice_is_asked_about_once_and_runs_once(
 ) -> None:
     assert await result(tk, agent(Bank(0), Twice())) == "paid 1"
     assert RUNS == ["1"]
-
-
-async def test_a_tool_is_not_run_again_after_an_outage_of_an_agent_inside_it(
-    tk: Keyturn,
-) -> None:
-    """It has begun, and only people can determine its result."""
-    begun: list[str] = []
-    bank = Bank(1)
-    inner = agent(bank, Twice())
-    inner.checkpointer = None
-
-    @tool
-    async def charge(order: str) -> str:
-        """Charge, then call another agent that pays."""
-        begun.append(order)
-        return str((await inner.ainvoke({"messages": [("user", order)]}))["messages"])
-
-    make = cast("Callable[..., Any]", create_agent)
-    outer = make(
-        scripted([calling(("charge", {"order": "1"}, "o1"))]),
-        [guarded(charge)],
-        middleware=[ApprovalMiddleware("shop")],
-        checkpointer=InMemorySaver(),
-    )
-    run = tk.run(outer, {"messages": [("user", "go")]}, thread_id="t1", agent="shop")
-    running = asyncio.create_task(run)
-
-    async def is_in_doubt() -> bool:
-        items = await items_of(tk, "t1")
-        for item in items:
-            if item.is_pending:
-                await approve(tk, item)
-        return any(item.state is ItemState.IN_DOUBT for item in items)
-
-    await eventually(is_in_doubt)
-
-    # Once before the inner call was asked about, once after.
-    assert begun == ["1", "1"]
-    assert RUNS == []
-    running.cancel()
-    await asyncio.wait([running])

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from keyturn.gateway.approvals.decisions import Reject
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.errors import ThreadUnavailable
@@ -203,29 +202,6 @@ async def test_an_approved_call_is_retried_until_its_approval_ends_not_only_for_
     assert await stack.events(EventName.RUN_PARKED) == []
 
 
-@pytest.mark.slow
-async def test_a_message_that_cannot_be_given_is_given_once_when_that_is_possible(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    probe = stack.runner.probe
-    tries: list[str] = []
-
-    async def away(thread: str) -> Any:
-        tries.append(thread)
-        if len(tries) < 12:
-            raise ConnectionError("the database is away")
-        return await probe(thread)
-
-    monkeypatch.setattr(stack.runner, "probe", away)
-    async with stack.working(retries=AT_ONCE):
-        await stack.say("hello")
-        assert await stack.words() == "You said hello"
-        await stack.idle()
-
-    assert await stalled(stack) is None
-    assert len(await stack.events(EventName.RUN_STARTED)) == 1
-
-
 async def delivered(stack: Stack) -> Delivery:
     """Take the next job, also one that waited for its time."""
     queue, taken = stack.store.queue(stack.keys), list[Delivery]()
@@ -276,32 +252,6 @@ async def test_no_run_waits_for_a_message_whose_job_was_put_back_as_what_was_lef
 
 
 @pytest.mark.slow
-async def test_a_thread_that_waits_has_one_job_however_much_is_decided(
-    stack: Stack, provider: Provider
-) -> None:
-    slow = RetrySettings(first=timedelta(minutes=10), longest=timedelta(minutes=10))
-    resume = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")
-    async with stack.working(retries=slow):
-        provider.error = ConnectionError()
-        await stack.ask(("look_up", {"order": "1"}))
-        await until_stalled(stack, RunState.WAITING)
-
-        async def is_put_back() -> bool:
-            found = await stalled(stack)
-            return found is not None and found.attempts == provider.calls
-
-        for _ in range(5):
-            await eventually(is_put_back)
-            before = provider.calls
-            await stack.store.queue(stack.keys).put(resume)
-            await provider.failed(before + 1)
-        await eventually(is_put_back)
-        assert await stack.store.queue(stack.keys).depth() == 1
-        waiting = await until_stalled(stack, RunState.WAITING)
-        assert waiting.jobs == (resume,)
-
-
-@pytest.mark.slow
 async def test_waiting_and_passable_parked_runs_are_tried_when_a_process_starts(
     stack: Stack, provider: Provider
 ) -> None:
@@ -330,27 +280,6 @@ async def test_waiting_and_passable_parked_runs_are_tried_when_a_process_starts(
     async with stack.working():
         assert await stack.words(count=2) == "found 2"
     assert await stalled(stack) is None
-
-
-@pytest.mark.slow
-async def test_a_rejection_during_an_outage_counts_when_the_run_goes_on(
-    stack: Stack, provider: Provider, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    database = Database(stack, monkeypatch)
-    async with stack.working(retries=AT_ONCE):
-        await stack.ask(REFUND, ("email", {"to": "ana@example.org"}))
-        refund, email = await stack.asked(2)
-        await stack.idle()
-        database.is_away = True
-        await stack.decide(refund)
-        await until_stalled(stack, RunState.WAITING)
-        await stack.decide(email, Reject(reason="not now"))
-        database.is_away = False
-        words = await stack.words()
-
-    assert "refunded 78291 899" in words
-    assert "not now" in words
-    assert len(sample_tools.ledger()) == 1
 
 
 @pytest.mark.slow
@@ -383,25 +312,6 @@ async def lapse(stack: Stack, item_id: str) -> None:
         return await stack.states() == [ItemState.LAPSED]
 
     await eventually(is_over)
-
-
-@pytest.mark.slow
-async def test_a_job_that_no_process_serves_backs_off_and_is_listed(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("keyturn.gateway.resume.retries.UNSERVED_S", 0.0)
-    await stack.say("hello")
-    stack.runners.clear()
-    async with stack.working():
-        found = await until_stalled(stack, RunState.WAITING)
-
-    assert found.trouble == "unserved"
-    assert found.reason.startswith("No process runs the agent")
-    assert await stack.store.stalled.counts(stack.keys) == (1, 0)
-
-    stack.runners["shop"] = stack.runner
-    async with stack.working():
-        assert await stack.words() == "You said hello"
 
 
 @pytest.mark.slow
@@ -471,3 +381,22 @@ async def test_a_run_that_is_tried_again_has_its_time_for_retries_anew(
 
         assert await stack.words() == "found 1"
     assert len(await stack.events(EventName.RUN_RETRIED)) == 1
+
+
+@pytest.mark.slow
+async def test_a_job_that_no_process_serves_backs_off_and_is_listed(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keyturn.gateway.resume.retries.UNSERVED_S", 0.0)
+    await stack.say("hello")
+    stack.runners.clear()
+    async with stack.working():
+        found = await until_stalled(stack, RunState.WAITING)
+
+    assert found.trouble == "unserved"
+    assert found.reason.startswith("No process runs the agent")
+    assert await stack.store.stalled.counts(stack.keys) == (1, 0)
+
+    stack.runners["shop"] = stack.runner
+    async with stack.working():
+        assert await stack.words() == "You said hello"

@@ -9,7 +9,6 @@ from unittest.mock import AsyncMock
 
 import pytest
 import yaml
-from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.cli import bot
 from keyturn.cli.command_context import CommandContext
@@ -29,8 +28,6 @@ from keyturn.gateway.protocol.wire import (
     TurnRef,
     Verdict,
 )
-from keyturn.gateway.resume.langgraph_local import Runners
-from keyturn.gateway.resume.recovery import Recovery
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
@@ -460,35 +457,5 @@ async def test_a_standing_approval_that_ended_in_a_bot_apart_covers_no_call_agai
         ref, (verdict,) = await harness.submit(refund(20, "b"), thread="t2")
 
         reply = await answer(harness, claim_of(ref, verdict))
-
-        assert not isinstance(reply, Claimed)
-
-
-async def test_a_restored_call_that_people_left_alone_in_a_bot_apart_does_not_run(
-    started: Started,
-    in_a_bot: InABot,
-) -> None:
-    async with started() as store:
-        lived = Life(ServiceHarness(store))
-        await lived.asks()
-        await lived.approved()
-        await Recovery(store, Runners({}, InMemorySaver())).doubt_all()
-
-    async def left(reviews: ReviewService) -> None:
-        click = await lived.harness.click(lived.verdict)
-        alone = Reconcile(finding=Finding.SKIP, note="seen")
-        await reviews.decide(click, alone, ANA, voters=still_members)
-
-    async with started() as store:
-        lived.harness = ServiceHarness(store)
-        await in_a_bot(left)
-        assert (await lived.harness.item(lived.verdict.item_id)).state not in {
-            ItemState.AUTHORIZED,
-            ItemState.IN_DOUBT,
-        }
-    async with started(SHORT_MS) as store:
-        await put_back(store, lived.copies[0])
-
-        reply = await answer(ServiceHarness(store), lived.claim)
 
         assert not isinstance(reply, Claimed)

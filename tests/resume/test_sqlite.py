@@ -6,15 +6,13 @@ import asyncio
 import os
 import sqlite3
 import sys
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, cast
 
-import aiohttp
 import pytest
 from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver as SyncSqliteSaver
 
 from keyturn.gateway.embed import Keyturn
@@ -22,17 +20,14 @@ from keyturn.gateway.errors import GraphError, SettingsError
 from keyturn.gateway.resume import checkpoints
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.fence_tables import fenced
-from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.forked import Forked
-from tests.levels import sample
-from tests.resume import sample_tools, web_program
+from tests.resume import sample_tools
 from tests.resume.checkpoint_process import keep_step, keep_steps
 from tests.resume.resume_stack import RULES
 
 OTHERS, THREADS = 2, 10
-REQUESTS = 6
 PLACE: Any = {
     "configurable": {"thread_id": "t1", "checkpoint_ns": "", "checkpoint_id": "1"}
 }
@@ -113,24 +108,6 @@ async def test_a_process_that_reads_a_new_file_at_once_keeps_nobody_out(
 
 def _is_private(file: Path) -> bool:
     return not file.stat().st_mode & 0o077 and not [*file.parent.glob(".*")]
-
-
-async def test_nobody_but_sqlite_opens_the_file_again(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[str] = []
-    real = os.open
-
-    def spied(path: Any, *more: Any, **options: Any) -> int:
-        opened.append(str(path))
-        return real(path, *more, **options)
-
-    monkeypatch.setattr(os, "open", spied)
-    async with open_checkpoints(str(file)), open_checkpoints(str(file)):
-        pass
-
-    assert str(file) not in opened
-    assert len(opened) == 1  # the draft of the new file, under another name
 
 
 async def test_one_saver_serves_all_who_open_the_file(file: Path) -> None:
@@ -228,81 +205,6 @@ async def test_a_fork_with_an_open_file_is_refused_in_the_child(file: Path) -> N
         shared.pid = os.getpid()
 
 
-@asynccontextmanager
-async def web_application(folder: Path, store: str) -> AsyncGenerator[Path]:
-    """Run the web application in two workers."""
-    path = folder / "web.sock"
-    environment = {web_program.DATA: str(folder / "data"), web_program.STORE: store}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.resume.web_program", str(path), "2",
-        env={**os.environ, **environment},
-    )  # fmt: skip
-    try:
-        yield path
-    finally:
-        process.terminate()
-        await process.wait()
-
-
-@asynccontextmanager
-async def kept_connection(path: Path) -> AsyncGenerator[aiohttp.ClientSession]:
-    """Open one connection that is kept: one worker answers all of its requests."""
-    connector = aiohttp.UnixConnector(str(path), limit=1)
-    async with aiohttp.ClientSession("http://web", connector=connector) as session:
-        yield session
-
-
-async def worker_of(session: aiohttp.ClientSession, block: Path | None = None) -> int:
-    """Return the process behind a connection, blocked for as long as a file exists."""
-    named = {"block": str(block)} if block else {}
-    async with session.get("/worker", params=named) as answer:
-        return int(await answer.text())
-
-
-async def connect_to_both_workers(
-    folder: Path, first: aiohttp.ClientSession, second: aiohttp.ClientSession
-) -> None:
-    """Open a connection to each worker: while one is blocked, the other accepts."""
-
-    async def answers() -> bool:
-        with suppress(aiohttp.ClientError):
-            return await worker_of(first) > 0
-        return False
-
-    await eventually(answers, within_s=90)
-    block = folder / "block"
-    blocked = asyncio.create_task(worker_of(first, block))
-    await eventually(lambda: asyncio.sleep(0, block.exists()))
-    other = await worker_of(second)
-    block.unlink()
-    assert await blocked != other
-
-
-@pytest.mark.parametrize("is_embedded", sample([True, False], 1))
-async def test_a_keyturn_for_each_request_under_two_workers_keeps_every_thread(
-    store: Store, tmp_path: Path, *, is_embedded: bool
-) -> None:
-    url = "" if is_embedded else store.conn.url
-    async with (
-        web_application(tmp_path, url) as path,
-        kept_connection(path) as first,
-        kept_connection(path) as second,
-    ):
-        await connect_to_both_workers(tmp_path, first, second)
-
-        async def requests(name: str, session: aiohttp.ClientSession) -> None:
-            for number in range(REQUESTS):
-                order = f"{name}{number}"
-                async with session.get(f"/look_up/{order}") as answer:
-                    assert answer.status == 200, await answer.text()
-                    assert await answer.json() == {"words": f"found {order}"}
-
-        await asyncio.gather(requests("a", first), requests("b", second))
-
-    count = await threads_in(tmp_path / "data" / "checkpoints.sqlite")
-    assert count == 2 * REQUESTS
-
-
 class _Synchronous(BaseCheckpointSaver[str]):
     """A checkpointer of a program's own, without asynchronous methods."""
 
@@ -324,12 +226,6 @@ async def test_a_synchronous_checkpointer_is_refused_in_a_clear_sentence(
                     )
                 with pytest.raises(GraphError, match=expected):
                     await t.delete(graph, thread_id="t1", agent="shop")
-
-
-async def test_an_error_of_a_graph_is_not_taken_for_one_of_its_checkpointer() -> None:
-    graph = sample_tools.graph().copy(update={"checkpointer": InMemorySaver()})
-
-    assert not (await Runner(graph).probe("t1")).exists
 
 
 def files_in(folder: Path) -> set[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import empty_checkpoint
 
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.errors import LeaseLost
@@ -114,23 +112,6 @@ async def test_a_write_that_fails_leaves_nothing_and_takes_no_other_along(
         assert await written(saver, "t1") == [("a", 1), ("c", 4)]
 
 
-async def test_a_full_disk_is_named_to_the_write_that_it_undid(tmp_path: Path) -> None:
-    async with opened(tmp_path) as (saver, clone):
-        lease = lease_of("t1")
-        await known(clone, lease)
-        [pages] = await saver.conn.execute_fetchall("PRAGMA page_count")
-        await saver.conn.execute(f"PRAGMA max_page_count = {pages[0]}")
-
-        with pytest.raises(sqlite3.Error) as full:
-            await put(clone, lease, "a", [("messages", 1), ("more", "x" * 100_000)])
-
-        assert full.value.sqlite_errorname == "SQLITE_FULL"
-        assert await written(saver, "t1") == []
-        await saver.conn.execute("PRAGMA max_page_count = 1000000")
-        await put(clone, lease, "a", [("messages", 1)])
-        assert await written(saver, "t1") == [("a", 1)]
-
-
 async def test_a_write_ends_without_the_caller_that_was_cancelled(
     tmp_path: Path,
 ) -> None:
@@ -147,28 +128,6 @@ async def test_a_write_ends_without_the_caller_that_was_cancelled(
         await stays
 
         assert await written(saver, "t1") == [("a", 1), ("b", 2)]
-
-
-async def test_a_checkpoint_and_what_follows_it_are_read_as_they_were_written(
-    tmp_path: Path,
-) -> None:
-    async with opened(tmp_path) as (_, clone):
-        lease = lease_of("t1")
-        checkpoint = empty_checkpoint()
-        start: RunnableConfig = {
-            "configurable": {"thread_id": "t1", "checkpoint_ns": ""}
-        }
-        with holding(lease):
-            at = await clone.aput(start, checkpoint, {"step": 1}, {})
-            await clone.aput_writes(at, [("messages", "hello")], "task")
-            found = await clone.aget_tuple(start)
-
-        assert found.checkpoint == checkpoint
-        assert found.pending_writes == [("task", "messages", "hello")]
-        assert found.metadata["step"] == 1
-        with holding(lease):
-            await clone.adelete_thread("t1")
-            assert await clone.aget_tuple(start) is None
 
 
 async def test_a_fence_keeps_what_somebody_else_had_begun_to_write(

@@ -168,23 +168,6 @@ async def test_a_call_behind_the_gate_of_another_library_goes_on_waiting(
     assert [line.split()[0] for line in sample_tools.ledger()] == ["refund"]
 
 
-async def test_it_is_told_once_however_often_the_thread_is_looked_at(
-    stack: Stack,
-) -> None:
-    async with stack.working():
-        await stack.ask(PAY)
-        await told(stack, EventName.RUN_ASKED)
-        await stack.store.queue(stack.keys).put(resume())
-
-        async def is_taken() -> bool:
-            # The job that ends the question remains.
-            length = await stack.store.conn.command("XLEN", stack.keys.jobs)
-            return length == 0
-
-        await eventually(is_taken)
-        await told(stack, EventName.RUN_ASKED)
-
-
 @pytest.mark.slow
 async def test_somebody_who_runs_the_agent_may_answer_it_by_themselves(
     stack: Stack,

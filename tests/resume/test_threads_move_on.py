@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from keyturn.gateway.approvals.decisions import Reject
-from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.runs.jobs import Job, JobKind
 from tests.conftest import eventually
@@ -58,24 +57,6 @@ async def test_each_call_of_a_turn_ends_as_it_was_decided(stack: Stack) -> None:
             "look_up",
             "refund",
         ]
-
-
-@pytest.mark.slow
-async def test_decisions_that_came_before_a_worker_did_are_carried_out_together(
-    stack: Stack,
-) -> None:
-    async with stack.working():
-        await stack.ask(REFUND, EMAIL)
-        items = await stack.asked(2)
-
-    for item in items:
-        await stack.decide(item)
-    async with stack.working():
-        await stack.words()
-        await stack.idle()
-
-    assert len(sample_tools.ledger()) == 2
-    assert len(await stack.events(EventName.RUN_FINISHED)) == 1
 
 
 @pytest.mark.slow

@@ -132,15 +132,6 @@ async def test_a_thread_that_waits_here_goes_on_at_once(
     assert final["messages"][-1].text == "refunded 78291 899"
 
 
-async def test_a_message_about_a_thread_elsewhere_does_nothing(
-    program: RemoteProgram,
-) -> None:
-    news = await program.handle_webhook(signed("msg_1"), BODY, graph=sample_tools.graph)
-
-    assert news.is_new
-    assert news.is_decision
-
-
 async def test_a_forged_message_wakes_nobody(program: RemoteProgram) -> None:
     with pytest.raises(NotVerified):
         await program.handle_webhook(

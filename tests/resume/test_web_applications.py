@@ -11,15 +11,13 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from keyturn.gateway.approvals.decisions import Edit, Reject, Respond
+from keyturn.gateway.approvals.decisions import Edit
 from keyturn.gateway.embed import Keyturn
-from keyturn.gateway.errors import GraphError, SettingsError, ThreadUnavailable
+from keyturn.gateway.errors import GraphError, SettingsError
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.http_api import PendingCall
 from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.resume import program_runs
 from keyturn.gateway.resume.graphs import attached
-from keyturn.gateway.resume.program_runs import ThreadChanges, next_change
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools
@@ -54,16 +52,6 @@ async def test_a_stream_goes_on_across_the_wait_and_ends_with_the_thread(
     assert steps.index("__interrupt__") < steps.index("tools")
     said = [chunk["model"]["messages"][0].text for chunk in seen if "model" in chunk]
     assert said[-1] == final["messages"][-1].text
-
-
-async def test_a_stream_takes_the_modes_of_langgraph(opened: Open) -> None:
-    async with opened() as tk:
-        stream = tk.stream(
-            sample_tools.graph, HELLO, **PLACE, stream_mode=["values", "updates"]
-        )
-        modes = {mode async for mode, _ in stream}
-
-    assert modes == {"values", "updates"}
 
 
 @pytest.mark.slow
@@ -135,12 +123,6 @@ async def test_a_withdrawn_call_ends_and_the_agent_is_told(opened: Open) -> None
     assert "withdrawn" in final["messages"][-1].text
     assert again == ()
     assert sample_tools.ledger() == []
-
-
-async def test_a_wait_without_a_thread_says_so(opened: Open) -> None:
-    async with opened() as tk:
-        with pytest.raises(ThreadUnavailable, match="no thread 't1'"):
-            await tk.wait(sample_tools.graph, **PLACE)
 
 
 async def test_a_thread_that_a_run_is_about_to_write_is_waited_for(
@@ -219,82 +201,6 @@ async def test_a_program_that_resumes_its_own_graphs_gets_the_answers(
     assert (none_yet, bounded) == ({}, {})
     assert list(answers) == [questions[0].id]
     assert final["messages"][-1].text.endswith("refunded 78291 5")
-
-
-@pytest.mark.parametrize(
-    ("decision", "said"),
-    [(Reject(reason="no"), "no"), (Respond(message="use the form"), "use the form")],
-)
-async def test_an_answer_that_does_not_run_anything_is_given_too(
-    opened: Open, decision: Any, said: str
-) -> None:
-    graph = cast("Any", attached(sample_tools.graph(), InMemorySaver()))
-    config: Any = {"configurable": {"thread_id": "t1"}}
-
-    async with opened() as tk:
-        with tk.connected():
-            paused = await graph.ainvoke(refund(), config, durability="sync")
-        await decide(tk, await asked(tk), decision)
-        (answer,) = (await tk.answers(paused["__interrupt__"], **PLACE)).values()
-
-    assert answer["message"] == said
-
-
-async def test_questions_of_others_have_no_answers_here(opened: Open) -> None:
-    async with opened() as tk:
-        assert await tk.answers([], **PLACE, timeout_s=None) == {}
-
-
-@IN_PROCESS
-@pytest.mark.slow
-async def test_a_wait_costs_no_command_until_something_happens(
-    opened: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with opened() as tk:
-        run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **PLACE))
-        item = await asked(tk)
-        # Its first look is not one of those that are counted.
-        await eventually(_all_wait(tk, 1))
-        probes = 0
-        runner = cast("Any", tk)._runners.of("shop", "t1")
-        assert runner is not None
-        probe, wait_s = runner.probe, list[float]()
-
-        async def counted(thread: str) -> Any:
-            nonlocal probes
-            probes += 1
-            return await probe(thread)
-
-        async def timed(changes: ThreadChanges, *, within_s: float) -> Any:
-            wait_s.append(within_s)
-            return await next_change(changes, within_s=within_s)
-
-        monkeypatch.setattr(runner, "probe", counted)
-        monkeypatch.setattr(program_runs, "next_change", timed)
-        (follower,) = [
-            task
-            for task in asyncio.all_tasks()
-            if "EventFeed._read" in str(task.get_coro())
-        ]
-        # More waiters share the one reader of events.
-        others = [
-            asyncio.create_task(tk.wait(sample_tools.graph, **PLACE)) for _ in range(20)
-        ]
-        await eventually(_all_wait(tk, 21))
-        await eventually(_lazily(wait_s, 20))
-        # One look for each news: that the run began, and that its card was opened.
-        assert probes <= 2
-        assert not follower.done()
-        await decide(tk, item)
-        for final in await asyncio.gather(run, *others):
-            assert final["messages"][-1].text == "refunded 78291 899"
-
-
-def _lazily(wait_s: list[float], count: int) -> Any:
-    async def they_wait() -> bool:
-        return len([one for one in wait_s if one >= 30]) >= count
-
-    return they_wait
 
 
 async def _has_no_job(tk: Keyturn) -> bool:

@@ -219,10 +219,6 @@ Describe = Callable[[ToolCall, AgentState[Any], Runtime[Any]], object]
 _RUN_HINT = CallHint(hold=False)
 
 
-_PREFIX = "descriptionPrefix"
-_SNAKE = {"allowedDecisions": "allowed_decisions", "argsSchema": "args_schema"}
-
-
 @dataclass(frozen=True, slots=True)
 class ToolConfig:
     """The configuration of one tool that ``interrupt_on`` gates."""
@@ -249,8 +245,7 @@ class InterruptConfig:
     """The tools that ``interrupt_on`` gates; all others may run.
 
     Args:
-        interrupt_on: LangChain's mapping of tool names, or its options for JavaScript
-            as one document: ``{"interruptOn": {...}, "descriptionPrefix": "..."}``.
+        interrupt_on: LangChain's mapping of tool names.
         description_prefix: the text reviewers see for a tool without a description.
 
     Raises:
@@ -264,13 +259,6 @@ class InterruptConfig:
     def __init__(
         self, interrupt_on: InterruptOn, description_prefix: str = DESCRIPTION_PREFIX
     ) -> None:
-        match cast("Any", interrupt_on):
-            case {"interruptOn": {**tools}, **rest} if rest.keys() <= {_PREFIX}:
-                description_prefix = str(rest.get(_PREFIX, description_prefix))
-                each = {name: _in_snake_case(one) for name, one in tools.items()}
-                interrupt_on = cast("InterruptOn", each)
-            case _:  # tool names, or refused below
-                pass
         if not is_a(interrupt_on, Mapping):
             raise ValueError(
                 f"`interrupt_on` must be a mapping of names of tools, such as "
@@ -318,13 +306,6 @@ class InterruptConfig:
             allow=config.allow,
             description=_description(config.description, call, context),
         )
-
-
-def _in_snake_case(config: Any) -> Any:  # noqa: ANN401 - checked by the caller
-    if not isinstance(config, Mapping):
-        return config
-    given = cast("Mapping[str, Any]", config)
-    return {_SNAKE.get(name, name): one for name, one in given.items()}
 
 
 def _check_name(tool: object) -> None:

@@ -38,7 +38,6 @@ SLOW_PATHS = frozenset(
         "races",
         "resume",
         "sandbox/page",
-        "agent/test_nested_agents.py",
         "api/test_fuzz.py",
         "api/test_raw_sockets.py",
         "bot/cards/test_card_properties.py",

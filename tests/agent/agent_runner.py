@@ -169,6 +169,24 @@ class Runner:
         return await self.run(graph, Command(resume=answers), config)
 
 
+def delegating(
+    runner: Runner, inners: dict[str, Any], config: RunnableConfig | None = None
+) -> BaseTool:
+    """Return a tool in which one of these agents works, perhaps in its own thread."""
+
+    async def adelegate(job: str) -> str:
+        """Call another agent."""
+        end = await inners[job].ainvoke({"messages": [("user", job)]}, config)
+        return str(end["messages"][-1].text)
+
+    def delegate(job: str) -> str:
+        """Call another agent."""
+        end = inners[job].invoke({"messages": [("user", job)]}, config)
+        return str(end["messages"][-1].text)
+
+    return tool("delegate")(adelegate) if runner.is_async else tool(delegate)
+
+
 class Step(TypedDict):
     """The outcome of the one step of a graph."""
 

@@ -11,7 +11,7 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Defaults, Policy, RaiseRule, ToolRule
 from keyturn.gateway.protocol.records import Tier, Verb, join
 from keyturn.gateway.protocol.wire import CallHint
-from keyturn.gateway.service.submit.turn_evaluation import MAX_DESCRIPTION, apply_hint
+from keyturn.gateway.service.submit.turn_evaluation import apply_hint
 
 TIERED = load_policy(
     """\
@@ -150,30 +150,6 @@ def test_a_call_that_is_held_gets_the_people_time_and_channel_of_a_card() -> Non
     assert hinted.channel == "#cards"
 
 
-def test_a_waived_person_is_named_among_the_reasons() -> None:
-    hinted = evaluated(TIERED, CallHint(hold=False))
-
-    assert hinted.tier is Tier.AUTO
-    assert "as the policy lets it" in hinted.reasons[-1]
-
-
-@pytest.mark.parametrize(
-    ("tool", "tier"), [("pay", Tier.ESCALATE), ("trust", Tier.APPROVE)]
-)
-def test_a_tier_that_a_rule_raised_is_never_waived(tool: str, tier: Tier) -> None:
-    hinted = evaluated(TIERED, CallHint(hold=False), tool, amount=90)
-
-    assert hinted.tier is tier
-
-
-@pytest.mark.parametrize("tier", [Tier.ESCALATE, Tier.DENY])
-@pytest.mark.parametrize("hint", [CallHint(hold=True), CallHint(hold=False)])
-def test_two_people_and_a_no_stay_what_they_are(tier: Tier, hint: CallHint) -> None:
-    policy = of_tier(tier, overridable=True)
-
-    assert evaluated(policy, hint) == evaluated(policy, None)
-
-
 @pytest.mark.parametrize(
     ("given_verbs", "asked", "left"),
     [
@@ -199,14 +175,6 @@ def test_a_description_is_one_line_and_kept_as_the_agents() -> None:
     )
 
     assert (hinted.description, hinted.agent_description) == ("", "Drop the table")
-
-
-def test_a_long_description_is_cut_visibly() -> None:
-    hint = CallHint(description="x" * (MAX_DESCRIPTION + 7))
-
-    hinted = evaluated(of_tier(Tier.APPROVE), hint)
-
-    assert hinted.agent_description.endswith("x… (7 more characters)")
 
 
 @pytest.mark.parametrize("more", [{"description": "Refund"}, {"redact": ["args.card"]}])

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
-from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
 from langchain.agents.middleware import HumanInTheLoopMiddleware as Stock
 from langchain.agents.middleware import InterruptOnConfig
 from langchain.agents.middleware.types import ToolCallRequest
@@ -16,8 +15,7 @@ from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.agent import ApprovalMiddleware, HumanInTheLoopMiddleware
-from keyturn.agent.hints import InterruptConfig
-from keyturn.agent.scripted_model import calling, scripted
+from keyturn.agent.scripted_model import calling
 from keyturn.gateway.protocol.records import Tier, Verb
 from tests.agent.agent_runner import (
     CONFIG,
@@ -256,55 +254,9 @@ def test_the_other_arguments_of_langchain_are_taken_too() -> None:
     assert str(ours.value) == str(theirs.value)
 
 
-async def test_the_system_note_lists_what_the_agent_gates_itself(
-    runner: Runner, effects: Effects
-) -> None:
-    gateway = FakeGateway({"look_up": Tier.APPROVE}, default=Tier.AUTO)
-    model = scripted([])
-    agent: Any = create_agent(
-        model,
-        effects.tools(),
-        middleware=[HumanInTheLoopMiddleware({"pay": True}, gateway=gateway)],
-        checkpointer=InMemorySaver(),
-    )
-
-    await runner.say(agent, "hello")
-
-    assert "approval: look_up, pay." in str(model.seen[0][0].content)
-
-
-SCHEMA = {"type": "object", "properties": {"amount": {"type": "number"}}}
-SNAKE: Any = {
-    "pay": {"allowed_decisions": ["approve", "reject"], "args_schema": SCHEMA},
-    "look_up": False,
-    "mail": True,
-}
-
-
-def test_a_document_of_options_is_read_as_a_whole() -> None:
-    camel = {"allowedDecisions": ["approve", "reject"], "argsSchema": SCHEMA}
-    document: Any = {
-        "interruptOn": SNAKE | {"pay": camel},
-        "descriptionPrefix": "Look",
-    }
-
-    read, plain = InterruptConfig(document), InterruptConfig(SNAKE, "Look")
-
-    assert (read.configs, read.schemas) == (plain.configs, plain.schemas)
-    assert vars(read) == vars(plain)
-
-
-@pytest.mark.parametrize(
-    "document", [{"interruptOn": ["pay"]}, {"interruptOn": SNAKE, "pay": True}]
-)
-def test_a_document_that_cannot_be_read_is_refused(document: Any) -> None:
-    with pytest.raises(ValueError, match="must be a"):
-        InterruptConfig(document)
-
-
 def test_the_options_can_be_read_back_as_langchains_are() -> None:
     options: dict[str, Any] = {
-        "interrupt_on": SNAKE,
+        "interrupt_on": {"pay": ONLY_TWO, "look_up": False, "mail": True},
         "description_prefix": "Look",
         "interrupt_mode": "per_call",
     }
@@ -445,16 +397,9 @@ async def test_a_turn_the_gateway_forgot_is_evaluated_again_by_the_hints_it_had(
     await runner.run(agent(), None)
 
     again = next(iter(gateway.turns.values()))[0]
-    assert [call.hint and call.hint.hold for call in first.calls] == [
-        False,
-        True,
-        True,
-    ]
-    assert [call.hint and call.hint.hold for call in again.calls] == [
-        False,
-        True,
-        True,
-    ]
+    for turn in (first, again):
+        holds = [call.hint and call.hint.hold for call in turn.calls]
+        assert holds == [False, True, True]
 
 
 @pytest.mark.parametrize(

@@ -1,78 +1,66 @@
-"""An inner agent has separate approvals, and its edits reach the outer one."""
+"""An inner agent has separate approvals, in the run of the outer one."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from deepagents import create_deep_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
 from langchain_core.messages import AIMessage, ToolMessage
-from langchain_core.tools import BaseTool, tool
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
 
-from keyturn.agent import ApprovalMiddleware, edit_messages
-from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
-from keyturn.gateway.protocol.records import ItemState, Tier
-from tests.agent.agent_runner import Effects, Runner, by_call, item_of, pay
+from keyturn.agent import ApprovalMiddleware, connected, edit_messages, gated_subagents
+from keyturn.agent.scripted_model import calling, scripted
+from keyturn.gateway.errors import GraphError
+from keyturn.gateway.protocol.records import ItemState, RunRef, Tier
+from tests.agent.agent_runner import (
+    Effects,
+    Runner,
+    build,
+    by_call,
+    delegating,
+    item_of,
+    pay,
+)
 from tests.agent.fake_gateway import FakeGateway
 
 TIERS = {"delegate": Tier.AUTO, "task": Tier.AUTO}
-DELEGATE = calling(
-    ("delegate", {"job": "pay ada"}, "d1"), ("delegate", {"job": "pay bob"}, "d2")
-)
+DELEGATE = calling(("delegate", {"job": "pay"}, "d1"))
+RUN = RunRef(agent="support", thread="thread-1")
+OWN: RunnableConfig = {"configurable": {"thread_id": "payers"}}
 
 
-def _inner(
-    gateway: FakeGateway, effects: Effects, *replies: AIMessage, is_direct: bool = False
-) -> tuple[Any, ScriptedModel]:
-    model = scripted(list(replies))
-    tools = effects.tools()
-    graph = create_agent(
-        model,
-        [one.model_copy(update={"return_direct": is_direct}) for one in tools],
+def payer(
+    gateway: FakeGateway | None,
+    effects: Effects,
+    *replies: AIMessage,
+    is_direct: bool = False,
+) -> Any:
+    """Return an agent that pays, perhaps with results that are its answer."""
+    tools = [
+        one.model_copy(update={"return_direct": is_direct}) for one in effects.tools()
+    ]
+    return create_agent(
+        scripted(list(replies or [pay(1), AIMessage("ada is paid")])),
+        tools,
         middleware=[ApprovalMiddleware("payer", gateway=gateway)],
     )
-    return graph, model
 
 
-def _delegating(inners: dict[str, Any], *, is_async: bool) -> BaseTool:
-    async def adelegate(job: str) -> str:
-        """Call another agent."""
-        end = await inners[job].ainvoke({"messages": [("user", job)]})
-        return str(end["messages"][-1].text)
-
-    def delegate(job: str) -> str:
-        """Call another agent."""
-        end = inners[job].invoke({"messages": [("user", job)]})
-        return str(end["messages"][-1].text)
-
-    if is_async:
-        return tool("delegate")(adelegate)
-    return tool(delegate)
-
-
-def _outer(
-    gateway: FakeGateway, tools: list[BaseTool], saver: Any, *replies: AIMessage
-) -> tuple[Any, ScriptedModel]:
-    model = scripted(list(replies))
-    graph = create_agent(
-        model,
-        tools,
-        middleware=[ApprovalMiddleware("boss", gateway=gateway)],
-        checkpointer=saver,
-    )
-    return graph, model
+def run_of(gateway: FakeGateway, call_id: str) -> RunRef:
+    """Return the run that a held call belongs to."""
+    return gateway.runs[item_of(gateway, call_id).id]
 
 
 async def test_a_gated_tool_with_an_agent_inside_is_asked_twice_and_runs_once(
     runner: Runner, saver: Any, effects: Effects
 ) -> None:
     gateway = FakeGateway()
-    inner, _ = _inner(gateway, effects, pay(1, "ada"), AIMessage("ada is paid"))
-    delegate = _delegating({"pay ada": inner}, is_async=runner.is_async)
-    graph, _ = _outer(
-        gateway, [delegate], saver, calling(("delegate", {"job": "pay ada"}, "d1"))
-    )
+    inners = {"pay": payer(gateway, effects)}
+    graph = build(gateway, [delegating(runner, inners)], DELEGATE, saver=saver)
     await runner.say(graph, "pay ada")
     gateway.approve(item_of(gateway, "d1").id)
     await runner.resume(graph, gateway)
@@ -85,6 +73,7 @@ async def test_a_gated_tool_with_an_agent_inside_is_asked_twice_and_runs_once(
     assert effects.paid == [(1, "ada")]
     assert item_of(gateway, "d1").state is ItemState.EXECUTED
     assert by_call(end)["d1"].text == "ada is paid"
+    assert run_of(gateway, "c1") == RUN
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -92,12 +81,11 @@ async def test_an_edit_is_not_told_twice_when_siblings_settle_one_by_one(
     runner: Runner, memory: InMemorySaver, effects: Effects, first: int
 ) -> None:
     gateway = FakeGateway(TIERS)
-    inners = {
-        f"pay {to}": _inner(gateway, effects, pay(1, to), AIMessage(f"{to} is paid"))[0]
-        for to in ("ada", "bob")
-    }
-    delegate = _delegating(inners, is_async=runner.is_async)
-    graph, model = _outer(gateway, [delegate], memory, DELEGATE)
+    inners = {to: payer(gateway, effects, pay(1, to)) for to in ("ada", "bob")}
+    both = [("delegate", {"job": to}, to) for to in inners]
+    model = scripted([calling(*both)])
+    tools = [delegating(runner, inners)]
+    graph = build(gateway, tools, model=model, saver=memory)
     await runner.say(graph, "pay them")
     items = list(gateway.items.values())
     for item in (items[first], items[1 - first]):
@@ -122,11 +110,8 @@ async def test_an_agent_that_ends_with_its_tools_tells_of_the_edits_to_all_of_th
         ("pay", {"amount": 1, "to": "ada"}, "c1"),
         ("pay", {"amount": 1, "to": "bob"}, "c2"),
     )
-    inner, _ = _inner(gateway, effects, both, is_direct=True)
-    delegate = _delegating({"pay them": inner}, is_async=runner.is_async)
-    graph, _ = _outer(
-        gateway, [delegate], memory, calling(("delegate", {"job": "pay them"}, "d1"))
-    )
+    inners = {"pay": payer(gateway, effects, both, is_direct=True)}
+    graph = build(gateway, [delegating(runner, inners)], DELEGATE, saver=memory)
     await runner.say(graph, "pay them")
     for call_id in sorted(["c1", "c2"], key=lambda one: one != first):
         item = item_of(gateway, call_id)
@@ -139,3 +124,158 @@ async def test_an_agent_that_ends_with_its_tools_tells_of_the_edits_to_all_of_th
     assert sorted(effects.paid) == [(7, "ada"), (7, "bob")]
     assert sorted(map(str, told)) == ["ada", "bob"]
     assert by_call(state.values)["d1"].text.count("[keyturn:edited]") == 2
+
+
+@pytest.mark.parametrize("config", [None, OWN])
+async def test_an_agent_in_a_tool_is_at_home_outside_but_for_a_thread_of_its_own(
+    runner: Runner,
+    effects: Effects,
+    memory: InMemorySaver,
+    config: RunnableConfig | None,
+) -> None:
+    gateway = FakeGateway(TIERS)
+    # One in its own thread keeps checkpoints.
+    inner = payer(gateway, effects).copy(
+        update={"checkpointer": InMemorySaver() if config else None}
+    )
+    tools = [delegating(runner, {"pay": inner}, config)]
+    graph = build(gateway, tools, DELEGATE, saver=memory)
+
+    await runner.say(graph, "pay ada")
+
+    own = RunRef(agent="payer", thread="payers")
+    assert run_of(gateway, "c1") == (own if config else RUN)
+
+
+async def test_the_outermost_agent_is_at_home_in_its_own_thread(
+    runner: Runner, effects: Effects, memory: InMemorySaver
+) -> None:
+    gateway = FakeGateway()
+    graph = build(gateway, effects.tools(), pay(), saver=memory)
+    stale = RunRef(agent="another", thread="left over")
+
+    with connected(gateway, stale):
+        await runner.say(graph, "pay ada")
+
+    assert run_of(gateway, "c1") == RUN
+    assert next(iter(gateway.turns.values()))[0].ref.nested_in is None
+
+
+@pytest.mark.parametrize("given", [RunRef(agent="flow", thread="thread-1"), None])
+async def test_an_agent_that_is_a_node_is_at_home_where_its_graph_is_run(
+    runner: Runner, effects: Effects, memory: InMemorySaver, given: RunRef | None
+) -> None:
+    gateway = FakeGateway()
+    builder: Any = StateGraph(MessagesState)
+    builder.add_node("payer", payer(None, effects))
+    builder.add_edge(START, "payer")
+    builder.add_edge("payer", END)
+    graph = builder.compile(checkpointer=memory)
+
+    with connected(gateway, given):
+        await runner.say(graph, "pay ada")
+
+    assert run_of(gateway, "c1") == (given or RunRef(agent="payer", thread="thread-1"))
+
+
+async def test_new_words_end_what_waits_inside_a_tool_at_once(
+    runner: Runner, effects: Effects, memory: InMemorySaver
+) -> None:
+    gateway = FakeGateway(TIERS)
+    tools = [delegating(runner, {"pay": payer(gateway, effects)})]
+    graph = build(gateway, tools, DELEGATE, AIMessage("as you like"), saver=memory)
+    await runner.say(graph, "pay ada")
+    waiting = item_of(gateway, "c1")
+
+    await runner.say(graph, "never mind")
+
+    assert waiting.is_pending
+    assert item_of(gateway, "c1").state is ItemState.SUPERSEDED
+    assert effects.paid == []
+
+
+PAYER: dict[str, Any] = {"name": "payer", "description": "P.", "system_prompt": "P."}
+FORKED = {**PAYER, "name": "forked", "mode": "fork"}
+
+
+def _deep(
+    gateway: FakeGateway, effects: Effects, kind: str, subagents: list[Any]
+) -> Any:
+    args = {"description": "pay ada", "subagent_type": kind}
+    # One model serves both: the parent delegates, then the subagent pays.
+    task = calling(("task", args, "t1"))
+    replies = [task, pay(9), AIMessage("paid"), AIMessage("ok")]
+    return cast("Any", create_deep_agent)(
+        model=scripted(replies),
+        tools=effects.tools(is_guarded=False),
+        subagents=subagents,
+        middleware=[ApprovalMiddleware("boss", gateway=gateway)],
+        checkpointer=InMemorySaver(),
+    )
+
+
+@pytest.mark.parametrize("kind", ["general-purpose", "payer", "forked"])
+async def test_a_call_of_any_subagent_waits_for_a_person_and_then_runs(
+    runner: Runner, effects: Effects, kind: str
+) -> None:
+    gateway = FakeGateway(TIERS)
+    gated = gated_subagents([PAYER, FORKED], agent="boss", gateway=gateway)
+    graph = _deep(gateway, effects, kind, gated)
+
+    await runner.say(graph, "pay ada")
+    before = list(effects.paid)
+    gateway.approve(item_of(gateway, "c1").id)
+    end = await runner.resume(graph, gateway)
+
+    assert before == []
+    assert effects.paid == [(9, "ada")]
+    assert by_call(end)["t1"].text == "paid"
+
+
+async def test_what_langchains_gate_of_a_subagent_held_is_held_once(
+    runner: Runner, effects: Effects
+) -> None:
+    gateway = FakeGateway({**TIERS, "pay": Tier.AUTO})
+    spec = {**PAYER, "interrupt_on": {"pay": True}}
+    gated = gated_subagents([spec], agent="boss", gateway=gateway)
+    graph = _deep(gateway, effects, "payer", gated)
+
+    await runner.say(graph, "pay ada")
+    gateway.approve(item_of(gateway, "c1").id)
+    end = await runner.resume(graph, gateway)
+
+    assert effects.paid == [(9, "ada")]
+    assert "__interrupt__" not in end
+
+
+def test_a_subagent_with_a_gate_is_left_as_it_is() -> None:
+    own = {**PAYER, "middleware": [ApprovalMiddleware("payer")]}
+    elsewhere = {"name": "far", "description": "Runs elsewhere.", "graph_id": "far"}
+
+    gated = gated_subagents([own, elsewhere], general_purpose=False)
+
+    assert gated == [own, elsewhere]
+
+
+def test_a_listed_general_purpose_subagent_is_gated_and_not_doubled() -> None:
+    listed = {**PAYER, "name": "general-purpose", "skills": ["/skills/"]}
+
+    (gated,) = gated_subagents([listed], agent="boss")
+
+    assert gated["skills"] == ["/skills/"]
+    assert [type(one) for one in gated["middleware"]] == [ApprovalMiddleware]
+
+
+def test_a_compiled_subagent_without_a_gate_is_refused(effects: Effects) -> None:
+    tools = effects.tools(is_guarded=False)
+    make = cast("Any", create_agent)
+    bare = make(scripted([]), tools)
+    gate = ApprovalMiddleware("payer")
+    gated = make(scripted([]), tools, middleware=[gate])
+    spec = {"name": "payer", "description": "Pays."}
+
+    with pytest.raises(GraphError, match=r"'payer' can start .* 'look_up', 'pay'"):
+        gated_subagents([{**spec, "runnable": bare}])
+
+    good = {**spec, "runnable": gated}
+    assert gated_subagents([good], general_purpose=False) == [good]

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.agent import ApprovalMiddleware
@@ -26,6 +25,7 @@ from tests.agent.agent_runner import (
     Runner,
     agent_with,
     by_call,
+    delegating,
     item_of,
     pay,
 )
@@ -299,20 +299,10 @@ async def test_an_agent_inside_a_tool_inherits_the_wish_even_after_a_resume(
         middleware=[ApprovalMiddleware("payer", gateway=gateway)],
     )
 
-    async def adelegate(job: str) -> str:
-        """Call another agent."""
-        await inner.ainvoke({"messages": [("user", job)]})
-        return "delegated"
-
-    def delegate(job: str) -> str:
-        """Call another agent."""
-        inner.invoke({"messages": [("user", job)]})
-        return "delegated"
-
-    delegating = tool("delegate")(adelegate) if runner.is_async else tool(delegate)
+    delegate = delegating(runner, {"x": inner})
     outer: Any = create_agent(
         scripted([pay(1, "ada", "c1"), calling(("delegate", {"job": "x"}, "d"))]),
-        [*effects.tools(), delegating],
+        [*effects.tools(), delegate],
         middleware=[ApprovalMiddleware("boss", gateway=gateway)],
         checkpointer=saver,
     )

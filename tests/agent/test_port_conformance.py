@@ -6,11 +6,24 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 import pytest
+from typing_extensions import override
 
+from keyturn.gateway.approvals.decisions import (
+    Approve,
+    Decided,
+    Decision,
+    Edit,
+    Reconcile,
+    Reject,
+    Respond,
+)
+from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.client.http_gateway import HttpGateway
+from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol import digest, wire
 from keyturn.gateway.protocol.edits import edit_hash
 from keyturn.gateway.protocol.port import Gateway
-from keyturn.gateway.protocol.records import Finding, ItemState, Result, RunRef
+from keyturn.gateway.protocol.records import Finding, ItemState, Result, RunRef, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
     Busy,
@@ -28,8 +41,78 @@ from keyturn.gateway.protocol.wire import (
 )
 from keyturn.gateway.service.run.claiming import told_edit
 from keyturn.gateway.store.store import Store
-from tests.agent.port_backends import Backend, Fake, OverHttp, Real, harness
+from tests.agent.fake_gateway import FakeGateway
 from tests.api.api_stack import serving
+from tests.service.harness import ANA, ServiceHarness
+
+TIERS = {"look_up": Tier.AUTO, "pay": Tier.APPROVE, "drop_table": Tier.DENY}
+POLICY = """
+version: 1
+defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, needs: [U0ANA]}
+protect: {same_rejected_within: 0, pause_after_rejections: 1000}
+tools:
+  look_up: {tier: auto}
+  pay: {tier: approve}
+  drop_table: {tier: deny}
+"""
+
+
+def harness(store: Store) -> ServiceHarness:
+    """Return the services under the policy of these tests."""
+    return ServiceHarness(store, load_policy(POLICY, "policy.yml"))
+
+
+class Backend:
+    """The service on a real store, perhaps over HTTP, and the people behind it."""
+
+    def __init__(self, store: Store, over_http: HttpGateway | None = None) -> None:
+        self._desk = harness(store)
+        self.gateway: Gateway = over_http or self._desk.agents
+
+    async def item(self, item_id: str) -> Item:
+        """Return the record of a call."""
+        return await self._desk.item(item_id)
+
+    async def decide(self, item_id: str, decision: Decision) -> None:
+        """Decide a call."""
+        click = await self._desk.click_on(item_id)
+        outcome = await self._desk.reviews.decide(click, decision, ANA)
+        assert isinstance(outcome, Decided)
+
+    async def owner_dies(self, item_id: str) -> None:
+        """End the lease of a running call."""
+        await self._desk.owner_dies(item_id)
+        await self._desk.sweeper.sweep()
+
+
+class Fake(Backend):
+    """The fake of the agent's tests."""
+
+    def __init__(self) -> None:
+        self.gateway = self._fake = FakeGateway(TIERS)
+
+    @override
+    async def item(self, item_id: str) -> Item:
+        return self._fake.items[item_id]
+
+    @override
+    async def decide(self, item_id: str, decision: Decision) -> None:
+        match decision:
+            case Approve():
+                self._fake.approve(item_id)
+            case Edit(args=args):
+                self._fake.edit(item_id, args)
+            case Reject(reason=reason):
+                self._fake.reject(item_id, reason)
+            case Respond(message=message):
+                self._fake.respond(item_id, message)
+            case Reconcile(finding=finding):
+                self._fake.reconcile(item_id, finding)
+
+    @override
+    async def owner_dies(self, item_id: str) -> None:
+        self._fake.lose_owner(item_id)
+
 
 Call = tuple[str, JsonObject, str]
 PAY: Call = ("pay", {"amount": 10, "to": "ada"}, "c1")
@@ -46,14 +129,14 @@ async def backend(
     if request.param == "fake":
         yield Fake()
     elif request.param == "service":
-        yield Real(store)
+        yield Backend(store)
     else:
         # Of every agent, as the gateway in one process is.
         async with (
             serving(harness(store)) as api,
             api.gateway(api.key(agents=["*"])) as gateway,
         ):
-            yield OverHttp(store, gateway)
+            yield Backend(store, gateway)
 
 
 @pytest.fixture
@@ -165,15 +248,6 @@ async def test_what_waits_of_an_older_turn_is_superseded(
     assert reply.state is ItemState.SUPERSEDED
 
 
-async def test_a_turn_of_another_thread_supersedes_nothing(gateway: Gateway) -> None:
-    await held(gateway)
-
-    await gateway.submit(turn(PAY_BOB, ref=at("m2", thread="t2")))
-
-    (outcome,) = await gateway.outcomes(at())
-    assert outcome.state is ItemState.PENDING
-
-
 async def test_a_call_that_nobody_approved_is_refused(gateway: Gateway) -> None:
     call = await held(gateway)
 
@@ -196,7 +270,7 @@ async def test_an_approved_call_is_not_claimed_as_another_one(
     backend: Backend, gateway: Gateway, changes: dict[str, object]
 ) -> None:
     call = await held(gateway)
-    await backend.approve(call.id)
+    await backend.decide(call.id, Approve())
 
     assert isinstance(await call.claim(**changes), Refused)
     assert isinstance(await call.claim(), Claimed)
@@ -206,7 +280,7 @@ async def test_an_approved_call_is_claimed_once_with_what_was_approved(
     backend: Backend, gateway: Gateway
 ) -> None:
     call = await held(gateway)
-    await backend.approve(call.id)
+    await backend.decide(call.id, Approve())
 
     claimed, second = await call.run(), await call.claim(owner="worker-2")
 
@@ -224,7 +298,7 @@ async def test_only_the_holder_of_a_claim_keeps_and_ends_it(
     backend: Backend, gateway: Gateway
 ) -> None:
     call = await held(gateway)
-    await backend.approve(call.id)
+    await backend.decide(call.id, Approve())
     fence = (await call.run()).fence
 
     assert await gateway.heartbeat(call.id, fence)
@@ -238,27 +312,11 @@ async def test_only_the_holder_of_a_claim_keeps_and_ends_it(
     assert (done.result.ok, done.result.summary) == (True, "paid")
 
 
-async def test_a_failure_is_kept_as_one(backend: Backend, gateway: Gateway) -> None:
-    call = await held(gateway)
-    await backend.approve(call.id)
-    failed = Result(ok=False, summary="the bank hung up")
-
-    await gateway.finish(call.id, (await call.run()).fence, failed)
-
-    (outcome,) = await gateway.outcomes(at())
-    done = await call.claim()
-    assert isinstance(done, Done)
-    assert not done.result.ok
-    assert outcome.state is ItemState.FAILED
-    assert outcome.result
-    assert outcome.result.summary == "the bank hung up"
-
-
 async def test_a_claim_that_is_given_back_is_claimed_anew_under_a_later_fence(
     backend: Backend, gateway: Gateway
 ) -> None:
     call = await held(gateway)
-    await backend.approve(call.id)
+    await backend.decide(call.id, Approve())
     first = await call.run()
 
     await gateway.release(call.id, first.fence)
@@ -275,9 +333,9 @@ async def test_a_rejection_and_an_answer_end_a_call_with_their_words(
     backend: Backend, gateway: Gateway
 ) -> None:
     rejected = await held(gateway)
-    await backend.reject(rejected.id, "not today")
+    await backend.decide(rejected.id, Reject(reason="not today"))
     answered = await held(gateway, PAY_BOB, at("m2"))
-    await backend.respond(answered.id, "ask Ben")
+    await backend.decide(answered.id, Respond(message="ask Ben"))
 
     for call, state, words in (
         (rejected, ItemState.REJECTED, "not today"),
@@ -295,7 +353,7 @@ async def test_an_edit_is_claimed_as_it_was_approved_and_is_history_once_it_ran(
     backend: Backend, gateway: Gateway
 ) -> None:
     call = await held(gateway)
-    await backend.edit(call.id, HALF)
+    await backend.decide(call.id, Edit(args=HALF))
 
     claimed = await call.run()
     before = await gateway.history(RUN_REF)
@@ -316,7 +374,7 @@ async def test_only_edits_of_our_record_are_confirmed(
     backend: Backend, gateway: Gateway
 ) -> None:
     call = await held(gateway)
-    await backend.edit(call.id, HALF)
+    await backend.decide(call.id, Edit(args=HALF))
     edit = (await backend.item(call.id)).edit
     assert edit
     true, forged = edit_hash(edit), edit_hash(edit.with_(reason="because"))
@@ -342,13 +400,13 @@ async def test_a_call_whose_owner_died_waits_for_what_people_find(
     backend: Backend, gateway: Gateway, finding: Finding, state: ItemState
 ) -> None:
     call = await held(gateway)
-    await backend.approve(call.id)
+    await backend.decide(call.id, Approve())
     first = await call.run()
     await backend.owner_dies(call.id)
 
     in_doubt = await call.claim()
     late = await gateway.finish(call.id, first.fence - 1, PAID)
-    await backend.reconcile(call.id, finding)
+    await backend.decide(call.id, Reconcile(finding=finding))
 
     (outcome,) = await gateway.outcomes(at())
     after = await call.claim()

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
 
 import pytest
 from deepagents.middleware.patch_tool_calls import PatchToolCallsMiddleware
 from langchain.agents.middleware import AgentMiddleware, AgentState
-from langchain_core.messages import HumanMessage, ToolMessage
+from langchain.agents.middleware.types import ToolCallRequest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
+from typing_extensions import override
 
-from keyturn.agent import guarded
+from keyturn.agent import bridge, guarded, turns
+from keyturn.agent.calls import UnansweredTurns
 from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
 from keyturn.gateway.approvals.lifecycle import Transition
+from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState
+from keyturn.gateway.protocol.wire import Turn, TurnRef, Verdict
 from tests.agent import providers
 from tests.agent.agent_runner import (
+    CONFIG,
     FREE,
     STRICT,
     Effects,
@@ -29,6 +35,7 @@ from tests.agent.agent_runner import (
     pay,
 )
 from tests.agent.fake_gateway import FakeGateway
+from tests.conftest import eventually
 
 TURN = calling(
     ("pay", {"amount": 1, "to": "ada"}, "edited"),
@@ -180,3 +187,179 @@ async def test_what_a_tool_wrote_to_the_state_is_put_back_too(
     assert end["pages"] == ["a", "b"]
     assert by_call(end)["a"].text == "wrote a"
     assert "did not run" in by_call(end)["c"].text
+
+
+BOTH = calling(
+    ("pay", {"amount": 1, "to": "ada"}, "c1"), ("look_up", {"query": "x"}, "c2")
+)
+DONE = AIMessage("done")
+
+
+class Rejects(AgentMiddleware[Any, Any, Any]):
+    """Answers each payment itself."""
+
+    @override
+    def wrap_tool_call(
+        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]
+    ) -> Any:
+        return self._said(request) or handler(request)
+
+    @override
+    async def awrap_tool_call(
+        self,
+        request: ToolCallRequest,
+        handler: Callable[[ToolCallRequest], Awaitable[Any]],
+    ) -> Any:
+        return self._said(request) or await handler(request)
+
+    def _said(self, request: ToolCallRequest) -> ToolMessage | None:
+        call = request.tool_call
+        if call["name"] != "pay":
+            return None
+        return ToolMessage("not today", name="pay", tool_call_id=call["id"])
+
+
+async def test_what_another_middleware_rejected_waits_for_nobody(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(FREE)
+    graph = build(
+        gateway, effects.tools(), BOTH, DONE, saver=memory, before=[Rejects()]
+    )
+
+    await runner.say(graph, "pay")
+
+    assert item_of(gateway, "c1").state is ItemState.SUPERSEDED
+    assert (effects.paid, effects.looked) == ([], ["x"])
+
+
+@pytest.mark.parametrize("is_down", [False, True])
+async def test_what_a_program_answered_itself_waits_for_nobody_and_runs_never(
+    runner: Runner, memory: InMemorySaver, effects: Effects, *, is_down: bool
+) -> None:
+    gateway = FakeGateway(FREE)
+    graph = build(gateway, effects.tools(), pay(), DONE, saver=memory)
+    await runner.say(graph, "pay")
+    mine = ToolMessage("I paid it myself", name="pay", tool_call_id="c1")
+    await graph.aupdate_state(CONFIG, {"messages": [mine]}, as_node="tools")
+    if is_down:
+        gateway.down.add("supersede")
+
+    end = await runner.run(graph, None)
+
+    assert end["messages"][-1].text == "done"
+    is_over = item_of(gateway, "c1").state is ItemState.SUPERSEDED
+    assert is_over is not is_down
+    assert effects.paid == []
+
+
+async def test_a_call_that_people_decided_is_not_asked_about_again(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(FREE)
+    graph = build(gateway, effects.tools(), BOTH, DONE, saver=memory)
+    await runner.say(graph, "pay")
+    gateway.approve("ap0.0")
+    gateway.down.add("supersede")
+
+    await runner.resume(graph, gateway)
+
+    assert effects.paid == [(1, "ada")]
+    assert item_of(gateway, "c1").state is ItemState.EXECUTED
+
+
+@pytest.fixture(autouse=True)
+def short_pauses_between_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridge, "FIRST_LATE_PAUSE_S", 0.001)
+    monkeypatch.setattr(bridge, "LONGEST_LATE_PAUSE_S", 0.002)
+
+
+class Losing(FakeGateway):
+    """A gateway that keeps a turn, while its answers do not come back."""
+
+    is_losing = True
+
+    async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
+        verdicts = await super().submit(turn)
+        if self.is_losing:
+            raise StoreUnavailable("The answer was lost.")
+        return verdicts
+
+
+async def test_the_card_ends_as_soon_as_the_gateway_answers(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = Losing(FREE)
+    gateway.down.add("supersede")
+    graph = build(gateway, effects.tools(), pay(), saver=memory)
+
+    end = await runner.say(graph, "pay")
+
+    assert by_call(end)["c1"].text == turns.UNREACHABLE
+    assert gateway.only().is_pending
+
+    async def is_asked_again() -> bool:
+        return gateway.calls["supersede"] > 1
+
+    await eventually(is_asked_again)
+    gateway.down.discard("supersede")
+
+    async def is_over() -> bool:
+        return gateway.only().state is ItemState.SUPERSEDED
+
+    await eventually(is_over)
+    assert effects.paid == []
+
+
+async def test_what_waits_when_a_history_is_repaired_without_an_answer_ends_later(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(FREE)
+    graph = build(gateway, effects.tools(), pay(), saver=memory)
+    await runner.say(graph, "pay")
+    gateway.down.add("supersede")
+
+    await runner.say(graph, "hurry")
+
+    assert gateway.only().is_pending
+    gateway.down.discard("supersede")
+
+    async def is_over() -> bool:
+        return gateway.only().state is ItemState.SUPERSEDED
+
+    await eventually(is_over)
+
+
+async def test_a_turn_that_the_gateway_had_before_goes_on_waiting(
+    runner: Runner,
+    memory: InMemorySaver,
+    effects: Effects,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[TurnRef] = []
+
+    def end(_: UnansweredTurns, ref: TurnRef, *_more: object) -> None:
+        ended.append(ref)
+
+    monkeypatch.setattr(UnansweredTurns, "end", end)
+    gateway = FakeGateway(FREE)
+    turn = calling(
+        ("pay", {"amount": 10, "to": "ada"}, "c1"), ("look_up", {"query": "x"}, "c2")
+    )
+
+    def process() -> Any:
+        graph = build(gateway, effects.tools(), turn, saver=memory)
+        graph.interrupt_before_nodes = ["tools"]
+        return graph
+
+    await runner.say(process(), "pay")
+    gateway.down.add("submit")
+    # Another process submits the auto-approved call again.
+    graph = process()
+    await runner.run(graph, None)
+
+    assert gateway.calls["submit"] > 1
+    assert ended == []
+    gateway.approve("ap0.0")
+    await runner.resume(graph, gateway)
+    assert (effects.paid, effects.looked) == ([(10, "ada")], [])

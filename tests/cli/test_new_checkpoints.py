@@ -13,8 +13,8 @@ from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.store.store import Store
 from tests.resume import sample_tools
+from tests.resume.programs import asked
 from tests.resume.resume_stack import DAN, ORIGIN
-from tests.resume.test_embed import asked
 
 SETTINGS = """
 agents: {shop: {graph: "tests.resume.sample_tools:graph"}}

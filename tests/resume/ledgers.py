@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
+import psycopg
+
 from keyturn.gateway.resume.ledger import ledger_of
+from keyturn.gateway.setting_forms import is_postgres
 from keyturn.gateway.store.store import Store
 from tests.resume.postgres_server import fresh_database
 from tests.store_secrets import SECRETS
@@ -24,6 +28,16 @@ def place_of(kind: str, folder: Path, postgres: str) -> str:
     if kind == "postgres":
         return fresh_database(postgres)
     return str(folder / "checkpoints.sqlite")
+
+
+def rows(place: str, statement: str, *values: object) -> list[tuple[object, ...]]:
+    """Run a statement on a database in a separate session."""
+    if is_postgres(place):
+        with psycopg.connect(place, autocommit=True) as own:
+            found = own.execute(statement.replace("?", "%s").encode(), values)
+            return found.fetchall() if found.description else []
+    with sqlite3.connect(place) as file:
+        return file.execute(statement, values).fetchall()
 
 
 def processes_of(first: Store, place: str, folder: Path) -> Started:

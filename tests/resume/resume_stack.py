@@ -50,6 +50,8 @@ DAN = Person(team="T0", user="U0DAN", name="Dan")
 ANA = Reviewer(team="T0", user="U0ANA", name="Ana", account=AccountKind.MEMBER)
 ORIGIN = Origin(channel="C0SHOP", thread_ts="1.0")
 RULES = load_policy(POLICY, "policy.yml")
+REFUND = ("refund", {"order": "78291", "amount": 899.0})
+EMAIL = ("email", {"to": "ana@example.org"})
 AT_ONCE = RetrySettings(
     first=timedelta(milliseconds=2),
     longest=timedelta(milliseconds=20),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -16,18 +18,42 @@ from langgraph.graph import StateGraph
 from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
-from keyturn.gateway.approvals.decisions import Approve, Click, Decided, Edit, Forbidden
-from keyturn.gateway.approvals.record import Item, approval_of
+from keyturn.gateway.approvals.decisions import Decided, Edit, Forbidden
+from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.config import Settings
 from keyturn.gateway.embed import Keyturn
-from keyturn.gateway.errors import GraphError, SettingsError, ThreadUnavailable
-from keyturn.gateway.protocol.records import Person, RunRef
+from keyturn.gateway.errors import (
+    GraphError,
+    SettingsError,
+    StoreUnavailable,
+    ThreadUnavailable,
+)
+from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.service.report.audit_reading import verify_log_of
+from keyturn.gateway.store.audit.files import TreeFiles
+from keyturn.gateway.store.embedded import engine
+from keyturn.gateway.store.open_store import ENGINE_FOLDER
+from keyturn.gateway.store.runs.stalled import RunState, StalledRun
 from keyturn.gateway.store.store import Store
-from tests.api.remote_program import remote_program
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.resume_stack import ANA, DAN, GIVING_UP, POLICY, RULES
+from tests.resume.programs import (
+    AT,
+    Open,
+    asked,
+    begin,
+    calling_tools,
+    decide,
+    in_process,
+    recovered_elsewhere,
+    refund,
+    saying,
+    words,
+)
+from tests.resume.resume_stack import ANA, DAN, POLICY, RULES
+from tests.resume.test_run_outages import Provider
+from tests.store_secrets import SECRETS
 
 
 class Name(TypedDict):
@@ -40,45 +66,14 @@ def _ask(state: Name) -> Name:
     return {"name": f"{state['name']}{interrupt('your name?')}"}
 
 
-PLACE: Any = {"thread_id": "t1", "agent": "shop"}
 CALL = json.dumps([("refund", {"order": "78291", "amount": 1})])
-Open = Callable[[], AbstractAsyncContextManager[Keyturn]]
-
-
-@pytest.fixture(params=["in process", "http"])
-def opened(store: Store, tmp_path: Path, request: pytest.FixtureRequest) -> Open:
-    """Open a Keyturn on the test's store, again and again on the same data."""
-
-    @asynccontextmanager
-    async def one() -> AsyncGenerator[Keyturn]:
-        if request.param == "http":
-            async with remote_program(
-                store, RULES, tmp_path, retries=GIVING_UP
-            ) as program:
-                yield program
-            return
-        url = store.conn.url
-        async with Keyturn(
-            policy=RULES, url=url, data_dir=tmp_path, retries=GIVING_UP
-        ) as tk:
-            yield tk
-
-    return one
-
-
-def refund(amount: float = 899.0) -> dict[str, Any]:
-    """Return an input that makes the agent ask for a refund."""
-    calls = [("refund", {"order": "78291", "amount": amount})]
-    return {"messages": [{"role": "user", "content": json.dumps(calls)}]}
 
 
 async def test_a_run_waits_for_the_approval_and_returns_the_final_state(
     opened: Open,
 ) -> None:
     async with opened() as tk:
-        run = asyncio.create_task(
-            tk.run(sample_tools.graph, refund(), thread_id="t1", agent="shop")
-        )
+        run = begin(tk, sample_tools.graph, refund())
         item = await asked(tk)
         assert not run.done()
 
@@ -86,7 +81,7 @@ async def test_a_run_waits_for_the_approval_and_returns_the_final_state(
         assert isinstance(await decide(tk, item, edit), Decided)
 
         final = await run
-        assert "refunded 78291 449.5" in final["messages"][-1].text
+        assert "refunded 78291 449.5" in words(final)
         assert len(sample_tools.ledger()) == 1
 
 
@@ -95,9 +90,7 @@ async def test_a_program_that_died_goes_on_waiting_with_the_same_call(
     opened: Open,
 ) -> None:
     async with opened() as tk:
-        run = asyncio.create_task(
-            tk.run(sample_tools.graph, refund(), thread_id="t1", agent="shop")
-        )
+        run = begin(tk, sample_tools.graph, refund())
         item = await asked(tk)
         run.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -105,11 +98,9 @@ async def test_a_program_that_died_goes_on_waiting_with_the_same_call(
         await decide(tk, item)
 
     async with opened() as tk:
-        final = await tk.run(
-            sample_tools.graph, refund(), thread_id="t1", agent="shop", timeout_s=60
-        )
-        assert final["messages"][-1].text == "refunded 78291 899"
-        same = await tk.run(sample_tools.graph, thread_id="t1", agent="shop")
+        final = await tk.run(sample_tools.graph, refund(), **AT, timeout_s=60)
+        assert words(final) == "refunded 78291 899"
+        same = await tk.run(sample_tools.graph, **AT)
 
     assert same["messages"] == final["messages"]
     assert len(sample_tools.ledger()) == 1
@@ -117,15 +108,13 @@ async def test_a_program_that_died_goes_on_waiting_with_the_same_call(
 
 async def test_another_input_supersedes_what_waits(opened: Open) -> None:
     async with opened() as tk:
-        first = asyncio.create_task(
-            tk.run(sample_tools.graph, refund(), thread_id="t1", agent="shop")
-        )
+        first = begin(tk, sample_tools.graph, refund())
         await asked(tk)
 
-        hello = {"messages": [{"role": "user", "content": "hello"}]}
-        final = await tk.run(sample_tools.graph, hello, thread_id="t1", agent="shop")
+        hello = saying("hello")
+        final = await tk.run(sample_tools.graph, hello, **AT)
 
-        assert final["messages"][-1].text == "You said hello"
+        assert words(final) == "You said hello"
         assert (await first)["messages"][-1].text == "You said hello"
         assert sample_tools.ledger() == []
 
@@ -138,13 +127,9 @@ async def test_the_same_input_is_one_turn_unless_its_message_has_another_id(
 
     async with opened() as tk:
         for given in (hello(), hello()):
-            final = await tk.run(
-                sample_tools.graph, given, thread_id="t1", agent="shop"
-            )
+            final = await tk.run(sample_tools.graph, given, **AT)
             assert len(final["messages"]) == 2
-        final = await tk.run(
-            sample_tools.graph, hello(id="2"), thread_id="t1", agent="shop"
-        )
+        final = await tk.run(sample_tools.graph, hello(id="2"), **AT)
 
     assert [one.text for one in final["messages"]] == ["hello", "You said hello"] * 2
 
@@ -161,9 +146,9 @@ async def test_a_wait_can_be_bounded_and_taken_up_again(opened: Open) -> None:
                 timeout_s=0.5,
             )
         await decide(tk, await asked(tk))
-        final = await tk.run(sample_tools.graph, thread_id="t1", agent="shop")
+        final = await tk.run(sample_tools.graph, **AT)
 
-    assert final["messages"][-1].text == "refunded 78291 899"
+    assert words(final) == "refunded 78291 899"
 
 
 async def test_who_asked_has_to_be_a_person(opened: Open) -> None:
@@ -179,9 +164,7 @@ async def test_who_asked_has_to_have_an_id_of_slack(opened: Open, user: str) -> 
     who = Person(team="T0", user=user)
     async with opened() as tk:
         with pytest.raises(ValueError, match="not an id of a Slack user"):
-            await tk.run(
-                sample_tools.graph, refund(), **PLACE, requester=who, timeout_s=5
-            )
+            await tk.run(sample_tools.graph, refund(), **AT, requester=who, timeout_s=5)
 
 
 @pytest.mark.parametrize("team", ["T0", "", "E0ORGANIZATION"])
@@ -192,7 +175,7 @@ async def test_who_asked_cannot_approve(opened: Open, team: str) -> None:
             tk.run(
                 sample_tools.graph,
                 refund(),
-                **PLACE,
+                **AT,
                 requester=ANA.person.with_(team=team),
             )
         )
@@ -204,10 +187,10 @@ async def test_who_asked_cannot_approve(opened: Open, team: str) -> None:
 
 
 async def test_an_error_of_the_graph_reaches_the_caller(opened: Open) -> None:
-    broken = {"messages": [{"role": "user", "content": "break"}]}
+    broken = saying("break")
     async with opened() as tk:
         with pytest.raises(RuntimeError, match="the model is down"):
-            await tk.run(sample_tools.graph, broken, thread_id="t1", agent="shop")
+            await tk.run(sample_tools.graph, broken, **AT)
 
 
 async def test_an_agent_that_calls_itself_otherwise_is_named(opened: Open) -> None:
@@ -267,20 +250,20 @@ workers: 2
     async with Keyturn(Settings.load(file, {})) as tk:
         await tk.reviews.ask_agent("shop", "t1", CALL, requester=DAN, origin=None)
         await decide(tk, await asked(tk))
-        final = await tk.run(sample_tools.graph, thread_id="t1", agent="shop")
+        final = await tk.run(sample_tools.graph, **AT)
 
-    assert final["messages"][-1].text == "refunded 78291 1"
+    assert words(final) == "refunded 78291 1"
     assert (tmp_path / ".keyturn" / "checkpoints.sqlite").exists()
 
 
 async def test_without_an_address_the_store_is_in_the_data_folder(
     tmp_path: Path,
 ) -> None:
-    hello = {"messages": [{"role": "user", "content": "hello"}]}
+    hello = saying("hello")
     async with Keyturn(policy=RULES, data_dir=tmp_path) as tk:
-        final = await tk.run(sample_tools.graph, hello, thread_id="t1", agent="shop")
+        final = await tk.run(sample_tools.graph, hello, **AT)
 
-    assert final["messages"][-1].text == "You said hello"
+    assert words(final) == "You said hello"
     assert (tmp_path / "valkey").is_dir()
 
 
@@ -307,7 +290,7 @@ async def test_what_names_no_thread_or_agent_is_refused_in_a_sentence(
     opened: Open, named: dict[str, Any], said: str
 ) -> None:
     graph = sample_tools.graph()
-    at: dict[str, Any] = {**PLACE, **named}
+    at: dict[str, Any] = {**AT, **named}
 
     async def streamed(tk: Keyturn) -> list[Any]:
         return [chunk async for chunk in tk.stream(graph, refund(), **at)]
@@ -326,32 +309,189 @@ async def test_what_names_no_thread_or_agent_is_refused_in_a_sentence(
                 await work
 
 
-async def asked(tk: Keyturn) -> Item:
-    """Wait for the one pending item, and until its thread rests."""
-    found: list[Item] = []
+ASKING = sample_tools.graph
 
-    async def is_so() -> bool:
-        keys = tk.store.keys_of_tenant("default")
-        found.clear()
-        if await tk.store.conn.command("EXISTS", keys.lease("shop", "t1")):
+
+async def _run(tk: Keyturn) -> object:
+    return await tk.run(ASKING, refund(), **AT)
+
+
+async def _stream(tk: Keyturn) -> object:
+    return [one async for one in tk.stream(ASKING, refund(), **AT)]
+
+
+async def _wait(tk: Keyturn) -> object:
+    with suppress(TimeoutError):
+        await tk.run(ASKING, refund(), timeout_s=0.1, **AT)
+    return await tk.wait(ASKING, **AT)
+
+
+@pytest.mark.parametrize("ask", [_run, _stream, _wait])
+async def test_a_wait_ends_when_the_program_closes(
+    store: Store, tmp_path: Path, ask: Callable[[Keyturn], Awaitable[object]]
+) -> None:
+    async with in_process(store, tmp_path) as tk:
+        waiting = asyncio.ensure_future(ask(tk))
+
+        await asked(tk)
+        assert not waiting.done()
+
+    async with asyncio.timeout(5):
+        with pytest.raises(ThreadUnavailable, match="run it again to go on"):
+            await waiting
+
+
+@pytest.mark.parametrize("ask", [_run, _stream, _wait])
+async def test_a_run_that_begins_while_the_program_closes_is_told_so(
+    store: Store, tmp_path: Path, ask: Callable[[Keyturn], Awaitable[object]]
+) -> None:
+    async with in_process(store, tmp_path) as tk:
+        waiting = asyncio.ensure_future(ask(tk))
+
+    with pytest.raises(ThreadUnavailable, match="run it again to go on"):
+        await waiting
+
+
+@pytest.mark.slow
+async def test_a_program_goes_on_after_its_embedded_store_was_killed(
+    tmp_path: Path,
+) -> None:
+    async with Keyturn(policy=RULES, data_dir=tmp_path) as tk:
+        run = asyncio.create_task(
+            tk.run(sample_tools.graph, refund(), thread_id="t1", agent="shop")
+        )
+        item = await asked(tk)
+        await server_killed(tk, tmp_path)
+
+        assert isinstance(await decide(tk, item), Decided)
+        final = await run
+
+    assert words(final) == "refunded 78291 899"
+    assert len(sample_tools.ledger()) == 1
+
+
+async def server_killed(tk: Keyturn, data_dir: Path) -> None:
+    """Kill the server of a program of this process, and wait for the next one."""
+    with engine.EmbeddedEngine(data_dir / ENGINE_FOLDER) as server:
+        pid = server.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+
+        async def is_back() -> bool:
+            with suppress(StoreUnavailable):
+                return server.pid != pid and bool(await tk.store.conn.command("PING"))
             return False
-        run_ref = RunRef(agent="shop", thread="t1")
-        for one in await tk.store.approvals.of_run(keys, run_ref):
-            loaded = await tk.reviews.read(one.id)
-            assert loaded
-            found.extend(item for item in loaded.approval.items if item.is_pending)
-        return len(found) == 1
 
-    await eventually(is_so)
-    return found[0]
+        await eventually(is_back)
 
 
-async def decide(tk: Keyturn, item: Item, decision: Any = None) -> object:
-    """Decide an item as it was seen."""
-    click = Click(
-        approval=approval_of(item.id)[0],
-        index=item.index,
-        version=1,
-        action_hash=item.action_hash,
-    )
-    return await tk.reviews.decide(click, decision or Approve(), ANA)
+LOOK_UP = calling_tools(("look_up", {"order": "1"}))
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> Provider:
+    """Give the shop's model a provider that can fail."""
+    found = Provider()
+    monkeypatch.setattr(sample_tools, "after_tools", found.answer)
+    return found
+
+
+@pytest.fixture
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("keyturn.gateway.resume.transient_retry.FIRST_PAUSE_S", 0.01)
+
+
+async def kept(tk: Keyturn) -> StalledRun | None:
+    """Return the stored fields of the run."""
+    keys = tk.store.keys_of_tenant("default")
+    run = keys.stalled_run("shop", "t1")
+    return await tk.store.stalled.find(keys, run)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("short_pauses")
+async def test_a_run_waits_until_its_model_is_back(
+    tk: Keyturn, provider: Provider
+) -> None:
+    provider.error = ConnectionError()
+    run = begin(tk, sample_tools.graph, LOOK_UP)
+    await provider.failed(times=6)
+    provider.error = None
+
+    assert words(await run) == "found 1"
+    assert sample_tools.ledger() == ["look_up 1"]
+
+
+@pytest.mark.usefixtures("short_pauses")
+async def test_a_run_waits_until_its_checkpoints_are_there(tk: Keyturn) -> None:
+    saver: Any = InMemorySaver()
+    tries: list[int] = []
+    put = saver.aput
+
+    async def away(*args: Any, **options: Any) -> Any:
+        tries.append(1)
+        if len(tries) < 5:
+            raise ConnectionError("the database is away")
+        return await put(*args, **options)
+
+    saver.aput = away
+    graph: Any = sample_tools.graph()
+    graph.checkpointer = saver
+
+    assert words(await tk.run(graph, LOOK_UP, **AT)) == "found 1"
+    assert sample_tools.ledger() == ["look_up 1"]
+
+
+async def test_what_cannot_pass_is_raised_parked_and_run_again_without_input(
+    tk: Keyturn, provider: Provider
+) -> None:
+    provider.error = KeyError("a bug")
+    with pytest.raises(KeyError):
+        await tk.run(sample_tools.graph, LOOK_UP, **AT)
+    parked = await kept(tk)
+    await recovered_elsewhere(tk, sample_tools.graph)
+
+    assert parked
+    assert parked.state is RunState.PARKED
+    assert provider.calls == 1
+    with pytest.raises(GraphError, match=r"given up: .*KeyError"):
+        await tk.wait(sample_tools.graph, **AT)
+
+    provider.error = None
+    assert words(await tk.run(sample_tools.graph, **AT)) == "found 1"
+
+    async def is_gone() -> bool:
+        return await kept(tk) is None
+
+    await eventually(is_gone)
+
+
+async def test_what_happened_is_signed_when_the_gateway_has_stopped(
+    store: Store, tmp_path: Path
+) -> None:
+    keys = store.keys_of_tenant("default")
+    event = Event(name=EventName.RUN_STARTED, tenant="default", agent="a", thread="t")
+
+    for _ in range(2):
+        async with Keyturn(
+            policy=RULES,
+            url=store.conn.url,
+            secrets=SECRETS,
+            data_dir=tmp_path,
+            insecure_dev=True,
+        ) as keyturn:
+            await keyturn.store.outbox(keys, reader="r").put(event)
+            store.keyring = keyturn.store.keyring
+
+    store.tree_folder = tmp_path / "audit"
+    found = await verify_log_of(store, "default")
+    files = TreeFiles(tmp_path / "audit", keys.tenant)
+    assert (found.problems, found.unsigned) == ([], 0)
+    assert found.size == files.size >= 3
+    names = [event.name async for event in store.audit(keys).entries()]
+    # The signing keys are logged once, and again only if they change.
+    assert names.count(EventName.KEYS_CHANGED) == 1
+    assert len(files.notes()) >= 2
+    # If there are segments, the folder has the actor and the reason.
+    assert files.folder.stat().st_mode & 0o077 == 0
+    assert all(path.stat().st_mode & 0o077 == 0 for path in files.folder.iterdir())

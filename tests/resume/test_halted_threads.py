@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncGenerator, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -17,32 +15,24 @@ from langgraph.pregel import Pregel
 
 from keyturn.agent import ApprovalMiddleware, guarded
 from keyturn.agent.scripted_model import ScriptedModel, calling
-from keyturn.gateway.approvals.decisions import Approve, Click
-from keyturn.gateway.approvals.record import Item, approval_of
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import GraphError
-from keyturn.gateway.protocol.records import ItemState, RunRef
-from keyturn.gateway.resume.langgraph_local import Runners
-from keyturn.gateway.resume.recovery import Recovery
-from keyturn.gateway.store.store import Store
-from tests.conftest import eventually
+from keyturn.gateway.protocol.records import ItemState
 from tests.resume import sample_tools
-from tests.resume.resume_stack import ANA, AT_ONCE, RULES
+from tests.resume.programs import (
+    AT,
+    asked,
+    decide,
+    idle,
+    items_of,
+    recovered_elsewhere,
+    refund,
+    saying,
+)
 
 Graph = Pregel[Any, Any, Any, Any]
-REFUND = [("refund", {"order": "1", "amount": 5})]
 HIDDEN: dict[str, Graph] = {}
 LIMIT = 12
-
-
-@pytest.fixture
-async def tk(store: Store, tmp_path: Path) -> AsyncGenerator[Keyturn]:
-    """Open a Keyturn with short pauses between attempts."""
-    url = store.conn.url
-    async with Keyturn(
-        policy=RULES, url=url, data_dir=tmp_path, retries=AT_ONCE
-    ) as one:
-        yield one
 
 
 def danger(_state: object) -> dict[str, Any]:
@@ -84,11 +74,6 @@ def agent(*middleware: Any, model: Any = None, **options: Any) -> Graph:
     )
 
 
-def saying(text: str) -> dict[str, Any]:
-    """Return an input of one message."""
-    return {"messages": [{"role": "user", "content": text}]}
-
-
 @pytest.mark.parametrize(
     "node",
     [
@@ -103,12 +88,10 @@ async def test_a_breakpoint_that_can_be_seen_is_refused_before_anything_runs(
     tk: Keyturn, node: Graph
 ) -> None:
     with pytest.raises(GraphError, match=r"graph at .inside.*interrupt_before"):
-        await tk.run(
-            outer(node), saying(json.dumps(REFUND)), thread_id="t1", agent="shop"
-        )
+        await tk.run(outer(node), refund(), **AT)
 
     assert sample_tools.ledger() == []
-    assert await items(tk) == []
+    assert await items_of(tk) == []
 
 
 async def test_a_breakpoint_that_cannot_be_seen_holds_all_the_same(
@@ -119,11 +102,8 @@ async def test_a_breakpoint_that_cannot_be_seen_holds_all_the_same(
 
     for given in (saying("go"), saying("go"), None):
         with pytest.raises(GraphError, match="stands at a breakpoint"):
-            await tk.run(graph, given, thread_id="t1", agent="shop")
-    runner = await tk._runner(graph, "shop")  # pyright: ignore[reportPrivateUsage] - to be a worker of another process
-    runners = Runners({"shop": runner}, cast("Any", tk)._saver)
-    # A separate store: another secret could verify none of its records.
-    await Recovery(tk.store, runners).recover(is_only_process=False)
+            await tk.run(graph, given, **AT)
+    await recovered_elsewhere(tk, graph)
     await idle(tk)
 
     assert sample_tools.ledger() == []
@@ -146,12 +126,12 @@ async def test_an_answer_for_one_branch_runs_no_other_through_its_breakpoint(
     graph = beside(agent(), hidden)
 
     with pytest.raises(GraphError, match="stands at a breakpoint"):
-        await tk.run(graph, saying(json.dumps(REFUND)), thread_id="t1", agent="shop")
-    await approve(tk, await asked(tk))
+        await tk.run(graph, refund(), **AT)
+    await decide(tk, await asked(tk))
     await idle(tk)
 
     assert sample_tools.ledger() == []
-    assert [item.state for item in await items(tk)] == [ItemState.AUTHORIZED]
+    assert [item.state for item in await items_of(tk)] == [ItemState.AUTHORIZED]
 
 
 def restless() -> ScriptedModel:
@@ -181,64 +161,19 @@ async def test_a_limit_that_is_reached_after_an_approval_is_reached_once(
     run = asyncio.create_task(
         tk.run(
             graph,
-            saying(json.dumps(REFUND)),
+            refund(),
             thread_id="t1",
             agent="shop",
             config={"recursion_limit": LIMIT if limit == "recursion" else 1000},
         )
     )
-    await approve(tk, await asked(tk))
+    await decide(tk, await asked(tk))
     with pytest.raises(GraphError, match=r"given up: .*(Recursion|Limit)"):
         await run
     calls = len(model.seen)
-    runner = await tk._runner(graph, "shop")  # pyright: ignore[reportPrivateUsage] - to be a worker of another process
-    recovery = Recovery(tk.store, Runners({"shop": runner}, cast("Any", tk)._saver))
-    await recovery.recover(is_only_process=False)
+    await recovered_elsewhere(tk, graph)
     await idle(tk)
 
     # Each call of the model takes two steps, and two were made before the approval.
     assert calls == len(model.seen) <= LIMIT / 2 + 2
     assert [line.split()[0] for line in sample_tools.ledger()].count("refund") == 1
-
-
-async def items(tk: Keyturn) -> list[Item]:
-    """Return the thread's items."""
-    keys = tk.store.keys_of_tenant("default")
-    run_ref = RunRef(agent="shop", thread="t1")
-    listed = await tk.store.approvals.of_run(keys, run_ref)
-    found = await tk.store.approvals.load_each(one.id for one in listed)
-    return [item for one in found for item in one.approval.items]
-
-
-async def asked(tk: Keyturn) -> Item:
-    """Wait for the one pending item, and until the thread rests."""
-    keys = tk.store.keys_of_tenant("default")
-
-    async def is_so() -> bool:
-        if await tk.store.conn.command("EXISTS", keys.lease("shop", "t1")):
-            return False
-        return [item.is_pending for item in await items(tk)] == [True]
-
-    await eventually(is_so)
-    return (await items(tk))[0]
-
-
-async def approve(tk: Keyturn, item: Item) -> None:
-    """Approve an item as it was opened."""
-    click = Click(
-        approval=approval_of(item.id)[0],
-        index=item.index,
-        version=1,
-        action_hash=item.action_hash,
-    )
-    await tk.reviews.decide(click, Approve(), ANA)
-
-
-async def idle(tk: Keyturn) -> None:
-    """Wait until no job is left."""
-    queue = tk.store.queue(tk.store.keys_of_tenant("default"))
-
-    async def is_so() -> bool:
-        return await queue.depth() == 0
-
-    await eventually(is_so)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sqlite3
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -24,12 +23,11 @@ from keyturn.gateway.resume import ledger as ledgers
 from keyturn.gateway.resume.langgraph_local import Runners
 from keyturn.gateway.resume.recovery import Recovery
 from keyturn.gateway.running import forget_attempts
-from keyturn.gateway.setting_forms import is_postgres
 from keyturn.gateway.store.connection.ledger import Ledger
 from keyturn.gateway.store.records.atomic_write import after_spending
 from keyturn.gateway.store.scripts.fences import Lease, holding
 from keyturn.gateway.store.store import Store
-from tests.resume.ledgers import SHORT_MS, Started, place_of, processes_of
+from tests.resume.ledgers import SHORT_MS, Started, place_of, processes_of, rows
 from tests.resume.test_spent_attempts import ESCALATING, RAN, Life, answer
 from tests.service.harness import CHLOE, ServiceHarness
 
@@ -46,12 +44,7 @@ class Place:
 
     def rows(self, statement: str, *values: object) -> list[tuple[object, ...]]:
         """Run a statement on the ledger's database."""
-        if is_postgres(self.name):
-            with psycopg.connect(self.name, autocommit=True) as own:
-                found = own.execute(statement.replace("?", "%s").encode(), values)
-                return found.fetchall() if found.description else []
-        with sqlite3.connect(self.name) as file:
-            return file.execute(statement, values).fetchall()
+        return rows(self.name, statement, *values)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import weakref
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -16,26 +14,45 @@ import pytest
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
 from langchain.tools import ToolRuntime
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.pregel import Pregel
 
 from keyturn.agent import ApprovalMiddleware, guarded
-from keyturn.gateway.approvals.decisions import Approve, Click
-from keyturn.gateway.approvals.record import Item, approval_of
+from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import GraphError
-from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.resume_stack import ANA, RULES
+from tests.resume.programs import (
+    AT,
+    Open,
+    asked,
+    begin,
+    calling_tools,
+    decide,
+    in_process,
+    items_of,
+    pay,
+    saying,
+    words,
+)
 
 TWICE = 2
-Open = Callable[[], AbstractAsyncContextManager[Keyturn]]
+PAY = calling_tools(("pay", {"order": "1"}))
 Graph = Pregel[Any, Any, Any, Any]
+
+
+@pytest.fixture
+def opened(store: Store, tmp_path: Path) -> Open:
+    """Open a program in this process, again and again on the same data."""
+    return lambda: in_process(store, tmp_path)
 
 
 @dataclass
@@ -43,19 +60,6 @@ class User:
     """Whose credentials a tool uses."""
 
     name: str
-
-
-@pytest.fixture
-def opened(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
-    """Open a Keyturn on the test's store, again and again on the same data."""
-    monkeypatch.setattr("keyturn.gateway.resume.retries.UNSERVED_MS", 20)
-
-    @asynccontextmanager
-    async def one() -> AsyncGenerator[Keyturn]:
-        async with Keyturn(policy=RULES, url=store.conn.url, data_dir=tmp_path) as tk:
-            yield tk
-
-    return one
 
 
 def agent(*tools: BaseTool, **options: Any) -> Graph:
@@ -85,11 +89,6 @@ def pay_me(order: str, runtime: ToolRuntime[User, Any]) -> str:
     return f"paid for {runtime.context.name}"
 
 
-def calling(name: str, **args: object) -> dict[str, Any]:
-    """Return an input that makes the agent call one tool."""
-    return {"messages": [{"role": "user", "content": json.dumps([(name, args)])}]}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("saver", [lambda: None, InMemorySaver])
 async def test_a_graph_built_for_a_request_serves_no_other_thread(
@@ -98,56 +97,37 @@ async def test_a_graph_built_for_a_request_serves_no_other_thread(
     users = ("ann", "bob", "cy")
     async with opened() as tk:
         runs = [
-            asyncio.create_task(
-                tk.run(
-                    graph_of(user, checkpointer=saver()),
-                    calling("pay", order=f"order of {user}"),
-                    thread_id=user,
-                    agent="shop",
-                )
-            )
-            for user in users
+            begin(tk, graph_of(user, checkpointer=saver()), PAY, user) for user in users
         ]
-        items = [await asked(tk, user) for user in users]
-        for item in items:
-            await approve(tk, item)
+        for item in [await asked(tk, user) for user in users]:
+            await decide(tk, item)
         finals = await asyncio.gather(*runs)
 
-    assert [final["messages"][-1].text for final in finals] == [
-        f"paid by {user}" for user in users
-    ]
-    assert sorted(sample_tools.ledger()) == [
-        f"order of {user} paid by {user}" for user in users
-    ]
+    paid = [f"paid by {user}" for user in users]
+    assert [words(final) for final in finals] == paid
+    assert sorted(sample_tools.ledger()) == [f"1 {one}" for one in paid]
 
 
 @pytest.mark.slow
 async def test_the_job_of_a_thread_that_nobody_runs_waits_for_its_graph(
-    opened: Open,
+    opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("keyturn.gateway.resume.retries.UNSERVED_MS", 20)
     async with opened() as tk:
-        run = asyncio.create_task(
-            tk.run(
-                graph_of("ann"),
-                calling("pay", order="1"),
-                thread_id="ann",
-                agent="shop",
-            )
-        )
+        run = begin(tk, graph_of("ann"), PAY, "ann")
         item = await asked(tk, "ann")
         run.cancel()
         await asyncio.gather(run, return_exceptions=True)
 
     async with opened() as tk:
-        hello = {"messages": [{"role": "user", "content": "hello"}]}
-        await tk.run(graph_of("bob"), hello, thread_id="bob", agent="shop")
-        await approve(tk, item)
+        await begin(tk, graph_of("bob"), saying("hello"), "bob")
+        await decide(tk, item)
         await put_back(tk)
         assert sample_tools.ledger() == []
 
-        final = await tk.run(graph_of("ann"), thread_id="ann", agent="shop")
+        final = await begin(tk, graph_of("ann"), None, "ann")
 
-    assert final["messages"][-1].text == "paid by ann"
+    assert words(final) == "paid by ann"
     assert sample_tools.ledger() == ["1 paid by ann"]
 
 
@@ -171,29 +151,24 @@ async def test_config_and_context_of_a_run_reach_a_tool_after_the_wait(
             "callbacks": [seen],
             "tags": [name],
         }
-        work = tk.run(
-            graph,
-            given,
-            thread_id=name,
-            agent="shop",
-            config=config,
-            context=User(name),
-        )
-        return asyncio.create_task(work)
+        return begin(tk, graph, given, name, config=config, context=User(name))
 
     async with opened() as tk:
-        runs = [run(tk, name, calling("pay_me", order=name)) for name in ("ann", "bob")]
+        runs = [
+            run(tk, name, calling_tools(("pay_me", {"order": name})))
+            for name in ("ann", "bob")
+        ]
         items = [await asked(tk, name) for name in ("ann", "bob")]
-        await approve(tk, items[0])
+        await decide(tk, items[0])
         final = await runs[0]
         runs[1].cancel()
         await asyncio.gather(*runs, return_exceptions=True)
     async with opened() as tk:
         again = run(tk, "bob", None)
-        await approve(tk, await asked(tk, "bob"))
+        await decide(tk, await asked(tk, "bob"))
         await again
 
-    assert final["messages"][-1].text == "paid for ann"
+    assert words(final) == "paid for ann"
     assert sample_tools.ledger() == ["ann ann id of ann", "bob bob id of bob"]
     assert {"ann", "bob"} <= {*seen.tags}
 
@@ -213,13 +188,7 @@ async def test_a_config_that_moves_a_thread_is_refused(
     [name] = configurable
     async with opened() as tk:
         with pytest.raises(GraphError, match=r"config\['configurable'\]") as refused:
-            await tk.run(
-                graph_of("ann"),
-                calling("pay", order="1"),
-                thread_id="t1",
-                agent="shop",
-                config={"configurable": configurable},
-            )
+            await begin(tk, graph_of("ann"), PAY, config={"configurable": configurable})
 
     assert name.removesuffix("_id") in str(refused.value)
     assert sample_tools.ledger() == []
@@ -230,53 +199,16 @@ async def test_a_finished_thread_leaves_no_graph_behind(opened: Open) -> None:
     async with opened() as tk:
 
         async def finished() -> weakref.ref[Graph]:
-            graph, given = graph_of("ann"), calling("pay", order="1")
-            run = tk.run(graph, given, thread_id="ann", agent="shop")
-            waiting = asyncio.create_task(run)
-            await approve(tk, await asked(tk, "ann"))
-            await waiting
+            graph = graph_of("ann")
+            run = begin(tk, graph, PAY, "ann")
+            await decide(tk, await asked(tk, "ann"))
+            await run
             return weakref.ref(graph)
 
         graph = await finished()
         gc.collect()
 
         assert graph() is None
-
-
-async def asked(tk: Keyturn, thread: str) -> Item:
-    """Wait for the one pending item of a thread, and until it rests."""
-    found: list[Item] = []
-
-    async def is_so() -> bool:
-        keys = tk.store.keys_of_tenant("default")
-        found.clear()
-        if await tk.store.conn.command("EXISTS", keys.lease("shop", thread)):
-            return False
-        found.extend(item for item in await items_of(tk, thread) if item.is_pending)
-        return len(found) == 1
-
-    await eventually(is_so)
-    return found[0]
-
-
-async def items_of(tk: Keyturn, thread: str) -> list[Item]:
-    """Return a thread's items."""
-    keys = tk.store.keys_of_tenant("default")
-    run_ref = RunRef(agent="shop", thread=thread)
-    listed = await tk.store.approvals.of_run(keys, run_ref)
-    found = await tk.store.approvals.load_each(one.id for one in listed)
-    return [item for one in found for item in one.approval.items]
-
-
-async def approve(tk: Keyturn, item: Item) -> None:
-    """Approve an item as it was opened."""
-    click = Click(
-        approval=approval_of(item.id)[0],
-        index=item.index,
-        version=1,
-        action_hash=item.action_hash,
-    )
-    await tk.reviews.decide(click, Approve(), ANA)
 
 
 async def put_back(tk: Keyturn) -> None:
@@ -291,3 +223,104 @@ async def put_back(tk: Keyturn) -> None:
         return int(added) > TWICE and await queue.depth() == 1
 
     await eventually(is_so)
+
+
+GO: dict[str, Any] = {"messages": [("user", "go")]}
+make = cast("Callable[..., Any]", create_agent)
+
+
+def obeying(messages: list[Any]) -> AIMessage:
+    """Make the last requested payment, then report its result."""
+    last = messages[-1]
+    if last.type == "tool":
+        return AIMessage(last.text)
+    return calling(("pay", {"order": last.text}, f"c{len(messages)}"))
+
+
+def payer(**options: Any) -> Any:
+    """Return an agent that pays."""
+    middleware = [ApprovalMiddleware("payer")]
+    return make(
+        ScriptedModel(reply=obeying), [guarded(pay)], middleware=middleware, **options
+    )
+
+
+def named(graph: Any, name: str) -> Any:
+    """Return a graph whose one node has this name."""
+    builder: Any = StateGraph(MessagesState)
+    builder.add_node(name, graph)
+    builder.add_edge(START, name)
+    return builder.compile()
+
+
+def lead(inner: dict[str, Any], *turns: AIMessage, **options: Any) -> Any:
+    """Return an agent whose tool calls other agents; the policy allows it."""
+
+    @tool
+    async def look_up(order: str) -> str:
+        """Call another agent that pays."""
+        end = await inner[order].ainvoke({"messages": [("user", order)]})
+        return str(end["messages"][-1].text)
+
+    middleware = [ApprovalMiddleware("shop")]
+    return make(
+        scripted([*turns]), [guarded(look_up)], middleware=middleware, **options
+    )
+
+
+def asking(*orders: str) -> AIMessage:
+    """Return an answer that asks for these orders at once."""
+    return calling(*(("look_up", {"order": one}, f"l{one}") for one in orders))
+
+
+async def end_of(tk: Keyturn, graph: Any) -> list[str]:
+    """Run a thread whose calls are all approved; return what its tools returned."""
+    run = tk.run(graph, GO, **AT, timeout_s=60)
+    running = asyncio.create_task(run)
+
+    async def is_done() -> bool:
+        for item in await items_of(tk):
+            if item.is_pending:
+                await decide(tk, item)
+        return running.done()
+
+    await eventually(is_done)
+    return [one.text for one in running.result()["messages"] if one.type == "tool"]
+
+
+@pytest.mark.parametrize("is_deep", [False, True])
+async def test_two_that_share_a_state_side_by_side_are_refused_and_run_nothing(
+    tk: Keyturn,
+    is_deep: bool,  # noqa: FBT001 - of pytest
+) -> None:
+    one, two = payer(checkpointer=True), payer(checkpointer=True)
+    graph = lead({"1": one, "2": two}, asking("1", "2"))
+    outer = named(graph, "lead") if is_deep else graph
+    outer = outer.copy(update={"checkpointer": InMemorySaver()})
+
+    with pytest.raises(GraphError, match="compiled with checkpointer=True"):
+        await tk.run(outer, GO, **AT, timeout_s=60)
+
+    assert sample_tools.ledger() == []
+    # Either one may have asked first; no message is lost.
+    states = {item.state for item in await items_of(tk)}
+    assert states <= {ItemState.PENDING, ItemState.WITHDRAWN}
+
+
+async def test_one_that_is_asked_again_later_has_its_state_and_runs(
+    tk: Keyturn,
+) -> None:
+    one = payer(checkpointer=True)
+    saver = InMemorySaver()
+    graph = lead({"1": one, "2": one}, asking("1"), asking("2"), checkpointer=saver)
+
+    assert await end_of(tk, graph) == ["paid 1", "paid 2"]
+    assert sample_tools.ledger() == ["paid 1", "paid 2"]
+
+
+async def test_two_with_names_of_their_own_run_side_by_side(tk: Keyturn) -> None:
+    one, two = (named(payer(checkpointer=True), name) for name in ("one", "two"))
+    graph = lead({"1": one, "2": two}, asking("1", "2"), checkpointer=InMemorySaver())
+
+    assert await end_of(tk, graph) == ["paid 1", "paid 2"]
+    assert sorted(sample_tools.ledger()) == ["paid 1", "paid 2"]

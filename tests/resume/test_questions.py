@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from deepagents import create_deep_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
 from langchain_core.messages import ToolMessage
 
-from keyturn.agent import ask_user
+from keyturn.agent import ApprovalMiddleware, ask_user, gated_subagents
 from keyturn.agent.messages import ANSWER_KEY
 from keyturn.gateway.approvals.decisions import (
     AccountKind,
@@ -20,6 +22,7 @@ from keyturn.gateway.approvals.decisions import (
     Respond,
     Reviewer,
 )
+from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.checkpoints import open_checkpoints
 from keyturn.gateway.resume.graphs import attached
@@ -141,3 +144,43 @@ async def test_nobody_can_let_a_question_run(shop: Stack) -> None:
             assert isinstance(await shop.decide(item, Approve(), by=by), Invalid)
 
         assert await shop.states() == [ItemState.PENDING]
+
+
+POLICY = """
+version: 1
+defaults: {tier: approve, expires_in: 1h, channel: C0A, needs: support}
+roles: {support: {users: [U0ANA]}}
+tools: {task: {tier: auto}}
+"""
+
+
+@pytest.fixture
+async def deep(store: Store, tmp_path: Path) -> AsyncGenerator[Stack]:
+    """Give a deep agent that asks, with a subagent that has the same tools."""
+    graph = cast("Any", create_deep_agent)(
+        model=sample_tools.obedient(),
+        tools=[ask_user],
+        subagents=gated_subagents([], agent="shop"),
+        middleware=[ApprovalMiddleware("shop")],
+    )
+    async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
+        runner = Runner(attached(graph, saver), agent="shop")
+        stack = Stack(store, runner, saver)
+        stack.policy = load_policy(POLICY, "policy.yml")
+        yield stack
+
+
+def delegating(*calls: tuple[str, dict[str, Any]]) -> tuple[str, dict[str, Any]]:
+    """Return a call with which a subagent makes these calls."""
+    told = {"description": json.dumps(calls), "subagent_type": "general-purpose"}
+    return "task", told
+
+
+async def test_a_subagent_is_told_that_it_cannot_ask(deep: Stack) -> None:
+    async with deep.working():
+        await deep.ask(delegating(asking(NAME)))
+
+        words = await deep.words()
+
+    assert "Only the agent that people speak to" in words, words
+    assert await deep.items() == []

@@ -15,10 +15,8 @@ from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.levels import size
 from tests.resume import sample_tools
-from tests.resume.resume_stack import Stack, open_stack
+from tests.resume.resume_stack import EMAIL, Stack, open_stack
 from tests.store_secrets import SECRETS
-
-EMAIL = ("email", {"to": "ana@example.org"})
 
 
 @pytest.fixture

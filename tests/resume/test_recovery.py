@@ -18,9 +18,7 @@ from keyturn.gateway.store.runs.jobs import JobKind
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.resume_stack import Stack, open_stack
-
-REFUND = ("refund", {"order": "78291", "amount": 899.0})
+from tests.resume.resume_stack import REFUND, Stack, open_stack
 
 
 def looking(stack: Stack) -> Recovery:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from aiohttp import web
-from langgraph.graph import StateGraph
+from langgraph.graph import MessagesState, StateGraph
 
 from keyturn.gateway.client import http_gateway
 from keyturn.gateway.embed import Keyturn
@@ -27,11 +27,10 @@ from keyturn.gateway.store.store import Store
 from tests.api.remote_program import remote_program
 from tests.conftest import eventually
 from tests.resume import sample_tools
+from tests.resume.programs import AT, asked, begin, decide, refund, words
 from tests.resume.resume_stack import AT_ONCE, RULES
-from tests.resume.test_embed import Name, asked, decide, refund
 from tests.store_secrets import SECRETS
 
-AT: dict[str, Any] = {"thread_id": "t1", "agent": "shop"}
 RUN = RunRef(agent="shop", thread="t1")
 Answered = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -79,15 +78,12 @@ async def test_two_workers_with_the_same_checkpoints_run_a_thread_once(
             )
             for _ in range(2)
         ]
-        runs = [
-            asyncio.create_task(tk.run(sample_tools.graph, refund(), **AT))
-            for tk in workers
-        ]
+        runs = [begin(tk, sample_tools.graph, refund()) for tk in workers]
         await decide(workers[0], await asked(workers[0]))
         first, second = await asyncio.gather(*runs)
 
     assert first["messages"] == second["messages"]
-    assert first["messages"][-1].text == "refunded 78291 899"
+    assert words(first) == "refunded 78291 899"
     assert len(sample_tools.ledger()) == 1
 
 
@@ -99,7 +95,7 @@ async def test_a_thread_outlives_a_gateway_that_is_away(
     async with remote_program(
         store, RULES, tmp_path, retries=AT_ONCE, middlewares=[cut.between]
     ) as tk:
-        run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **AT))
+        run = begin(tk, sample_tools.graph, refund())
         item = await asked(tk)
         cut.is_cut, cut.status = not status, status
         await decide(tk, item)
@@ -114,7 +110,7 @@ async def test_a_thread_outlives_a_gateway_that_is_away(
         cut.is_cut, cut.status = False, 0
         final = await run
 
-    assert final["messages"][-1].text == "refunded 78291 899"
+    assert words(final) == "refunded 78291 899"
     assert len(sample_tools.ledger()) == 1
 
 
@@ -122,7 +118,7 @@ async def test_a_refused_key_ends_the_run_at_once_and_another_goes_on(
     store: Store, tmp_path: Path
 ) -> None:
     async with remote_program(store, RULES, tmp_path, retries=AT_ONCE) as tk:
-        run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **AT))
+        run = begin(tk, sample_tools.graph, refund())
         item = await asked(tk)
         connection = cast("Any", tk.service).connection
         right = connection._headers["Authorization"]
@@ -134,18 +130,18 @@ async def test_a_refused_key_ends_the_run_at_once_and_another_goes_on(
         connection._headers["Authorization"] = right
         final = await tk.run(sample_tools.graph, **AT)
 
-    assert final["messages"][-1].text == "refunded 78291 899"
+    assert words(final) == "refunded 78291 899"
     assert len(sample_tools.ledger()) == 1
 
 
-def _same(state: Name) -> Name:
+def _same(state: MessagesState) -> MessagesState:
     return state
 
 
 async def test_a_graph_without_a_checkpointer_is_refused(monkeypatch: Any) -> None:
     monkeypatch.setenv(http_gateway.URL_VARIABLE, "https://gateway.example")
     monkeypatch.setenv(http_gateway.KEY_VARIABLE, "tk_1")
-    builder: Any = StateGraph(Name)
+    builder: Any = StateGraph(MessagesState)
     builder.add_node("n", _same)
     builder.set_entry_point("n")
     async with Keyturn.remote() as tk:
@@ -184,12 +180,12 @@ async def test_a_claim_is_repeated_as_long_as_the_lease_of_the_thread_lives(
     async with remote_program(
         patient, RULES, tmp_path, retries=AT_ONCE, middlewares=[failing]
     ) as tk:
-        run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **AT))
+        run = begin(tk, sample_tools.graph, refund())
         await decide(tk, await asked(tk))
         final = await run
     await patient.close()
 
-    assert final["messages"][-1].text == "refunded 78291 899"
+    assert words(final) == "refunded 78291 899"
     # In one step of the thread: nothing was asked in between.
     first = asked_for.index("claim")
     assert asked_for[first : first + 8] == ["claim"] * 8

@@ -10,10 +10,9 @@ from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.protocol.records import Finding, ItemState
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.resume_stack import Stack
+from tests.resume.resume_stack import EMAIL, Stack
 
 CHARGE = ("charge", {"order": "78291"})
-EMAIL = ("email", {"to": "ana@example.org"})
 
 
 @pytest.fixture(autouse=True)

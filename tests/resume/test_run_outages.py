@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -12,10 +13,14 @@ import pytest
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.errors import ThreadUnavailable
+from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.retries import Retries
 from keyturn.gateway.resume.store_threads import ThreadRef
+from keyturn.gateway.service.people.freezing import RunService
 from keyturn.gateway.setting_forms import RetrySettings
+from keyturn.gateway.store.connection.connection import text
+from keyturn.gateway.store.keys import RETENTION
 from keyturn.gateway.store.runs.jobs import Delivery, Job, JobKind, sealed_job
 from keyturn.gateway.store.runs.stalled import RunState, StalledRun
 from tests.conftest import eventually
@@ -24,12 +29,12 @@ from tests.resume.resume_stack import (
     AT_ONCE,
     GIVING_UP,
     ORIGIN,
+    REFUND,
     Stack,
     open_stack,
 )
 from tests.streams import announced
 
-REFUND = ("refund", {"order": "78291", "amount": 899.0})
 SECRET = "sk-live-78291"
 
 
@@ -220,10 +225,9 @@ async def delivered(stack: Stack) -> Delivery:
 async def test_no_run_waits_for_a_message_whose_job_was_put_back_as_what_was_left(
     stack: Stack, *, was_given: bool
 ) -> None:
-    resume = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")
     start = sealed_job(
         stack.store.sealing,
-        resume.with_(kind=JobKind.START, input="hello", id="m1"),
+        RESUME.with_(kind=JobKind.START, input="hello", id="m1"),
     )
     at = ThreadRef(stack.keys, "shop", "t1")
     retries, queue = Retries(stack.store), stack.store.queue(stack.keys)
@@ -236,7 +240,7 @@ async def test_no_run_waits_for_a_message_whose_job_was_put_back_as_what_was_lef
         await stack.runner.start("t1", "hello", key="m1")
     # Another job of the thread was under way.
     second = await delivered(stack)
-    await queue.later(Delivery(second.id, resume), delay_ms=0)
+    await queue.later(Delivery(second.id, RESUME), delay_ms=0)
 
     await retries.record_resumed(at, await delivered(stack), stack.runner)
     # A delivered message is not queued again: a worker with its job would find the
@@ -333,7 +337,6 @@ async def test_a_gateway_of_other_agents_passes_a_job_on_at_once(
 async def test_a_dropped_run_ends_its_calls_and_a_new_message_begins_anew(
     stack: Stack, provider: Provider
 ) -> None:
-    resume = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")
     async with stack.working(retries=AT_ONCE):
         item = await refund_asked(stack)
         provider.error = KeyError()
@@ -349,7 +352,7 @@ async def test_a_dropped_run_ends_its_calls_and_a_new_message_begins_anew(
 
         await eventually(is_dropped)
         provider.error = None
-        await stack.store.queue(stack.keys).put(resume)
+        await stack.store.queue(stack.keys).put(RESUME)
         await stack.idle()
         assert provider.calls == calls
         assert await stack.events(EventName.RUN_FINISHED) == []
@@ -400,3 +403,164 @@ async def test_a_job_that_no_process_serves_backs_off_and_is_listed(
     stack.runners["shop"] = stack.runner
     async with stack.working():
         assert await stack.words() == "You said hello"
+
+
+RESUME = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")
+OLD_MS = int(RETENTION.total_seconds() * 1000) + 60_000
+
+
+def place(stack: Stack) -> ThreadRef:
+    return ThreadRef(stack.keys, "shop", "t1")
+
+
+async def aged(stack: Stack) -> None:
+    """Move all times of the run into the distant past."""
+    keys, conn, run = stack.keys, stack.store.conn, place(stack).run
+    row = json.loads(text(await conn.command("HGET", keys.stalled, run)))
+    moments = {name: row[name] - OLD_MS for name in row if name.endswith("_ms")}
+    old = {name: max(0, at_ms) for name, at_ms in moments.items()}
+    kept = StalledRun.model_validate_json(json.dumps({**row, **old}))
+    await conn.command("HSET", keys.stalled, run, kept.model_dump_json())
+
+
+async def parked(stack: Stack) -> None:
+    """Make the run fail with a permanent error."""
+    await Retries(stack.store).failed(place(stack), KeyError(), left=RESUME)
+
+
+async def is_kept(stack: Stack) -> bool:
+    """Remove old runs in another process; return whether the run still exists."""
+    await Retries(stack.store).forget_old(stack.keys)
+    found = await stack.store.stalled.find(stack.keys, place(stack).run)
+    return found is not None
+
+
+async def test_a_parked_run_is_forgotten_when_its_approvals_are(stack: Stack) -> None:
+    await parked(stack)
+    assert await is_kept(stack)
+    await aged(stack)
+
+    assert not await is_kept(stack)
+    assert len(await stack.events(EventName.RUN_DROPPED)) == 1
+
+
+@pytest.mark.parametrize("state", ["pending", "in_doubt"])
+async def test_a_run_is_kept_while_people_have_to_say_something(
+    stack: Stack, state: str
+) -> None:
+    async with stack.working():
+        await stack.ask(REFUND)
+        [item] = await stack.asked()
+        await stack.idle()
+    approval = item.id.rpartition(".")[0]
+    if state == "in_doubt":  # nothing of it happens by itself
+        head = stack.keys.head(approval)
+        await stack.store.conn.command("HSET", head, "0:s", state)
+        await stack.store.conn.command(
+            "ZREM", stack.keys.expiry, stack.keys.listed(approval)
+        )
+    await parked(stack)
+    await aged(stack)
+
+    assert await is_kept(stack)
+
+
+async def test_a_run_that_nobody_serves_is_forgotten_with_its_job(
+    stack: Stack,
+) -> None:
+    queue, retries = stack.store.queue(stack.keys), Retries(stack.store)
+    await queue.prepare()
+    await queue.put(RESUME)
+    taken = await queue.take("another", block_ms=1)
+    assert taken
+    await retries.requeue_unserved(place(stack), taken)
+    await aged(stack)
+    await stack.store.conn.command(
+        "ZADD", stack.keys.retry, "XX", 0, RESUME.model_dump_json()
+    )
+    await queue.requeue_due()
+    taken = await queue.take("another", block_ms=1)
+    assert taken
+    await retries.requeue_unserved(place(stack), taken)
+    assert await stack.store.stalled.counts(stack.keys) == (1, 0)
+
+    assert not await is_kept(stack)
+    assert await queue.depth() == 0
+
+
+NOW_OR_NEVER = load_policy("version: 1\n", "policy.yml")
+
+
+async def kept_of(stack: Stack, run: str) -> str:
+    """Return the stored fields of a run."""
+    return text(await stack.store.conn.command("HGET", stack.keys.stalled, run))
+
+
+async def failed(stack: Stack, thread: str = "t2") -> str:
+    """Make the run of a thread fail; return its id."""
+    at = ThreadRef(stack.keys, "shop", thread)
+    left = RESUME.with_(thread=thread)
+    await Retries(stack.store).failed(at, KeyError(), left=left)
+    return at.run
+
+
+async def changed(stack: Stack, run: str, **fields: object) -> None:
+    """Write fields into a run's record, past our scripts."""
+    body = json.dumps({**json.loads(await kept_of(stack, run)), **fields})
+    await stack.store.conn.command("HSET", stack.keys.stalled, run, body)
+
+
+def service(stack: Stack) -> RunService:
+    return RunService(stack.store, lambda: NOW_OR_NEVER)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"of_nobody": 1},
+        {"id": "run_default_\x1b]0;owned\x07"},
+        {"agent": "another"},
+        {"since_ms": 10**18},
+    ],
+)
+async def test_a_run_that_nobody_can_read_stops_no_other(
+    stack: Stack, fields: dict[str, object]
+) -> None:
+    other = await failed(stack, "t3")
+    await changed(stack, await failed(stack), **fields)
+
+    assert [one.id for one in await service(stack).all()] == [other]
+    async with stack.working():
+        await stack.ask(REFUND)
+        [item] = await stack.asked()
+        await stack.decide(item)
+        assert await stack.words() == "refunded 78291 899"
+    assert len(sample_tools.ledger()) == 1
+
+
+async def test_a_thread_whose_failed_run_nobody_can_read_goes_on(stack: Stack) -> None:
+    run = await failed(stack, "t1")
+    await changed(stack, run, of_nobody=1)
+
+    async with stack.working():
+        await stack.say("hello")
+        await stack.words()
+        await stack.idle()
+    assert await kept_of(stack, run) == ""
+    assert await stack.store.stalled.counts(stack.keys) == (0, 0)
+
+
+async def test_what_is_no_record_at_all_is_left_out(stack: Stack) -> None:
+    other = await failed(stack)
+    junk: list[str | bytes] = ["", "[]", "[" * 100_000, "{", "null", b"\xff"]
+    runs = [
+        stack.keys.stalled_run("shop", f"junk-{number}") for number in range(len(junk))
+    ]
+    for run, body in zip(runs, junk, strict=True):
+        await stack.store.conn.command("HSET", stack.keys.stalled, run, body)
+    await stack.store.conn.command("HSET", stack.keys.stalled, b"\xff", "{}")
+
+    assert [one.id for one in await service(stack).all()] == [other]
+    assert await service(stack).find(runs[5]) is None
+    assert await stack.store.conn.command("HEXISTS", stack.keys.stalled, runs[5]) == 0

@@ -12,9 +12,7 @@ from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.service.run.agents import AgentService
 from tests.resume import sample_tools
-from tests.resume.resume_stack import AT_ONCE, Stack
-
-REFUND = ("refund", {"order": "78291", "amount": 899.0})
+from tests.resume.resume_stack import AT_ONCE, REFUND, Stack
 
 
 class Cut:

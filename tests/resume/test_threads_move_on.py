@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 import pytest
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
+from langgraph.checkpoint.memory import InMemorySaver
 
-from keyturn.gateway.approvals.decisions import Reject
-from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.store.runs.jobs import Job, JobKind
+from keyturn.gateway.approvals.decisions import Reconcile, Reject
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.protocol.port import connected
+from keyturn.gateway.protocol.records import Finding, ItemState
+from keyturn.gateway.resume.graphs import attached
+from keyturn.gateway.resume.langgraph_local import Runner
+from keyturn.gateway.resume.store_threads import ThreadRef
+from keyturn.gateway.resume.thread_state import ThreadState
+from keyturn.gateway.service.run.agents import AgentService
+from keyturn.gateway.store.runs.jobs import Delivery, Job, JobKind, JobQueue
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
+from tests.levels import size
+from tests.panics import apanic, panic
 from tests.resume import sample_tools
-from tests.resume.resume_stack import DAN, Stack
-
-REFUND = ("refund", {"order": "78291", "amount": 899.0})
-EMAIL = ("email", {"to": "ana@example.org"})
+from tests.resume.resume_stack import DAN, EMAIL, REFUND, RULES, Stack, open_stack
 
 
 async def expire(stack: Stack) -> None:
@@ -123,3 +140,279 @@ async def _is(stack: Stack, item_id: str, state: ItemState) -> bool:
 async def _finished(stack: Stack) -> bool:
     state = await stack.runner.probe("t1")
     return state.is_finished and state.final_message == "You said thank you"
+
+
+async def test_reading_jobs_goes_on_after_anything(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keyturn.gateway.resume.worker.FIRST_PAUSE_S", 0.01)
+    troubles: list[Exception] = [
+        StoreUnavailable("gone"),
+        RuntimeError("never seen before"),
+        StoreUnavailable("gone"),
+    ]
+    take = JobQueue.take
+
+    async def troubled(self: JobQueue, consumer: str, *, block_ms: int) -> object:
+        if troubles:
+            raise troubles.pop(0)
+        return await take(self, consumer, block_ms=block_ms)
+
+    monkeypatch.setattr(JobQueue, "take", troubled)
+    async with stack.working():
+        await stack.say("hello")
+        assert await stack.words() == "You said hello"
+
+    assert troubles == []
+
+
+@pytest.mark.slow
+async def test_a_store_that_fails_in_the_middle_leaves_the_job_to_be_tried_again(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    troubles: list[Exception] = [StoreUnavailable("gone")]
+    probe = stack.runner.probe
+
+    async def troubled(thread: str) -> ThreadState:
+        if troubles:
+            raise troubles.pop(0)
+        return await probe(thread)
+
+    monkeypatch.setattr(stack.runner, "probe", troubled)
+    monkeypatch.setattr(stack.store, "lease_ms", 300)
+    async with stack.working():
+        await stack.say("hello")
+        assert await stack.words() == "You said hello"
+
+
+async def decide_two_amid_the_run_of_one(
+    stack: Stack, is_running: asyncio.Event
+) -> None:
+    """Request three calls; decide two while the first answer is resumed."""
+    await stack.ask(*(("refund", {"order": n, "amount": 5.0}) for n in "123"))
+    first, *others = await stack.asked(3)
+    await stack.decide(first)
+    await is_running.wait()
+    for item in others:
+        await stack.decide(item)
+
+
+async def test_what_is_decided_amid_a_run_that_fails_is_carried_out(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resume = Runner.resume
+    troubles = [StoreUnavailable("gone"), StoreUnavailable("gone")]
+    may_go_on, is_running = asyncio.Event(), asyncio.Event()
+
+    async def troubled(
+        self: Runner, thread: str, answers: Mapping[str, Any], *, key: str
+    ) -> None:
+        is_running.set()
+        await may_go_on.wait()
+        if troubles:
+            raise troubles.pop()
+        await resume(self, thread, answers, key=key)
+
+    monkeypatch.setattr(Runner, "resume", troubled)
+    async with stack.working():
+        await decide_two_amid_the_run_of_one(stack, is_running)
+        may_go_on.set()
+
+        assert await stack.words()
+        assert set(await stack.states()) == {ItemState.EXECUTED}
+    assert troubles == []
+
+
+@pytest.mark.slow
+async def test_a_stop_without_grace_hands_the_job_back_and_hides_no_doubt(
+    stack: Stack,
+) -> None:
+    async with stack.working(grace_s=0.05):
+        await stack.ask(("slow", {"order": "1", "seconds": 0.7}))
+        [slow] = await stack.asked()
+        await stack.idle()  # or the job that asked would take the decision along
+        await stack.decide(slow)
+        await eventually(_has_begun)
+
+    assert await stack.store.queue(stack.keys).depth() == 1
+    async with stack.working():
+        await eventually(lambda: _is_in_doubt(stack))
+        await stack.idle()
+        [item] = await stack.items()
+        await stack.decide(item, Reconcile(finding=Finding.EXECUTED))
+        await stack.words()
+
+    assert sample_tools.ledger() == ["begin 1", "end 1"]
+
+
+@pytest.mark.slow
+async def test_a_stop_lets_the_running_tool_finish(stack: Stack) -> None:
+    async with stack.working():
+        await stack.ask(("slow", {"order": "1", "seconds": 0.7}))
+        [slow] = await stack.asked()
+        await stack.decide(slow)
+        await eventually(_has_begun)
+
+    assert sample_tools.ledger() == ["begin 1", "end 1"]
+    assert await stack.states() == [ItemState.EXECUTED]
+
+
+async def _has_begun() -> bool:
+    return bool(sample_tools.ledger())
+
+
+async def _is_in_doubt(stack: Stack) -> bool:
+    return await stack.states() == [ItemState.IN_DOUBT]
+
+
+async def test_a_run_that_panics_is_recorded_and_retried(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = ThreadRef(stack.keys, "shop", "t1")
+
+    async def has_failed() -> bool:
+        run = await stack.store.stalled.find(at.keys, at.run)
+        return run is not None and "Panic" in run.detail
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AgentService, "submit", apanic)
+        async with stack.working():
+            await stack.ask(("email", {"to": "ana@example.org"}))
+            await eventually(has_failed)
+            patch.undo()
+            await stack.asked()
+
+
+async def test_a_tool_that_panics_has_failed(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample_tools, "note", panic)
+    async with stack.working():
+        await stack.ask(("email", {"to": "ana@example.org"}))
+        (email,) = await stack.asked()
+        await stack.decide(email)
+        words = await stack.words()
+
+    assert (await stack.states())[0] is ItemState.FAILED
+    assert "unwrap failed" in words
+
+
+@pytest.mark.slow
+async def test_an_approved_call_waits_for_the_gateway_that_knows_its_thread(
+    store: Store, stack: Stack, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def has_left_it() -> bool:
+        return "thread.not_run_here" in caplog.text
+
+    async with stack.working():
+        await stack.ask(REFUND)
+        [item] = await stack.asked()
+        await stack.idle()
+    async with open_stack(store, tmp_path / "other.db") as other:
+        await stack.decide(item)
+        async with other.working():
+            await eventually(has_left_it)
+        assert await store.queue(stack.keys).depth() == 1
+
+    async with stack.working():
+        assert await stack.words() == "refunded 78291 899"
+        await stack.idle()
+    assert len(sample_tools.ledger()) == 1
+
+
+@pytest.mark.slow
+async def test_a_job_of_a_thread_without_approved_calls_does_not_wait(
+    store: Store, stack: Stack, tmp_path: Path
+) -> None:
+    async with stack.working():
+        await stack.ask(REFUND)
+        [item] = await stack.asked()
+        await stack.idle()
+    await stack.decide(item, Reject(reason="no"))
+
+    async with open_stack(store, tmp_path / "other.db") as other, other.working():
+        await other.idle()
+
+
+def look_up(order: str) -> str:
+    """Return a message that has the agent look up an order."""
+    return json.dumps([["look_up", {"order": order}]])
+
+
+async def taken_by_one_that_dies(stack: Stack, text: str) -> Delivery:
+    """Give the thread a message as a worker that dies before it acknowledges it."""
+    queue = stack.store.queue(stack.keys)
+    await queue.prepare()
+    await stack.say(text)
+    delivery = await queue.take("one-that-dies", block_ms=1000)
+    assert delivery
+    with connected(AgentService(stack.store, lambda: RULES)):
+        await stack.runner.start("t1", delivery.job.input, key=delivery.job.id)
+    return delivery
+
+
+@pytest.mark.slow
+async def test_a_message_that_another_one_overtook_is_not_given_again(
+    stack: Stack,
+) -> None:
+    await taken_by_one_that_dies(stack, look_up("A"))
+    await stack.say(look_up("B"))
+
+    async with stack.working():
+        await stack.words(2)
+        await stack.idle()
+
+    assert sample_tools.ledger() == ["look_up A", "look_up B"]
+    told = await stack.events(EventName.RUN_FINISHED)
+    assert [one.data["text"] for one in told] == ["found A", "found B"]
+
+
+@pytest.mark.slow
+async def test_it_is_known_however_many_came_since(stack: Stack) -> None:
+    others = size(deep=12, short=4)
+    delivery = await taken_by_one_that_dies(stack, look_up("A"))
+    async with stack.working():
+        for number in range(others):
+            await stack.say(look_up(f"B{number}"))
+        await stack.words(others + 1)
+        # Under another id of the stream, as a job that was put back comes again.
+        await stack.store.queue(stack.keys).put(delivery.job)
+        await stack.idle()
+
+    assert sample_tools.ledger().count("look_up A") == 1
+
+
+class Dying(InMemorySaver):
+    """A saver whose process dies in place of one checkpoint."""
+
+    def __init__(self, *, after: int) -> None:
+        super().__init__()  # pyright: ignore[reportUnknownMemberType] - its types are partial
+        self.left = after
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        self.left -= 1
+        if self.left == -1:
+            raise SystemError("killed")
+        return await super().aput(config, checkpoint, metadata, new_versions)
+
+
+@pytest.mark.parametrize("checkpoints", range(1, 4))
+async def test_results_without_their_checkpoint_are_work_that_was_cut_off(
+    checkpoints: int,
+) -> None:
+    saver = Dying(after=checkpoints)
+    runner = Runner(attached(sample_tools.graph(), saver))
+    with pytest.raises(SystemError):
+        await runner.start("t1", "hello", key="k")
+
+    state = await runner.probe("t1")
+    assert state.is_cut_off
+    await runner.nudge("t1", key="k")
+
+    assert (await runner.probe("t1")).final_message == "You said hello"

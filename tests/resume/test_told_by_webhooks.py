@@ -27,13 +27,12 @@ from keyturn.gateway.trust.webhook_signatures import (
 from tests.api.remote_program import RemoteProgram, remote_program
 from tests.conftest import eventually
 from tests.resume import sample_tools
+from tests.resume.programs import AT, asked, decide, refund, words
 from tests.resume.resume_stack import AT_ONCE, RULES
-from tests.resume.test_embed import asked, decide, refund
 from tests.store_secrets import SECRETS
 from tests.webhooks.receiver import Receiver, receiving, trusting
 from tests.webhooks.test_sending import arrived, telling
 
-AT: dict[str, Any] = {"thread_id": "t1", "agent": "shop"}
 KEY = webhook_secret(SECRETS[0], "default", "app", 1)
 BODY = body_of(DECIDED, News(agent="shop", thread="t1", approval="ap_1"), 5)
 
@@ -97,7 +96,7 @@ async def test_a_thread_that_nobody_runs_is_taken_up(
         await eventually(has_run)
         final = await program.wait(sample_tools.graph, **AT)
 
-    assert final["messages"][-1].text == "refunded 78291 899"
+    assert words(final) == "refunded 78291 899"
     [received] = receiver.requests
     # Once more, and another one: it has finished, so nothing begins.
     again = await program.handle_webhook(
@@ -129,7 +128,7 @@ async def test_a_thread_that_waits_here_goes_on_at_once(
         await eventually(arrived(receiver))
         final = await running
 
-    assert final["messages"][-1].text == "refunded 78291 899"
+    assert words(final) == "refunded 78291 899"
 
 
 async def test_a_forged_message_wakes_nobody(program: RemoteProgram) -> None:

@@ -21,15 +21,11 @@ from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools
+from tests.resume.programs import AT, Open, asked, begin, decide, refund, saying, words
 from tests.resume.resume_stack import POLICY
-from tests.resume.test_embed import Open, asked, decide, opened, refund
-
-__all__ = ["opened"]
 
 IN_PROCESS = pytest.mark.parametrize("opened", ["in process"], indirect=True)
 """What is about the events of the store, which a remote program does not read."""
-HELLO: Any = {"messages": [{"role": "user", "content": "hello"}]}
-PLACE: Any = {"thread_id": "t1", "agent": "shop"}
 
 
 async def test_a_stream_goes_on_across_the_wait_and_ends_with_the_thread(
@@ -39,42 +35,40 @@ async def test_a_stream_goes_on_across_the_wait_and_ends_with_the_thread(
         seen: list[Any] = []
 
         async def show() -> None:
-            chunks = tk.stream(sample_tools.graph, refund(), **PLACE)
+            chunks = tk.stream(sample_tools.graph, refund(), **AT)
             seen.extend([chunk async for chunk in chunks])
 
         page = asyncio.create_task(show())
         await decide(tk, await asked(tk))
         await page
-        final = await tk.wait(sample_tools.graph, **PLACE)
+        final = await tk.wait(sample_tools.graph, **AT)
 
     steps = [name for chunk in seen for name in chunk]
     assert steps.count("__interrupt__") == 1
     assert steps.index("__interrupt__") < steps.index("tools")
     said = [chunk["model"]["messages"][0].text for chunk in seen if "model" in chunk]
-    assert said[-1] == final["messages"][-1].text
+    assert said[-1] == words(final)
 
 
 @pytest.mark.slow
 async def test_who_leaves_a_stream_leaves_the_run_alone(opened: Open) -> None:
     async with opened() as tk:
-        stream = tk.stream(sample_tools.graph, refund(), **PLACE)
+        stream = tk.stream(sample_tools.graph, refund(), **AT)
         await anext(stream)
         await stream.aclose()
         await decide(tk, await asked(tk))
-        final = await tk.wait(sample_tools.graph, **PLACE)
+        final = await tk.wait(sample_tools.graph, **AT)
 
-    assert final["messages"][-1].text == "refunded 78291 899"
+    assert words(final) == "refunded 78291 899"
 
 
 async def test_a_stream_of_a_graph_that_fails_raises_what_it_raised(
     opened: Open,
 ) -> None:
-    broken: Any = {"messages": [{"role": "user", "content": "break"}]}
+    broken: Any = saying("break")
     async with opened() as tk:
         with pytest.raises(RuntimeError, match="the model is down"):
-            _ = [
-                chunk async for chunk in tk.stream(sample_tools.graph, broken, **PLACE)
-            ]
+            _ = [chunk async for chunk in tk.stream(sample_tools.graph, broken, **AT)]
 
 
 @pytest.mark.slow
@@ -89,13 +83,13 @@ async def test_what_waits_is_described_as_a_reviewer_may_see_it(
         "policy.yml",
     )
     async with Keyturn(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
-        assert await tk.pending(**PLACE) == ()
-        run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **PLACE))
+        assert await tk.pending(**AT) == ()
+        run = begin(tk, sample_tools.graph, refund())
         item = await asked(tk)
-        (call,) = await tk.pending(**PLACE)
+        (call,) = await tk.pending(**AT)
         await decide(tk, item)
         await run
-        after = await tk.pending(**PLACE)
+        after = await tk.pending(**AT)
 
     assert (call.item_id, call.tool, call.agent) == (item.id, "refund", "shop")
     assert call.args["amount"] == 899
@@ -110,17 +104,17 @@ async def test_what_waits_is_described_as_a_reviewer_may_see_it(
 @pytest.mark.slow
 async def test_a_withdrawn_call_ends_and_the_agent_is_told(opened: Open) -> None:
     async with opened() as tk:
-        run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **PLACE))
+        run = begin(tk, sample_tools.graph, refund())
         item = await asked(tk)
         with pytest.raises(SettingsError, match="give a list of ids of calls"):
             # As a text it would name each call whose id is a part of it.
-            await tk.withdraw(**PLACE, item_ids=f"{item.id}0")
-        ended = await tk.withdraw(**PLACE, item_ids=["ap_other.0", item.id])
+            await tk.withdraw(**AT, item_ids=f"{item.id}0")
+        ended = await tk.withdraw(**AT, item_ids=["ap_other.0", item.id])
         final = await run
-        again = await tk.withdraw(**PLACE)
+        again = await tk.withdraw(**AT)
 
     assert ended == (item.id,)
-    assert "withdrawn" in final["messages"][-1].text
+    assert "withdrawn" in words(final)
     assert again == ()
     assert sample_tools.ledger() == []
 
@@ -141,13 +135,13 @@ async def test_a_thread_that_a_run_is_about_to_write_is_waited_for(
     graph.checkpointer = saver
     async with opened() as tk:
         with pytest.raises(TimeoutError):
-            await tk.run(graph, HELLO, **PLACE, timeout_s=0.01)
+            await tk.run(graph, saying("hello"), **AT, timeout_s=0.01)
         await is_asked.wait()
 
         # A web application that shows the run between its start and its first write.
         with pytest.raises(TimeoutError):
-            await tk.wait(graph, **PLACE, timeout_s=0.01)
-        waiting = asyncio.create_task(tk.wait(graph, **PLACE))
+            await tk.wait(graph, **AT, timeout_s=0.01)
+        waiting = asyncio.create_task(tk.wait(graph, **AT))
         may_write.set()
 
         assert (await waiting)["messages"][0].content == "hello"
@@ -164,11 +158,11 @@ async def test_a_wait_can_be_bounded_and_sees_the_failure_of_a_run_it_did_not_st
     monkeypatch.setattr(sample_tools, "after_tools", down)
     async with opened() as tk:
         with pytest.raises(TimeoutError):
-            await tk.run(sample_tools.graph, refund(), **PLACE, timeout_s=0.01)
+            await tk.run(sample_tools.graph, refund(), **AT, timeout_s=0.01)
         item = await asked(tk)
         with pytest.raises(TimeoutError):
-            await tk.wait(sample_tools.graph, **PLACE, timeout_s=0.01)
-        waiting = asyncio.create_task(tk.wait(sample_tools.graph, **PLACE))
+            await tk.wait(sample_tools.graph, **AT, timeout_s=0.01)
+        waiting = asyncio.create_task(tk.wait(sample_tools.graph, **AT))
         await decide(tk, item)
 
         with pytest.raises(GraphError, match="was given up"):
@@ -185,9 +179,9 @@ async def test_a_program_that_resumes_its_own_graphs_gets_the_answers(
         with tk.connected():
             paused = await graph.ainvoke(refund(), config, durability="sync")
         questions = paused["__interrupt__"]
-        none_yet = await tk.answers(questions, **PLACE)
-        bounded = await tk.answers(questions, **PLACE, timeout_s=0.01)
-        waiting = asyncio.create_task(tk.answers(questions, **PLACE, timeout_s=None))
+        none_yet = await tk.answers(questions, **AT)
+        bounded = await tk.answers(questions, **AT, timeout_s=0.01)
+        waiting = asyncio.create_task(tk.answers(questions, **AT, timeout_s=None))
         edit = Edit(args={"order": "78291", "amount": 5}, reason="less")
         await decide(tk, await asked(tk), edit)
         answers = await waiting
@@ -200,7 +194,7 @@ async def test_a_program_that_resumes_its_own_graphs_gets_the_answers(
 
     assert (none_yet, bounded) == ({}, {})
     assert list(answers) == [questions[0].id]
-    assert final["messages"][-1].text.endswith("refunded 78291 5")
+    assert words(final).endswith("refunded 78291 5")
 
 
 async def _has_no_job(tk: Keyturn) -> bool:
@@ -226,11 +220,11 @@ async def test_a_thread_that_another_process_brings_forward_is_heard_of(
     opened: Open,
 ) -> None:
     async with opened() as first, opened() as second:
-        run = asyncio.create_task(first.run(sample_tools.graph, refund(), **PLACE))
+        run = asyncio.create_task(first.run(sample_tools.graph, refund(), **AT))
         item = await asked(first)
         # Only the second one works from now on.
         cast("Any", first)._runners.release("shop", "t1")
-        other = asyncio.create_task(second.run(sample_tools.graph, **PLACE))
+        other = asyncio.create_task(second.run(sample_tools.graph, **AT))
         await eventually(_all_wait(second, 1))
         await decide(first, item)
 

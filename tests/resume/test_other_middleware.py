@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncGenerator, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -12,28 +10,35 @@ from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariab
 from langchain.agents.middleware import (
     AgentMiddleware,
     ToolCallLimitMiddleware,
+    ToolRetryMiddleware,
     hook_config,
 )
 from langchain_core.messages import AIMessage, ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
 
-from keyturn.agent import ApprovalMiddleware
+from keyturn.agent import ApprovalMiddleware, guarded
+from keyturn.agent.scripted_model import calling, scripted
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import NotAllowed
 from keyturn.gateway.gates.gate import is_guarded
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.store.store import Store
 from tests.resume import sample_tools
-from tests.resume.resume_stack import RULES
-from tests.resume.test_halted_threads import agent, items, saying
+from tests.resume.programs import (
+    AT,
+    asked,
+    begin,
+    calling_tools,
+    decide,
+    items_of,
+    pay,
+    refund,
+    saying,
+    words,
+)
+from tests.resume.test_halted_threads import agent
 
 SLOW = [("slow", {"order": "1", "seconds": 0})]
 REFUNDS = [("refund", {"order": order, "amount": 5}) for order in ("1", "2")]
-
-
-@pytest.fixture
-async def tk(store: Store, tmp_path: Path) -> AsyncGenerator[Keyturn]:
-    async with Keyturn(policy=RULES, url=store.conn.url, data_dir=tmp_path) as one:
-        yield one
 
 
 class Jumping(AgentMiddleware[Any, Any, Any]):
@@ -52,28 +57,20 @@ async def test_the_error_of_a_limit_withdraws_the_cards_of_its_turn(
     graph = agent(ToolCallLimitMiddleware(run_limit=1, exit_behavior="error"))
 
     with pytest.raises(Exception, match="limit"):
-        await tk.run(graph, saying(json.dumps(REFUNDS)), thread_id="t1", agent="shop")
-    states = [item.state for item in await items(tk)]
-    end = await tk.run(
-        graph, saying("hello"), thread_id="t1", agent="shop", timeout_s=60
-    )
+        await tk.run(graph, calling_tools(*REFUNDS), **AT)
+    states = [item.state for item in await items_of(tk)]
+    end = await tk.run(graph, saying("hello"), **AT, timeout_s=60)
 
     assert states == [ItemState.WITHDRAWN] * 2
-    assert end["messages"][-1].text == "You said hello"
+    assert words(end) == "You said hello"
     assert sample_tools.ledger() == []
 
 
 async def test_a_jump_past_the_tools_leaves_no_card_behind(tk: Keyturn) -> None:
-    end = await tk.run(
-        agent(Jumping()),
-        saying(json.dumps(REFUNDS[:1])),
-        thread_id="t1",
-        agent="shop",
-        timeout_s=60,
-    )
+    end = await tk.run(agent(Jumping()), refund(), **AT, timeout_s=60)
 
-    assert end["messages"][-1].text == "stopped"
-    assert [item.state for item in await items(tk)] == [ItemState.WITHDRAWN]
+    assert words(end) == "stopped"
+    assert [item.state for item in await items_of(tk)] == [ItemState.WITHDRAWN]
 
 
 class Invoking(AgentMiddleware[Any, Any, Any]):
@@ -95,7 +92,45 @@ async def test_a_plain_tool_that_another_middleware_runs_itself_does_not_run(
     )
 
     with pytest.raises(NotAllowed, match="this call was not cleared"):
-        await tk.run(graph, saying(json.dumps(SLOW)), thread_id="t1", agent="shop")
+        await tk.run(graph, calling_tools(*SLOW), **AT)
 
     assert sample_tools.ledger() == []
     assert not is_guarded(sample_tools.slow)
+
+
+TRIES = 3
+
+
+class Bank:
+    """A state that cannot be read for a while after it was read once."""
+
+    def __init__(self, fails: int) -> None:
+        self.fails, self.reads = fails, 0
+
+    def state(self, order: str) -> str:
+        """Return the state."""
+        self.reads += 1
+        if 1 < self.reads <= 1 + self.fails:
+            raise ConnectionError
+        return f"state of {order}"
+
+
+@pytest.mark.parametrize("fails", [1, TRIES + 1])
+async def test_an_outage_after_the_approval_is_waited_for(
+    tk: Keyturn, fails: int
+) -> None:
+    bank = Bank(fails)
+    retrying = ToolRetryMiddleware(max_retries=TRIES - 1, initial_delay=0, jitter=False)
+    graph = cast("Any", create_agent)(
+        scripted([calling(("pay", {"order": "1"}, "c1"))]),
+        [guarded(pay, recheck=bank.state)],
+        middleware=[retrying, ApprovalMiddleware("shop")],
+        checkpointer=InMemorySaver(),
+    )
+
+    run = begin(tk, graph, saying("pay"), timeout_s=60)
+    await decide(tk, await asked(tk))
+
+    assert (await run)["messages"][-2].text == "paid 1"
+    assert sample_tools.ledger() == ["paid 1"]
+    assert bank.reads == fails + 2

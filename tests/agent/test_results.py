@@ -1,4 +1,4 @@
-"""Programs find people's edits and messages without reading sentences."""
+"""People read a tool's own output; programs find edits without reading sentences."""
 
 from __future__ import annotations
 
@@ -6,15 +6,83 @@ import json
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, AIMessageChunk, ToolMessage
-from langchain_core.tools import tool
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
+from langchain_core.tools import StructuredTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, Send
 
-from keyturn.agent import edit_messages, edited_view
+from keyturn.agent import edit_messages, edited_view, guarded, result_codec
+from keyturn.agent.messages import NOT_AGAIN, UNKNOWN_EFFECT
+from keyturn.agent.result_codec import ToolResult
 from keyturn.agent.scripted_model import calling
-from keyturn.gateway.protocol.records import EditRecord
+from keyturn.gateway.errors import NotAllowed
+from keyturn.gateway.protocol.records import EditRecord, FailureKind, Tier
 from tests.agent.agent_runner import FREE, Effects, Runner, build, by_call, pay
 from tests.agent.fake_gateway import FakeGateway
+
+ERRORS = {
+    "raised": (ValueError("the bank hung up"), "ValueError: the bank hung up"),
+    "refused inside": (NotAllowed("no"), "NotAllowed: no"),
+    "no text": (KeyError(), "KeyError: "),
+    "a lone surrogate": (OSError("\ud800"), "OSError: ?"),
+}
+ADVICE = ("repeat", "same call", "user", "unknown")
+
+
+def _tool(error: Exception, kind: type = float) -> Any:
+    def transfer(amount: Any, to: str) -> str:
+        """Make a payment."""
+        raise error
+
+    transfer.__annotations__["amount"] = kind
+    return guarded(StructuredTool.from_function(transfer, name="pay"))
+
+
+@pytest.mark.parametrize("name", ERRORS)
+@pytest.mark.parametrize("tier", [Tier.APPROVE, Tier.NOTIFY])
+async def test_the_stored_result_of_a_failure_is_the_tools_own_error(
+    memory: InMemorySaver, name: str, tier: Tier
+) -> None:
+    error, said = ERRORS[name]
+    gateway, runner = FakeGateway({"pay": tier}), Runner(is_async=True)
+    graph = build(gateway, [_tool(error)], pay(), AIMessage("done"), saver=memory)
+    end = await runner.say(graph, "pay")
+    if tier is Tier.APPROVE:
+        gateway.approve("ap0.0")
+        end = await runner.resume(graph, gateway)
+
+    result = gateway.only().result
+    assert result is not None
+    is_refused = isinstance(error, NotAllowed)
+    kind = FailureKind.REFUSED if is_refused else FailureKind.RAISED
+    assert (result.summary, result.failure) == (said, kind)
+    assert [each for each in ADVICE if each in result.payload] == []
+    told = by_call(end)["c1"].text
+    assert said.partition(":")[0] in told
+    assert told.endswith(UNKNOWN_EFFECT)
+
+
+async def test_a_refusal_to_start_is_stored_as_its_reason_alone(
+    memory: InMemorySaver,
+) -> None:
+    gateway, runner = FakeGateway(), Runner(is_async=True)
+    graph = build(gateway, [_tool(ValueError())], pay(), saver=memory)
+    await runner.say(graph, "pay")
+    gateway.approve("ap0.0")
+    changed = [_tool(ValueError(), kind=bool)]
+    graph = build(gateway, changed, AIMessage("done"), saver=memory)
+
+    told = by_call(await runner.resume(graph, gateway))["c1"].text
+
+    result = gateway.only().result
+    assert result is not None
+    assert result.failure is FailureKind.NOT_STARTED
+    assert "so it did not run" in result.summary
+    stored = result.summary + result.payload
+    assert [each for each in ADVICE if each in stored] == []
+    assert told == f"{result.summary} {NOT_AGAIN} Tell the user."
 
 
 async def _edited(
@@ -231,3 +299,115 @@ async def test_a_call_id_that_comes_again_changes_only_the_call_that_was_edited(
     ]
 
     assert shown == [1, 3]
+
+
+TOLD = ToolMessage("hello", tool_call_id="c1", name="pay", artifact={"a": [1]})
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+RESULTS: list[Any] = [
+    TOLD,
+    ToolMessage([{"type": "text", "text": "x"}], tool_call_id="c1"),
+    Command(update={"messages": [TOLD], "files": {"a": ("b", None)}}, goto="x"),
+    Command(goto=[Send("node", {"x": HumanMessage("hi")})], graph=Command.PARENT),
+    Command(update={"$": "message", "is": 1}),
+    [TOLD, Command(update={"pages": ["a"]})],
+]
+
+
+@pytest.mark.parametrize("result", RESULTS)
+def test_a_result_comes_back_as_it_was(result: ToolResult) -> None:
+    stored = result_codec.serialize(result, [])
+
+    restored = result_codec.deserialize(stored.payload)
+
+    assert restored == (result, [])
+
+
+@given(PLAIN)
+def test_any_plain_state_update_comes_back_as_it_was(value: Any) -> None:
+    result: ToolResult = Command(update={"x": value})
+
+    assert result_codec.deserialize(result_codec.serialize(result, []).payload) == (
+        result,
+        [],
+    )
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        "",
+        "[" * 100_000,
+        '{"result": {"$": "send", "is": []}, "inside": []}',
+        "{",
+        "{}",
+        "[]",
+        '{"result": 1, "inside": []}',
+        '{"result": {"$": "eval", "is": []}, "inside": []}',
+        '{"result": {"$": "message", "is": {}}, "inside": []}',
+        '{"result": {"$": "command", "is": [1]}, "inside": []}',
+        '{"result": {"$": "command", "is": null}, "inside": []}',
+        '{"result": [], "inside": [{"v": 1}]}',
+    ],
+)
+def test_a_payload_that_is_not_ours_is_no_result(payload: str) -> None:
+    assert result_codec.deserialize(payload) is None
+
+
+def nested(depth: int) -> Any:
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def cyclic() -> Any:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+@pytest.mark.parametrize("value", [nested(100_000), cyclic()], ids=["deep", "cyclic"])
+def test_a_result_of_any_shape_can_be_recorded(value: Any) -> None:
+    update = result_codec.serialize(Command(update={"x": value}), [])
+    message = ToolMessage("paid", tool_call_id="c1", artifact=value)
+    artifact = result_codec.serialize(message, [])
+
+    assert (update.ok, update.payload) == (True, "")
+    assert artifact.summary == "paid"
+    restored = result_codec.deserialize(artifact.payload)
+    assert restored
+    assert restored[0] == ToolMessage("paid", tool_call_id="c1")
+
+
+def test_a_result_that_is_too_large_is_kept_without_its_payload() -> None:
+    stored = result_codec.serialize(ToolMessage("x" * 2**20, tool_call_id="c1"), [])
+
+    assert stored.payload == ""
+    assert len(stored.summary) == result_codec.SUMMARY_CHARS
+
+
+def test_an_update_of_the_state_goes_along_with_any_result() -> None:
+    plain: Any = Command(update={"x": 1})
+    upwards: Any = Command(update={"x": 1}, graph=Command.PARENT)
+    pairs: Any = Command(update=[("x", 1)])
+    extra = {"facts": [1]}
+
+    assert result_codec.with_state(TOLD, extra) == Command(
+        update={"messages": [TOLD], "facts": [1]}
+    )
+    assert result_codec.with_state(plain, extra) == Command(
+        update={"x": 1, "facts": [1]}
+    )
+    for whole in (upwards, pairs):
+        assert result_codec.with_state(whole, extra) == [whole, Command(update=extra)]
+    assert result_codec.with_state([TOLD], extra) == [TOLD, Command(update=extra)]
+
+
+def test_a_state_update_with_keys_that_are_no_strings_is_not_kept() -> None:
+    assert result_codec.serialize(Command(update={"x": {1: 2}}), []).payload == ""

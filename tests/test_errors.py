@@ -6,7 +6,6 @@ import pickle
 
 import pytest
 
-from keyturn.agent import execution
 from keyturn.gateway import errors
 from keyturn.gateway.errors import (
     BadJson,
@@ -15,7 +14,6 @@ from keyturn.gateway.errors import (
     KeyturnError,
     LeaseLost,
     NotConfirmed,
-    ThreadUnavailable,
     ThreadUnknown,
     Unanswered,
 )
@@ -61,11 +59,3 @@ def test_every_error_of_ours_can_be_sent() -> None:
         found = sent(kind.__new__(kind, "words"))
         assert type(found) is kind
         assert str(found) == "words"
-
-
-def test_an_outage_that_passed_by_other_middlewares_can_be_sent() -> None:
-    with pytest.raises(ThreadUnavailable) as raised, execution.passing():
-        raise ThreadUnavailable("Later.")
-
-    assert type(raised.value) is not ThreadUnavailable
-    assert type(sent(raised.value)) is ThreadUnavailable

@@ -105,18 +105,6 @@ def test_where_all_answers_take_long_they_count_once_the_last_is_old() -> None:
     assert abs(clock.offset_s + 7200) < 5
 
 
-def test_a_process_that_was_stopped_believes_its_answer_of_before() -> None:
-    machine = Machine()
-    clock = machine.clock()
-    clock.answered(machine.wall_s, clock.asking())
-    asked_s = clock.asking()
-    machine.wait(3600)
-
-    clock.answered(machine.wall_s - 3600, asked_s)
-
-    assert clock.now_s() == machine.wall_s
-
-
 def test_it_says_which_clock_is_wrong_and_what_to_do() -> None:
     assert offset_sentence("this machine", 7200.4, "the store's") == (
         "The clock of this machine is 7200 s ahead of the store's; set it by NTP."

@@ -146,12 +146,3 @@ async def test_a_certificate_that_is_out_of_time_names_the_clock(
             await connection.ask(http_api.OUTCOMES, REF)
         await connection.aclose()
     outgoing.trusted.cache_clear()
-
-
-async def test_a_certificate_of_somebody_else_does_not(tmp_path: Path) -> None:
-    async with receiving(tmp_path) as server:
-        connection = HttpConnection(server.url("localhost", ""), "tk_1")
-        with pytest.raises(StoreUnavailable) as refused:
-            await connection.ask(http_api.OUTCOMES, REF)
-        await connection.aclose()
-    assert "not trusted here" in str(refused.value)

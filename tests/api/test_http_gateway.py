@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from keyturn.gateway.client.http_gateway import HttpGateway
-from keyturn.gateway.errors import NotAllowed, SettingsError, StoreUnavailable
+from keyturn.gateway.errors import NotAllowed, SettingsError
 from keyturn.gateway.protocol.http_api import OPERATIONS, Scope
 from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.wire import (
@@ -108,12 +108,6 @@ async def test_a_key_does_what_its_scopes_say(stack: ApiStack, scope: Scope) -> 
             )
             expected = 400 if operation.scope is scope else 403
             assert (operation.name, reply.status_code) == (operation.name, expected)
-
-
-async def test_a_gateway_that_is_away_is_an_outage(stack: ApiStack) -> None:
-    away = HttpGateway("http://127.0.0.1:9", stack.key())
-    with pytest.raises(StoreUnavailable, match="did not answer"):
-        await away.note("support")
 
 
 @pytest.mark.parametrize(

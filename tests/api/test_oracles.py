@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -14,44 +15,23 @@ from tests.service.harness import ANA
 REF = {"agent": "support", "thread": "t1", "message_id": "m1"}
 RUN = {"agent": "support", "thread": "t1"}
 OTHERS, UNKNOWN, HASH = "$item", f"ap_default_{'0' * 32}.0", "$edit"
-
+CLAIM = {"ref": REF, "tool": "process_refund", "tool_call_id": "c0", "owner": "o"}
+QUESTION = {"kind": "keyturn.approval", "action_hash": f"sha256:{'0' * 64}"}
 ASKED: dict[str, dict[str, Any]] = {
     "edits-known": {"ref": REF, "edits": {HASH: OTHERS}},
     "late-reports": {"ref": REF, "item_ids": [OTHERS]},
     "heartbeat": {"item_id": OTHERS, "fence": 1},
     "finish": {"item_id": OTHERS, "fence": 1, "result": {"ok": True}},
     "release": {"item_id": OTHERS, "fence": 1},
-    "claim": {
-        "item_id": OTHERS,
-        "ref": REF,
-        "tool": "process_refund",
-        "tool_call_id": "c0",
-        "owner": "o",
-    },
+    "claim": {"item_id": OTHERS, **CLAIM},
     "withdraw": {"run": RUN, "item_ids": [OTHERS]},
-    "answers": {
-        "run": RUN,
-        "questions": [
-            {
-                "kind": "keyturn.approval",
-                "item_id": OTHERS,
-                "action_hash": f"sha256:{'0' * 64}",
-            }
-        ],
-    },
+    "answers": {"run": RUN, "questions": [{"item_id": OTHERS, **QUESTION}]},
 }
 
 
-def about(body: Any, item: str, edit: str) -> Any:
+def about(body: dict[str, Any], item: str, edit: str) -> Any:
     """Return a body with an item and an edit in their places."""
-    if isinstance(body, dict):
-        return {
-            about(key, item, edit): about(value, item, edit)
-            for key, value in body.items()  # pyright: ignore[reportUnknownVariableType]
-        }
-    if isinstance(body, list):
-        return [about(one, item, edit) for one in body]  # pyright: ignore[reportUnknownVariableType]
-    return {OTHERS: item, HASH: edit}.get(body, body)
+    return json.loads(json.dumps(body).replace(OTHERS, item).replace(HASH, edit))
 
 
 @pytest.mark.parametrize("path", ASKED)

@@ -101,18 +101,13 @@ def progress(verb: Any, tool: str) -> CallProgress:
     return CallProgress(verb=verb, ref=REF, tool=tool, tool_call_id="c1")
 
 
-def end(tool: str, result: Result, *, is_over: bool = True) -> CallEnd:
-    return CallEnd(
-        ref=REF, tool=tool, tool_call_id="c1", result=result, is_over=is_over
-    )
+def end(tool: str, result: Result) -> CallEnd:
+    return CallEnd(ref=REF, tool=tool, tool_call_id="c1", result=result)
 
 
 NOTES: dict[str, Callable[[HttpGateway], Coroutine[Any, Any, object]]] = {
     "begin": lambda it: it.report_progress(progress("begin", "look_up_order")),
-    "enter": lambda it: it.report_progress(progress("enter", "look_up_order")),
-    "give_back": lambda it: it.report_progress(progress("give_back", "look_up_order")),
     "end": lambda it: it.ended(end("look_up_order", FORGED)),
-    "raised": lambda it: it.ended(end("look_up_order", FORGED, is_over=False)),
 }
 
 
@@ -139,24 +134,6 @@ async def test_a_call_without_a_record_is_noted_by_keys_of_its_tool(
     assert (verdict.kind, begun.may_run) == (VerdictKind.RUN, True)
     # It was interrupted: its result is unknown, and it does not run a second time.
     assert (again.may_run, again.result) == (False, None)
-
-
-async def test_a_key_notes_the_calls_of_its_own_tools(stack: ApiStack) -> None:
-    stack.harness.policy = load_policy(POLICY, "policy.yml")
-    sent = Result(ok=True, summary="sent")
-    async with stack.gateway(stack.key(tools=["send_mail"])) as mine:
-        threads = RemoteThreads(mine.connection)
-        first = await threads.lease_step(RUN, "take", token=FIRST)
-        with run_context.under_lease(lambda: LeaseRef(RUN, FIRST, first.fence).text):
-            await mine.submit(turn("send_mail"))
-            await mine.report_progress(progress("begin", "send_mail"))
-            await mine.ended(end("send_mail", sent))
-        await threads.lease_step(RUN, "free", token=FIRST)
-        second = await threads.lease_step(RUN, "take", token=SECOND)
-        with run_context.under_lease(lambda: LeaseRef(RUN, SECOND, second.fence).text):
-            again = await mine.report_progress(progress("begin", "send_mail"))
-
-    assert (again.may_run, again.result) == (False, sent)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.approval_views import CallView
 from keyturn.gateway.protocol.digest import BusinessState
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.wire import CallHint, ProposedCall, Turn, TurnRef
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from tests.api.api_stack import ApiStack
 from tests.service.harness import ANA, BEN, CHLOE, POLICY, still_members
 
@@ -74,23 +74,6 @@ async def test_words_rule_effect_link_state_and_digest_are_in_it(
     assert call["reasons"]
     assert call["state_asked"] == call["state_now"] == {"value": {"balance": 500}}
     assert "pin1234" not in str(found)
-
-
-async def test_a_description_of_the_agent_is_marked_as_its_own(
-    stack: ApiStack,
-) -> None:
-    call = ProposedCall(
-        tool="process_refund",
-        args={"amount": 5},
-        tool_call_id="c0",
-        hint=CallHint(description="A refund to Ada."),
-    )
-    (verdict,) = await stack.harness.agents.submit(Turn(ref=REF, calls=(call,)))
-
-    [found] = (await read(stack, verdict.item_id.partition(".")[0]))["calls"]
-
-    assert found["agent_description"] == "A refund to Ada."
-    assert found["description"] == ""
 
 
 async def test_a_missing_role_is_named_also_with_enough_people(stack: ApiStack) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 from pydantic import JsonValue
 
-from keyturn.gateway.approvals.decisions import Approve, Edit, Forbidden
+from keyturn.gateway.approvals.decisions import Approve, Forbidden
 from keyturn.gateway.client.http_connection import HttpConnection
 from keyturn.gateway.errors import KeyRefused, NotAllowed
 from keyturn.gateway.protocol import http_api
@@ -99,21 +99,6 @@ async def program(stack: ApiStack, key: str | None = None) -> AsyncGenerator[Pro
         await connection.aclose()
 
 
-async def test_an_answer_comes_once_people_have_decided(stack: ApiStack) -> None:
-    async with program(stack) as mine:
-        first, second = await mine.submit(turn(calls=2))
-        before = await mine.answers(asking(first, second))
-        click = await mine.harness.click(first)
-        await mine.harness.reviews.decide(click, Edit(args={"amount": 7}), ANA)
-        after = await mine.answers(asking(first, second))
-
-    assert before == ()
-    [answered] = after
-    assert answered.item_id == first.item_id
-    assert answered.answer["type"] == "edit"
-    assert answered.answer["args"] == {"amount": 7}
-
-
 async def test_a_wait_ends_with_the_decision(stack: ApiStack) -> None:
     async with program(stack) as mine:
         (verdict,) = await mine.submit(turn())
@@ -187,15 +172,6 @@ async def test_what_waits_is_listed_and_withdrawn(stack: ApiStack) -> None:
     assert left == ()
     assert (answered.item_id, answered.answer["type"]) == (first.item_id, "withdrawn")
     assert await stack.harness.jobs() == 0
-
-
-async def test_a_deleted_run_ends_what_waits_in_it(stack: ApiStack) -> None:
-    async with program(stack) as mine:
-        (verdict,) = await mine.submit(turn())
-        await mine.connection.ask(http_api.SUPERSEDE_RUN, RunQuestion(run=RUN))
-        [answered] = await mine.answers(asking(verdict))
-
-    assert answered.answer["type"] == "superseded"
 
 
 async def test_who_asked_cannot_approve(stack: ApiStack) -> None:

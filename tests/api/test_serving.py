@@ -69,15 +69,6 @@ def settings(folder: Path, **api: object) -> Settings:
     return Settings.load(config, ENV)
 
 
-async def test_without_an_address_nothing_is_served(
-    store: Store, tmp_path: Path
-) -> None:
-    harness = ServiceHarness(store)
-    agents, reviews = harness.agents, harness.reviews
-    async with serving_api(settings(tmp_path), store, agents, reviews, None) as url:
-        assert url == ""
-
-
 async def test_a_request_with_a_wrong_key_is_noticed_once(
     store: Store, tmp_path: Path
 ) -> None:

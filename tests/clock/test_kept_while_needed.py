@@ -11,7 +11,7 @@ from keyturn.gateway.approvals.decisions import Approve, Click, Edit, Reconcile,
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Finding, ItemState, Result
-from keyturn.gateway.protocol.wire import Claimed, ClaimRequest, Done, InDoubt
+from keyturn.gateway.protocol.wire import Claimed, ClaimRequest
 from keyturn.gateway.store.store import Store
 from tests.clock.conftest import Clock
 from tests.lifetimes import is_permanent, listed, wrong_lifetimes
@@ -146,23 +146,6 @@ async def test_what_is_open_loses_a_lifetime_that_it_should_not_have(
     assert await wrong_lifetimes(conn) == []
 
 
-async def test_a_card_of_30_days_is_still_known_when_it_expires(
-    harness: ServiceHarness, clock: Clock
-) -> None:
-    made = await carded(harness)
-    keys = harness.store.keys_of_tenant("default")
-
-    clock.move(days=29, hours=23)
-    assert await harness.store.cards.place(keys, made[0].approval) is not None
-    clock.move(days=1)
-    assert await harness.sweeper.sweep() == 1
-
-    assert (await harness.item(made[1].item_id)).state is ItemState.EXPIRED
-    place = await harness.store.cards.place(keys, made[0].approval)
-    assert place is not None
-    assert (place.channel, place.ts) == AT
-
-
 async def test_a_card_that_got_more_time_is_decided_and_runs_at_its_very_end(
     harness: ServiceHarness, clock: Clock
 ) -> None:
@@ -180,28 +163,6 @@ async def test_a_card_that_got_more_time_is_decided_and_runs_at_its_very_end(
     await ran(harness, made)
     _, again = await harness.submit(refund(10), message_id=made[1].ref.message_id)
     assert again[0].item_id == made[1].item_id, "the turn has its first answer"
-
-
-async def test_a_doubt_of_130_days_is_reconciled_like_a_young_one(
-    harness: ServiceHarness, clock: Clock
-) -> None:
-    made = await carded(harness)
-    await doubted(harness, made)
-    for days in JUMPS:
-        clock.move(days=days)
-        await harness.sweeper.sweep()
-        assert (await harness.item(made[1].item_id)).state is ItemState.IN_DOUBT
-        assert isinstance(await harness.agents.claim(made[1]), InDoubt)
-        assert await refunded(harness) == 10
-
-    click = await harness.click_on(made[1].item_id)
-    outcome = await harness.reviews.decide(
-        click, Reconcile(finding=Finding.EXECUTED), BEN
-    )
-
-    assert outcome.kind == "decided"
-    assert await harness.jobs() > 0, "its thread is brought back"
-    assert isinstance(await harness.agents.claim(made[1]), Done)
 
 
 async def test_people_are_asked_again_about_a_doubt_until_they_settle_it(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -12,12 +11,10 @@ from keyturn.gateway.approvals.decisions import AccountKind, Approve, Click, Rev
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.resume.store_threads import ThreadRef, announce_start
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.submit.proposals import FORGOTTEN
 from keyturn.gateway.store.store import Store
 from tests.clock.conftest import Clock
-from tests.conftest import eventually
 from tests.lifetimes import lose_records, wrong_lifetimes
 from tests.resume import sample_tools
 from tests.resume.resume_stack import ANA, ORIGIN, Stack, open_stack
@@ -137,45 +134,3 @@ async def test_of_a_thread_whose_people_are_forgotten_nobody_approves_alone(
         await stack.idle()
         again = await held(stack, BEN)
         assert FORGOTTEN in again.reasons, "it stays so"
-
-
-async def test_a_new_thread_needs_one_person(stack: Stack) -> None:
-    async with stack.working():
-        item = await held(stack, DAN)
-
-        assert FORGOTTEN not in item.reasons
-        assert await approves(stack, item, ANA) == "decided"
-        await stack.words()
-        await stack.idle()
-
-
-async def test_what_is_known_of_a_thread_ends_30_days_after_its_run(
-    stack: Stack, clock: Clock
-) -> None:
-    facts = stack.keys.thread_facts("shop", "t1")
-    async with stack.working():
-        await asked(stack, "hello", DAN)
-        await stack.words()
-        await stack.idle()
-
-    clock.move(days=29)
-    assert await stack.store.conn.command("EXISTS", facts)
-    clock.move(days=2)
-
-    async def has_ended() -> bool:
-        return not await stack.store.conn.command("EXISTS", facts)
-
-    # The first answer after a move may still be of the time before it.
-    await eventually(has_ended)
-
-
-async def test_what_was_told_of_a_run_stands_for_nobody_who_asked(stack: Stack) -> None:
-    """A run is announced before it is open, and its people may be lost in between."""
-    place = stack.keys, "shop", "t1"
-    await announce_start(stack.store, ThreadRef(*place), "key")
-    told = stack.keys.thread_facts(*place[1:])
-
-    assert cast("int", await stack.store.conn.command("PTTL", told)) > 0
-    await stack.store.threads.open_run(*place, has_past=True)
-
-    assert (await stack.store.threads.facts(*place)).is_partial

@@ -16,12 +16,11 @@ class TokenKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """An issued token; `expires_at` is Unix seconds, None if it does not expire."""
+    """An issued token."""
 
     value: str
     kind: TokenKind
     revoked: bool = False
-    expires_at: float | None = None
 
 
 class Tokens:
@@ -30,32 +29,26 @@ class Tokens:
     def __init__(self) -> None:
         self.known: dict[str, Token] = {}
 
-    def issue(self, kind: TokenKind, *, expires_at: float | None = None) -> str:
+    def issue(self, kind: TokenKind) -> str:
         """Return a new token, `xoxb-…` for the bot or `xapp-…` for the app."""
         prefix = "xoxb" if kind is TokenKind.BOT else "xapp-1-A0KEYTURN"
-        if expires_at is not None:
-            prefix = f"xoxe.{prefix}"
-        return self.add(f"{prefix}-{secrets.token_hex(20)}", kind, expires_at)
+        return self.add(f"{prefix}-{secrets.token_hex(20)}", kind)
 
-    def add(self, value: str, kind: TokenKind, expires_at: float | None = None) -> str:
+    def add(self, value: str, kind: TokenKind) -> str:
         """Accept a token with a given value, and return it."""
-        self.known[value] = Token(value, kind, expires_at=expires_at)
+        self.known[value] = Token(value, kind)
         return value
 
     def revoke(self, value: str) -> None:
         """Revoke a token: calls with it get `token_revoked` from now on."""
         self.known[value] = replace(self.known[value], revoked=True)
 
-    def forget(self, value: str) -> None:
-        """Remove a rotated token: calls with it get `invalid_auth`."""
-        self.known.pop(value, None)
-
-    def check(self, value: str, now: float) -> Token:
+    def check(self, value: str) -> Token:
         """Return the caller's token.
 
         Raises:
-            ApiError: `not_authed` (none given), `invalid_auth` (unknown),
-                `token_revoked` or `token_expired`.
+            ApiError: `not_authed` (none given), `invalid_auth` (unknown) or
+                `token_revoked`.
         """
         if not value:
             raise ApiError("not_authed")
@@ -64,6 +57,4 @@ class Tokens:
             raise ApiError("invalid_auth")
         if token.revoked:
             raise ApiError("token_revoked")
-        if token.expires_at is not None and token.expires_at <= now:
-            raise ApiError("token_expired")
         return token

@@ -6,8 +6,8 @@ path that is missing.
 
 Two ids name a person's workspace. ``team`` is the workspace in which they acted.
 ``user_team`` is the home of their account: with Slack Connect it is another company's.
-An app that is installed on a whole organization gets ``team: null`` in some payloads;
-then the view's ``app_installed_team_id`` or the user's home team is used instead.
+Only an app that is installed on a whole organization gets ``team: null``; the bot
+refuses to start with such a token.
 
 Slack sends more than one event for a message. It repeats an event when our response was
 late. It sends another ``app_mention``, with another event id, when a message that
@@ -403,18 +403,10 @@ def root_of(payload: Json, kind: str) -> Node:
 
 def _person(root: Node) -> tuple[str, str, str]:
     """Return the workspace of the action, the user id and the home team."""
-    user = root.child("user")
-    home = user.optional("team_id")
-    here = root.maybe("team").optional("id")
-    installed = root.maybe("view").optional("app_installed_team_id")
-    # In this order: the workspace of the action, then that of the installation, and the
-    # person's home only if Slack names neither.
-    team = here or installed or home
-    if not team:
-        raise BadPayload("team.id")
+    user, team = root.child("user"), root.child("team").text("id")
     # Without a home team the workspace is used. `users.info` is always called, and
     # identifies strangers.
-    return team, user.text("id"), home or team
+    return team, user.text("id"), user.optional("team_id") or team
 
 
 def _values(node: Node) -> Mapping[str, Mapping[str, Json]]:

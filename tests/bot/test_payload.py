@@ -219,6 +219,7 @@ def test_a_deleted_message_names_what_is_gone(*, with_replies: bool) -> None:
     [
         (payload.block_action, CLICK, "type", "view_submission", "type"),
         (payload.block_action, CLICK, "user", None, "user"),
+        (payload.block_action, CLICK, "team", None, "team"),
         (payload.block_action, CLICK, "user.id", 7, "user.id"),
         (payload.block_action, CLICK, "actions", [], "actions"),
         (payload.block_action, CLICK, "actions", CLICK["actions"] * 2, "actions"),
@@ -244,13 +245,6 @@ def test_a_malformed_payload_is_refused_by_the_name_of_what_is_wrong(
         read(_changed(body, path, value))
 
     assert caught.value.place == place
-
-
-def test_a_click_without_any_team_is_refused() -> None:
-    body = {**CLICK, "team": None, "user": {"id": "U1"}}
-
-    with pytest.raises(BadPayload, match=r"team\.id"):
-        payload.block_action(body)
 
 
 _json: st.SearchStrategy[Any] = st.recursive(

@@ -7,8 +7,7 @@ then posted like any other event, however long Slack is unreachable.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -23,9 +22,8 @@ from keyturn.gateway.store.runs.threads import Mark
 LOOK_S = 60.0
 """Seconds between two checks."""
 
-_REST = 20
-"""Corrections are counted again after this many times as long as the count took: it
-reads a day's log, and so takes at most a twentieth of the time."""
+RATES_S = 600.0
+"""Seconds between two counts of corrections, each of which reads a day's log."""
 
 _STILL_NEWS = timedelta(days=1)
 """An older digest is not posted: no bot ran, or it was just set up."""
@@ -41,7 +39,6 @@ class MetricsReports:
         settings: the announcements and their channel.
         tenant: the name in the events.
         reader: the reader of the outbox that posts them; it has the lease.
-        clock_s: a monotonic clock.
     """
 
     def __init__(
@@ -51,19 +48,16 @@ class MetricsReports:
         *,
         tenant: str,
         reader: str,
-        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._clock_s = clock_s
         self._service = service
         self._settings = settings
         self._tenant = tenant
         self._reader = reader
         self._keys = service.store.keys_of_tenant(tenant)
-        self._rates_due_s = 0.0
         self._empty = ""
 
     async def look(self) -> None:
-        """Announce due reports; only the holder of the reader's lease may.
+        """Announce a due digest or long waits; only the reader's lease holder may.
 
         Raises:
             StoreUnavailable: the store does not answer.
@@ -75,11 +69,13 @@ class MetricsReports:
             await self._digest(digest, datetime.fromtimestamp(now_ms / 1000, UTC))
         if alert.waiting is not None:
             await self._waiting(int(alert.waiting.total_seconds()) * 1000)
-        began_s = self._clock_s()
-        if alert.corrected is not None and began_s >= self._rates_due_s:
-            await self._corrected(alert.corrected, now_ms)
-            ended_s = self._clock_s()
-            self._rates_due_s = ended_s + _REST * (ended_s - began_s)
+
+    async def look_at_rates(self) -> None:
+        """Announce once a day that people correct too many calls; raises likewise."""
+        limit = self._settings.alert.corrected
+        if limit is not None:
+            now_ms = await self._service.store.conn.now_ms(self._keys.outbox)
+            await self._corrected(limit, now_ms)
 
     async def _digest(self, settings: DigestSettings, now: datetime) -> None:
         due = settings.last_due(now)

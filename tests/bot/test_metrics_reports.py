@@ -33,9 +33,9 @@ def due_today(**more: Any) -> MetricsSettings:
     return MetricsSettings(digest=digest, **more)
 
 
-def reports(stack: Stack, settings: MetricsSettings, **more: Any) -> MetricsReports:
+def reports(stack: Stack, settings: MetricsSettings) -> MetricsReports:
     return MetricsReports(
-        stack.reviews, settings, tenant="default", reader="slack:default", **more
+        stack.reviews, settings, tenant="default", reader="slack:default"
     )
 
 
@@ -45,6 +45,7 @@ async def look(stack: Stack, made: MetricsReports) -> None:
     async with lease as held:
         with holding(held):
             await made.look()
+            await made.look_at_rates()
 
 
 async def told(stack: Stack, name: EventName) -> list[Event]:

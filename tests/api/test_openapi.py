@@ -10,10 +10,11 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from keyturn.gateway.api.openapi import document
-from keyturn.gateway.api.operations import ASK, ASKED_AGAIN, WRITES
+from keyturn.gateway.api.operations import ASK, ASKED_AGAIN, BY_PATH, WRITES, read
+from keyturn.gateway.api.refusals import Refusal
 from keyturn.gateway.protocol import http_problems
 from keyturn.gateway.protocol.http_api import OPERATIONS
-from keyturn.gateway.protocol.http_problems import ProblemKind
+from keyturn.gateway.protocol.http_problems import MALFORMED, ProblemKind
 from tests.api.api_stack import ApiStack
 
 DOCUMENT: dict[str, Any] = json.loads(document())
@@ -76,3 +77,21 @@ async def test_what_is_not_there_is_a_problem(
     assert reply.headers["Content-Type"].startswith("application/problem+json")
     if status == 405:
         assert reply.headers["Allow"] in {"GET", "POST"}
+
+
+NOTE = BY_PATH["/v1/note"]
+
+
+def refused(members: int) -> Refusal:
+    """Return how a body is refused that has so many unknown members."""
+    body = "{" + ",".join(f'"k{n}":"secret"' for n in range(members)) + "}"
+    with pytest.raises(Refusal) as caught:
+        read(NOTE.question, body.encode())
+    assert caught.value.kind is MALFORMED
+    assert "secret" not in str(caught.value)
+    return caught.value
+
+
+def test_the_first_place_is_named() -> None:
+    assert "The body does not fit at " in str(refused(10))
+    assert "places" not in str(refused(10))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import httpx
 import pytest
 
-from keyturn.gateway.approvals.decisions import Approve
+from keyturn.gateway.approvals.decisions import Approve, Edit
 from keyturn.gateway.client.http_gateway import HttpGateway
 from keyturn.gateway.errors import NotAllowed
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol import run_context
+from keyturn.gateway.protocol.edits import edit_hash
 from keyturn.gateway.protocol.http_api import LeaseRef
 from keyturn.gateway.protocol.records import Result, RunRef
 from keyturn.gateway.protocol.wire import (
@@ -154,3 +156,51 @@ async def test_only_a_claim_with_the_same_key_is_the_same_attempt(
     assert first.json()["kind"] == "new"
     assert again.json()["kind"] == found
     assert (again.json() == first.json()) is (found == "new")
+
+
+REF_JSON = {"agent": "support", "thread": "t1", "message_id": "m1"}
+RUN_JSON = {"agent": "support", "thread": "t1"}
+OTHERS, UNKNOWN, HASH = "$item", f"ap_default_{'0' * 32}.0", "$edit"
+CLAIM = {"ref": REF_JSON, "tool": "process_refund", "tool_call_id": "c0", "owner": "o"}
+QUESTION = {"kind": "keyturn.approval", "action_hash": f"sha256:{'0' * 64}"}
+ASKED: dict[str, dict[str, Any]] = {
+    "edits-known": {"ref": REF_JSON, "edits": {HASH: OTHERS}},
+    "late-reports": {"ref": REF_JSON, "item_ids": [OTHERS]},
+    "heartbeat": {"item_id": OTHERS, "fence": 1},
+    "finish": {"item_id": OTHERS, "fence": 1, "result": {"ok": True}},
+    "release": {"item_id": OTHERS, "fence": 1},
+    "claim": {"item_id": OTHERS, **CLAIM},
+    "withdraw": {"run": RUN_JSON, "item_ids": [OTHERS]},
+    "answers": {"run": RUN_JSON, "questions": [{"item_id": OTHERS, **QUESTION}]},
+}
+
+
+def about(body: dict[str, Any], item: str, edit: str) -> Any:
+    """Return a body with an item and an edit in their places."""
+    return json.loads(json.dumps(body).replace(OTHERS, item).replace(HASH, edit))
+
+
+@pytest.mark.parametrize("path", ASKED)
+async def test_an_answer_does_not_tell_another_agents_call_from_none(
+    stack: ApiStack, path: str
+) -> None:
+    harness = stack.harness
+    _, (verdict,) = await harness.submit(("process_refund", {"amount": 5}), agent="b")
+    click = await harness.click(verdict)
+    await harness.reviews.decide(click, Edit(args={"amount": 4}), ANA)
+    record = (await harness.item(verdict.item_id)).edit
+    assert record is not None
+    async with stack.client() as client:
+        theirs, none = [
+            await client.post(
+                f"/v1/{path}", json=about(ASKED[path], item, edit_hash(record))
+            )
+            for item in (verdict.item_id, UNKNOWN)
+        ]
+
+    told = [
+        reply.text.replace(item, "it")
+        for reply, item in ((theirs, verdict.item_id), (none, UNKNOWN))
+    ]
+    assert (theirs.status_code, told[0]) == (none.status_code, told[1])
+    assert theirs.status_code in {200, 404}, theirs.text

@@ -31,6 +31,7 @@ from keyturn.gateway.store.http.api_keys import ApiKeyStore
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.api_keys import new_api_key
 from tests.api.api_stack import ApiStack, serving
+from tests.panics import apanic
 from tests.service.harness import ANA, RULES, ServiceHarness
 from tests.store_secrets import ENV, SECRETS
 from tests.webhooks.receiver import make_certificate
@@ -217,3 +218,15 @@ async def test_a_stop_answers_those_who_wait(store: Store, tmp_path: Path) -> No
         answered = await waiting
 
     assert (answered.status_code, answered.json()["events"]) == (200, [])
+
+
+@pytest.mark.parametrize("place", ["_health", "_admit"])
+async def test_a_request_that_panics_is_answered(
+    stack: ApiStack, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr(stack.api, place, apanic)
+    async with httpx.AsyncClient(base_url=stack.url) as client:
+        reply = await client.get("/healthz")
+
+    assert reply.status_code == 500
+    assert reply.json()["detail"] == "The gateway failed; see its log."

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -20,8 +20,15 @@ from keyturn.gateway.protocol.http_api import (
     LeaseRef,
     read_lease,
 )
-from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from keyturn.gateway.protocol.records import Result, RunRef
+from keyturn.gateway.protocol.wire import (
+    CallProgress,
+    Claimed,
+    ProposedCall,
+    Turn,
+    TurnRef,
+    Verdict,
+)
 from keyturn.gateway.remote.program import RemoteThreads
 from keyturn.gateway.store.runs.threads import REACH
 from tests.api.api_stack import ApiStack, serving
@@ -241,3 +248,96 @@ def test_a_lease_is_read_as_it_was_written() -> None:
 )
 def test_what_is_no_lease_names_none(text: str) -> None:
     assert read_lease(text) is None
+
+
+PLAIN_RUN = RunRef(agent="support", thread="t1")
+OTHER = RunRef(agent="support", thread="t2")
+PLAIN_REF = TurnRef(agent="support", thread="t1", message_id="m1")
+INSIDE = PLAIN_REF.with_(thread="inner", nested_in=PLAIN_RUN)
+MINE, OTHERS = "a" * 32, "b" * 32
+
+
+def turn_of(ref: TurnRef, tool: str = "process_refund") -> Turn:
+    call = ProposedCall(tool=tool, args={"a": 1}, tool_call_id="c1")
+    return Turn(ref=ref, calls=(call,))
+
+
+def begin(ref: TurnRef) -> CallProgress:
+    return CallProgress(verb="begin", ref=ref, tool="get_order", tool_call_id="c1")
+
+
+@contextmanager
+def under(run: RunRef, token: str, fence: int) -> Generator[None]:
+    text = LeaseRef(run, token, fence).text
+    with run_context.under_lease(partial(str, text)):
+        yield
+
+
+async def approved(stack: ApiStack, gateway: HttpGateway) -> Verdict:
+    (verdict,) = await gateway.submit(turn_of(PLAIN_REF))
+    click = await stack.harness.click(verdict)
+    await stack.harness.reviews.decide(click, Approve(), ANA)
+    return verdict
+
+
+ChangeAsk = Callable[[HttpGateway, Verdict], Awaitable[Any]]
+CHANGES: dict[str, ChangeAsk] = {
+    "submit": lambda it, _: it.submit(turn_of(PLAIN_REF.with_(message_id="m2"))),
+    "submit inside": lambda it, _: it.submit(turn_of(INSIDE)),
+    "claim": lambda it, verdict: it.claim(claim_of(PLAIN_REF, verdict)),
+    "begin": lambda it, _: it.report_progress(begin(PLAIN_REF)),
+    "supersede": lambda it, _: it.supersede(PLAIN_REF),
+}
+
+
+@pytest.mark.parametrize("ask", CHANGES.values(), ids=CHANGES)
+async def test_nobody_acts_for_a_thread_beside_the_holder_of_its_lease(
+    stack: ApiStack, gateway: HttpGateway, threads: RemoteThreads, ask: ChangeAsk
+) -> None:
+    verdict = await approved(stack, gateway)
+    held = await threads.lease_step(PLAIN_RUN, "take", token=MINE)
+    others = await threads.lease_step(OTHER, "take", token=OTHERS)
+
+    with pytest.raises(LeaseLost):
+        await ask(gateway, verdict)
+    # The lease on another thread is none on this one.
+    with under(OTHER, OTHERS, others.fence), pytest.raises(LeaseLost):
+        await ask(gateway, verdict)
+    (outcome,) = await gateway.outcomes(PLAIN_REF)
+    with under(PLAIN_RUN, MINE, held.fence):
+        await ask(gateway, verdict)
+
+    assert outcome.state == "authorized"
+
+
+@pytest.mark.parametrize("ask", CHANGES.values(), ids=CHANGES)
+async def test_a_program_that_takes_no_leases_needs_none(
+    stack: ApiStack, gateway: HttpGateway, threads: RemoteThreads, ask: ChangeAsk
+) -> None:
+    verdict = await approved(stack, gateway)
+    await threads.lease_step(OTHER, "take", token=OTHERS)
+
+    await ask(gateway, verdict)
+
+
+async def test_a_lease_that_was_given_back_keeps_nobody_out(
+    gateway: HttpGateway, threads: RemoteThreads
+) -> None:
+    await threads.lease_step(PLAIN_RUN, "take", token=MINE)
+    await threads.lease_step(PLAIN_RUN, "free", token=MINE)
+
+    assert await gateway.submit(turn_of(PLAIN_REF))
+
+
+async def test_what_came_of_a_claim_is_told_by_its_own_fence(
+    stack: ApiStack, gateway: HttpGateway, threads: RemoteThreads
+) -> None:
+    verdict = await approved(stack, gateway)
+    claimed = await gateway.claim(claim_of(PLAIN_REF, verdict))
+    assert isinstance(claimed, Claimed)
+    await threads.lease_step(PLAIN_RUN, "take", token=MINE)
+
+    kept = await gateway.heartbeat(verdict.item_id, claimed.fence)
+    done = await gateway.finish(verdict.item_id, claimed.fence, Result(ok=True))
+
+    assert (kept, done) == (True, True)

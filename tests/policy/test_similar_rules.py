@@ -1,4 +1,4 @@
-"""A policy bounds standing approvals, and bounds that could not be used are refused."""
+"""A policy bounds standing approvals and batches; useless bounds are refused."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from pydantic import JsonValue
 
 from keyturn.gateway.approvals.similar import Bounds, exact_micro, micro_text
+from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.load import BadPolicy, load_policy
 from keyturn.gateway.policy.standing import evaluate_standing, repeats_are_meant
 from keyturn.gateway.protocol.records import Tier
@@ -15,7 +16,7 @@ from keyturn.gateway.protocol.strict_json import MAX_INTEGER
 
 HEAD = """
 version: 1
-defaults: {tier: approve, channel: C0REFUNDS, needs: support}
+defaults: {tier: approve, channel: C0REFUNDS, needs: support, expires_in: 20m}
 roles: {support: {users: [U0ANA]}}
 tools:
   refund:
@@ -25,8 +26,44 @@ GOOD = (
 )
 
 
-def policy_of(rule: str, more: str = "") -> str:
-    return f"{HEAD}    allow_similar: {rule}\n{more}"
+def policy_of(rule: str, more: str = "", key: str = "allow_similar") -> str:
+    return f"{HEAD}    {key}: {rule}\n{more}"
+
+
+@pytest.mark.parametrize(
+    ("rule", "more", "words"),
+    [
+        ("{within: 11m}", "", "10 minutes"),
+        ("{within: 10s, up_to: 1}", "", "up_to"),
+        ("{up_to: 5}", "", "within"),
+        ("{within: 6m}", "", "write 300s or less"),
+        ("{within: 31s}", "    expires_in: 2m\n", "write 30s or less"),
+        ("{within: 10s}", "    tier: escalate\n", "'escalate' at least"),
+        ("{within: 10s}", "    requires_reason: [approve]\n", "need a reason each"),
+        ("{within: 10s}", "    notify: dm\n", "direct message"),
+        (
+            "{within: 10s}",
+            "agents: {a: {tools: {refund: {expires_in: 1m, batch: {within: 20s}}}}}\n",
+            "write 15s or less",
+        ),
+    ],
+)
+def test_what_could_never_be_shared_is_refused(
+    rule: str, more: str, words: str
+) -> None:
+    with pytest.raises(BadPolicy, match=re.escape(words)):
+        load_policy(policy_of(rule, more, "batch"), "policy.yml")
+
+
+def test_a_rule_says_how_long_and_how_many() -> None:
+    rule = "{by: task, within: 90s, up_to: 7}"
+    policy = load_policy(policy_of(rule, key="batch"), "policy.yml")
+
+    found = EffectiveRules(policy, "any", "refund").first.batch
+
+    assert found is not None
+    assert (found.by, found.within_s, found.up_to) == ("task", 90.0, 7)
+    assert EffectiveRules(policy, "any", "other").first.batch is None
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,18 @@
-"""The doctor reports who could approve each call, and calls without such people."""
+"""The doctor reports what is missing, and calls that nobody could approve."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from keyturn.bot.web import Slack, SlackBody, SlackRefused
+from keyturn.cli import doctor as checking
 from keyturn.cli import reviewer_checks
+from keyturn.cli.main import USAGE
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.server import Sandbox
 from tests.cli.conftest import Shell
@@ -197,3 +201,159 @@ async def test_a_revoked_token_is_named(doctor: Doctor) -> None:
     checks = await doctor.checks()
 
     assert "'token_revoked': install the app again" in checks["Slack bot token"][1]
+
+
+CRASHING = """\
+agents: {billing: {graph: "billing.py:graph"}}
+policy:
+  version: 1
+  defaults: {needs: U0ANA}
+"""
+CHECKS = {
+    "check_packages": "packages",
+    "nothing_is_here": "store",
+    "_secret": "secret",
+    "_keys": "keys",
+    "_encryption": "store",
+    "open_configured": "store",
+    "check_checkpoints": "checkpoints",
+    "_graph": "agent billing",
+}
+
+
+class Panic(BaseException):
+    """What a library in Rust raises."""
+
+
+@pytest.mark.parametrize("error", [RuntimeError("hunter2"), Panic("hunter2")])
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_check_that_crashes_ends_no_other(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, check: str, error: BaseException
+) -> None:
+    shell.write(CRASHING)
+    (shell.folder / ".keyturn").mkdir()
+
+    is_async = inspect.iscoroutinefunction(getattr(checking, check))
+    mock = AsyncMock if is_async else Mock
+    monkeypatch.setattr(checking, check, mock(side_effect=error))
+
+    ended, *told = shell("doctor", KEYTURN_REDIS_URL="redis://127.0.0.1:1/0")
+
+    said = "".join(told)
+    assert f"{CHECKS[check]}: this check crashed" in said
+    assert type(error).__name__ in said
+    assert "hunter2" not in said
+    assert "Slack secrets: " in said
+    assert ended == 1
+
+
+SILENT = "policy: {version: 1, defaults: {needs: U0ANA}}\n"
+ASKING = "policy: {version: 1, defaults: {needs: U0ANA, triage: {timeout: 1s}}}\n"
+EYES = """\
+class Eyes:
+    async def assess(self, request):
+        return None
+
+
+class Blind:
+    def assess(self, request):
+        return None
+
+
+number = 7
+make = Eyes
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        (SILENT, ""),
+        (ASKING, "✖ triage: the policy uses triage but none is configured"),
+        (f"{ASKING}triage: eyes.py:make", "✔ triage: "),
+        (f"{SILENT}triage: eyes.py:make", "eyes.py:make; the policy never asks it"),
+        (f"{SILENT}triage: eyes.py:makes", "has no 'makes'; did you mean 'make'?"),
+        (f"{SILENT}triage: eyes.py:number", "cannot be called without arguments"),
+        (f"{SILENT}triage: eyes.py:Blind", "is a Blind without a coroutine 'assess'"),
+        (f"{SILENT}triage: gone.py:make", "There is no file"),
+    ],
+)
+def test_the_doctor_tries_the_triage_of_the_settings(
+    shell: Shell, settings: str, found: str
+) -> None:
+    shell.write(EYES, "eyes.py")
+    shell.write(settings)
+
+    lines = shell("doctor", KEYTURN_REDIS_URL="redis://127.0.0.1:1/0").out.splitlines()
+
+    told = "\n".join(line for line in lines if " triage: " in line)
+    assert found in told
+    assert bool(told) is bool(found)
+
+
+BILLING_GRAPH = """\
+from langchain.agents import create_agent
+from langchain_core.tools import tool
+from keyturn.agent import ApprovalMiddleware, guarded
+from keyturn.agent.scripted_model import scripted
+
+@guarded
+@tool
+def wire_money(to: str) -> str:
+    "Send money."
+    return to
+
+graph = create_agent(
+    scripted([]), [wire_money], middleware=[ApprovalMiddleware("billing")]
+)
+"""
+BILLING = """\
+agents: {{billing: {{graph: "billing.py:graph"}}}}
+policy:
+  version: 1
+  defaults: {{needs: U0ANA}}
+  tools: {{{tools}}}
+  agents: {{{agents}}}
+"""
+
+
+def told(
+    shell: Shell, tools: str = "", agents: str = "", graph: str = "billing"
+) -> str:
+    """Return the doctor's notes about the policy."""
+    shell.write(BILLING_GRAPH, "billing.py")
+    text = BILLING.format(tools=tools, agents=agents)
+    shell.write(text.replace("billing.py", f"{graph}.py"))
+    lines = shell("doctor", KEYTURN_REDIS_URL="redis://127.0.0.1:1/0").out.splitlines()
+    return "\n".join(line for line in lines if "· policy: " in line)
+
+
+KNOWN = "wire_money: {tier: deny}"
+
+
+def test_names_that_no_graph_has_are_told_with_those_that_may_be_meant(
+    shell: Shell,
+) -> None:
+    tools = told(shell, "wire_mony: {tier: deny}, look_up: {tier: auto}")
+    of_agent = told(shell, agents="billing: {tools: {wires: {tier: deny}}}")
+
+    assert "'look_up', 'wire_mony' (did you mean 'wire_money'?)" in tools
+    assert "'wires'" in of_agent
+    assert "'biling' (did you mean 'billing'?)" in told(shell, agents="biling: {}")
+    assert told(shell, KNOWN, f"billing: {{tools: {{{KNOWN}}}}}") == ""
+    # No graph can be loaded.
+    assert told(shell, "wire_mony: {tier: deny}", graph="biling") == ""
+
+
+@pytest.mark.parametrize(("command", "code"), [("doctor", 1), ("gateway", USAGE)])
+def test_a_graph_that_calls_itself_otherwise_is_refused_at_the_start(
+    shell: Shell, command: str, code: int
+) -> None:
+    shell.write(BILLING_GRAPH.replace('("billing")', '("bills")'), "billing.py")
+    shell.write(BILLING.format(tools="", agents=""))
+
+    shown = shell(command)
+
+    assert shown.code == code
+    told = "'billing' calls itself 'bills'; write ApprovalMiddleware('billing')"
+    assert told in shown.out + shown.err

@@ -1,0 +1,248 @@
+"""Operators freeze tools, drop readers, and retry failed runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import pytest
+
+from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.resume.retries import Retries
+from keyturn.gateway.resume.store_threads import ThreadRef
+from keyturn.gateway.store.events import readers
+from keyturn.gateway.store.runs.jobs import Job, JobKind
+from keyturn.gateway.store.store import Store
+from tests.bot.strategies import CANARY
+from tests.cli.conftest import Shell
+from tests.streams import announced
+
+
+@pytest.fixture
+def shell(operator: Shell) -> Shell:
+    """Give a shell with a policy that names a tool and an agent."""
+    tools = "tools: {pay: {tier: auto}}, agents: {bills: {}}"
+    operator.write(f"policy: {{version: 1, {tools}}}\n")
+    return operator
+
+
+@pytest.mark.parametrize("verb", ["freeze", "unfreeze"])
+@pytest.mark.parametrize(("kind", "name"), [("tool", "payy"), ("agent", "bill")])
+def test_a_misspelled_name_is_refused_and_changes_nothing(
+    shell: Shell, verb: str, kind: str, name: str
+) -> None:
+    assert f"no {kind} '{name}'; did you mean" in shell.refused(verb, kind, name)
+    assert "Nothing is frozen" in shell.said("frozen")
+    assert "is frozen" in shell.said("freeze", kind, name, "--unlisted")
+    assert "may run again" in shell.said("unfreeze", kind, name)
+
+
+def test_freezing_twice_is_freezing_once(shell: Shell) -> None:
+    first = shell.said("freeze", "tool", "refund", "--reason", "wrong", "--by", "ana")
+    again = shell.said("freeze", "tool", "refund", "--by", "ben")
+
+    listed = shell.said("frozen")
+    assert "The tool 'refund' is frozen" in first
+    assert "frozen already" in again
+    assert "tool refund: frozen by ana since " in listed
+    assert listed.strip().endswith(": wrong")
+
+
+def test_what_nothing_here_names_is_frozen_with_a_note(shell: Shell) -> None:
+    note = "please check its name."
+
+    tool = shell.said("freeze", "tool", "refund")
+    agent = shell.said("freeze", "agent", "shop")
+
+    assert f"The policy does not name this tool; {note}" in tool
+    assert f"Neither the settings nor the policy names this agent; {note}" in agent
+    for known in (["tool", "pay"], ["agent", "bills"], ["everything"]):
+        assert note not in shell.said("freeze", *known)
+
+
+def test_a_freeze_needs_no_policy(shell: Shell) -> None:
+    shell.write("policy: {version: 2}\n")
+
+    assert shell.said("freeze", "tool", "payy").count("\n") == 1
+
+
+def test_lifting_says_whether_there_was_anything_to_lift(shell: Shell) -> None:
+    shell("freeze", "everything")
+
+    assert "Everything may run again" in shell.said("unfreeze", "everything")
+    assert "was not frozen" in shell.said("unfreeze", "everything")
+    assert "Nothing is frozen" in shell.said("frozen")
+
+
+def test_lists_and_the_audit_log_name_the_command_line(shell: Shell) -> None:
+    shell("freeze", "agent", "support")
+    [row] = shell.found("frozen")
+    shell("unfreeze", "agent", "support")
+
+    assert row["scope"] == {"kind": "agent", "name": "support"}
+    assert row["by"].startswith("cli/")
+    exported = shell.said("audit", "export").splitlines()
+    found = [(one["name"], one["data"]["gesture"]) for one in map(json.loads, exported)]
+    assert found == [("freeze.set", "cli"), ("freeze.lifted", "cli")]
+
+
+def test_a_user_without_a_name_may_stop_things_too(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody() -> str:
+        raise OSError("No username set in the environment")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+
+    shell("freeze", "everything")
+
+    assert "everything: frozen by cli since" in shell.said("frozen")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"), [(["agent"], "Which"), (["everything", "x"], "takes no name")]
+)
+def test_a_scope_that_is_none_is_refused_with_a_sentence(
+    shell: Shell, words: list[str], why: str
+) -> None:
+    assert why in shell.refused("freeze", *words)
+
+
+AWAY, HERE = "slack:away", "slack:default"
+
+
+async def two_readers(store: Store) -> None:
+    """One reader is away, and one read everything a moment ago."""
+    keys = store.keys_of_tenant("default")
+    away, here = (store.outbox(keys, reader=name) for name in (AWAY, HERE))
+    for one in (away, here):
+        await one.prepare()
+    for _ in range(3):
+        await away.put(Event(name=EventName.RUN_FINISHED, tenant="default"))
+    await here.done(*(event.seq for event in await here.take("c", block_ms=1)))
+
+
+def test_readers_are_listed_with_what_they_have_not_read(
+    operator: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator.do(two_readers)
+
+    rows = operator.found("outbox", "list")
+    told = operator.said("outbox", "list")
+
+    assert [(row["reader"], row["unread"]) for row in rows] == [(AWAY, 3), (HERE, 0)]
+    assert rows[0]["idle_ms"] is None
+    assert "has 3 events" in told
+    assert f"{AWAY}: 3 not acknowledged, never read" in told
+    assert "keyturn outbox drop" not in told
+
+    monkeypatch.setattr(readers, "MANY", 2)
+    # As if these events were older than the retention for idle readers.
+    monkeypatch.setattr(readers, "_KEPT", timedelta(minutes=-1))
+    told = operator.said("outbox", "list")
+    assert "'keyturn outbox drop' if it is gone for good" in told
+
+
+def test_a_reader_that_is_gone_is_dropped_and_one_in_use_is_not(
+    operator: Shell,
+) -> None:
+    operator.do(two_readers)
+
+    assert f"{AWAY} is dropped" in operator.said("outbox", "drop", AWAY)
+    assert "stop it first" in operator.refused("outbox", "drop", HERE)
+    assert f"There is no reader '{AWAY}'" in operator.refused("outbox", "drop", AWAY)
+    assert [row["reader"] for row in operator.found("outbox", "list")] == [HERE]
+
+
+RESUME = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")
+
+
+def thread(store: Store, name: str = "t1") -> ThreadRef:
+    return ThreadRef(store.keys_of_tenant("default"), "shop", name)
+
+
+def fails(error: Exception, *names: str) -> Callable[[Store], Awaitable[object]]:
+    """Make a run of each thread fail."""
+
+    async def work(store: Store) -> None:
+        for name in names or ("t1",):
+            await Retries(store).failed(thread(store, name), error, left=RESUME)
+
+    return work
+
+
+def test_a_parked_run_is_listed_shown_and_tried_again(operator: Shell) -> None:
+    assert "No run waits" in operator.said("jobs", "list")
+    operator.do(fails(KeyError(CANARY)))
+
+    [row] = operator.found("jobs", "list")
+    shown = operator.said("jobs", "show", str(row["id"])[:12])
+    told = operator.said("jobs", "retry", str(row["id"]), "--by", "ana")
+    [tried] = operator.found("jobs", "list")
+
+    assert (row["state"], row["trouble"], row["to_do"]) == ("parked", "code", "resume")
+    assert row["reason"] == "The agent's code failed (KeyError)."
+    assert "KeyError" in shown
+    assert CANARY not in shown + operator.said("jobs", "list")
+    assert "a gateway that serves its agent tries it now" in told
+    assert tried["state"] == "waiting"
+
+    async def is_queued_once(store: Store) -> None:
+        keys = thread(store).keys
+        assert await store.queue(keys).depth() == 1
+        events = await announced(store.conn, keys)
+        [event] = [one for one in events if one.name is EventName.RUN_RETRIED]
+        assert (event.actor, event.data["gesture"]) == ("ana", "cli")
+
+    operator.do(is_queued_once)
+
+
+def test_a_waiting_run_is_tried_at_once_and_has_one_job(operator: Shell) -> None:
+    operator.do(fails(ConnectionError()))
+    operator("jobs", "retry", "--all")
+
+    async def is_due(store: Store) -> None:
+        keys = thread(store).keys
+        assert await store.conn.command("ZCARD", keys.retry) == 0
+        assert await store.conn.command("XLEN", keys.jobs) == 1
+
+    operator.do(is_due)
+
+
+def test_a_dropped_run_is_gone_and_brought_forward_by_nobody(operator: Shell) -> None:
+    operator.do(fails(ConnectionError()))
+    [row] = operator.found("jobs", "list")
+
+    assert "was dropped" in operator.said("jobs", "drop", str(row["id"]))
+    assert operator.found("jobs", "list") == []
+    assert "No run" in operator.refused("jobs", "retry", str(row["id"]))
+
+    async def is_dropped(store: Store) -> None:
+        at = thread(store)
+        events = await announced(store.conn, at.keys)
+        [event] = [one for one in events if one.name is EventName.RUN_DROPPED]
+        assert event.data["gesture"] == "cli"
+        assert await store.queue(at.keys).depth() == 0
+        assert await store.stalled.is_dropped(at.keys, at.run)
+
+    operator.do(is_dropped)
+
+
+def test_a_name_that_stands_for_nothing_or_for_several_is_refused(
+    operator: Shell,
+) -> None:
+    operator.do(fails(KeyError(), "t1", "t2"))
+
+    assert "matches 2 runs" in operator.refused("jobs", "show", "run_")
+    assert "No run 'x'" in operator.refused("jobs", "drop", "x")
+    assert "Name one run" in operator.refused("jobs", "retry")
+
+
+def test_names_of_a_thread_steer_no_terminal(operator: Shell) -> None:
+    operator.do(fails(KeyError(), "\x1b[2J"))
+    [row] = operator.found("jobs", "list")
+
+    shown = operator.said("jobs", "show", str(row["id"]))
+
+    assert "\x1b" not in operator.said("jobs", "list") + shown

@@ -24,9 +24,8 @@ from tests.service.test_freezes import TOOL
 
 
 async def written(harness: ServiceHarness, loaded: Loaded, what: Write) -> bool:
-    keys = harness.store.keys_of_tenant("default")
     seen = {loaded.approval.id: loaded}
-    return bool(await write(harness.store.conn, keys, seen, WriteMany([what])))
+    return bool(await write(harness.store.conn, harness.keys, seen, WriteMany([what])))
 
 
 async def test_two_changes_of_one_reading_are_written_once(
@@ -42,8 +41,7 @@ async def test_two_changes_of_one_reading_are_written_once(
     assert isinstance(no, Change)
 
     # Only the vote of the item's other fields changed: rev alone distinguishes them.
-    keys = harness.store.keys_of_tenant("default")
-    await harness.store.conn.command("HINCRBY", keys.head(before.id), "rev", 1)
+    await harness.command("HINCRBY", harness.keys.head(before.id), "rev", 1)
     moved = await written(harness, loaded, Write(yes))
     again = await harness.reviews.decide(click, Approve(), ANA)
     late = await written(harness, loaded, Write(no))
@@ -87,8 +85,7 @@ async def test_a_heartbeat_keeps_a_claim_from_being_doubted(
 ) -> None:
     click, claim = await harness.refund()
     await harness.reviews.decide(click, Approve(), ANA)
-    started = await harness.agents.claim(claim)
-    assert isinstance(started, Claimed)
+    started = await harness.granted(claim)
     await harness.owner_dies(claim.item_id)
     loaded = await harness.reviews.read(click.approval)
     assert loaded
@@ -108,9 +105,8 @@ async def test_a_claim_is_granted_only_of_what_is_authorized(
 ) -> None:
     click, claim = await harness.refund()
     await harness.reviews.decide(click, Approve(), ANA)
-    keys = harness.store.keys_of_tenant("default")
-    await harness.store.conn.command(
-        "HSET", keys.head(click.approval), "0:s", state, "0:u", 2**52
+    await harness.command(
+        "HSET", harness.keys.head(click.approval), "0:s", state, "0:u", 2**52
     )
     answer = await harness.agents.claim(claim)
 

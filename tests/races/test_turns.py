@@ -65,8 +65,7 @@ async def run(harness: ServiceHarness, claims: Sequence[ClaimRequest]) -> list[b
     """Start and end all of these calls at once."""
 
     async def runs(claim: ClaimRequest) -> bool:
-        granted = await harness.agents.claim(claim)
-        assert isinstance(granted, Claimed)
+        granted = await harness.granted(claim)
         done = Result(ok=True, summary="done")
         return await harness.agents.finish(claim.item_id, granted.fence, done)
 

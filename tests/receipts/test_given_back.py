@@ -129,10 +129,8 @@ async def test_people_who_let_a_doubtful_call_run_again_give_it_another_use(
     claim = await decided(harness)
     first = await granted(harness.agents, claim, "worker-1")
     tool_server.verify(first.receipt, tool="process_refund", args=ARGS)
-    await harness.owner_dies(claim.item_id)
-    await harness.sweeper.sweep()
-    click = await harness.click_on(claim.item_id)
-    await harness.reviews.decide(click, Reconcile(finding=Finding.RERUN), ANA)
+    await harness.doubt(claim.item_id)
+    await harness.decide(claim.item_id, Reconcile(finding=Finding.RERUN))
 
     again = await granted(harness.agents, claim, "worker-2")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.strict_json import JsonObject
@@ -18,7 +17,7 @@ from keyturn.gateway.service.report.audit_reading import security_events
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
-from tests.service.harness import ANA, ServiceHarness
+from tests.service.harness import ServiceHarness
 
 TENANT, OTHER = "default", "other"
 REFUNDS = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
@@ -65,9 +64,7 @@ def turn_key(ref: TurnRef) -> str:
 
 
 async def authorized(attack: Attack, thread: str = "t1") -> ClaimRequest:
-    click, claim = await attack.harness.refund(thread=thread)
-    await attack.harness.reviews.decide(click, Approve(), ANA)
-    return claim
+    return await attack.harness.approved(thread=thread)
 
 
 async def freeze(attack: Attack) -> None:

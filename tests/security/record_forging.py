@@ -16,7 +16,7 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, ClaimRequest
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.encryption import packed, unpacked
-from tests.service.harness import ANA, ServiceHarness, claim_of
+from tests.service.harness import ServiceHarness, claim_of
 
 AMOUNT, FORGED = 899, 1_000_000
 
@@ -117,8 +117,7 @@ async def asked(harness: ServiceHarness, redis: Redis) -> Victim:
         await victim.head(),
         await victim.body(victim.id),
     )
-    click, other = await harness.refund(5, thread="other")
-    await harness.reviews.decide(click, Approve(), ANA)
+    other = await harness.approved(5, thread="other")
     victim.others["authorized"] = other
     return victim
 
@@ -126,8 +125,7 @@ async def asked(harness: ServiceHarness, redis: Redis) -> Victim:
 async def authorized(harness: ServiceHarness, redis: Redis) -> Victim:
     """Have the first one approved."""
     victim = await asked(harness, redis)
-    click = await harness.click_on(victim.claims[0].item_id)
-    await harness.reviews.decide(click, Approve(), ANA)
+    await harness.decide(victim.claims[0].item_id, Approve())
     return victim
 
 

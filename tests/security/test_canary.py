@@ -22,7 +22,7 @@ from keyturn.gateway.approvals.events import (
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.protocol.records import ItemState, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from keyturn.gateway.service.report.audit_reading import StatisticsService
 from keyturn.gateway.store.connection.connection import Connection, Reply, entries, text
 from keyturn.gateway.store.events.readers import Backlog
@@ -63,31 +63,26 @@ def harness(store: Store) -> ServiceHarness:
 
 async def whole_life(harness: ServiceHarness, words: Canaries) -> None:
     """Put the canaries into every field that people, agents and tools fill."""
-    keys = harness.store.keys_of_tenant("default")
     facts = ThreadFacts(requester=DAN.with_(name=words.person))
     for thread in ("t1", "t2", "t3"):
         await harness.store.threads.change(
-            keys, "support", thread, lambda _: facts, why="begin"
+            harness.keys, "support", thread, lambda _: facts, why="begin"
         )
     job = Job(
         kind=JobKind.START, tenant="default", agent="support", thread="t9",
         input=words.person, id="1",
     )  # fmt: skip
-    await harness.store.threads.ask(keys, job, "m", lambda _: facts)
+    await harness.store.threads.ask(harness.keys, job, "m", lambda _: facts)
     claim, fence = await _edited_and_approved(harness, words)
     result = Result(ok=False, summary=words.tool, payload=f'"{words.tool}"')
     await harness.agents.finish(claim, fence, result)
     _, [verdict] = await harness.submit(("process_refund", words.args), thread="t2")
-    await harness.reviews.decide(
-        await harness.click(verdict), Reject(reason=words.person), ANA
-    )
+    await harness.decide(verdict, Reject(reason=words.person))
     await harness.submit(
         ("process_refund", words.args), ("send_email", words.args), thread="t2"
     )
     _, [verdict] = await harness.submit(("process_refund", words.args), thread="t3")
-    await harness.reviews.decide(
-        await harness.click(verdict), Respond(message=words.person), ANA
-    )
+    await harness.decide(verdict, Respond(message=words.person))
 
 
 async def _edited_and_approved(
@@ -102,13 +97,12 @@ async def _edited_and_approved(
     await harness.reviews.report(click.approval, BEN, words.person)
     await harness.reviews.ask_requester(click.approval, None, ANA, words.person)
     edited = Edit(args={**words.args, "amount": 4}, reason=words.person)
-    await harness.reviews.decide(await harness.click(verdict), edited, ANA)
+    await harness.decide(verdict, edited)
     item = await harness.item(verdict.item_id)
     if item.state is ItemState.PENDING:
         click = await harness.click(verdict)
         await harness.reviews.decide(click, Approve(reason=words.person), BEN)
-    claimed = await harness.agents.claim(claim_of(ref, verdict))
-    assert isinstance(claimed, Claimed)
+    claimed = await harness.granted(claim_of(ref, verdict))
     return verdict.item_id, claimed.fence
 
 
@@ -191,7 +185,7 @@ async def test_no_canary_is_in_what_metrics_or_errors_say(
     harness: ServiceHarness, words: Canaries
 ) -> None:
     await whole_life(harness, words)
-    store, keys = harness.store, harness.store.keys_of_tenant("default")
+    store, keys = harness.store, harness.keys
     metrics = await StatisticsService(store).metrics()
     texts = [str(metrics), exposition(metrics, {}, (0, 0), Backlog(0)).decode()]
     # One that remembers no record.

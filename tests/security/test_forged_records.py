@@ -132,7 +132,7 @@ async def test_a_sealed_record_that_lost_a_race_is_not_taken_for_the_winner(
     """An attacker who reads the traffic knows both, including the one that lost."""
     victim = await asked(harness, redis)
     item_id = victim.claims[0].item_id
-    await harness.reviews.decide(await harness.click_on(item_id), Approve(), ANA)
+    await harness.decide(item_id, Approve())
     lost, its_body = await victim.head(), await victim.body(victim.id)
     await victim.put_back()
     # Another process, which the first one lost against.
@@ -158,9 +158,7 @@ async def test_who_wrote_a_record_needs_no_reading_to_notice_an_older_one(
     await victim.put_back()
 
     with pytest.raises(CorruptRecord):
-        await harness.reviews.decide(
-            await harness.click_on(victim.claims[1].item_id), Approve(), ANA
-        )
+        await harness.decide(victim.claims[1].item_id, Approve())
 
     assert (await told(harness.store))[0] == ["replayed"]
 

@@ -11,7 +11,6 @@ from keyturn.gateway.protocol.wire import Verdict, VerdictKind
 from keyturn.gateway.store.connection.connection import fields
 from keyturn.gateway.store.limits.agent_load import Rejection, fingerprint
 from tests.security.forging import Attack
-from tests.service.harness import ANA
 from tests.service.test_precedents import PRECEDENTS
 
 CALL: tuple[str, JsonObject] = ("process_refund", {"amount": 5, "order": "7"})
@@ -31,8 +30,7 @@ async def submitted(attack: Attack, thread: str = "t1") -> Verdict:
 
 
 async def rejected(attack: Attack, thread: str = "t1") -> None:
-    click = await attack.harness.click(await submitted(attack, thread))
-    await attack.harness.reviews.decide(click, Reject(reason="no"), ANA)
+    await attack.harness.decide(await submitted(attack, thread), Reject(reason="no"))
 
 
 def kept(attack: Attack, thread: str = "t1") -> str:

@@ -64,9 +64,7 @@ async def two_of_two(harness: ServiceHarness) -> ClaimRequest:
 
 
 async def claimed(harness: ServiceHarness, claim: ClaimRequest) -> Claimed:
-    found = await harness.agents.claim(claim)
-    assert isinstance(found, Claimed)
-    return found
+    return await harness.granted(claim)
 
 
 async def receipt_of(harness: ServiceHarness, claim: ClaimRequest) -> Receipt:

@@ -7,10 +7,14 @@ from dataclasses import dataclass
 
 from keyturn.gateway.approvals.decisions import (
     AccountKind,
+    Approve,
     Click,
+    Decision,
     GestureOutcome,
+    Outcome,
     Reviewer,
 )
+from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.gestures import Partition
 from keyturn.gateway.approvals.record import Approval, Item, approval_of
 from keyturn.gateway.policy.load import load_policy
@@ -18,6 +22,7 @@ from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.records import Person, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
+    Claimed,
     ClaimRequest,
     ProposedCall,
     Turn,
@@ -27,9 +32,12 @@ from keyturn.gateway.protocol.wire import (
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.service.run.sweep import Sweeper
+from keyturn.gateway.store.connection.servers import Argument, Reply
+from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.limits.windows import use_of
 from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.store import Store
+from tests.streams import announced, audit_entries
 
 POLICY = """
 version: 1
@@ -90,9 +98,8 @@ class ServiceHarness:
         message = message_id or f"m{next(self._count)}"
         ref = TurnRef(agent=agent, thread=thread, ns=ns, message_id=message)
         facts = ThreadFacts(requester=DAN)
-        keys = self.store.keys_of_tenant("default")
         await self.store.threads.change(
-            keys, agent, thread, lambda _: facts, why="aside"
+            self.keys, agent, thread, lambda _: facts, why="aside"
         )
         proposed = tuple(
             ProposedCall(tool=tool, args=args, tool_call_id=f"c{index}")
@@ -112,6 +119,57 @@ class ServiceHarness:
     async def click(self, verdict: Verdict) -> Click:
         """Return a click on a held call in its current version."""
         return await self.click_on(verdict.item_id)
+
+    @property
+    def keys(self) -> Keys:
+        """Return the keys of the default tenant."""
+        return self.store.keys_of_tenant("default")
+
+    async def command(self, *words: Argument) -> Reply:
+        """Send a command to the store, past the services."""
+        return await self.store.conn.command(*words)
+
+    async def audited(self, *names: EventName) -> list[Event]:
+        """Return the entries of the audit log; only those of some names, if given."""
+        entries = await audit_entries(self.store.conn, self.keys)
+        return [one for one in entries if not names or one.name in names]
+
+    async def announced(self, *names: EventName) -> list[Event]:
+        """Return the events for readers; only those of some names, if given."""
+        events = await announced(self.store.conn, self.keys)
+        return [one for one in events if not names or one.name in names]
+
+    def put_policy(self, *changes: tuple[str, str], of: str = POLICY) -> None:
+        """Put a policy in force: a text, with some of its parts replaced."""
+        for old, new in changes:
+            assert old in of
+            of = of.replace(old, new)
+        self.policy = load_policy(of, "policy.yml")
+
+    async def approved(self, amount: float = 899, thread: str = "t1") -> ClaimRequest:
+        """Submit one refund, and approve it as Ana; return the claim of its call."""
+        click, claim = await self.refund(amount, thread)
+        await self.reviews.decide(click, Approve(), ANA)
+        return claim
+
+    async def granted(self, claim: ClaimRequest) -> Claimed:
+        """Claim a call that may run."""
+        reply = await self.agents.claim(claim)
+        assert isinstance(reply, Claimed), reply
+        return reply
+
+    async def doubt(self, item_id: str) -> None:
+        """Let a claim end by itself, as after the death of its owner."""
+        await self.owner_dies(item_id)
+        await self.sweeper.sweep()
+
+    async def decide(
+        self, call: Verdict | str, decision: Decision, by: Reviewer = ANA
+    ) -> Outcome:
+        """Decide a call, of a verdict or by its id, in its current version."""
+        item_id = call if isinstance(call, str) else call.item_id
+        click = await self.click_on(item_id)
+        return await self.reviews.decide(click, decision, by, voters=still_members)
 
     async def decide_card(
         self, click: Click, partition: Partition, by: Reviewer
@@ -152,35 +210,30 @@ class ServiceHarness:
 
     async def overdue(self, approval_id: str) -> None:
         """Move the clock past an approval's deadline."""
-        keys = self.store.keys_of_tenant("default")
-        await self.store.conn.transaction(
-            ["HSET", keys.head(approval_id), "expires", 1],
-            ["ZADD", keys.expiry, 1, keys.listed(approval_id)],
-        )
+        await self._past(approval_id, "expires")
 
     async def owner_dies(self, item_id: str) -> None:
         """Move the clock past a claim's lease."""
         approval_id, index = approval_of(item_id)
-        keys = self.store.keys_of_tenant("default")
-        await self.store.conn.transaction(
-            ["HSET", keys.head(approval_id), f"{index}:u", 1],
-            ["ZADD", keys.expiry, 1, keys.listed(approval_id)],
-        )
+        await self._past(approval_id, f"{index}:u")
 
     async def authorized_ago(self, item_id: str, ms: int) -> None:
         """Move the clock: an authorization was given that long ago."""
         approval_id, index = approval_of(item_id)
-        head = self.store.keys_of_tenant("default").head(approval_id)
+        head = self.keys.head(approval_id)
         for field_ in ("t", "l"):
-            await self.store.conn.command("HINCRBY", head, f"{index}:{field_}", -ms)
+            await self.command("HINCRBY", head, f"{index}:{field_}", -ms)
 
     async def lapsed(self, item_id: str) -> None:
         """Move the clock: an authorization is too old to be used."""
         approval_id, index = approval_of(item_id)
-        keys = self.store.keys_of_tenant("default")
+        await self._past(approval_id, f"{index}:l")
+
+    async def _past(self, approval_id: str, field_: str) -> None:
+        """Put a moment of a record into the past."""
         await self.store.conn.transaction(
-            ["HSET", keys.head(approval_id), f"{index}:l", 1],
-            ["ZADD", keys.expiry, 1, keys.listed(approval_id)],
+            ["HSET", self.keys.head(approval_id), field_, 1],
+            ["ZADD", self.keys.expiry, 1, self.keys.listed(approval_id)],
         )
 
     async def total(self, window: str, resource: str, tenant: str = "default") -> int:
@@ -192,7 +245,7 @@ class ServiceHarness:
 
     async def jobs(self) -> int:
         """Count the resume jobs that wait."""
-        return await self.store.queue(self.store.keys_of_tenant("default")).depth()
+        return await self.store.queue(self.keys).depth()
 
 
 async def still_members(item: Item) -> list[Reviewer]:

@@ -12,14 +12,12 @@ from keyturn.gateway.approvals.decisions import (
     Decided,
     Edit,
     Forbidden,
-    Reject,
     TooSoon,
     Voted,
 )
 from keyturn.gateway.approvals.events import AFTER_MS, EventName
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Policy
-from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.service.report.audit_reading import StatisticsService
 from keyturn.gateway.store.store import Store
 from tests.service.harness import (
@@ -30,7 +28,6 @@ from tests.service.harness import (
     still_members,
 )
 from tests.stored_records import document
-from tests.streams import audit_entries
 
 LONG_AGO_MS = 3_000
 
@@ -54,7 +51,7 @@ async def later(harness: ServiceHarness, click: Click) -> None:
     """Move the clock: the record is some seconds old."""
     item = await harness.item(f"{click.approval}.0")
     noted = [one.with_(at_ms=one.at_ms - LONG_AGO_MS) for one in item.too_soon]
-    keys = harness.store.keys_of_tenant("default")
+    keys = harness.keys
     head = keys.head(click.approval)
     text = json.dumps(await document(harness.store.conn, keys, click.approval))
     for old, new in zip(item.too_soon, noted, strict=True):
@@ -78,9 +75,7 @@ async def test_the_first_quick_approval_does_not_count_and_the_second_does(
     assert isinstance(first, TooSoon)
     assert votes == ()
     assert isinstance(second, Voted)
-    log = await audit_entries(
-        harness.store.conn, harness.store.keys_of_tenant("default")
-    )
+    log = await harness.audited()
     (told,) = [one for one in log if one.name is EventName.ITEM_ASKED_AGAIN]
     assert told.actor == "T0/U0BEN"
     assert 0 <= int(told.data[AFTER_MS]) < 600_000
@@ -112,25 +107,6 @@ async def test_a_double_click_is_one_click(harness: ServiceHarness) -> None:
     assert isinstance(again, Forbidden)
     assert "sooner than the policy accepts" in again.reason
     assert len((await harness.item(f"{click.approval}.0")).too_soon) == 1
-
-
-async def test_who_took_the_time_to_look_is_not_asked_again(
-    harness: ServiceHarness,
-) -> None:
-    click = await wired(harness)
-    head = harness.store.keys_of_tenant("default").head(click.approval)
-    await harness.store.conn.command("HINCRBY", head, "created", -600_000)
-
-    assert isinstance(await harness.reviews.decide(click, Approve(), BEN), Voted)
-
-
-async def test_a_rejection_is_never_asked_again(harness: ServiceHarness) -> None:
-    click = await wired(harness)
-
-    outcome = await harness.reviews.decide(click, Reject(reason="no"), BEN)
-
-    assert isinstance(outcome, Decided)
-    assert outcome.approval.items[0].state is ItemState.REJECTED
 
 
 async def test_an_edit_that_changes_nothing_is_an_approval(

@@ -42,8 +42,7 @@ async def test_a_message_that_comes_again_late_does_not_change_who_asked_last(
     await ask(harness, two, "event:2")
     await ask(harness, one, "event:1")
 
-    keys = harness.store.keys_of_tenant("default")
-    facts = await harness.store.threads.facts(keys, "support", "t1")
+    facts = await harness.store.threads.facts(harness.keys, "support", "t1")
     assert facts.requester == two
     assert facts.principals == (one,)
 
@@ -54,8 +53,7 @@ async def test_somebody_who_asks_at_once_in_one_thread_is_a_principal(
     """A forgotten speaker could approve their own request."""
     await asyncio.gather(*(ask(harness, each) for each in ASKERS))
 
-    keys = harness.store.keys_of_tenant("default")
-    facts = await harness.store.threads.facts(keys, "support", "t1")
+    facts = await harness.store.threads.facts(harness.keys, "support", "t1")
     assert facts.requester
     spoke = {person.user for person in (*facts.principals, facts.requester)}
     assert spoke == {person.user for person in ASKERS}

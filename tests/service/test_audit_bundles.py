@@ -16,7 +16,6 @@ from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.protocol.public_keys import PublicKey
 from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.wire import Claimed
 from keyturn.gateway.service.report.audit_reading import AuditBundler
 from keyturn.gateway.service.report.audit_writing import public_keys
 from keyturn.gateway.store.store import Store
@@ -44,8 +43,7 @@ async def a_day(house: AuditHarness, day: str = "") -> tuple[str, str]:
     click, claim = await harness.refund(899, thread=f"t1{day}")
     await harness.reviews.decide(click, Approve(reason="fair — 好"), ANA)
     ran = click.approval
-    granted = await harness.agents.claim(claim)
-    assert isinstance(granted, Claimed)
+    granted = await harness.granted(claim)
     await harness.agents.finish(claim.item_id, granted.fence, Result(ok=True))
     click, _ = await harness.refund(12, thread=f"t2{day}")
     await harness.reviews.decide(click, Reject(reason="too much"), ANA)
@@ -121,24 +119,6 @@ async def test_of_other_tenants_nothing_hidden_is_told(
     assert "their word" not in text
     assert "U0THEIRS" not in text
     assert verify_bundle(lines, keys).problem == ""
-
-
-async def test_a_part_in_time_names_its_entries(
-    house: AuditHarness, keys: tuple[PublicKey, ...]
-) -> None:
-    await a_day(house)
-    places = [record.place[0] for record in house.files.records()]
-    middle = places[len(places) // 2]
-
-    first = verify_bundle(await exported(house, until_ms=middle), keys)
-    rest = verify_bundle(await exported(house, since_ms=middle), keys)
-
-    assert (first.problem, rest.problem) == ("", "")
-    assert first.log
-    assert rest.log
-    assert first.log.start == 0
-    assert first.log.end == rest.log.start
-    assert rest.log.end == len(places)
 
 
 def refused(lines: list[bytes], keys: tuple[PublicKey, ...]) -> BundleReport:
@@ -330,18 +310,6 @@ async def test_the_entries_of_an_approval_are_proven_by_a_command(
     lines = (tmp_path / "one.jsonl").read_bytes().splitlines(keepends=True)
     report = verify_bundle(lines, keys)
     assert ({*report.stories}, report.problem) == ({ran}, "")
-
-
-async def test_before_the_first_checkpoint_there_is_nothing_to_prove(
-    house: AuditHarness, tell: Terminal
-) -> None:
-    await house.put(1)
-
-    code, out = await tell("verify")
-    assert (code, "there is no tree yet" in out) == (0, True)
-    for words in (("prove", "ap_default_" + "0" * 32), ("export", "b.jsonl")):
-        code, out = await tell(*words)
-        assert (code, "no checkpoint" in out) == (2, True)
 
 
 async def test_another_tree_is_begun_when_somebody_says_so(

@@ -70,13 +70,3 @@ async def test_the_doctor_says_that_nobody_signs_while_a_gateway_runs(
 
     assert found.state is State.BAD
     assert "audit.not_written" in found.text
-
-
-async def test_a_place_that_somebody_else_wrote_is_no_alarm(
-    house: AuditHarness,
-) -> None:
-    await house.put(1)
-    key = house.keys.audit_tree
-    await house.store.conn.command("HSET", key, "last", "- + COUNT")
-
-    assert not await audit_log.is_overdue(house.store.conn, house.keys)

@@ -61,20 +61,6 @@ async def assert_whole(house: AuditHarness) -> None:
     assert sizes[-1:] == [len(records)]
 
 
-async def test_each_entry_is_a_leaf_in_the_order_of_the_log(
-    house: AuditHarness,
-) -> None:
-    await house.put(250)
-
-    await house.writer.tick()
-    await house.put(30)
-    await house.writer.tick(is_last=True)
-
-    await assert_whole(house)
-    assert [one.size for one in house.checkpoints()] == [200, 280]
-    assert {one.state for one in house.files.records()} == {SealState.SEALED}
-
-
 async def test_a_checkpoint_comes_at_once_and_then_after_a_minute_or_100_entries(
     house: AuditHarness,
 ) -> None:
@@ -96,15 +82,6 @@ async def test_a_checkpoint_comes_at_once_and_then_after_a_minute_or_100_entries
     assert (early, before) == (1, 2)
     assert [one.size for one in house.checkpoints()] == [3, 5, 105]
     await assert_whole(house)
-
-
-async def test_an_empty_log_has_neither_name_nor_checkpoint(
-    house: AuditHarness,
-) -> None:
-    await house.writer.tick(is_last=True)
-
-    assert house.files.origin() == ""
-    assert house.files.notes() == []
 
 
 async def test_two_processes_write_one_log_in_turn(house: AuditHarness) -> None:
@@ -351,31 +328,6 @@ async def noted_origin(house: AuditHarness) -> str:
     return noted["origin"].decode()
 
 
-FORGED_NOTES: dict[str, dict[str, str | bytes]] = {
-    "other": {"origin": "x"},
-    "larger": {"size": "200"},
-    "no number": {"size": "many"},
-    "root": {"root": "00" * 32},
-}
-
-
-@pytest.mark.parametrize("is_running", [True, False])
-@pytest.mark.parametrize("change", FORGED_NOTES.values(), ids=FORGED_NOTES)
-async def test_a_forged_note_of_the_tree_is_told_and_not_followed(
-    house: AuditHarness, change: dict[str, str | bytes], *, is_running: bool
-) -> None:
-    await house.put(100)
-    await house.writer.tick()
-    noted = fields(await house.store.conn.command("HGETALL", house.keys.audit_tree))
-    await put_note(house, noted | change)
-    await house.put(100)
-
-    await (house.writer if is_running else house.another()).tick(is_last=True)
-
-    assert house.store.security.counts == {SecurityKind.STALLED: 1}
-    assert [one.size for one in house.checkpoints()] == [100]
-
-
 @pytest.mark.parametrize("is_running", [True, False])
 @pytest.mark.parametrize("value", ["0", "9" * 12, "9999999999999-0", "9" * 5000])
 @pytest.mark.parametrize("field", ["origin", "size", "root", "last", "moved"])
@@ -506,15 +458,6 @@ async def test_a_writer_that_is_killed_at_any_step_leaves_no_gap_and_no_fork(
 
     await assert_whole(house)
     assert killed > 1
-
-
-@pytest.mark.slow
-async def test_many_entries_are_written_at_once(house: AuditHarness) -> None:
-    await house.put(30_000)
-
-    await house.writer.tick(is_last=True)
-
-    assert house.checkpoints()[-1].size == 30_000
 
 
 async def test_old_segments_are_dropped_and_the_tree_still_verifies(

@@ -24,8 +24,7 @@ from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.trust.audit_bundle import Part, Step
 from tests.api.test_api_key_store import SEALS, made
 from tests.service.decided_calls import claimed, decided
-from tests.service.harness import ANA, BEN, EVE, POLICY, ServiceHarness
-from tests.streams import audit_entries
+from tests.service.harness import BEN, EVE, POLICY, ServiceHarness
 
 REFUNDS = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
 Scene = Callable[[ServiceHarness], Awaitable[object]]
@@ -54,10 +53,8 @@ async def given_back(harness: ServiceHarness) -> None:
 async def in_doubt(harness: ServiceHarness) -> None:
     claim = await decided(harness)
     await claimed(harness, claim)
-    await harness.owner_dies(claim.item_id)
-    await harness.sweeper.sweep()
-    click = await harness.click_on(claim.item_id)
-    await harness.reviews.decide(click, Reconcile(finding=Finding.EXECUTED), ANA)
+    await harness.doubt(claim.item_id)
+    await harness.decide(claim.item_id, Reconcile(finding=Finding.EXECUTED))
 
 
 async def frozen(harness: ServiceHarness) -> None:
@@ -123,8 +120,7 @@ and changes of signing keys (tests/service/test_audit_writing.py)."""
 
 
 async def entries(harness: ServiceHarness) -> list[Event]:
-    keys = harness.store.keys_of_tenant("default")
-    return await audit_entries(harness.store.conn, keys)
+    return await harness.audited()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -175,9 +171,7 @@ async def test_the_opening_names_the_requester_and_each_call(
 
     _, verdicts = await harness.submit(*calls)
 
-    entries = await audit_entries(
-        harness.store.conn, harness.store.keys_of_tenant("default")
-    )
+    entries = await harness.audited()
     [opened] = [one for one in entries if one.name is EventName.APPROVAL_OPENED]
     assert opened.actor == "T0/U0DAN"
     # With a point, which no hash has.

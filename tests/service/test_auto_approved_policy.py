@@ -61,19 +61,6 @@ async def test_a_cleared_call_is_refused_by_a_stricter_policy(
     assert hold == before[1]
 
 
-async def test_a_part_of_a_turn_that_asks_again_is_evaluated_by_the_current_policy(
-    harness: ServiceHarness,
-) -> None:
-    turn, _ = await cleared(harness)
-    harness.policy = load_policy(
-        policy_with("look_up_order: {tier: deny}"), "policy.yml"
-    )
-
-    (run,) = await harness.agents.submit(turn.with_(calls=turn.calls[:1]))
-
-    assert run.kind is VerdictKind.DENY
-
-
 async def test_a_cleared_call_counts_once_in_the_windows_of_a_new_policy(
     harness: ServiceHarness,
 ) -> None:

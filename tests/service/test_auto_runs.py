@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from keyturn.gateway.approvals.decisions import Reject
-from keyturn.gateway.policy import schemas
-from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import VerdictKind
 from keyturn.gateway.store.store import Store
-from tests.service.harness import ANA, ServiceHarness
+from tests.service.harness import ServiceHarness
 
 
 @pytest.fixture
@@ -45,20 +42,6 @@ async def test_an_auto_approved_call_takes_one_round_trip(
     assert trips == ["command", "evalsha", "evalsha"]
 
 
-async def test_what_a_thread_has_behind_it_costs_nothing(
-    store: Store, trips: list[str]
-) -> None:
-    harness = ServiceHarness(store)
-    for _ in range(5):
-        click, _ = await harness.refund()
-        await harness.reviews.decide(click, Reject(reason="no"), ANA)
-    trips.clear()
-
-    await harness.submit(("look_up_order", {}))
-
-    assert len(trips) == 3
-
-
 async def test_what_waits_around_and_beside_an_agent_costs_nothing(
     store: Store, trips: list[str]
 ) -> None:
@@ -70,19 +53,3 @@ async def test_what_waits_around_and_beside_an_agent_costs_nothing(
     await harness.submit(("look_up_order", {}), ns="tools:9")
 
     assert len(trips) == 3
-
-
-def test_a_schema_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_at: list[JsonObject] = []
-
-    def look_at(schema: JsonObject) -> JsonObject:
-        looked_at.append(schema)
-        return schema
-
-    monkeypatch.setattr(schemas, "closed", look_at)
-    schema: JsonObject = {"type": "object", "title": "seen by no other test"}
-
-    told = [schemas.unusable({**schema}, {"n": n}) for n in range(3)]
-
-    assert told == [None] * 3
-    assert looked_at == [schema]

@@ -14,11 +14,10 @@ from keyturn.gateway.service.people.queue import DelegationService
 from keyturn.gateway.store.connection.connection import Argument, number
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.limits.agent_load import AgentLoad, Wanted, fingerprint
-from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.limits.windows import held_in
 from keyturn.gateway.store.reviewers import delegations
 from keyturn.gateway.store.store import Store
-from tests.service.harness import ANA, ServiceHarness
+from tests.service.harness import ServiceHarness
 
 EMAIL: tuple[str, JsonObject] = ("send_email", {"n": 1})
 RUN = RunRef(agent="support", thread="t1")
@@ -54,7 +53,7 @@ async def test_a_thread_with_100_000_rejections_reads_those_of_its_calls(
         protect=harness.policy.protect.with_(same_rejected_within=3)
     )
     _, (verdict,) = await harness.submit(EMAIL)
-    await harness.reviews.decide(await harness.click(verdict), Reject(), ANA)
+    await harness.decide(verdict, Reject())
     await filled(store, keys.rejected("support", "t1"), MANY)
 
     found = await load(store, keys, Wanted(calls=[fingerprint(*EMAIL)]))
@@ -63,22 +62,6 @@ async def test_a_thread_with_100_000_rejections_reads_those_of_its_calls(
     # The others are there as unreadable entries.
     assert [one.by for one in found.rejected.values()] == ["ANA"]
     assert (again.kind, fresh.kind) == (VerdictKind.DENY, VerdictKind.HOLD)
-
-
-async def test_freezes_of_others_are_not_read_and_those_of_a_tool_stop_it(
-    harness: ServiceHarness, store: Store, keys: Keys
-) -> None:
-    await filled(store, keys.frozen, 20_000)
-    found = await load(store, keys, Wanted(tools=["send_email"]))
-    assert found.frozen == {}
-
-    _, (before,) = await harness.submit(EMAIL)
-    scope = FreezeScope(kind=ScopeKind.TOOL, name="send_email")
-    await harness.reviews.freezes.freeze(scope, "T0/U0ANA", "why")
-    _, (after,) = await harness.submit(EMAIL, thread="t2")
-
-    assert before.kind is VerdictKind.HOLD
-    assert after.kind is VerdictKind.DENY
 
 
 async def test_as_many_delegations_as_can_be_read_at_each_decision(

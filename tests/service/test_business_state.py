@@ -31,7 +31,6 @@ from keyturn.gateway.protocol.wire import (
     TurnRef,
 )
 from tests.service.harness import ANA, BEN, POLICY, ServiceHarness, claim_of
-from tests.streams import announced
 
 REFUND: dict[str, JsonValue] = {"order_id": "78291", "amount": 899.0}
 OPEN: JsonValue = {"status": "open", "version": 3}
@@ -93,8 +92,7 @@ async def test_another_state_goes_back_to_people_who_vote_on_it_anew(
     assert item.action_hash != before.action_hash
     assert item.requested == before.requested
     assert isinstance(await harness.reviews.decide(click, Approve(), ANA), Changed)
-    keys = harness.store.keys_of_tenant("default")
-    events = await announced(harness.store.conn, keys)
+    events = await harness.announced()
     [event] = [one for one in events if one.name is EventName.ITEM_REOPENED]
     assert event.reason == STATE_CHANGED
     again = await harness.click_on(claim.item_id)
@@ -115,8 +113,7 @@ async def test_votes_for_a_state_do_not_count_when_it_comes_back(
         item = await harness.item(claim.item_id)
         assert item.votes == ()
         if state == CLOSED:
-            again = await harness.click_on(claim.item_id)
-            await harness.reviews.decide(again, Approve(), BEN)
+            await harness.decide(claim.item_id, Approve(), BEN)
 
     assert item.action == item.requested
     assert isinstance(await harness.reviews.decide(click, Approve(), ANA), Changed)
@@ -148,8 +145,7 @@ async def test_an_edited_call_goes_back_with_its_edit_and_can_be_edited_back(
     assert item.edit.edited_hash == item.action_hash
     assert item.args["amount"] == 1
 
-    again = await harness.click_on(claim.item_id)
-    outcome = await harness.reviews.decide(again, Edit(args=REFUND), ANA)
+    outcome = await harness.decide(claim.item_id, Edit(args=REFUND))
 
     assert outcome.kind == "decided"
     item = await harness.item(claim.item_id)
@@ -169,8 +165,7 @@ async def test_the_key_of_the_effect_is_the_same_in_every_state(
     await harness.agents.release(claim.item_id, first.fence)
 
     assert isinstance(await claimed(harness, claim, CLOSED), Reopened)
-    again = await harness.click_on(claim.item_id)
-    await harness.reviews.decide(again, Approve(), ANA)
+    await harness.decide(claim.item_id, Approve())
     second = await claimed(harness, claim, CLOSED)
 
     assert isinstance(second, Claimed)

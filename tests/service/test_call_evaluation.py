@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from keyturn.gateway.approvals.decisions import Approve, Click, Edit
-from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.approvals.decisions import Approve, Click
 from keyturn.gateway.service.submit.call_evaluation import WaitingCall, read_calls
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
-from keyturn.gateway.store.limits.windows import held_in
 from keyturn.gateway.store.store import Store
 from tests.races.interleaver import Interleaver
-from tests.service.harness import ANA, POLICY, ServiceHarness
+from tests.service.harness import ANA, ServiceHarness
 from tests.service.windowed import refund, windowed
 
 
@@ -65,45 +63,3 @@ async def test_each_call_of_a_gesture_is_evaluated_as_its_own_agents(
 
     frozen = [one.evaluated().freeze for one in read]
     assert [one.name if one else None for one in frozen] == [None, "agent billing"]
-
-
-@pytest.mark.parametrize("amount", [7.0, 1e2, -0.0, 0.50])
-async def test_an_edit_is_described_as_a_call_with_the_same_number(
-    store: Store, amount: float
-) -> None:
-    described = 'process_refund: {tier: approve, description: "Refund {args.amount}"}'
-    text = POLICY.replace("process_refund: {tier: approve}", described)
-    harness = ServiceHarness(store, load_policy(text, "policy.yml"))
-    _, asked = await harness.refund(amount, thread="asked")
-    click, edited = await harness.refund(3, thread="edited")
-
-    await harness.reviews.decide(click, Edit(args={"amount": amount}), ANA)
-
-    wanted = await harness.item(asked.item_id)
-    assert (await harness.item(edited.item_id)).description == wanted.description
-
-
-async def test_totals_of_one_reading_start_from_one_sum(store: Store) -> None:
-    harness = windowed(store)
-    _, verdicts = await harness.submit(refund(10), refund(20), thread="t1")
-    approval = await harness.approval(verdicts[0].item_id)
-    calls = [WaitingCall(approval, item, item.args) for item in approval.items]
-    uses = [one.usage.uses for one in await read_calls(store, harness.policy, calls)]
-    [window] = {use.window for of_call in uses for use in of_call}
-    # More than one look at a window forgets.
-    past, now_ms = 15_000, await store.conn.now_ms("")
-    rows = [
-        word for n in range(past) for word in (now_ms - past + n, f"call{n} 1000000")
-    ]
-    await store.conn.transaction(
-        ["ZADD", window, *rows], ["INCRBY", f"{window}:sum", past * 1_000_000]
-    )
-
-    read = await read_calls(store, harness.policy, calls)
-
-    totals = [one.totals["refunds"] for one in read]
-    assert totals == [(5_000 + 30) * 1_000_000] * 2
-    assert read[0].held == {window: (5_000 + 30) * 1_000_000}
-    keys = store.keys_of_tenant("default")
-    reserved = await store.windows.totals_of_each([held_in(keys, [window])])
-    assert reserved == [[30 * 1_000_000]]

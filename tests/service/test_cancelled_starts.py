@@ -14,7 +14,7 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, ClaimRequest
 from keyturn.gateway.store.connection.connection import Connection
 from tests.conftest import eventually
-from tests.service.harness import ANA, ServiceHarness, claim_of
+from tests.service.harness import ServiceHarness, claim_of
 
 RAN = Result(ok=True, summary="refunded")
 
@@ -42,7 +42,7 @@ async def approved(harness: ServiceHarness) -> list[ClaimRequest]:
     ]
     ref, verdicts = await harness.submit(*calls)
     for verdict in verdicts:
-        await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
+        await harness.decide(verdict, Approve())
     return [claim_of(ref, one, owner=one.item_id) for one in verdicts]
 
 

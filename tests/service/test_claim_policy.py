@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keyturn.gateway.approvals.decisions import Approve, Changed, Edit, Reject
+from keyturn.gateway.approvals.decisions import Approve, Edit
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.resume_value import answer_for
 from keyturn.gateway.approvals.revoking import FORBIDDEN, NEEDS_MORE, NOBODY, TOO_OLD
@@ -20,9 +20,8 @@ from keyturn.gateway.protocol.wire import (
     Reopened,
 )
 from keyturn.gateway.store.store import Store
-from tests.service.harness import ANA, BEN, CHLOE, POLICY, ServiceHarness, still_members
+from tests.service.harness import ANA, BEN, POLICY, ServiceHarness
 from tests.store_secrets import SECRETS
-from tests.streams import announced
 
 REFUND = "process_refund: {tier: approve}"
 SUPPORT = "support: {users: [U0ANA, U0BEN, U0DAN]}"
@@ -47,8 +46,7 @@ async def approved(harness: ServiceHarness, thread: str = "t1") -> ClaimRequest:
 
 
 async def events(harness: ServiceHarness, name: EventName) -> list[Event]:
-    keys = harness.store.keys_of_tenant("default")
-    found = await announced(harness.store.conn, keys)
+    found = await harness.announced()
     return [event for event in found if event.name is name]
 
 
@@ -123,19 +121,6 @@ async def test_what_nobody_may_approve_by_both_policies_ends(
     assert (await harness.item(claim.item_id)).state is ItemState.LAPSED
 
 
-async def test_a_click_on_a_card_from_before_counts_for_nothing(
-    harness: ServiceHarness,
-) -> None:
-    claim = await approved(harness)
-    old = await harness.click_on(claim.item_id)
-    change(harness, (REFUND, ESCALATED))
-    await harness.agents.claim(claim)
-
-    outcome = await harness.reviews.decide(old, Approve(), CHLOE, voters=still_members)
-
-    assert isinstance(outcome, Changed)
-
-
 async def test_an_edited_call_that_went_back_runs_as_it_was_edited(
     harness: ServiceHarness,
 ) -> None:
@@ -144,8 +129,7 @@ async def test_an_edited_call_that_went_back_runs_as_it_was_edited(
     change(harness, (SUPPORT, "support: {users: [U0BEN, U0DAN]}"))
     assert isinstance(await harness.agents.claim(claim), Reopened)
 
-    again = await harness.click_on(claim.item_id)
-    await harness.reviews.decide(again, Approve(), BEN)
+    await harness.decide(claim.item_id, Approve(), BEN)
     answer = answer_for(await harness.item(claim.item_id))
     reply = await harness.agents.claim(claim)
 
@@ -156,40 +140,6 @@ async def test_an_edited_call_that_went_back_runs_as_it_was_edited(
     assert reply.edit.edited_args == {"amount": 5}
 
 
-async def test_what_went_back_can_be_rejected_or_expire(
-    harness: ServiceHarness,
-) -> None:
-    claims = [await approved(harness, thread) for thread in ("t1", "t2")]
-    change(harness, (REFUND, ESCALATED))
-    for claim in claims:
-        await harness.agents.claim(claim)
-
-    no = await harness.reviews.decide(
-        await harness.click_on(claims[0].item_id), Reject(reason="no"), BEN
-    )
-    await harness.overdue(claims[1].item_id.rpartition(".")[0])
-    await harness.sweeper.sweep()
-
-    assert no.kind == "decided"
-    assert (await harness.item(claims[1].item_id)).state is ItemState.EXPIRED
-    for claim in claims:
-        assert isinstance(await harness.agents.claim(claim), Refused)
-
-
-async def test_what_went_back_counts_as_waiting_again(harness: ServiceHarness) -> None:
-    claim = await approved(harness)
-    keys = harness.store.keys_of_tenant("default")
-    waiting = keys.waiting("support")
-    assert await harness.store.conn.command("ZCARD", waiting) == 0
-    change(harness, (REFUND, ESCALATED))
-
-    await harness.agents.claim(claim)
-
-    assert await harness.store.conn.command("ZCARD", waiting) == 1
-    listed = [one.approval.id async for one in harness.reviews.queue.waiting()]
-    assert listed == [claim.item_id.rpartition(".")[0]]
-
-
 async def test_a_looser_policy_changes_nothing_for_a_claim(
     harness: ServiceHarness,
 ) -> None:
@@ -197,16 +147,6 @@ async def test_a_looser_policy_changes_nothing_for_a_claim(
     change(harness, (REFUND, "process_refund: {tier: auto}"))
 
     assert isinstance(await harness.agents.claim(claim), Claimed)
-
-
-async def test_an_authorization_lapses_as_the_policy_says(
-    harness: ServiceHarness,
-) -> None:
-    change(harness, (REFUND, "process_refund: {tier: approve, authorization: 15m}"))
-    claim = await approved(harness)
-    item = await harness.item(claim.item_id)
-
-    assert item.lapses_at_ms - item.changed_at_ms == 15 * 60_000
 
 
 async def test_the_shorter_authorization_of_then_and_now_counts(
@@ -251,7 +191,7 @@ async def test_a_dead_attempt_is_not_repeated_when_the_policy_forbids_it(
     harness: ServiceHarness,
 ) -> None:
     ref, (verdict,) = await harness.submit(("send_email", {"to": "ana@example.org"}))
-    await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
+    await harness.decide(verdict, Approve())
     claim = ClaimRequest(
         item_id=verdict.item_id,
         ref=ref,
@@ -272,10 +212,8 @@ async def test_a_call_that_was_given_back_meanwhile_is_evaluated_before_it_runs(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness = ServiceHarness(store)
-    click, claim = await harness.refund()
-    await harness.reviews.decide(click, Approve(), ANA)
-    first = await harness.agents.claim(claim)
-    assert isinstance(first, Claimed)
+    claim = await harness.approved()
+    first = await harness.granted(claim)
     change(harness, (REFUND, "process_refund: {tier: deny}"))
     evalsha = store.conn.evalsha
     of_first = Store(store.conn.url, secrets=SECRETS, lease_ms=2000)

@@ -20,7 +20,6 @@ from keyturn.gateway.approvals.decisions import (
     Reject,
     Reviewer,
     Stale,
-    Unknown,
 )
 from keyturn.gateway.approvals.events import BATCH_MEMBER, Event, EventName
 from keyturn.gateway.approvals.gestures import Choice, Gesture
@@ -29,7 +28,6 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, TurnRef, Verdict
-from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
 from tests.service.harness import (
@@ -41,7 +39,6 @@ from tests.service.harness import (
     still_members,
 )
 from tests.service.windowed import refund, refunded, windowed_policy
-from tests.streams import audit_entries
 
 DIGEST = "sha256:" + "d" * 64
 NO = Reject(reason="no")
@@ -123,8 +120,7 @@ async def states(harness: ServiceHarness, asked: Sequence[Asked]) -> list[ItemSt
 
 
 async def told(harness: ServiceHarness) -> list[Event]:
-    keys = harness.store.keys_of_tenant("default")
-    entries = await audit_entries(harness.store.conn, keys)
+    entries = await harness.audited()
     return [one for one in entries if one.name is not EventName.APPROVAL_OPENED]
 
 
@@ -181,13 +177,11 @@ async def test_the_audit_log_has_one_entry_for_the_gesture_before_those_of_the_c
 
 
 async def edited(harness: ServiceHarness, verdict: Verdict) -> None:
-    await harness.reviews.decide(
-        await harness.click(verdict), Edit(args={"amount": 9}), BEN
-    )
+    await harness.decide(verdict, Edit(args={"amount": 9}), BEN)
 
 
 async def decided(harness: ServiceHarness, verdict: Verdict) -> None:
-    await harness.reviews.decide(await harness.click(verdict), YES, BEN)
+    await harness.decide(verdict, YES, BEN)
 
 
 async def expired(harness: ServiceHarness, verdict: Verdict) -> None:
@@ -252,19 +246,6 @@ async def test_who_may_not_approve_one_of_them_approves_none(
     assert await states(harness, asked) == [PENDING] * 2
 
 
-async def test_nobody_decides_a_call_of_another_tenant(
-    harness: ServiceHarness,
-) -> None:
-    asked = await refunds(harness, 2)
-    clicks = await clicks_on(harness, asked)
-    other = ReviewService(harness.store, lambda: harness.policy, tenant="other")
-
-    outcome = await other.decide_gesture(seen_together(clicks, [YES, NO]), ANA)
-
-    assert outcome == Unknown()
-    assert await states(harness, asked) == [PENDING] * 2
-
-
 @pytest.mark.parametrize(
     ("tool", "left_out"), [(ASKS, (2,)), (COUNTS, (2,)), (NAMED, (2,)), (FIRST, ())]
 )
@@ -286,20 +267,6 @@ async def test_a_call_that_repeats_another_of_the_gesture_is_left_out(
     if left_out:
         approval = await harness.approval(asked[2][1].item_id)
         assert approval.version == 1
-
-
-async def test_what_a_gesture_rejects_or_leaves_out_is_no_earlier_call(
-    store: Store,
-) -> None:
-    harness = ServiceHarness(
-        store, load_policy(POLICY.replace(FIRST, ASKS), "policy.yml")
-    )
-    asked = await orders(harness, "7", "7")
-    clicks = await clicks_on(harness, asked)
-
-    outcome = done(await say(harness, clicks, NO, YES))
-
-    assert (outcome.rejected, outcome.approved) == ((0,), (1,))
 
 
 async def test_a_call_that_was_done_elsewhere_meanwhile_is_shown_with_it_first(
@@ -363,15 +330,3 @@ async def test_a_call_is_added_up_with_what_is_edited_before_it(
     outcome = done(await say(harness, clicks, None, moved, YES))
 
     assert (outcome.edited, outcome.left_out) == ((1,), left_out)
-
-
-async def test_calls_whose_uses_are_reserved_are_approved_at_once(
-    store: Store,
-) -> None:
-    harness = ServiceHarness(store, windowed_policy())
-    asked = await ask(harness, refund(500), refund(300), refund(200))
-
-    outcome = done(await say(harness, await clicks_on(harness, asked), YES, NO, YES))
-
-    assert (outcome.approved, outcome.rejected) == ((0, 2), (1,))
-    assert await refunded(harness) == 700

@@ -69,18 +69,6 @@ async def test_cards_of_another_policy_are_redrawn_once_and_say_it(
     assert await harness.reviews.reevaluated() == []
 
 
-async def test_a_look_at_all_that_waits_spares_the_look_at_another_policy(
-    store: Store,
-) -> None:
-    harness = ServiceHarness(store)
-    await harness.refund()
-    harness.policy = policy(REPLACED)
-
-    assert len(await harness.reviews.reevaluated_waiting()) == 1
-
-    assert await harness.reviews.reevaluated() == []
-
-
 async def test_a_policy_that_leaves_dead_ends_is_told_with_their_number(
     store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -77,16 +77,6 @@ async def test_a_row_that_nobody_can_read_gives_nothing_and_stops_no_other(
     assert len(await service.given_to("U0BEN")) == 2
 
 
-async def test_the_longest_of_several_keeps_the_others_company(
-    service: DelegationService, store: Store
-) -> None:
-    until_ms = await service.delegate(ANA.person, "U0BEN", timedelta(days=2))
-    await service.delegate(CHLOE.person, "U0BEN", FOUR_HOURS)
-
-    key = store.keys_of_tenant("default").delegations
-    assert await store.conn.command("PEXPIRETIME", key) == until_ms
-
-
 async def test_nobody_gets_their_own_queue_nor_one_for_ever(
     service: DelegationService,
 ) -> None:

@@ -30,7 +30,6 @@ from tests.service.harness import (
     claim_of,
     still_members,
 )
-from tests.streams import audit_entries
 
 PAID = Result(ok=True, summary="paid 899")
 BROKE = Result(ok=False, summary="refused by the bank")
@@ -42,13 +41,10 @@ async def doubtful(
     """Return the claim and the fence of a call whose owner fell silent."""
     ref, (verdict,) = await harness.submit((tool, {"amount": 899}))
     for who in (ANA, CHLOE):
-        click = await harness.click(verdict)
-        await harness.reviews.decide(click, Approve(), who, voters=still_members)
+        await harness.decide(verdict, Approve(), who)
     claim = claim_of(ref, verdict)
-    granted = await harness.agents.claim(claim)
-    assert isinstance(granted, Claimed)
-    await harness.owner_dies(verdict.item_id)
-    await harness.sweeper.sweep()
+    granted = await harness.granted(claim)
+    await harness.doubt(verdict.item_id)
     assert (await harness.item(verdict.item_id)).state is ItemState.IN_DOUBT
     return claim, granted.fence
 
@@ -66,8 +62,7 @@ async def say(
 
 
 async def audited(harness: ServiceHarness, name: EventName) -> list[Event]:
-    keys = harness.store.keys_of_tenant("default")
-    entries = await audit_entries(harness.store.conn, keys)
+    entries = await harness.audited()
     return [entry for entry in entries if entry.name is name]
 
 
@@ -108,17 +103,6 @@ async def test_two_who_found_different_things_reconcile_nothing(
     assert (await harness.item(claim.item_id)).state is ItemState.FAILED
 
 
-async def test_two_can_have_an_escalated_call_run_again(
-    harness: ServiceHarness,
-) -> None:
-    claim, _ = await doubtful(harness, "wire_money")
-
-    await say(harness, claim, Finding.RERUN, ANA)
-    await say(harness, claim, Finding.RERUN, CHLOE)
-
-    assert isinstance(await harness.agents.claim(claim.with_(owner="w2")), Claimed)
-
-
 async def test_what_was_seen_of_one_attempt_says_nothing_of_the_next(
     harness: ServiceHarness,
 ) -> None:
@@ -126,8 +110,7 @@ async def test_what_was_seen_of_one_attempt_says_nothing_of_the_next(
     old = await harness.click_on(claim.item_id)
     await say(harness, claim, Finding.RERUN, BEN)
     assert isinstance(await harness.agents.claim(claim.with_(owner="w2")), Claimed)
-    await harness.owner_dies(claim.item_id)
-    await harness.sweeper.sweep()
+    await harness.doubt(claim.item_id)
 
     late = [
         await harness.reviews.decide(old, Reconcile(finding=finding), ANA)
@@ -212,8 +195,7 @@ async def test_a_report_beside_a_second_run_is_kept_and_changes_nothing_of_it(
 ) -> None:
     claim, fence = await doubtful(harness)
     await say(harness, claim, Finding.RERUN, ANA)
-    second = await harness.agents.claim(claim.with_(owner="w2"))
-    assert isinstance(second, Claimed)
+    second = await harness.granted(claim.with_(owner="w2"))
 
     await harness.agents.finish(claim.item_id, fence, PAID)
     assert (await harness.item(claim.item_id)).state is ItemState.EXECUTING
@@ -245,23 +227,6 @@ async def test_a_note_reaches_the_agent_whatever_was_found(
         assert told is not None
         assert (told.type, told.message) == (finding.value, "see 4711")
         assert told.by == ANA.person
-
-
-async def test_a_note_on_a_failure_that_was_left_is_beside_the_tools_own_error(
-    harness: ServiceHarness,
-) -> None:
-    claim, _ = await doubtful(harness)
-    await say(harness, claim, Finding.RERUN, ANA, "try it once more")
-    second = await harness.agents.claim(claim.with_(owner="w2"))
-    assert isinstance(second, Claimed)
-    await harness.agents.finish(claim.item_id, second.fence, BROKE)
-
-    reply = await harness.agents.claim(claim.with_(owner="w3"))
-
-    assert isinstance(reply, Done)
-    assert (reply.result, reply.reconcile_answer) == (BROKE, None)
-    assert reply.reconciled is not None
-    assert reply.reconciled.message == "try it once more"
 
 
 async def test_a_late_report_is_told_in_its_own_run_and_names_its_attempt(

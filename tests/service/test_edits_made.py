@@ -75,7 +75,7 @@ async def test_an_edit_whose_record_has_ended_is_confirmed_by_its_seal(
     await harness.agents.finish(claim.item_id, granted.fence, Result(ok=True))
     [edit] = await harness.agents.history(claim.ref.run_ref)
     [outcome] = await harness.agents.outcomes(claim.ref)
-    await harness.store.conn.command("FLUSHALL")
+    await harness.command("FLUSHALL")
     forged = edit.with_(edited_args={"amount": 7})
     sealed = {edit_hash(edit): f"{claim.item_id} {edit.seal}"}
 
@@ -109,9 +109,3 @@ async def test_an_edit_is_confirmed_in_its_own_thread_alone(
     asked = {edit_hash(record): claim.item_id}
 
     assert (await harness.agents.edits_known(at(thread), asked)).made == {}
-
-
-async def test_a_call_that_nobody_edited_has_no_edit(harness: ServiceHarness) -> None:
-    _, claim = await harness.refund(100)
-
-    assert (await harness.agents.edits_known(at("t1"), {"": claim.item_id})).made == {}

@@ -13,7 +13,6 @@ from keyturn.gateway.errors import ThreadUnavailable
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
-from keyturn.gateway.service.people.erasing import Eraser
 from keyturn.gateway.service.submit.submitting import ERASED
 from keyturn.gateway.store.erasing import erase_approval
 from keyturn.gateway.store.keys import KEEP_MS
@@ -42,15 +41,6 @@ async def rejected_of(harness: ServiceHarness, who: Person, thread: str) -> Clic
     return click
 
 
-async def test_what_others_asked_for_stays(harness: ServiceHarness) -> None:
-    mine, theirs = await rejected(harness), await rejected_of(harness, EVE, "t2")
-
-    found = await erase(harness, DAN.user)
-
-    assert found.approvals == (mine.approval,)
-    assert await harness.reviews.read(theirs.approval)
-
-
 async def test_what_was_erased_is_found_by_who_asked_for_it(
     harness: ServiceHarness,
 ) -> None:
@@ -74,17 +64,6 @@ async def test_a_person_is_found_where_they_acted_and_by_their_whole_id(
 
     assert (acted.approvals, acted.live) == ((), 2)
     assert (other.approvals, other.live) == ((), 0)
-
-
-async def test_entries_of_another_tenant_are_left_alone(
-    harness: ServiceHarness,
-) -> None:
-    await rejected(harness)
-
-    eraser = Eraser(harness.store, tenant="acme")
-    found = await eraser.erase(ANA.user, by="x", is_dry_run=True)
-
-    assert (found.approvals, found.entries, found.live) == ((), 0, 0)
 
 
 async def test_what_changed_since_it_was_read_is_not_erased(
@@ -154,24 +133,11 @@ async def test_a_turn_that_was_erased_is_over(
 
     names = await dump(harness.store.conn)
     [turn] = (one for one in names if ":turn:" in one)
-    left_ms = await harness.store.conn.command("PTTL", turn)
+    left_ms = await harness.command("PTTL", turn)
     assert isinstance(left_ms, int)
     assert left_ms > KEEP_MS - 3_600_000
     assert not await left(harness)
     assert "security" not in caplog.text
-
-
-async def test_another_turn_of_the_thread_is_proposed_as_ever(
-    harness: ServiceHarness,
-) -> None:
-    click = await rejected(harness)
-    await erase(harness, click.approval)
-
-    _, [verdict] = await harness.submit(
-        ("process_refund", {"amount": 5, "note": WORD}), message_id="m2"
-    )
-
-    assert verdict.kind is VerdictKind.HOLD
 
 
 async def test_who_erased_is_known_after_all_that_is_erased(

@@ -8,20 +8,17 @@ import pytest
 
 from keyturn.gateway.approvals.decisions import (
     Approve,
-    Decided,
-    Reconcile,
 )
-from keyturn.gateway.protocol.records import Finding, ItemState, Result
+from keyturn.gateway.protocol.records import ItemState, Result
 from keyturn.gateway.protocol.run_context import one_write
-from keyturn.gateway.protocol.wire import Busy, Claimed, Done, InDoubt, Refused
-from tests.service.harness import ANA, EVE, ServiceHarness, claim_of
+from keyturn.gateway.protocol.wire import Busy, Claimed, Done, InDoubt
+from tests.service.harness import ServiceHarness, claim_of
 
 RAN = Result(ok=True, summary="refunded", payload="{}")
 
 
 async def test_sixteen_executors_get_one_claim(harness: ServiceHarness) -> None:
-    click, claim = await harness.refund()
-    await harness.reviews.decide(click, Approve(), ANA)
+    claim = await harness.approved()
 
     replies = await asyncio.gather(
         *(harness.agents.claim(claim.with_(owner=f"w{n}")) for n in range(16))
@@ -34,8 +31,7 @@ async def test_sixteen_executors_get_one_claim(harness: ServiceHarness) -> None:
 async def test_an_attempt_that_asks_again_after_a_lost_answer_keeps_its_claim(
     harness: ServiceHarness,
 ) -> None:
-    click, claim = await harness.refund()
-    await harness.reviews.decide(click, Approve(), ANA)
+    claim = await harness.approved()
 
     with one_write():
         first, again = [await harness.agents.claim(claim) for _ in range(2)]
@@ -49,10 +45,8 @@ async def test_another_request_of_any_owner_waits_for_the_one_that_runs(
     harness: ServiceHarness, owner: str
 ) -> None:
     """A state that is replayed names its old owner, and has no effect again."""
-    click, claim = await harness.refund()
-    await harness.reviews.decide(click, Approve(), ANA)
-    first = await harness.agents.claim(claim)
-    assert isinstance(first, Claimed)
+    claim = await harness.approved()
+    first = await harness.granted(claim)
 
     replays = [await harness.agents.claim(claim.with_(owner=owner)) for _ in range(3)]
     await harness.agents.finish(claim.item_id, first.fence, RAN)
@@ -62,27 +56,12 @@ async def test_another_request_of_any_owner_waits_for_the_one_that_runs(
     assert after == Done(result=RAN)
 
 
-async def test_a_finished_call_gives_its_stored_result(harness: ServiceHarness) -> None:
-    click, claim = await harness.refund()
-    await harness.reviews.decide(click, Approve(), ANA)
-    granted = await harness.agents.claim(claim)
-    assert isinstance(granted, Claimed)
-
-    assert await harness.agents.finish(claim.item_id, granted.fence, RAN)
-    again = await harness.agents.claim(claim.with_(owner="w2"))
-
-    assert again == Done(result=RAN)
-    assert (await harness.item(claim.item_id)).state is ItemState.EXECUTED
-
-
 @pytest.mark.parametrize("ok", [True, False])
 async def test_another_result_of_the_same_attempt_is_not_acknowledged(
     harness: ServiceHarness, *, ok: bool
 ) -> None:
-    click, claim = await harness.refund()
-    await harness.reviews.decide(click, Approve(), ANA)
-    granted = await harness.agents.claim(claim)
-    assert isinstance(granted, Claimed)
+    claim = await harness.approved()
+    granted = await harness.granted(claim)
     first = Result(ok=ok, summary="paid 5", payload="5")
     reports = [first, first, first.with_(payload="6"), first.with_(ok=not ok)]
 
@@ -95,38 +74,14 @@ async def test_another_result_of_the_same_attempt_is_not_acknowledged(
     assert (await harness.item(claim.item_id)).result == first
 
 
-async def test_an_item_of_another_tenant_is_refused(harness: ServiceHarness) -> None:
-    click, claim = await harness.refund()
-    await harness.reviews.decide(click, Approve(), ANA)
-    stranger = type(harness.agents)(
-        harness.store, lambda: harness.policy, tenant="other"
-    )
-
-    assert isinstance(await stranger.claim(claim), Refused)
-
-
 async def test_a_dead_owner_leaves_a_doubt_and_nothing_runs_again(
     harness: ServiceHarness,
 ) -> None:
-    click, claim = await harness.refund()
-    await harness.reviews.decide(click, Approve(), ANA)
+    claim = await harness.approved()
     await harness.agents.claim(claim)
     await harness.owner_dies(claim.item_id)
 
     assert isinstance(await harness.agents.claim(claim.with_(owner="w2")), InDoubt)
-    assert (await harness.item(claim.item_id)).state is ItemState.IN_DOUBT
-
-
-async def test_the_sweep_shows_a_doubt_that_nobody_asks_about(
-    harness: ServiceHarness,
-) -> None:
-    click, claim = await harness.refund()
-    await harness.reviews.decide(click, Approve(), ANA)
-    await harness.agents.claim(claim)
-    await harness.owner_dies(claim.item_id)
-
-    await harness.sweeper.sweep()
-
     assert (await harness.item(claim.item_id)).state is ItemState.IN_DOUBT
 
 
@@ -135,7 +90,7 @@ async def test_an_idempotent_tool_is_retried_with_the_same_key(
 ) -> None:
     ref, verdicts = await harness.submit(("send_email", {"to": "a@example.org"}))
     claim = claim_of(ref, verdicts[0])
-    await harness.reviews.decide(await harness.click(verdicts[0]), Approve(), ANA)
+    await harness.decide(verdicts[0], Approve())
     first = await harness.agents.claim(claim)
     await harness.owner_dies(claim.item_id)
 
@@ -148,52 +103,11 @@ async def test_an_idempotent_tool_is_retried_with_the_same_key(
     assert not await harness.agents.finish(claim.item_id, first.fence, RAN)
 
 
-@pytest.mark.parametrize(
-    ("finding", "state"),
-    [
-        (Finding.EXECUTED, ItemState.EXECUTED),
-        (Finding.RERUN, ItemState.AUTHORIZED),
-        (Finding.SKIP, ItemState.FAILED),
-    ],
-)
-async def test_a_person_settles_a_doubt(
-    harness: ServiceHarness, finding: Finding, state: ItemState
-) -> None:
-    click, claim = await harness.refund()
-    await harness.reviews.decide(click, Approve(), ANA)
-    await harness.agents.claim(claim)
-    await harness.owner_dies(claim.item_id)
-    await harness.sweeper.sweep()
-
-    outsider = await harness.reviews.decide(click, Reconcile(finding=finding), EVE)
-    decided = await harness.reviews.decide(click, Reconcile(finding=finding), ANA)
-
-    assert outsider.kind == "forbidden"
-    assert isinstance(decided, Decided)
-    assert (await harness.item(claim.item_id)).state is state
-
-
-async def test_an_owner_that_was_thought_dead_may_still_tell_the_truth(
-    harness: ServiceHarness,
-) -> None:
-    click, claim = await harness.refund()
-    await harness.reviews.decide(click, Approve(), ANA)
-    granted = await harness.agents.claim(claim)
-    assert isinstance(granted, Claimed)
-    await harness.owner_dies(claim.item_id)
-    await harness.sweeper.sweep()
-
-    assert await harness.agents.finish(claim.item_id, granted.fence, RAN)
-    assert (await harness.item(claim.item_id)).state is ItemState.EXECUTED
-
-
 async def test_a_heartbeat_keeps_a_claim_and_a_lost_one_says_so(
     harness: ServiceHarness,
 ) -> None:
-    click, claim = await harness.refund()
-    await harness.reviews.decide(click, Approve(), ANA)
-    granted = await harness.agents.claim(claim)
-    assert isinstance(granted, Claimed)
+    claim = await harness.approved()
+    granted = await harness.granted(claim)
 
     await harness.owner_dies(claim.item_id)
     kept = await harness.agents.heartbeat(claim.item_id, granted.fence)
@@ -209,51 +123,28 @@ async def test_a_heartbeat_keeps_a_claim_and_a_lost_one_says_so(
 async def test_an_authorization_does_not_lapse_while_something_inside_asks(
     harness: ServiceHarness,
 ) -> None:
-    click, claim = await harness.refund()
-    await harness.reviews.decide(click, Approve(), ANA)
-    first = await harness.agents.claim(claim)
-    assert isinstance(first, Claimed)
+    claim = await harness.approved()
+    first = await harness.granted(claim)
     await harness.lapsed(claim.item_id)
 
     await harness.agents.release(claim.item_id, first.fence)
     await harness.sweeper.sweep()
 
     assert (await harness.item(claim.item_id)).state is ItemState.AUTHORIZED
-    again = await harness.agents.claim(claim.with_(owner="worker-2"))
-    assert isinstance(again, Claimed)
+    await harness.granted(claim.with_(owner="worker-2"))
 
 
 async def test_an_attempt_that_did_not_begin_makes_no_authorization_longer(
     harness: ServiceHarness,
 ) -> None:
     """Its process got a stop signal between the claim and the tool."""
-    click, claim = await harness.refund()
-    await harness.reviews.decide(click, Approve(), ANA)
+    claim = await harness.approved()
     before = (await harness.item(claim.item_id)).lapses_at_ms
-    granted = await harness.agents.claim(claim)
-    assert isinstance(granted, Claimed)
+    granted = await harness.granted(claim)
 
     await harness.agents.release(claim.item_id, granted.fence, has_begun=False)
 
     assert (await harness.item(claim.item_id)).lapses_at_ms == before
     await harness.lapsed(claim.item_id)
     await harness.sweeper.sweep()
-    assert (await harness.item(claim.item_id)).state is ItemState.LAPSED
-
-
-async def test_an_authorization_that_nobody_uses_lapses(
-    harness: ServiceHarness,
-) -> None:
-    click, claim = await harness.refund()
-    await harness.reviews.decide(click, Approve(), ANA)
-    keys = harness.store.keys_of_tenant("default")
-    await harness.store.conn.transaction(
-        ["HSET", keys.head(click.approval), "0:l", 1],
-        ["ZADD", keys.expiry, 1, keys.listed(click.approval)],
-    )
-
-    refused = await harness.agents.claim(claim)
-    await harness.sweeper.sweep()
-
-    assert isinstance(refused, Refused)
     assert (await harness.item(claim.item_id)).state is ItemState.LAPSED

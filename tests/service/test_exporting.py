@@ -18,8 +18,6 @@ from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.report.audit_reading import exported
 from keyturn.gateway.store.audit import log as audit_log
-from keyturn.gateway.store.store import Store
-from tests.lifetimes import lose_records
 from tests.service.harness import ANA, POLICY, ServiceHarness
 from tests.store_secrets import ENV
 
@@ -29,10 +27,6 @@ STRICTER = POLICY.replace(
 )
 HIDING = POLICY.replace(
     "process_refund: {tier: approve}", "process_refund: {redact: [args.card]}"
-)
-
-NOTIFYING = POLICY.replace(
-    "process_refund: {tier: approve}", "process_refund: {tier: notify}"
 )
 
 
@@ -65,18 +59,6 @@ async def test_a_replay_reads_what_was_exported(harness: ServiceHarness) -> None
     assert call == {"args": {"amount": 899}, "requester": "U0DAN"}
 
 
-async def test_the_arguments_of_a_call_that_nobody_reviewed_are_exported(
-    store: Store,
-) -> None:
-    harness = ServiceHarness(store, load_policy(NOTIFYING, "policy.yml"))
-    await harness.submit(("process_refund", {"amount": 12.5}))
-
-    rows = await gathered(exported(store))
-
-    calls = [row["call"] for row in rows if "call" in row]
-    assert {"args": {"amount": 12.5}, "requester": "U0DAN"} in calls
-
-
 async def test_what_cards_hide_is_hidden_and_may_be_left_out(
     harness: ServiceHarness,
 ) -> None:
@@ -84,7 +66,7 @@ async def test_what_cards_hide_is_hidden_and_may_be_left_out(
     _, verdicts = await harness.submit(
         ("process_refund", {"amount": 1, "card": "canary-card"})
     )
-    await harness.reviews.decide(await harness.click(verdicts[0]), Approve(), ANA)
+    await harness.decide(verdicts[0], Approve())
 
     shown = await gathered(exported(harness.store))
     bare = await gathered(exported(harness.store, has_arguments=False))
@@ -94,18 +76,6 @@ async def test_what_cards_hide_is_hidden_and_may_be_left_out(
     assert "canary-card" not in json.dumps(shown)
     assert all("call" not in row for row in bare)
     assert len(bare) == len(shown)
-
-
-async def test_of_an_approval_that_is_gone_only_the_events_are_left(
-    harness: ServiceHarness,
-) -> None:
-    await a_day(harness)
-    await lose_records(harness.store.conn)
-
-    rows = await gathered(exported(harness.store))
-
-    assert rows
-    assert all("call" not in row for row in rows)
 
 
 async def test_nothing_of_another_tenant_is_exported(harness: ServiceHarness) -> None:
@@ -136,8 +106,8 @@ async def test_an_entry_that_nobody_can_read_is_reported_and_hides_no_other(
 ) -> None:
     await a_day(harness)
     before = await gathered(exported(harness.store))
-    audit = harness.store.keys_of_tenant("default").audit
-    await harness.store.conn.command("XADD", audit, "*", "e", "{}", "at", "1")
+    audit = harness.keys.audit
+    await harness.command("XADD", audit, "*", "e", "{}", "at", "1")
     await a_day(harness)
 
     rows = await gathered(exported(harness.store))
@@ -154,8 +124,8 @@ async def test_a_call_that_nobody_can_read_hides_no_other(
     await harness.reviews.decide(broken, Approve(), ANA)
     await a_day(harness)
     before = await gathered(exported(harness.store))
-    pinned = harness.store.keys_of_tenant("default").document(broken.approval)
-    await harness.store.conn.command("SET", pinned, "junk")
+    pinned = harness.keys.document(broken.approval)
+    await harness.command("SET", pinned, "junk")
 
     rows = await gathered(exported(harness.store))
 
@@ -200,7 +170,7 @@ async def test_what_is_exported_steers_no_terminal(
 ) -> None:
     odd = "a\x9b31m\u202eb é"
     _, (verdict,) = await harness.submit(("process_refund", {"note": odd}))
-    await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
+    await harness.decide(verdict, Approve())
     monkeypatch.chdir(tmp_path)
     env = {**ENV, "KEYTURN_REDIS_URL": harness.store.conn.url}
 

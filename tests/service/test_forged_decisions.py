@@ -154,7 +154,7 @@ async def test_a_call_that_nobody_approved_is_not_made_one_that_runs(
 
     assert await harness.agents.claim(claim) == Refused(reason=NOT_PROVEN, state=state)
     # An ended call that runs has keys without an expiry.
-    await harness.store.conn.command("FLUSHALL")
+    await harness.command("FLUSHALL")
 
 
 async def test_votes_of_another_call_authorize_nothing(harness: ServiceHarness) -> None:
@@ -190,8 +190,7 @@ async def test_a_rerun_takes_those_who_let_it_run_again(
 ) -> None:
     claim = await decided(harness)
     await claimed(harness, claim)
-    await harness.owner_dies(claim.item_id)
-    await harness.sweeper.sweep()
+    await harness.doubt(claim.item_id)
 
     def rerun(approval: Approval, item: Item) -> tuple[Approval, Item]:
         assert item.state is ItemState.IN_DOUBT
@@ -233,7 +232,7 @@ async def test_a_call_that_needs_people_is_not_made_one_that_the_policy_let_run(
 
     assert await harness.agents.claim(claim) == Refused(reason=NOT_PROVEN, state=state)
     # A pending call that runs has keys without an expiry.
-    await harness.store.conn.command("FLUSHALL")
+    await harness.command("FLUSHALL")
 
 
 async def test_a_record_of_an_older_policy_does_not_make_it_one_either(
@@ -248,7 +247,7 @@ async def test_a_record_of_an_older_policy_does_not_make_it_one_either(
     await forge(harness, claim.item_id, forged)
 
     assert not isinstance(await harness.agents.claim(claim), Claimed)
-    await harness.store.conn.command("FLUSHALL")
+    await harness.command("FLUSHALL")
 
 
 COVERED: dict[str, tuple[str, JsonObject, bool, Tier]] = {
@@ -292,4 +291,4 @@ async def test_a_standing_approval_for_other_calls_lets_none_run(
 
     claim = claim_of(ref, verdict)
     assert await harness.agents.claim(claim) == Refused(reason=NOT_PROVEN, state=state)
-    await harness.store.conn.command("FLUSHALL")
+    await harness.command("FLUSHALL")

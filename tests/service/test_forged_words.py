@@ -184,10 +184,8 @@ async def test_what_people_found_out_is_told_when_they_signed_it(
 ) -> None:
     claim = await decided(harness)
     await claimed(harness, claim)
-    await harness.owner_dies(claim.item_id)
-    await harness.sweeper.sweep()
-    click = await harness.click_on(claim.item_id)
-    await harness.reviews.decide(click, Reconcile(finding=finding, note="seen"), ANA)
+    await harness.doubt(claim.item_id)
+    await harness.decide(claim.item_id, Reconcile(finding=finding, note="seen"))
     before = await told(harness, claim, RECONCILE_INTERRUPT)
 
     def forged(approval: Approval, item: Item) -> tuple[Approval, Item]:
@@ -209,8 +207,7 @@ async def test_what_people_found_out_is_told_when_they_signed_it(
 async def in_doubt(harness: ServiceHarness, claim: ClaimRequest) -> None:
     """Let the process of a call die after the call began."""
     await claimed(harness, claim)
-    await harness.owner_dies(claim.item_id)
-    await harness.sweeper.sweep()
+    await harness.doubt(claim.item_id)
 
 
 async def test_why_somebody_approved_is_told_when_they_signed_it(

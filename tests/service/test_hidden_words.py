@@ -9,9 +9,9 @@ from keyturn.gateway.approvals.evidence import HIDDEN
 from keyturn.gateway.approvals.private_text import MAX_WORDS
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.wire import CallHint, Claimed, ProposedCall, Turn, TurnRef
+from keyturn.gateway.protocol.wire import CallHint, ProposedCall, Turn, TurnRef
 from keyturn.gateway.store.store import Store
-from tests.service.harness import ANA, ServiceHarness, claim_of
+from tests.service.harness import ServiceHarness, claim_of
 
 CARD = "4111 1111 1111 1111"
 MANY = "x" * MAX_WORDS
@@ -50,9 +50,8 @@ async def test_neither_the_agents_nor_the_tools_words_keep_it(
     # The requested call runs.
     assert opened.items[0].args["token"] == "tok_4711"
 
-    await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
-    claimed = await harness.agents.claim(claim_of(ref, verdict))
-    assert isinstance(claimed, Claimed)
+    await harness.decide(verdict, Approve())
+    claimed = await harness.granted(claim_of(ref, verdict))
     result = Result(ok=True, summary=f"Charged {CARD} by tok_4711", payload="whole")
     await harness.agents.finish(verdict.item_id, claimed.fence, result)
 
@@ -85,20 +84,3 @@ async def test_of_very_long_words_the_beginning_is_kept(
     opened = await harness.approval(verdict.item_id)
     assert opened.says.startswith(kept)
     assert len(opened.says) < MAX_WORDS + 40
-
-
-async def test_nothing_is_shown_of_where_a_text_was_not_looked_through(
-    store: Store,
-) -> None:
-    # Each of these is longer than its replacement.
-    harness = ServiceHarness(store, load_policy(POLICY, "policy.yml"))
-    ref = TurnRef(agent="support", thread="t1", message_id="m1")
-    secret = "s" * 3000
-    charge = ProposedCall(tool="charge", args={"token": secret}, tool_call_id="c0")
-    says = f"{secret} " * 100
-
-    [verdict] = await harness.agents.submit(Turn(ref=ref, calls=(charge,), says=says))
-
-    opened = await harness.approval(verdict.item_id)
-    assert "sss" not in opened.says
-    assert opened.says.endswith("more characters)")

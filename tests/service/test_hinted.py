@@ -15,7 +15,7 @@ from keyturn.gateway.protocol.wire import (
     TurnRef,
     VerdictKind,
 )
-from tests.service.harness import ANA, POLICY, ServiceHarness, claim_of
+from tests.service.harness import POLICY, ServiceHarness, claim_of
 
 OPEN = "{tier: approve, overridable: true, exp"
 LISTED = "  process_refund: {tier: approve}\n"
@@ -36,7 +36,7 @@ async def test_a_call_raised_by_the_agent_is_decided_and_executed_once(
     (verdict,) = await harness.agents.submit(turn)
     item = await harness.item(verdict.item_id)
 
-    outcome = await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
+    outcome = await harness.decide(verdict, Approve())
     reply = await harness.agents.claim(claim_of(turn.ref, verdict))
 
     assert verdict.kind is VerdictKind.HOLD
@@ -52,9 +52,7 @@ async def test_an_edit_of_a_call_raised_by_the_agent_keeps_the_tier(
     turn = turn_of("look_up_order", CallHint(hold=True))
     (verdict,) = await harness.agents.submit(turn)
 
-    await harness.reviews.decide(
-        await harness.click(verdict), Edit(args={"amount": 2}, reason="x"), ANA
-    )
+    await harness.decide(verdict, Edit(args={"amount": 2}, reason="x"))
 
     item = await harness.item(verdict.item_id)
     assert item.tier is Tier.APPROVE

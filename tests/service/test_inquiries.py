@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncGenerator
 
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import Approve, Forbidden, Stale, Unknown
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval, Inquiry
-from keyturn.gateway.metrics.fold import Metrics
-from keyturn.gateway.policy.replay import read_rows, replay
 from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.decide.reviews import ReviewService
-from keyturn.gateway.service.report.audit_reading import exported
 from tests.service.harness import ANA, BEN, DAN, EVE, ServiceHarness
-from tests.streams import audit_entries
 
 ROUNDS = 20
 DAN_AGAIN = Person(team="T0", user="U0DAN")
 
 
 async def audited(harness: ServiceHarness) -> list[Event]:
-    keys = harness.store.keys_of_tenant("default")
-    return await audit_entries(harness.store.conn, keys)
+    return await harness.audited()
 
 
 async def read(harness: ServiceHarness, approval_id: str) -> Approval:
@@ -114,39 +106,3 @@ async def test_a_reply_that_comes_many_times_at_once_is_kept_once(
     assert sum(isinstance(one, Inquiry) for one in found) == 7
     names = [one.name for one in await audited(harness)]
     assert names.count(EventName.APPROVAL_REPLIED) == 2
-
-
-async def test_numbers_and_replays_are_those_without_the_questions(
-    harness: ServiceHarness,
-) -> None:
-    click, _ = await harness.refund()
-    await harness.reviews.ask_requester(click.approval, None, ANA, "Why?")
-    await harness.reviews.reply(click.approval, DAN, "So", "17.1")
-    await harness.reviews.decide(click, Approve(), ANA)
-    every = await audited(harness)
-    others = [one for one in every if not one.name.startswith("approval.")]
-
-    with_them, without = Metrics(), Metrics()
-    for event in every:
-        with_them.add(event)
-    for event in others:
-        without.add(event)
-
-    assert with_them.total == without.total
-    rows = await gathered(exported(harness.store))
-    silent = [row for row in rows if row["name"] not in _SAID]
-    assert len(rows) == len(silent) + 2
-    assert replayed(harness, rows) == replayed(harness, silent) != ""
-
-
-_SAID = {EventName.APPROVAL_ASKED.value, EventName.APPROVAL_REPLIED.value}
-
-
-def replayed(harness: ServiceHarness, rows: list[JsonObject]) -> str:
-    """Return what a replay of an export finds."""
-    exported = "\n".join(json.dumps(row) for row in rows)
-    return repr([*replay(harness.policy, read_rows(exported, "audit.jsonl"))])
-
-
-async def gathered(rows: AsyncGenerator[JsonObject]) -> list[JsonObject]:
-    return [row async for row in rows]

@@ -13,7 +13,6 @@ from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store.runs.threads import ThreadFacts
 from tests.service.harness import ANA, DAN, ServiceHarness, claim_of, person
-from tests.streams import announced
 
 BOSS = RunRef(agent="boss", thread="t1")
 
@@ -50,14 +49,13 @@ async def state(harness: ServiceHarness, verdict: Verdict) -> ItemState:
 async def test_the_outer_requester_cannot_approve_what_is_inside(
     harness: ServiceHarness,
 ) -> None:
-    keys = harness.store.keys_of_tenant("default")
     facts = ThreadFacts(requester=DAN)
-    await harness.store.threads.change(keys, "boss", "t1", lambda _: facts, why="aside")
+    await harness.store.threads.change(
+        harness.keys, "boss", "t1", lambda _: facts, why="aside"
+    )
 
     verdict = await submit(harness, at("tools:1"))
-    outcome = await harness.reviews.decide(
-        await harness.click(verdict), Approve(), person("U0DAN")
-    )
+    outcome = await harness.decide(verdict, Approve(), person("U0DAN"))
 
     assert (await harness.approval(verdict.item_id)).requester == DAN
     assert isinstance(outcome, Forbidden)
@@ -68,28 +66,13 @@ async def test_a_decision_about_what_is_inside_brings_back_the_agent_outside(
 ) -> None:
     verdict = await submit(harness, at("tools:1", thread="a-thread-of-its-own"))
 
-    await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
+    await harness.decide(verdict, Approve())
 
-    queue = harness.store.queue(harness.store.keys_of_tenant("default"))
+    queue = harness.store.queue(harness.keys)
     await queue.prepare()
     delivery = await queue.take("w", block_ms=100)
     assert delivery
     assert (delivery.job.agent, delivery.job.thread) == ("boss", "t1")
-
-
-async def test_an_expiry_inside_brings_back_the_agent_outside(
-    harness: ServiceHarness,
-) -> None:
-    verdict = await submit(harness, at("tools:1"))
-    await harness.overdue((await harness.approval(verdict.item_id)).id)
-
-    await harness.sweeper.sweep()
-
-    queue = harness.store.queue(harness.store.keys_of_tenant("default"))
-    await queue.prepare()
-    delivery = await queue.take("w", block_ms=100)
-    assert delivery
-    assert delivery.job.agent == "boss"
 
 
 INSIDE = ["tools:1", "tools:1|tools:2", "tools:1|1", "|step|__pregel_pull|step"]
@@ -114,9 +97,7 @@ async def test_what_waits_inside_ends_when_the_turn_outside_does(
     outcome = await harness.reviews.decide(click, Approve(), ANA)
     assert isinstance(outcome, Stale)
     assert outcome.state is ItemState.SUPERSEDED
-    events = await announced(
-        harness.store.conn, harness.store.keys_of_tenant("default")
-    )
+    events = await harness.announced()
     told = [one for one in events if one.name is EventName.ITEM_SUPERSEDED]
     assert [(one.item, one.run_ref) for one in told] == [(inner.item_id, BOSS)]
 
@@ -151,7 +132,7 @@ async def test_another_run_and_another_tenant_go_on(harness: ServiceHarness) -> 
 async def test_what_runs_inside_is_not_cut_off(harness: ServiceHarness) -> None:
     ref = at("tools:1")
     inner = await submit(harness, ref)
-    await harness.reviews.decide(await harness.click(inner), Approve(), ANA)
+    await harness.decide(inner, Approve())
     await harness.agents.claim(claim_of(ref, inner))
 
     await harness.agents.supersede(at(""))
@@ -182,18 +163,3 @@ async def test_a_click_at_the_moment_of_the_cut_off_has_one_end(
     assert reply.kind == "refused"
     assert ended is (ItemState.LAPSED if is_click_first else ItemState.SUPERSEDED)
     assert is_click_first or isinstance(outcome, Stale)
-
-
-async def test_a_run_lists_no_approval_that_can_be_kept_no_longer(
-    harness: ServiceHarness,
-) -> None:
-    keys = harness.store.keys_of_tenant("default")
-    await harness.store.conn.command(
-        "ZADD", keys.run(BOSS), 1, b"0123456789abcdeftools:1"
-    )
-
-    inner = await submit(harness, at("tools:1"))
-
-    listed = await harness.store.approvals.of_run(keys, BOSS)
-    approval = await harness.approval(inner.item_id)
-    assert [(one.id, one.ns) for one in listed] == [(approval.id, "tools:1")]

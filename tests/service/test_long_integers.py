@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
 from keyturn.bot.cards.approval import card
-from keyturn.bot.modals.form import build_form, read_form
 from keyturn.gateway.approvals.decisions import Approve, Edit
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.wire import Claimed
 from tests.bot.samples import frame
-from tests.bot.slack_state import typed, untouched
 from tests.service.harness import ANA, POLICY, ServiceHarness, claim_of
 
 ID, NEXT = 1234567890123456789, 1234567890123456788
-SCHEMA: Any = {"type": "object", "properties": {"id": {"type": "integer"}}}
 
 
 @pytest.mark.parametrize("runs", [ID, NEXT])
@@ -39,22 +35,6 @@ async def test_what_runs_has_every_digit_that_was_approved(
     assert digest.action_args(reply.action) == {"id": runs}
     assert f'"id":{runs}' in reply.action
     assert (await harness.item(verdict.item_id)).args == {"id": runs}
-
-
-async def test_a_form_keeps_an_untouched_id_and_reads_another_one(
-    harness: ServiceHarness,
-) -> None:
-    _, [verdict] = await harness.submit(("process_refund", {"id": ID}))
-    item = (await harness.item(verdict.item_id)).with_(args_schema=SCHEMA)
-    form = build_form(item)
-    state = untouched(form.blocks)
-    [field] = form.fields
-
-    same = read_form(item, state)
-    other = read_form(item, typed(state, field.block_id, str(NEXT)))
-
-    assert (same.args, same.changed) == ({"id": ID}, False)
-    assert other.args == {"id": NEXT}
 
 
 @pytest.mark.parametrize(("asked", "tier"), [(ID, Tier.DENY), (NEXT, Tier.APPROVE)])

@@ -7,7 +7,6 @@ import json
 import pytest
 
 from keyturn.bot.cards.approval import card
-from keyturn.bot.modals import edit
 from keyturn.bot.modals.details import pages
 from keyturn.gateway.approvals.decisions import Approve, Edit, Forbidden, Reject
 from keyturn.gateway.approvals.revoking import READ_OTHERWISE, REFUSED_BY_TOOL
@@ -21,9 +20,7 @@ from keyturn.gateway.protocol.wire import (
     Reopened,
 )
 from keyturn.gateway.service.run.claiming import READING_TOO_LARGE
-from keyturn.sandbox.blockkit import validate_modal
 from tests.bot.samples import frame
-from tests.bot.slack_state import untouched
 from tests.service.harness import ANA, ServiceHarness
 
 TYPED: JsonObject = {"amount": 12, "to": "Ada"}
@@ -61,8 +58,7 @@ async def test_nobody_approves_a_misread_edit_and_its_reading_runs_as_it_was_sho
         said = await harness.reviews.decide(click, same, ANA)
         assert isinstance(said, Forbidden), said
     await harness.reviews.decide(click, Edit(args=READ), ANA)
-    reply = await harness.agents.claim(claim)
-    assert isinstance(reply, Claimed)
+    reply = await harness.granted(claim)
     assert reply.edit
     assert reply.edit.edited_args == READ
 
@@ -71,8 +67,7 @@ async def given_back(
     harness: ServiceHarness, claim: ClaimRequest, *, has_begun: bool
 ) -> None:
     """Claim a call and give the claim back."""
-    reply = await harness.agents.claim(claim)
-    assert isinstance(reply, Claimed)
+    reply = await harness.granted(claim)
     await harness.agents.release(claim.item_id, reply.fence, has_begun=has_begun)
 
 
@@ -90,11 +85,8 @@ async def test_only_a_call_whose_tool_began_counts_as_started(
         await told(harness, claim, Reading(args=READ))
         if number + 1 < misread:
             again = Edit(args={**TYPED, "amount": 20 + number})
-            click = await harness.click_on(claim.item_id)
-            await harness.reviews.decide(click, again, ANA)
-    await harness.reviews.decide(
-        await harness.click_on(claim.item_id), Reject(reason="no"), ANA
-    )
+            await harness.decide(claim.item_id, again)
+    await harness.decide(claim.item_id, Reject(reason="no"))
 
     (outcome,) = await harness.agents.outcomes(claim.ref)
 
@@ -102,35 +94,6 @@ async def test_only_a_call_whose_tool_began_counts_as_started(
     assert outcome.answer.has_started is has_begun
     assert outcome.edit
     assert (outcome.edit.outcome is EditOutcome.NOT_RUN) is not has_begun
-
-
-async def test_a_call_that_runs_as_it_was_read_has_started(
-    harness: ServiceHarness,
-) -> None:
-    claim = await edited(harness)
-    await given_back(harness, claim, has_begun=False)
-    await told(harness, claim, Reading(args=READ))
-    click = await harness.click_on(claim.item_id)
-    await harness.reviews.decide(click, Edit(args=READ), ANA)
-
-    assert not (await harness.item(claim.item_id)).has_started
-    assert isinstance(await harness.agents.claim(claim), Claimed)
-
-    assert (await harness.item(claim.item_id)).has_started
-
-
-async def test_the_form_opens_with_what_the_tool_reads(harness: ServiceHarness) -> None:
-    claim = await edited(harness)
-    await told(harness, claim, Reading(args=READ))
-    approval = await harness.approval(claim.item_id)
-    item = approval.items[0]
-
-    view = edit.view(frame(approval), 0)
-    found = edit.submitted(item, untouched(view["blocks"]))
-
-    validate_modal(view)
-    assert (found.args, found.changed) == (READ, True)
-    assert "The tool reads the last change as shown here" in json.dumps(view)
 
 
 @pytest.mark.parametrize(
@@ -175,8 +138,7 @@ async def test_a_reading_of_another_edit_or_of_the_same_arguments_is_ignored(
 async def test_a_call_that_nobody_edited_is_not_asked_again(
     harness: ServiceHarness,
 ) -> None:
-    click, claim = await harness.refund()
-    await harness.reviews.decide(click, Approve(), ANA)
+    claim = await harness.approved()
 
     assert isinstance(await told(harness, claim, Reading(args=READ)), Claimed)
 

@@ -24,19 +24,15 @@ from keyturn.gateway.protocol.wire import (
     Verdict,
     VerdictKind,
 )
-from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.run.agents import RunCalls
 from keyturn.gateway.store.store import Store
-from tests.lifetimes import listed
 from tests.service.harness import (
-    ANA,
     DAN,
     POLICY,
     ServiceHarness,
     claim_of,
     person,
 )
-from tests.streams import audit_entries
 
 NOTIFYING = (
     POLICY
@@ -56,8 +52,7 @@ def harness(store: Store) -> ServiceHarness:
 
 
 async def told(harness: ServiceHarness, *names: EventName) -> list[Event]:
-    keys = harness.store.keys_of_tenant("default")
-    return [e for e in await audit_entries(harness.store.conn, keys) if e.name in names]
+    return [e for e in await harness.audited() if e.name in names]
 
 
 async def submitted(
@@ -68,17 +63,14 @@ async def submitted(
 
 
 async def claimed(harness: ServiceHarness, request: ClaimRequest) -> Claimed:
-    reply = await harness.agents.claim(request)
-    assert isinstance(reply, Claimed)
-    return reply
+    return await harness.granted(request)
 
 
 async def in_doubt(harness: ServiceHarness) -> tuple[Verdict, ClaimRequest]:
     """Return a call whose owner died while it ran."""
     verdict, request = await submitted(harness)
     await claimed(harness, request)
-    await harness.owner_dies(verdict.item_id)
-    await harness.sweeper.sweep()
+    await harness.doubt(verdict.item_id)
     return verdict, request
 
 
@@ -108,16 +100,6 @@ async def test_the_calls_of_a_turn_share_an_approval_in_each_channel(
     assert first.items[0].description == "Post a"
 
 
-async def test_many_calls_of_a_turn_are_one_notification(
-    harness: ServiceHarness,
-) -> None:
-    _, verdicts = await harness.submit(*[CALL] * 9)
-
-    approval = await harness.approval(verdicts[0].item_id)
-
-    assert len(approval.items) == 9
-
-
 async def test_it_opens_authorized_by_the_policy_with_its_reasons(
     harness: ServiceHarness,
 ) -> None:
@@ -138,14 +120,6 @@ async def test_it_opens_authorized_by_the_policy_with_its_reasons(
     assert event.policy_digest == harness.policy.digest
     assert event.reason == "The policy lists this tool as notify."
     assert (event.action_hash, item.changed_at_ms) == (item.action_hash, event.at_ms)
-
-
-async def test_a_call_that_needs_no_record_has_none(harness: ServiceHarness) -> None:
-    await harness.submit(("drop_table", {}), ("look_up_order", {}))
-
-    names = await harness.store.conn.command("KEYS", "*:a:ap_*")
-
-    assert listed(names) == []
 
 
 @pytest.mark.parametrize("ok", [True, False])
@@ -206,7 +180,7 @@ async def test_nobody_is_asked_and_it_waits_in_no_queue(
     harness: ServiceHarness,
 ) -> None:
     verdict, _ = await submitted(harness)
-    keys = harness.store.keys_of_tenant("default")
+    keys = harness.keys
 
     asked = await harness.store.conn.transaction(
         ["HLEN", keys.requests_10m("support")],
@@ -215,24 +189,12 @@ async def test_nobody_is_asked_and_it_waits_in_no_queue(
     )
     waiting = [loaded async for loaded in harness.reviews.queue.waiting()]
     calls = RunCalls(harness.store, harness.agents, tenant="default")
-    outcome = await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
+    outcome = await harness.decide(verdict, Approve())
 
     assert asked == [0, 0, 0]
     assert waiting == []
     assert await calls.pending(RunRef(agent="support", thread="t1")) == ()
     assert isinstance(outcome, Stale)
-
-
-async def test_a_call_that_nobody_starts_lapses_by_itself(
-    harness: ServiceHarness,
-) -> None:
-    verdict, request = await submitted(harness)
-    await harness.lapsed(verdict.item_id)
-
-    await harness.sweeper.sweep()
-
-    assert (await harness.item(verdict.item_id)).state is ItemState.LAPSED
-    assert isinstance(await harness.agents.claim(request), Refused)
 
 
 async def test_a_call_that_nobody_started_ends_when_its_thread_moves_on(
@@ -250,9 +212,7 @@ async def test_nobody_has_a_call_run_again_whose_agent_went_on(
 ) -> None:
     verdict, _ = await in_doubt(harness)
 
-    outcome = await harness.reviews.decide(
-        await harness.click(verdict), Reconcile(finding=Finding.RERUN), ANA
-    )
+    outcome = await harness.decide(verdict, Reconcile(finding=Finding.RERUN))
 
     assert isinstance(outcome, Forbidden)
     assert "went on" in outcome.reason
@@ -329,12 +289,3 @@ async def test_each_person_reports_it_once(harness: ServiceHarness) -> None:
         approval.id,
         approval.policy_digest,
     )
-
-
-async def test_what_is_unknown_cannot_be_reported(harness: ServiceHarness) -> None:
-    verdict, _ = await submitted(harness)
-    approval = await harness.approval(verdict.item_id)
-    others = ReviewService(harness.store, lambda: harness.policy, tenant="another")
-
-    assert not await others.report(approval.id, KIM, "")
-    assert not await harness.reviews.report("ap_default_" + "0" * 32, KIM, "")

@@ -6,12 +6,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from keyturn.gateway.approvals.changes import Change
-from keyturn.gateway.approvals.decisions import Approve, Edit, Reject, Reviewer
+from keyturn.gateway.approvals.decisions import Approve, Edit, Reviewer
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.people import queue
-from keyturn.gateway.store.connection.connection import Argument, number
+from keyturn.gateway.store.connection.connection import Argument
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.records.atomic_write import Loaded
 from keyturn.gateway.store.store import Store
@@ -26,7 +25,6 @@ from tests.service.harness import (
 )
 
 REFUND: tuple[str, JsonObject] = ("process_refund", {"amount": 5.0})
-WIRE: tuple[str, JsonObject] = ("wire_money", {"amount": 5.0})
 POLICY = """
 version: 1
 defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS}
@@ -44,7 +42,6 @@ requirements:
 tiers:
   escalate: {needs: with_finance}
 """
-LATE_MS = 60 * 60 * 1000
 FRANK = person("U0FRANK").with_(usergroups=frozenset({"S0FINANCE"}))
 
 
@@ -72,7 +69,7 @@ async def test_ten_thousand_approvals_of_others_hide_none_of_mine(
     harness: ServiceHarness,
 ) -> None:
     await harness.submit(("pay", {}), thread="theirs")
-    await crowd(harness.store, harness.store.keys_of_tenant("default"), 10_000)
+    await crowd(harness.store, harness.keys, 10_000)
     for index in range(5):
         await harness.submit(REFUND, thread=f"mine{index}")
 
@@ -127,24 +124,13 @@ async def test_members_of_a_group_and_those_of_whom_slack_said_nothing_find_thei
     assert await threads(harness, person("U0DAN")) == ["paid"]
 
 
-async def test_a_group_that_nothing_waits_for_is_not_looked_up(
-    harness: ServiceHarness,
-) -> None:
-    _, (verdict,) = await harness.submit(("pay", {}), thread="paid")
-    await harness.reviews.decide(await harness.click(verdict), Reject(), FRANK)
-
-    assert await harness.reviews.queue.groups() == frozenset()
-    assert await threads(harness, FRANK, person("U0DAN")) == []
-
-
 async def test_who_may_decide_changes_with_an_edit_and_so_does_the_queue(
     harness: ServiceHarness,
 ) -> None:
     _, (verdict,) = await harness.submit(REFUND, thread="mine")
     assert await threads(harness, FRANK) == []
 
-    click = await harness.click(verdict)
-    await harness.reviews.decide(click, Edit(args={"amount": 900.0}, reason="x"), ANA)
+    await harness.decide(verdict, Edit(args={"amount": 900.0}, reason="x"))
 
     item = await harness.item(verdict.item_id)
     assert item.args["amount"] == 900
@@ -160,11 +146,11 @@ async def test_what_waits_on_stays_and_what_is_decided_or_over_leaves(
     _, batch = await harness.submit(REFUND, ("pay", {}), thread="batch")
     await harness.submit(REFUND, thread="over")
 
-    await harness.reviews.decide(await harness.click(batch[0]), Approve(), ANA)
+    await harness.decide(batch[0], Approve())
     assert await threads(harness, FRANK) == ["batch"]
     assert await threads(harness, ANA) == ["over"], "only the other call waits still"
 
-    await harness.reviews.decide(await harness.click(batch[1]), Approve(), FRANK)
+    await harness.decide(batch[1], Approve(), FRANK)
     assert await threads(harness, FRANK) == []
 
     (over,) = [one async for one in harness.reviews.queue.concerning([ANA])]
@@ -178,7 +164,7 @@ async def test_what_waits_again_is_in_the_queues_of_those_who_may_decide_it_now(
     harness: ServiceHarness,
 ) -> None:
     ref, (verdict,) = await harness.submit(REFUND, thread="mine")
-    await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
+    await harness.decide(verdict, Approve())
     assert await threads(harness, ANA, BEN, FRANK) == []
     harness.policy = load_policy(POLICY.replace("> 500.0", "> 1.0"), "policy.yml")
 
@@ -189,40 +175,6 @@ async def test_what_waits_again_is_in_the_queues_of_those_who_may_decide_it_now(
     assert await threads(harness, BEN) == ["mine"]
 
 
-async def test_more_time_moves_an_approval_back_in_the_queue(
-    harness: ServiceHarness,
-) -> None:
-    _, (first,) = await harness.submit(REFUND, thread="first")
-    await harness.submit(REFUND, thread="second")
-    assert await threads(harness, ANA) == ["first", "second"]
-
-    approval = await harness.approval(first.item_id)
-    assert isinstance(await harness.reviews.extend(approval.id, ANA), Change)
-
-    assert await threads(harness, ANA) == ["second", "first"]
-
-
-async def test_tenants_of_one_shard_have_queues_of_their_own(
-    harness: ServiceHarness,
-) -> None:
-    await harness.submit(REFUND, thread="mine")
-    other = queue.ReviewQueue(harness.store, tenant="other")
-
-    assert [one async for one in other.concerning([ANA])] == []
-
-
-async def test_what_a_late_sweep_has_not_ended_yet_is_still_listed(
-    harness: ServiceHarness, store: Store
-) -> None:
-    keys = store.keys_of_tenant("default")
-    _, (verdict,) = await harness.submit(REFUND)
-    approval = await harness.approval(verdict.item_id)
-
-    ends_ms = await store.conn.command("PEXPIRETIME", keys.waiting(approval.agent))
-
-    assert number(ends_ms) >= approval.expires_at_ms + LATE_MS
-
-
 async def test_what_moves_while_it_is_read_comes_once(
     harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,12 +182,12 @@ async def test_what_moves_while_it_is_read_comes_once(
     monkeypatch.setattr(queue, "_PAGE", 2)
     clicks = [(await harness.refund(thread=f"t{n}"))[0] for n in range(5)]
     ids = [click.approval for click in clicks]
-    keys, found = harness.store.keys_of_tenant("default"), list[str]()
+    keys, found = harness.keys, list[str]()
 
     async for loaded in harness.reviews.queue.concerning([ANA]):
         found.append(loaded.approval.id)
         if len(found) == 1:
             member, far = keys.listed(found[0]), 10**14
-            await harness.store.conn.command("ZADD", keys.expiry, "XX", far, member)
+            await harness.command("ZADD", keys.expiry, "XX", far, member)
 
     assert sorted(found) == sorted(ids)

@@ -26,7 +26,6 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, Verdict, VerdictKind
 from keyturn.gateway.store.store import Store
 from tests.service.harness import (
-    ANA,
     BEN,
     CHLOE,
     POLICY,
@@ -88,7 +87,7 @@ async def past(harness: ServiceHarness, verdict: Verdict) -> Past:
 
 async def approved(harness: ServiceHarness, verdict: Verdict) -> Outcome:
     """Approve a call as Ana in its current version."""
-    return await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
+    return await harness.decide(verdict, Approve())
 
 
 async def done(
@@ -97,8 +96,7 @@ async def done(
     """Request, approve and execute a call."""
     ref, (verdict,) = await harness.submit((tool, args), thread="t0", agent=agent)
     assert isinstance(await approved(harness, verdict), Decided)
-    granted = await harness.agents.claim(claim_of(ref, verdict))
-    assert isinstance(granted, Claimed)
+    granted = await harness.granted(claim_of(ref, verdict))
     assert await harness.agents.finish(verdict.item_id, granted.fence, Result(ok=True))
     return verdict
 
@@ -118,7 +116,7 @@ async def test_a_card_tells_who_rejected_the_same_call_and_why(
 ) -> None:
     first = await ask(harness, *REFUND)
     no = Reject(reason="already got a replacement")
-    await harness.reviews.decide(await harness.click(first), no, BEN)
+    await harness.decide(first, no, BEN)
 
     again = await ask(harness, *REFUND, thread="t2")
 
@@ -164,7 +162,7 @@ async def test_a_click_does_not_approve_what_ran_since_the_card_was_opened(
 
     first = await harness.reviews.decide(click, Approve(), BEN)
     stale = await harness.reviews.decide(click, Approve(), BEN)
-    second = await harness.reviews.decide(await harness.click(waits), Approve(), BEN)
+    second = await harness.decide(waits, Approve(), BEN)
 
     assert isinstance(first, Repeated)
     assert first.precedent.state is ItemState.EXECUTED
@@ -172,22 +170,11 @@ async def test_a_click_does_not_approve_what_ran_since_the_card_was_opened(
     assert isinstance(second, Decided)
 
 
-async def test_without_a_named_effect_no_click_is_stopped(
-    harness: ServiceHarness,
-) -> None:
-    email: tuple[str, JsonObject] = ("send_email", {"to": "c1"})
-    waits = await ask(harness, *email)
-    await done(harness, *email)
-
-    assert (await past(harness, waits)).precedents
-    assert isinstance(await approved(harness, waits), Decided)
-
-
 async def test_what_was_rejected_meanwhile_stops_no_click(
     harness: ServiceHarness,
 ) -> None:
     waits, other = await ask(harness, *REFUND), await ask(harness, *REFUND, thread="t2")
-    await harness.reviews.decide(await harness.click(other), Reject(reason="no"), ANA)
+    await harness.decide(other, Reject(reason="no"))
 
     outcome = await approved(harness, waits)
 
@@ -201,15 +188,6 @@ async def test_what_was_known_when_the_card_was_opened_stops_no_click(
     again = await ask(harness, *REFUND)
 
     assert isinstance(await approved(harness, again), Decided)
-
-
-async def test_the_same_calls_of_one_card_are_decided_without_another_look(
-    harness: ServiceHarness,
-) -> None:
-    _, (first, second) = await harness.submit(REFUND, REFUND)
-
-    assert isinstance(await approved(harness, first), Decided)
-    assert isinstance(await approved(harness, second), Decided)
 
 
 async def test_a_vote_of_before_does_not_count_for_a_repeated_call(
@@ -237,7 +215,7 @@ async def test_an_edit_that_repeats_a_call_is_kept_and_shown_before_it_counts(
     waits = await ask(harness, "process_refund", {"amount": 50, "order": "7"})
     edit = Edit(args=REFUND[1])
 
-    first = await harness.reviews.decide(await harness.click(waits), edit, ANA)
+    first = await harness.decide(waits, edit)
     item = await harness.item(waits.item_id)
     second = await approved(harness, waits)
 
@@ -297,8 +275,7 @@ async def test_a_rule_may_ask_for_more_when_the_same_was_rejected(
     args: JsonObject = {"order": "7", "customer": "c1"}
     for thread in ("t1", "t2"):
         verdict = await ask(harness, "pay", args, thread=thread)
-        click = await harness.click(verdict)
-        await harness.reviews.decide(click, Reject(reason="no"), ANA)
+        await harness.decide(verdict, Reject(reason="no"))
 
     again = await ask(harness, "pay", args, thread="t3")
 
@@ -332,8 +309,7 @@ async def test_the_first_of_two_approved_calls_keeps_its_place(
     await approved(harness, first)
     await approved(harness, second)
     await approved(harness, second)
-    click = await harness.click(second)
-    await harness.reviews.decide(click, Approve(), CHLOE, voters=still_members)
+    await harness.decide(second, Approve(), CHLOE)
 
     claimed = await harness.agents.claim(claim_of(ref, first))
 
@@ -384,12 +360,10 @@ async def test_what_failed_is_no_precedent_and_what_is_in_doubt_is(
     ref, (failed, doubtful) = await harness.submit(REFUND, ("ship", {"order": 1}))
     for verdict in (failed, doubtful):
         await approved(harness, verdict)
-        granted = await harness.agents.claim(claim_of(ref, verdict))
-        assert isinstance(granted, Claimed)
+        granted = await harness.granted(claim_of(ref, verdict))
         if verdict is failed:
             await harness.agents.finish(failed.item_id, granted.fence, Result(ok=False))
-    await harness.owner_dies(doubtful.item_id)
-    await harness.sweeper.sweep()
+    await harness.doubt(doubtful.item_id)
 
     again = await ask(harness, *REFUND, thread="t2")
     like = await ask(harness, "ship", {"order": 1}, thread="t3")
@@ -397,15 +371,6 @@ async def test_what_failed_is_no_precedent_and_what_is_in_doubt_is(
     assert (await past(harness, again)).precedents == ()
     (found,) = (await past(harness, like)).precedents
     assert found.state is ItemState.IN_DOUBT
-
-
-async def test_another_agent_is_named_as_such(harness: ServiceHarness) -> None:
-    await done(harness, *REFUND, agent="billing")
-
-    again = await ask(harness, *REFUND)
-
-    (found,) = (await past(harness, again)).precedents
-    assert found.agent == "billing"
 
 
 async def test_the_audit_log_names_the_precedent_and_no_argument(
@@ -417,8 +382,7 @@ async def test_the_audit_log_names_the_precedent_and_no_argument(
 
     await harness.reviews.decide(click, Approve(), BEN)
 
-    keys = harness.store.keys_of_tenant("default")
-    log = [event async for event in harness.store.audit(keys).entries()]
+    log = [event async for event in harness.store.audit(harness.keys).entries()]
     (told,) = [one for one in log if one.name is EventName.ITEM_REPEATED]
     assert told.data["precedent"] == before.item_id
     assert told.item == waits.item_id
@@ -436,41 +400,12 @@ async def test_a_frequent_effect_keeps_the_newest_calls_only(
         await harness.submit(call, thread=f"t{n}")
     first = await ask(harness, *REFUND)
     effect = effect_of(PRECEDENTS, agent="support", tool=call[0], args=call[1])
-    key = harness.store.keys_of_tenant("default").precedents(effect)
+    key = harness.keys.precedents(effect)
 
-    kept = await harness.store.conn.command("HLEN", key)
-    left_ms = await harness.store.conn.command("PTTL", key)
+    kept = await harness.command("HLEN", key)
+    left_ms = await harness.command("PTTL", key)
 
     assert first.item_id
     assert kept == MOST_KEPT + 1  # and the number of the newest change
     assert isinstance(left_ms, int)
     assert 0 < left_ms <= 24 * 3_600_000
-
-
-async def test_what_an_older_version_decided_has_no_record(
-    harness: ServiceHarness,
-) -> None:
-    await done(harness, *REFUND)
-    effect = effect_of(PRECEDENTS, agent="support", tool=REFUND[0], args=REFUND[1])
-    key = harness.store.keys_of_tenant("default").precedents(effect)
-    await harness.store.conn.command("DEL", key)
-
-    again = await ask(harness, *REFUND)
-
-    assert (await past(harness, again)).precedents == ()
-
-
-async def test_what_cannot_be_read_is_left_out(harness: ServiceHarness) -> None:
-    await done(harness, *REFUND)
-    effect = effect_of(PRECEDENTS, agent="support", tool=REFUND[0], args=REFUND[1])
-    key = harness.store.keys_of_tenant("default").precedents(effect)
-    for call, value in (
-        ("a", "garbage"),
-        ("b", '1 2 done {"call": "b", "state": "failed"}'),
-        ("c", '1 2 done {"state": "executed"}'),
-    ):
-        await harness.store.conn.command("HSET", key, call, value)
-
-    again = await ask(harness, *REFUND)
-
-    assert len((await past(harness, again)).precedents) == 1

@@ -173,16 +173,6 @@ async def test_of_two_that_do_not_fit_and_start_together_one_starts(
     assert sum(isinstance(one, SettingsError) for one in ends) == len(runs) - 1
 
 
-async def test_who_died_keeps_nobody_out(store: Store) -> None:
-    keys = store.keys_of_tenant("t")
-    assert await store.processes.join(keys, "dead", gateway("one"), seen="0")
-
-    async with registered(store, gateway("two")):
-        found = await store.processes.read(keys)
-
-    assert [process.checkpoints for process, _ in found.alive.values()] == ["two"]
-
-
 async def test_a_lost_database_is_refused_while_calls_wait(store: Store) -> None:
     keys = store.keys_of_tenant("t")
     async with registered(store, gateway("one")):
@@ -283,21 +273,3 @@ async def test_the_identity_stands_in_the_database(
     assert first.checkpoints != other.checkpoints
     async with registered(store, first):
         pass
-
-
-async def test_a_process_goes_on_living_beside_one_that_it_cannot_read(
-    store: Store,
-) -> None:
-    """A hand wrote it, for example."""
-    keys = store.keys_of_tenant("t")
-    async with registered(store, gateway("one")):
-        await store.conn.command("HSET", keys.members, "p:x", f"{10**15} {{}}")
-        before = await store.conn.command("HGETALL", keys.members)
-
-        async def shows_life() -> bool:
-            return await store.conn.command("HGETALL", keys.members) != before
-
-        await eventually(shows_life)
-        await store.conn.command("HDEL", keys.members, "p:x")
-        found = await store.processes.read(keys)
-        assert len(found.alive) == 1

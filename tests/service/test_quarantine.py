@@ -23,7 +23,7 @@ async def corrupt(
 
     Without a text for its document, the tier of its first call is damaged.
     """
-    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
+    keys, conn = harness.keys, harness.store.conn
     if text:
         await conn.command("SET", keys.document(approval), text)
     else:
@@ -35,13 +35,12 @@ async def corrupt(
 async def test_what_waited_in_it_leaves_its_windows(harness: ServiceHarness) -> None:
     _, (verdict, _) = await harness.submit(refund(900), refund(50, customer="c8"))
     approval = (await harness.approval(verdict.item_id)).id
-    keys = harness.store.keys_of_tenant("default")
 
     await corrupt(harness, approval)
 
     assert (await refunded(harness), await refunded(harness, "c8")) == (0, 0)
-    waiting = keys.waiting("support")
-    assert await harness.store.conn.command("ZCARD", waiting) == 0
+    waiting = harness.keys.waiting("support")
+    assert await harness.command("ZCARD", waiting) == 0
 
 
 @pytest.mark.parametrize("document", ["{", "[]", "{}"])
@@ -50,11 +49,10 @@ async def test_what_waited_in_a_record_that_names_nobody_ends_as_well(
 ) -> None:
     _, (verdict,) = await harness.submit(refund(900))
     approval = (await harness.approval(verdict.item_id)).id
-    keys = harness.store.keys_of_tenant("default")
 
     await corrupt(harness, approval, document)
 
-    state = await harness.store.conn.command("HGET", keys.head(approval), "0:s")
+    state = await harness.command("HGET", harness.keys.head(approval), "0:s")
     assert state == b"withdrawn"
     assert await refunded(harness) == 0
 
@@ -67,14 +65,12 @@ async def test_uses_that_cannot_be_read_keep_nobody_from_going_on(
 ) -> None:
     _, verdicts = await harness.submit(refund(100), refund(200))
     approval = (await harness.approval(verdicts[0].item_id)).id
-    keys = harness.store.keys_of_tenant("default")
-    await harness.store.conn.command("HSET", keys.head(approval), "0:w", uses)
+    keys = harness.keys
+    await harness.command("HSET", keys.head(approval), "0:w", uses)
 
     await corrupt(harness, approval)
 
-    states = await harness.store.conn.command(
-        "HMGET", keys.head(approval), "0:s", "1:s"
-    )
+    states = await harness.command("HMGET", keys.head(approval), "0:s", "1:s")
     assert states == [b"withdrawn", b"withdrawn"]
     assert await refunded(harness) == 100
     assert await harness.store.queue(keys).depth() == 1
@@ -85,7 +81,7 @@ async def test_its_run_is_not_open_for_ever(harness: ServiceHarness, of: bytes) 
     """What names its run and its turn may be the damaged part."""
     _, (verdict,) = await harness.submit(refund(900))
     approval = await harness.approval(verdict.item_id)
-    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
+    keys, conn = harness.keys, harness.store.conn
     store = harness.store.approvals
     assert await store.has_open(keys, approval.run_ref)
     await conn.command("HSET", keys.head(approval.id), "run", of)
@@ -94,21 +90,6 @@ async def test_its_run_is_not_open_for_ever(harness: ServiceHarness, of: bytes) 
 
     assert not await store.has_open(keys, approval.run_ref)
     assert await endless(harness, "turn:*", "run:*", "tm:*") == []
-
-
-async def test_damage_in_the_first_byte_of_what_is_packed_is_no_newer_version(
-    harness: ServiceHarness,
-) -> None:
-    _, (verdict,) = await harness.submit(refund(900))
-    approval = (await harness.approval(verdict.item_id)).id
-    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
-    packed = await conn.command("GET", keys.document(approval))
-    assert isinstance(packed, bytes)
-
-    await corrupt(harness, approval, b"\x1f" + packed[1:])
-
-    state = await conn.command("HGET", keys.head(approval), "0:s")
-    assert state == b"withdrawn"
 
 
 async def endless(harness: ServiceHarness, *kinds: str) -> list[bytes]:

@@ -22,19 +22,13 @@ from keyturn.gateway.protocol.wire import (
     VerdictKind,
 )
 from keyturn.gateway.store.runs.threads import ThreadFacts
-from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, DAN, EVE, ServiceHarness, person
 
 ARGS: JsonObject = {"questions": [{"question": "Which one?"}]}
 
 
-@pytest.fixture
-def service(store: Store) -> ServiceHarness:
-    return ServiceHarness(store)
-
-
 async def ask(
-    service: ServiceHarness,
+    harness: ServiceHarness,
     args: JsonObject = ARGS,
     *,
     nested_in: RunRef | None = None,
@@ -42,59 +36,58 @@ async def ask(
 ) -> Verdict:
     ref = TurnRef(agent="support", thread="t1", message_id="m1", nested_in=nested_in)
     known = facts or ThreadFacts(requester=DAN)
-    keys = service.store.keys_of_tenant("default")
-    await service.store.threads.change(
-        keys, "support", "t1", lambda _: known, why="aside"
+    await harness.store.threads.change(
+        harness.keys, "support", "t1", lambda _: known, why="aside"
     )
     call = ProposedCall(tool=ASK_USER, args=args, tool_call_id="c1", is_question=True)
-    [verdict] = await service.agents.submit(Turn(ref=ref, calls=(call,)))
+    [verdict] = await harness.agents.submit(Turn(ref=ref, calls=(call,)))
     return verdict
 
 
-async def test_an_agent_inside_a_tool_asks_nobody(service: ServiceHarness) -> None:
+async def test_an_agent_inside_a_tool_asks_nobody(harness: ServiceHarness) -> None:
     lead = RunRef(agent="lead", thread="t0")
 
-    verdict = await ask(service, nested_in=lead)
+    verdict = await ask(harness, nested_in=lead)
 
     assert (verdict.kind, verdict.reason) == (VerdictKind.DENY, NOT_OUTERMOST)
 
 
 @pytest.mark.parametrize("args", [{}, {"questions": []}, {"questions": "?"}])
 async def test_what_is_no_set_of_questions_is_refused(
-    service: ServiceHarness, args: JsonObject
+    harness: ServiceHarness, args: JsonObject
 ) -> None:
-    verdict = await ask(service, args)
+    verdict = await ask(harness, args)
 
     assert verdict.kind is VerdictKind.DENY
     assert "no question was asked" in verdict.reason
 
 
 async def test_a_forgotten_requester_asks_for_no_second_person(
-    service: ServiceHarness,
+    harness: ServiceHarness,
 ) -> None:
-    verdict = await ask(service, facts=ThreadFacts(is_partial=True))
-    click = await service.click(verdict)
+    verdict = await ask(harness, facts=ThreadFacts(is_partial=True))
+    click = await harness.click(verdict)
 
     assert isinstance(
-        await service.reviews.decide(click, Respond(message="it"), EVE), Forbidden
+        await harness.reviews.decide(click, Respond(message="it"), EVE), Forbidden
     )
     assert isinstance(
-        await service.reviews.decide(click, Respond(message="this"), ANA), Decided
+        await harness.reviews.decide(click, Respond(message="this"), ANA), Decided
     )
 
 
 async def test_a_policy_without_people_leaves_the_answer_to_the_requester(
-    service: ServiceHarness,
+    harness: ServiceHarness,
 ) -> None:
-    service.policy = load_policy(
+    harness.policy = load_policy(
         "version: 1\ndefaults: {tier: deny, expires_in: 1h, channel: C0A}\n", "p.yml"
     )
-    verdict = await ask(service)
-    click = await service.click(verdict)
+    verdict = await ask(harness)
+    click = await harness.click(verdict)
 
-    refused = await service.reviews.decide(click, Respond(message="it"), ANA)
+    refused = await harness.reviews.decide(click, Respond(message="it"), ANA)
     dan = person("U0DAN")
-    answered = await service.reviews.decide(click, Respond(message="this"), dan)
+    answered = await harness.reviews.decide(click, Respond(message="this"), dan)
 
     assert isinstance(refused, Forbidden)
     assert "Only the requester can answer" in refused.reason
@@ -102,18 +95,18 @@ async def test_a_policy_without_people_leaves_the_answer_to_the_requester(
 
 
 async def test_skipped_questions_do_not_pause_their_agent(
-    service: ServiceHarness,
+    harness: ServiceHarness,
 ) -> None:
-    service.policy = service.policy.model_copy(
+    harness.policy = harness.policy.model_copy(
         update={
-            "protect": service.policy.protect.model_copy(
+            "protect": harness.policy.protect.model_copy(
                 update={"pause_after_rejections": 1}
             )
         }
     )
-    verdict = await ask(service)
-    await service.reviews.decide(await service.click(verdict), Reject(), ANA)
+    verdict = await ask(harness)
+    await harness.decide(verdict, Reject())
 
-    _, [refund] = await service.submit(("process_refund", {"amount": 1}))
+    _, [refund] = await harness.submit(("process_refund", {"amount": 1}))
 
     assert refund.kind is VerdictKind.HOLD

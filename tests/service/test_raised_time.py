@@ -62,7 +62,7 @@ async def test_an_edit_that_raises_shortens_the_wait(harness: ServiceHarness) ->
     assert before.expires_at_ms - before.created_at_ms == HOUR
     waits_ms = after.expires_at_ms - before.created_at_ms
     assert TEN <= waits_ms <= TEN + SLACK
-    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
+    keys, conn = harness.keys, harness.store.conn
     due = await conn.command("ZSCORE", keys.expiry, keys.listed(after.id))
     waits = keys.waiting("support")
     full = await conn.command("ZSCORE", waits, keys.listed(after.id) + b"0")
@@ -127,7 +127,7 @@ async def beside(harness: ServiceHarness) -> Approval:
     refund: JsonObject = {"amount": 1}
     _, verdicts = await harness.submit(*[("process_refund", refund)] * 3)
     edit = Edit(args={"amount": 900})
-    await harness.reviews.decide(await harness.click(verdicts[1]), edit, ANA)
+    await harness.decide(verdicts[1], edit)
     return await harness.approval(verdicts[0].item_id)
 
 
@@ -135,7 +135,7 @@ async def test_one_call_of_a_card_expires_and_the_others_wait_on(
     harness: ServiceHarness,
 ) -> None:
     approval = await beside(harness)
-    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
+    keys, conn = harness.keys, harness.store.conn
     # The clock: the raised call is over.
     await conn.transaction(
         ["HSET", keys.head(approval.id), "1:e", 1],
@@ -159,7 +159,7 @@ async def test_a_click_on_all_calls_that_finds_one_expired_decides_none_and_ends
     harness: ServiceHarness,
 ) -> None:
     approval = await beside(harness)
-    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
+    keys, conn = harness.keys, harness.store.conn
     await conn.command("HSET", keys.head(approval.id), "1:e", 1)
     click = Click(
         approval=approval.id,

@@ -11,7 +11,7 @@ from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.decide.reviews import MAX_REEVALUATED
 from keyturn.gateway.store.store import Store
-from tests.service.harness import ANA, BEN, CHLOE, POLICY, ServiceHarness, still_members
+from tests.service.harness import ANA, BEN, POLICY, ServiceHarness, still_members
 from tests.service.windowed import refund, windowed
 
 
@@ -38,9 +38,7 @@ async def two(harness: ServiceHarness) -> tuple[str, str]:
 
 
 async def over(harness: ServiceHarness, item_id: str) -> None:
-    outcome = await harness.reviews.decide(
-        await harness.click_on(item_id), Reject(reason="no"), BEN
-    )
+    outcome = await harness.decide(item_id, Reject(reason="no"), BEN)
     assert outcome.kind == "decided"
 
 
@@ -48,7 +46,7 @@ async def test_what_a_vote_raised_is_raised_no_longer_than_its_cause(
     harness: ServiceHarness,
 ) -> None:
     first, second = await two(harness)
-    voted = await harness.reviews.decide(await harness.click_on(first), Approve(), ANA)
+    voted = await harness.decide(first, Approve())
     raised = await shown(harness, first)
 
     await over(harness, second)
@@ -56,9 +54,7 @@ async def test_what_a_vote_raised_is_raised_no_longer_than_its_cause(
     assert (voted.kind, raised.tier) == ("voted", Tier.ESCALATE)
     again = await shown(harness, first)
     assert (again.tier, again.floor, len(again.votes)) == (Tier.APPROVE, None, 1)
-    decided = await harness.reviews.decide(
-        await harness.click_on(first), Approve(), BEN, voters=still_members
-    )
+    decided = await harness.decide(first, Approve(), BEN)
     item = await harness.item(first)
     assert (decided.kind, item.state) == ("decided", ItemState.AUTHORIZED)
     assert [vote.by.user for vote in item.votes] == ["U0ANA", "U0BEN"]
@@ -90,8 +86,7 @@ async def test_nothing_falls_below_what_a_call_was_opened_with(
     item = await shown(harness, second)
 
     assert (item.tier, item.requirement.approvals) == (Tier.ESCALATE, 2)
-    click = await harness.click_on(second)
-    voted = await harness.reviews.decide(click, Approve(), ANA)
+    voted = await harness.decide(second, Approve())
     assert voted.kind == "voted"
     item = await harness.item(second)
     assert (item.tier, item.requirement.approvals) == (Tier.ESCALATE, 2)
@@ -101,8 +96,7 @@ async def test_what_an_edit_raised_stays_raised(harness: ServiceHarness) -> None
     _, verdicts = await harness.submit(refund(700))
     _, other = await harness.submit(refund(200), thread="t2")
     args: JsonObject = {"amount": 900, "customer": "c7"}
-    click = await harness.click_on(verdicts[0].item_id)
-    await harness.reviews.decide(click, Edit(args=args), ANA)
+    await harness.decide(verdicts[0].item_id, Edit(args=args))
 
     await over(harness, other[0].item_id)
 
@@ -117,30 +111,6 @@ async def test_what_is_shown_is_never_written(harness: ServiceHarness) -> None:
     assert (await shown(harness, first)).floor is not None
 
     assert await harness.approval(first) == before
-
-
-async def test_an_authorization_keeps_what_it_was_given_by(
-    harness: ServiceHarness,
-) -> None:
-    first, second = await two(harness)
-    for who in (ANA, CHLOE):
-        await harness.reviews.decide(
-            await harness.click_on(first), Approve(), who, voters=still_members
-        )
-    await over(harness, second)
-
-    item = await shown(harness, first)
-
-    assert (item.state, item.tier) == (ItemState.AUTHORIZED, Tier.ESCALATE)
-
-
-async def test_a_policy_without_windows_has_nothing_to_evaluate_again(
-    store: Store,
-) -> None:
-    harness = ServiceHarness(store)
-    await harness.submit(refund(700))
-
-    assert await harness.reviews.reevaluated() == []
 
 
 async def test_only_calls_that_count_in_windows_are_evaluated_again(
@@ -160,7 +130,7 @@ async def test_another_policy_lowers_nothing_that_a_vote_raised(
     harness: ServiceHarness,
 ) -> None:
     first, _ = await two(harness)
-    await harness.reviews.decide(await harness.click_on(first), Approve(), ANA)
+    await harness.decide(first, Approve())
     harness.policy = load_policy(POLICY, "policy.yml")
 
     item = await shown(harness, first)

@@ -10,7 +10,6 @@ import pytest
 
 from keyturn.gateway.approvals.decisions import (
     Approve,
-    Decided,
     Decision,
     Edit,
     Reject,
@@ -65,7 +64,7 @@ async def asked(
 
 async def pass_by(harness: ServiceHarness, minutes: int) -> None:
     """Move the clock of the customer's windows."""
-    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
+    keys, conn = harness.keys, harness.store.conn
     for name in ("asked", "asked_sum"):
         window = keys.window(name, window_key("c7"))
         for use in cast("list[bytes]", await conn.command("ZRANGE", window, 0, -1)):
@@ -80,7 +79,7 @@ def decided(
     decision: Decision,
 ) -> Callable[[ServiceHarness, TurnRef, Verdict], Awaitable[None]]:
     async def decide(harness: ServiceHarness, _ref: TurnRef, verdict: Verdict) -> None:
-        await harness.reviews.decide(await harness.click(verdict), decision, ANA)
+        await harness.decide(verdict, decision)
 
     return decide
 
@@ -192,27 +191,6 @@ async def test_two_requests_of_one_turn_see_each_other(harness: ServiceHarness) 
 
     kinds = [verdict.kind for verdict in verdicts]
     assert kinds == [VerdictKind.HOLD, VerdictKind.HOLD, VerdictKind.DENY]
-
-
-async def test_a_request_leaves_when_its_hour_has_passed(
-    harness: ServiceHarness,
-) -> None:
-    await ask(harness, "t1")
-    await pass_by(harness, minutes=60)
-
-    assert await asked(harness) == 0
-
-
-async def test_later_requests_change_nothing_about_an_earlier_one(
-    harness: ServiceHarness,
-) -> None:
-    _, first = await ask(harness, "t1")
-    for thread in ("t2", "t3", "t4"):
-        await ask(harness, thread)
-
-    outcome = await harness.reviews.decide(await harness.click(first), Approve(), ANA)
-
-    assert isinstance(outcome, Decided)
 
 
 async def test_an_edit_is_evaluated_by_the_place_that_its_request_has(

@@ -135,17 +135,6 @@ async def test_without_reviewers_the_machine_of_the_gateway_is_named(
     assert "`keyturn freeze`" in result.reason
 
 
-def test_tools_of_one_agent_are_known_too(store: Store) -> None:
-    service = stops(store)
-
-    names = ("post", "refund", "x")
-    unknown = [
-        name for name in names if unknown_name(service.policy_now, (), tool(name))
-    ]
-
-    assert unknown == ["x"]
-
-
 def test_an_agent_is_known_by_the_policy_or_by_the_settings(store: Store) -> None:
     service = stops(store)
 

@@ -8,12 +8,10 @@ from keyturn.gateway.approvals.decisions import (
     Approve,
     Click,
     Decision,
-    Edit,
     GestureDecided,
 )
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, POLICY, ServiceHarness
@@ -78,20 +76,3 @@ async def test_a_second_call_is_left_out_where_a_rule_asks_for_more(
     after = await harness.approval(approval.items[0].id)
     waiting = tuple(item.index for item in after.items if item.is_pending)
     assert waiting == left_out
-
-
-async def test_an_edit_into_the_same_call_waits_for_those_whom_it_needs(
-    store: Store,
-) -> None:
-    harness = ServiceHarness(store, load_policy(policy(ASKS), "policy.yml"))
-    approval = await refunds(harness, "7", "8")
-    edit = Edit(args={"order": "7", "amount": 2})
-
-    outcome = await decided(harness, approval, {0: Approve(), 1: edit})
-
-    assert (outcome.approved, outcome.waiting) == ((0,), (1,))
-    after = await harness.approval(approval.items[0].id)
-    assert [item.state for item in after.items] == [
-        ItemState.AUTHORIZED,
-        ItemState.PENDING,
-    ]

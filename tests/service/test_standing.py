@@ -6,7 +6,6 @@ from datetime import timedelta
 
 import pytest
 
-from keyturn.gateway.approvals.decisions import Approve, Decided, Forbidden
 from keyturn.gateway.approvals.events import STANDING, Event, EventName
 from keyturn.gateway.approvals.similar import STANDING_AGENT
 from keyturn.gateway.approvals.standing import left_of
@@ -15,7 +14,6 @@ from keyturn.gateway.protocol.digest import BusinessState
 from keyturn.gateway.protocol.records import ItemState, Person, Result, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
-    Claimed,
     ClaimRequest,
     ProposedCall,
     Refused,
@@ -30,7 +28,6 @@ from keyturn.gateway.store.store import Store
 from keyturn.gateway.triage.request import TriageRequest
 from tests.service.harness import (
     ANA,
-    BEN,
     CHLOE,
     ServiceHarness,
     claim_of,
@@ -45,7 +42,6 @@ from tests.service.standing import (
     refund,
     standing_now,
 )
-from tests.streams import audit_entries
 
 
 @pytest.fixture
@@ -67,8 +63,7 @@ async def is_covered(
 
 
 async def told(harness: ServiceHarness, *names: EventName) -> list[Event]:
-    keys = harness.store.keys_of_tenant("default")
-    return [e for e in await audit_entries(harness.store.conn, keys) if e.name in names]
+    return [e for e in await harness.audited() if e.name in names]
 
 
 async def test_a_similar_call_opens_authorized_and_runs_once(
@@ -84,8 +79,7 @@ async def test_a_similar_call_opens_authorized_and_runs_once(
     assert item.cover
     assert item.cover.approval == standing.id
     claim = claim_of(ref, verdict)
-    reply = await harness.agents.claim(claim)
-    assert isinstance(reply, Claimed)
+    reply = await harness.granted(claim)
     assert await harness.agents.finish(verdict.item_id, reply.fence, Result(ok=True))
     again = await harness.agents.claim(claim.with_(owner="worker-2"))
     assert again.kind == "done"
@@ -210,10 +204,9 @@ async def test_calls_that_are_to_be_the_same_may_be_the_same(
 
 async def test_nobody_allows_what_they_ask_for(harness: ServiceHarness) -> None:
     await allowed(harness)
-    keys = harness.store.keys_of_tenant("default")
     ana = ThreadFacts(requester=Person(team="T0", user="U0ANA"))
     await harness.store.threads.change(
-        keys, "support", "hers", lambda _: ana, why="aside"
+        harness.keys, "support", "hers", lambda _: ana, why="aside"
     )
     tool, args = refund(5, "o1")
     ref = TurnRef(agent="support", thread="hers", message_id="m")
@@ -283,17 +276,6 @@ async def test_what_triage_wants_people_to_see_is_not_covered(store: Store) -> N
     assert (verdict.kind, verdict.tier) == (VerdictKind.HOLD, Tier.APPROVE)
 
 
-async def test_a_tool_without_allow_similar_has_no_standing_approvals(
-    harness: ServiceHarness,
-) -> None:
-    _, (verdict,) = await harness.submit(("send_email", {"to": "c1"}))
-    approval = await harness.approval(verdict.item_id)
-
-    assert not approval.items[0].can_cover
-    found = await harness.reviews.standing.propose(approval, 0, chosen(), ANA)
-    assert isinstance(found, str)
-
-
 async def test_a_standing_approval_itself_is_never_claimed(
     harness: ServiceHarness,
 ) -> None:
@@ -325,31 +307,3 @@ async def test_a_proposal_brings_no_agent_back(harness: ServiceHarness) -> None:
     assert (await standing_now(harness, standing)).items[0].state is ItemState.LAPSED
     assert await harness.jobs() == before
     assert not await is_covered(harness, refund(5, "o1"))
-
-
-async def test_a_person_sees_what_waits_and_may_reject_it(
-    harness: ServiceHarness,
-) -> None:
-    standing = await proposed(harness, refund(150, "first"), chosen(each=200))
-    await approve(harness, standing, ANA)
-
-    waiting = {one.approval.id async for one in harness.reviews.queue.waiting()}
-    assert standing.id in waiting
-    ended = await harness.reviews.standing.revoke(standing.id, BEN)
-    assert ended is True
-    late = await approve(harness, standing, CHLOE)
-    assert late.kind == "stale"
-
-
-async def test_an_approval_of_the_call_at_hand_is_apart(
-    harness: ServiceHarness,
-) -> None:
-    _, (verdict,) = await harness.submit(refund(5, "o1"))
-    click = await harness.click(verdict)
-    approval = await harness.approval(verdict.item_id)
-    await harness.reviews.standing.propose(approval, 0, chosen(), ANA)
-
-    outcome = await harness.reviews.decide(click, Approve(), BEN)
-
-    assert isinstance(outcome, Decided)
-    assert not isinstance(outcome, Forbidden)

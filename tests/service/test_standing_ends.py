@@ -143,17 +143,9 @@ async def test_a_freeze_that_was_cut_off_ends_it_when_it_is_lifted(
     assert not await is_covered(harness, refund(5, "o2"))
 
 
-async def test_a_freeze_of_others_ends_nothing(harness: ServiceHarness) -> None:
-    await allowed(harness)
-    other = FreezeScope(kind=ScopeKind.TOOL, name="send_email")
-    await harness.reviews.freezes.freeze(other, "T0/U0ANA", "stop")
-
-    assert await is_covered(harness, refund(5, "o1"))
-
-
 async def test_nobody_gives_one_for_what_is_frozen(harness: ServiceHarness) -> None:
     standing = await proposed(harness)
-    await harness.store.freezes.all(harness.store.keys_of_tenant("default"))
+    await harness.store.freezes.all(harness.keys)
     await harness.reviews.freezes.freeze(TOOL, "T0/U0ANA", "stop")
 
     outcome = await approve(harness, standing)
@@ -170,15 +162,6 @@ async def test_another_policy_ends_it_for_good(harness: ServiceHarness) -> None:
 
     assert await end_of(harness, standing) == POLICY_CHANGED
     assert not await is_covered(harness, refund(5, "o2"))
-
-
-async def test_a_look_ends_what_another_policy_ends(harness: ServiceHarness) -> None:
-    standing = await allowed(harness)
-    harness.policy = load_policy(ALLOWING.replace("uses: 10", "uses: 9"), "policy.yml")
-
-    assert [one async for one in harness.reviews.standing.in_force()] == []
-
-    assert await end_of(harness, standing) == POLICY_CHANGED
 
 
 async def test_a_call_that_it_opened_is_refused_by_another_policy(
@@ -206,9 +189,7 @@ async def test_a_rejection_of_a_similar_call_ends_it(
 ) -> None:
     standing = await allowed(harness, what=chosen(each=10))
     _, (verdict,) = await harness.submit(refund(amount, "o1"), thread="next")
-    click = await harness.click(verdict)
-
-    await harness.reviews.decide(click, Reject(reason="no"), who)
+    await harness.decide(verdict, Reject(reason="no"), who)
 
     assert await end_of(harness, standing) == REJECTED
 
@@ -218,7 +199,7 @@ async def test_a_rejection_of_another_call_ends_nothing(
 ) -> None:
     await allowed(harness)
     _, (verdict,) = await harness.submit(refund(5, "o1", customer="c2"), thread="next")
-    await harness.reviews.decide(await harness.click(verdict), Reject(), BEN)
+    await harness.decide(verdict, Reject(), BEN)
 
     assert await is_covered(harness, refund(5, "o2"))
 
@@ -227,8 +208,8 @@ async def test_without_slacks_word_of_now_nothing_is_covered(
     harness: ServiceHarness,
 ) -> None:
     standing = await allowed(harness)
-    head = harness.store.keys_of_tenant("default").head(standing.id)
-    await harness.store.conn.command("HINCRBY", head, "0:t", -CHECKED_FOR_MS - 1)
+    head = harness.keys.head(standing.id)
+    await harness.command("HINCRBY", head, "0:t", -CHECKED_FOR_MS - 1)
     assert not await is_covered(harness, refund(5, "o1"))
 
     found = await standing_now(harness, standing)
@@ -284,19 +265,6 @@ async def test_a_policy_that_was_put_back_at_once_ends_it(
 
 async def _is_in_force(policy: PolicyFile, text: str) -> bool:
     return policy().digest == load_policy(text, "policy.yml").digest
-
-
-async def test_one_that_is_not_opened_yet_stays_listed(
-    harness: ServiceHarness,
-) -> None:
-    store, keys = harness.store, harness.store.keys_of_tenant("default")
-    now_ms = await store.conn.now_ms("")
-    await store.standing.add(keys, "ap_default_1", until_ms=now_ms + 60_000)
-    await store.standing.add(keys, "ap_default_2", until_ms=now_ms - 1)
-
-    assert [one async for one in harness.reviews.standing.in_force()] == []
-
-    assert await store.standing.listed(keys) == ["ap_default_1"]
 
 
 async def test_a_restored_store_ends_it(harness: ServiceHarness) -> None:

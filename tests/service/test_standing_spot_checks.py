@@ -9,11 +9,9 @@ from keyturn.gateway.approvals.quality_checks import TOOK_PART, is_drawn
 from keyturn.gateway.approvals.record import Item, approval_of
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.wire import Claimed
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
 from tests.service.standing import ALLOWING, allowed, refund
-from tests.streams import audit_entries
 
 CHECKED = f"{ALLOWING}spot_checks: {{share: 99%, of: [support]}}\n"
 
@@ -32,8 +30,7 @@ async def ran(harness: ServiceHarness) -> Item:
         item = await harness.item(verdict.item_id)
         assert item.cover
         if is_drawn(item, 99):
-            claimed = await harness.agents.claim(claim_of(ref, verdict))
-            assert isinstance(claimed, Claimed)
+            claimed = await harness.granted(claim_of(ref, verdict))
             await harness.agents.finish(item.id, claimed.fence, Result(ok=True))
             return await harness.item(item.id)
     raise AssertionError("10 calls in a row were not drawn")
@@ -50,7 +47,6 @@ async def test_somebody_else_than_its_givers_is_asked(harness: ServiceHarness) -
     other = await checks.answer(approval_id, index, BEN, is_right=False)
 
     assert (own, other) == (TOOK_PART, "")
-    keys = harness.store.keys_of_tenant("default")
-    entries = await audit_entries(harness.store.conn, keys)
+    entries = await harness.audited()
     [checked] = [one for one in entries if one.name is EventName.ITEM_CHECKED]
     assert checked.data[STANDING] == standing.id

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from keyturn.gateway.approvals.decisions import Approve, Edit, Reject, Respond
-from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.quality_checks import SeededCard
 from keyturn.gateway.metrics.counts import Outcome
 from keyturn.gateway.metrics.export_reader import events_of
@@ -19,7 +18,6 @@ from keyturn.gateway.metrics.report import as_json
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import SeededCall, SpotCheckRule
 from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.wire import Claimed
 from keyturn.gateway.service.people.queue import PastDecisions
 from keyturn.gateway.service.report import audit_reading
 from keyturn.gateway.service.report.audit_reading import StatisticsService
@@ -35,8 +33,7 @@ from tests.service.harness import (
 
 
 async def approved(harness: ServiceHarness) -> None:
-    click, _ = await harness.refund(1, thread="approved")
-    await harness.reviews.decide(click, Approve(), ANA)
+    await harness.approved(1, thread="approved")
 
 
 async def edited_by_one(harness: ServiceHarness) -> None:
@@ -77,10 +74,8 @@ async def denied(harness: ServiceHarness) -> None:
 
 async def given_back(harness: ServiceHarness) -> None:
     """Claim a call, and release the claim: neither is a decision."""
-    click, claim = await harness.refund(8, thread="given back")
-    await harness.reviews.decide(click, Approve(), ANA)
-    granted = await harness.agents.claim(claim)
-    assert isinstance(granted, Claimed)
+    claim = await harness.approved(8, thread="given back")
+    granted = await harness.granted(claim)
     await harness.agents.release(claim.item_id, granted.fence)
 
 
@@ -91,8 +86,7 @@ async def checked(harness: ServiceHarness) -> None:
     harness.policy = harness.policy.with_(spot_checks=rule)
     click, claim = await harness.refund(9, thread="checked")
     await harness.reviews.decide(click, Approve(), ANA)
-    granted = await harness.agents.claim(claim)
-    assert isinstance(granted, Claimed)
+    granted = await harness.granted(claim)
     await harness.agents.finish(claim.item_id, granted.fence, Result(ok=True))
     await harness.reviews.spot_checks.answer(click.approval, 0, CHLOE, is_right=False)
     harness.policy = harness.policy.with_(spot_checks=None)
@@ -174,44 +168,18 @@ async def test_the_numbers_of_the_export_are_the_live_ones(
     assert kept == as_json(await StatisticsService(harness.store).metrics())
 
 
-async def test_live_metrics_begin_with_their_process(harness: ServiceHarness) -> None:
-    await ran(harness)
-    live = harness.reviews.statistics
-    await live.begin()
-    await denied(harness)
-
-    assert (await live.look()).total.calls == {Outcome.DENIED: 1}
-
-
-async def test_a_wait_is_from_the_card_to_the_last_word(
-    harness: ServiceHarness,
-) -> None:
-    click, _ = await harness.refund()
-    keys = harness.store.keys_of_tenant("default")
-    head = keys.head(click.approval)
-    # Move the clock: the card is one minute old.
-    await harness.store.conn.command("HINCRBY", head, "created", -60_000)
-    await harness.reviews.decide(click, Approve(), ANA)
-
-    waits = (await StatisticsService(harness.store).metrics()).total.waits
-
-    assert 60_000 <= waits.longest_ms < 120_000
-
-
 async def test_what_went_back_to_people_waits_from_then_on(
     harness: ServiceHarness,
 ) -> None:
     click, claim = await harness.refund()
-    keys = harness.store.keys_of_tenant("default")
-    head = keys.head(click.approval)
-    await harness.store.conn.command("HINCRBY", head, "created", -600_000)
+    head = harness.keys.head(click.approval)
+    await harness.command("HINCRBY", head, "created", -600_000)
     await harness.reviews.decide(click, Approve(), ANA)
     harness.policy = load_policy(
         POLICY.replace("{tier: approve}", "{tier: escalate}", 1), "p"
     )
     await harness.agents.claim(claim)
-    again = await harness.click_on(claim.item_id)
-    await harness.reviews.decide(again, Reject(reason="no"), ANA)
+    await harness.decide(claim.item_id, Reject(reason="no"))
 
     total = (await StatisticsService(harness.store).metrics()).total
 
@@ -233,7 +201,7 @@ async def test_a_claim_that_is_given_back_is_no_decision_of_the_past(
 async def test_a_run_counts_in_the_period_in_which_it_ends(
     harness: ServiceHarness,
 ) -> None:
-    conn, keys = harness.store.conn, harness.store.keys_of_tenant("default")
+    conn, keys = harness.store.conn, harness.keys
     now_ms = await conn.now_ms("")
     for name, at_ms in (("run.started", now_ms - 5_000), ("run.finished", now_ms)):
         event = {"name": name, "tenant": "default", "agent": "a", "thread": "t"}
@@ -243,27 +211,3 @@ async def test_a_run_counts_in_the_period_in_which_it_ends(
 
     assert (await statistics.metrics(ended)).total.runs == 1
     assert (await statistics.metrics(ended, has_runs=False)).total.runs == 0
-
-
-async def test_only_the_tenant_s_own_calls_count(harness: ServiceHarness) -> None:
-    await ran(harness)
-
-    other = await StatisticsService(harness.store, tenant="other").metrics()
-
-    assert other.total.evaluated == 0
-
-
-async def test_a_period_ends_before_its_last_moment(harness: ServiceHarness) -> None:
-    await ran(harness)
-    rows = [row async for row in audit_reading.exported(harness.store)]
-    at_ms = next(row["at_ms"] for row in rows if row["name"] == EventName.CALL_RAN)
-    assert isinstance(at_ms, int)
-
-    async def counted(since_ms: int, until_ms: int) -> int:
-        selected = Selection(since_ms=since_ms, until_ms=until_ms)
-        found = await StatisticsService(harness.store).metrics(selected)
-        return found.total.evaluated
-
-    assert await counted(at_ms, at_ms + 1) == 1
-    assert await counted(at_ms - 1, at_ms) == 0
-    assert await counted(at_ms + 1, at_ms + 2) == 0

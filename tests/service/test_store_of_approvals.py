@@ -34,7 +34,7 @@ async def test_a_text_that_is_no_id_names_no_approval(harness: ServiceHarness) -
 
 async def test_what_moves_all_the_time_is_not_written(harness: ServiceHarness) -> None:
     click, _ = await harness.refund()
-    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
+    keys, conn = harness.keys, harness.store.conn
     looked: list[int] = []
 
     async def too_late(loaded: Loaded) -> Write:
@@ -56,8 +56,8 @@ async def test_a_list_leaves_out_what_cannot_be_read_and_says_so(
 ) -> None:
     clicks = [(await harness.refund(thread=f"t{index}"))[0] for index in range(2)]
     good, corrupt = [click.approval for click in clicks]
-    pinned = harness.store.keys_of_tenant("default").document(corrupt)
-    await harness.store.conn.command("SET", pinned, "{")
+    pinned = harness.keys.document(corrupt)
+    await harness.command("SET", pinned, "{")
 
     with caplog.at_level(logging.WARNING):
         found = await harness.store.approvals.load_each([corrupt, NO_ID, good])
@@ -66,29 +66,15 @@ async def test_a_list_leaves_out_what_cannot_be_read_and_says_so(
     assert "record.corrupt" in caplog.text
 
 
-async def test_the_newest_of_a_run_are_read_oldest_first(
-    harness: ServiceHarness,
-) -> None:
-    opened = [(await harness.refund(amount=one))[0].approval for one in (1, 2, 3)]
-    keys, store = harness.store.keys_of_tenant("default"), harness.store.approvals
-
-    newest = await store.of_run(keys, RUN, newest=2)
-    every = await store.of_run(keys, RUN)
-
-    assert [one.id for one in newest] == opened[1:]
-    assert [one.id for one in every] == opened
-    assert await store.unfinished(keys, []) == []
-
-
 async def test_what_has_ended_in_a_run_is_listed_apart_and_in_its_place(
     harness: ServiceHarness,
 ) -> None:
     # Each one supersedes the one before.
     opened = [(await harness.refund(amount=one))[0].approval for one in (1, 2, 3)]
-    keys, store = harness.store.keys_of_tenant("default"), harness.store.approvals
+    keys, store = harness.keys, harness.store.approvals
 
     still_open = await store.open_of_run(keys, RUN)
-    ended = await harness.store.conn.command("ZCARD", keys.run(RUN))
+    ended = await harness.command("ZCARD", keys.run(RUN))
     every = await store.of_run(keys, RUN)
 
     assert [one.id for one in still_open] == opened[2:]
@@ -99,7 +85,7 @@ async def test_what_has_ended_in_a_run_is_listed_apart_and_in_its_place(
 async def test_a_run_has_something_open_until_its_last_call_has_ended(
     harness: ServiceHarness,
 ) -> None:
-    keys, store = harness.store.keys_of_tenant("default"), harness.store.approvals
+    keys, store = harness.keys, harness.store.approvals
     click, _ = await harness.refund()
     before = await store.has_open(keys, RUN)
 

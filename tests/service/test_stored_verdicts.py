@@ -23,21 +23,11 @@ def turn_key(ref: TurnRef) -> str:
 
 
 async def stored(harness: ServiceHarness, ref: TurnRef) -> bytes:
-    keys = harness.store.keys_of_tenant("default")
-    return await harness.store.agent_load.verdicts(keys, turn_key(ref))
+    return await harness.store.agent_load.verdicts(harness.keys, turn_key(ref))
 
 
 async def put(harness: ServiceHarness, ref: TurnRef, body: bytes) -> None:
-    keys = harness.store.keys_of_tenant("default")
-    await harness.store.conn.command("SET", keys.turn(turn_key(ref)), body)
-
-
-async def test_a_turn_is_answered_again_as_it_was(harness: ServiceHarness) -> None:
-    ref, verdicts = await harness.submit(*CALLS)
-
-    _, again = await harness.submit(*CALLS, message_id=ref.message_id)
-
-    assert again == verdicts
+    await harness.command("SET", harness.keys.turn(turn_key(ref)), body)
 
 
 async def test_every_damaged_byte_is_refused(harness: ServiceHarness) -> None:
@@ -78,6 +68,5 @@ async def test_the_end_of_a_call_is_kept_whatever_stands_in_its_turn(
         CallEnd(ref=ref, tool="look_up_order", tool_call_id="c0", result=failed)
     )
 
-    keys = harness.store.keys_of_tenant("default")
-    count = keys.failures("support")
-    assert await harness.store.conn.command("ZCARD", count) == 0
+    count = harness.keys.failures("support")
+    assert await harness.command("ZCARD", count) == 0

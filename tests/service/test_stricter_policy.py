@@ -35,9 +35,9 @@ async def has_waited(harness: ServiceHarness, item_id: str, minutes: int) -> Non
     assert keys is not None
     opened_ms = approval.created_at_ms - minutes * MINUTE
     head = keys.head(approval.id)
-    await harness.store.conn.command("HSET", head, "created", str(opened_ms))
+    await harness.command("HSET", head, "created", str(opened_ms))
     ends_ms = approval.expires_at_ms - minutes * MINUTE
-    await harness.store.conn.command("HSET", head, "expires", str(ends_ms))
+    await harness.command("HSET", head, "expires", str(ends_ms))
 
 
 async def test_a_call_older_than_the_policy_lets_it_be_is_approved_by_nobody(

@@ -17,12 +17,10 @@ from keyturn.gateway.protocol.wire import (
     Refused,
     Turn,
     TurnRef,
-    VerdictKind,
 )
 from keyturn.gateway.resume.langgraph_local import Runners
 from keyturn.gateway.running import running
 from keyturn.gateway.service.decide.reviews import ReviewService
-from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.service.run.sweep import Sweeper
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
@@ -75,21 +73,6 @@ async def test_a_thread_of_another_tenant_is_run_beside_ours(store: Store) -> No
         store.threads.lease(other, "support", "t1"),
     ):
         pass
-
-
-async def test_a_turn_of_another_tenant_ends_none_of_ours(
-    harness: ServiceHarness, other: ReviewService
-) -> None:
-    click, claim = await harness.refund(1)
-    agents = AgentService(harness.store, lambda: harness.policy, tenant="other")
-
-    (verdict,) = await agents.submit(TURN)
-
-    assert verdict.kind is VerdictKind.HOLD
-    assert (await harness.item(claim.item_id)).is_pending
-    assert await harness.opened() == [click.approval]
-    assert click.approval not in await harness.opened("other")
-    assert (await other.decide(click, Approve(), ANA)).kind == "unknown"
 
 
 @pytest.fixture

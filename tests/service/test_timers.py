@@ -19,7 +19,6 @@ from keyturn.gateway.store.records.approval_indexes import Timer
 from keyturn.gateway.store.store import Store
 from tests.lifetimes import listed, lose_records
 from tests.service.harness import ANA, BEN, POLICY, ServiceHarness, person
-from tests.streams import audit_entries
 
 WAITING = """tiers:
   approve: {remind_at: 50%, escalate_at: 80%, escalate_to: senior}
@@ -37,21 +36,18 @@ def harness(store: Store) -> ServiceHarness:
 
 async def due(harness: ServiceHarness, approval: str, *kinds: TimerKind) -> None:
     """Move the clock: timers of an approval are due."""
-    keys = harness.store.keys_of_tenant("default")
     for kind in kinds:
         name = str(Timer(approval=approval, kind=kind))
-        await harness.store.conn.command("ZADD", keys.timers, "XX", 1, name)
+        await harness.command("ZADD", harness.keys.timers, "XX", 1, name)
 
 
 async def timers(harness: ServiceHarness) -> list[str]:
-    keys = harness.store.keys_of_tenant("default")
-    reply = await harness.store.conn.command("ZRANGE", keys.timers, 0, -1)
+    reply = await harness.command("ZRANGE", harness.keys.timers, 0, -1)
     return sorted(text(one) for one in listed(reply))
 
 
 async def told(harness: ServiceHarness, *names: EventName) -> list[Event]:
-    keys = harness.store.keys_of_tenant("default")
-    entries = await audit_entries(harness.store.conn, keys)
+    entries = await harness.audited()
     return [event for event in entries if event.name in names]
 
 
@@ -70,38 +66,9 @@ async def test_the_policys_shares_of_the_time_become_timers(
     waiting = approval.waiting
     assert (waiting.remind_at_ms, waiting.escalate_at_ms) == (HOUR // 2, HOUR * 4 // 5)
     assert waiting.escalate_to == ("senior",)
-    keys = harness.store.keys_of_tenant("default")
     name = f"{approval.id} remind"
-    score = await harness.store.conn.command("ZSCORE", keys.timers, name)
+    score = await harness.command("ZSCORE", harness.keys.timers, name)
     assert float(text(score)) == approval.created_at_ms + HOUR // 2
-
-
-async def test_calls_that_get_other_times_stand_on_cards_of_their_own(
-    store: Store,
-) -> None:
-    hasty = PATIENT.replace("idempotent: true", "expires_in: 20m")
-    harness = ServiceHarness(store, load_policy(hasty + WAITING, "policy.yml"))
-    _, verdicts = await harness.submit(
-        ("process_refund", {"n": 1}), ("send_email", {"n": 2})
-    )
-
-    cards = [await harness.approval(verdict.item_id) for verdict in verdicts]
-
-    hour, third = [
-        (one.ttl_ms, one.waiting.remind_at_ms, one.waiting.escalate_at_ms)
-        for one in cards
-    ]
-    assert hour == (HOUR, HOUR // 2, HOUR * 4 // 5)
-    assert third == (HOUR // 3, HOUR // 6, HOUR * 4 // 15)
-    assert {one.waiting.escalate_to for one in cards} == {("senior",)}
-
-
-async def test_a_tier_without_shares_sets_no_timer(store: Store) -> None:
-    harness = ServiceHarness(store)
-
-    await opened(harness)
-
-    assert await timers(harness) == []
 
 
 async def test_nothing_rings_before_its_time(harness: ServiceHarness) -> None:
@@ -190,7 +157,6 @@ async def test_what_is_kept_no_longer_leaves_neither_timer_nor_deadline(
     harness: ServiceHarness,
 ) -> None:
     approval = await opened(harness)
-    keys = harness.store.keys_of_tenant("default")
     await due(harness, approval.id, TimerKind.REMIND, TimerKind.ESCALATE)
     await harness.overdue(approval.id)
     await lose_records(harness.store.conn)
@@ -198,29 +164,14 @@ async def test_what_is_kept_no_longer_leaves_neither_timer_nor_deadline(
     await harness.sweeper.sweep()
 
     assert await timers(harness) == []
-    assert await harness.store.conn.command("ZCARD", keys.expiry) == 0
-
-
-@pytest.mark.slow
-async def test_a_herd_that_is_due_at_once_ends_in_one_sweep(
-    harness: ServiceHarness,
-) -> None:
-    approvals = [await opened(harness) for _ in range(250)]
-    for approval in approvals:
-        await harness.overdue(approval.id)
-
-    ended = await asyncio.gather(*(Sweeper(harness.store).sweep() for _ in range(2)))
-
-    assert sum(ended) == 250
-    events = await told(harness, EventName.ITEM_EXPIRED)
-    assert len({event.approval for event in events}) == len(events) == 250
+    assert await harness.command("ZCARD", harness.keys.expiry) == 0
 
 
 async def test_more_time_moves_every_deadline_in_one_step(
     harness: ServiceHarness,
 ) -> None:
     before = await opened(harness)
-    keys = harness.store.keys_of_tenant("default")
+    keys = harness.keys
 
     result = await harness.reviews.extend(before.id, ANA)
 
@@ -231,7 +182,7 @@ async def test_more_time_moves_every_deadline_in_one_step(
     waits = keys.waiting("support")
     listed = keys.listed(before.id)
     for key, member in ((keys.expiry, listed), (waits, listed + b"0")):
-        score = await harness.store.conn.command("ZSCORE", key, member)
+        score = await harness.command("ZSCORE", key, member)
         assert float(text(score)) == after.expires_at_ms
     (event,) = await told(harness, EventName.APPROVAL_EXTENDED)
     assert event.actor == "T0/U0ANA"
@@ -273,9 +224,8 @@ async def test_a_decision_after_the_old_deadline_counts_when_there_is_more_time(
 ) -> None:
     click, _ = await harness.refund()
     await harness.reviews.extend(click.approval, ANA)
-    keys = harness.store.keys_of_tenant("default")
-    await harness.store.conn.command(
-        "ZADD", keys.expiry, 1, keys.listed(click.approval)
+    await harness.command(
+        "ZADD", harness.keys.expiry, 1, harness.keys.listed(click.approval)
     )
 
     ended = await harness.sweeper.sweep()

@@ -17,10 +17,6 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
-    CallHint,
-    ProposedCall,
-    Turn,
-    TurnRef,
     Verdict,
     VerdictKind,
 )
@@ -144,22 +140,6 @@ async def test_anything_else_changes_nothing(store: Store, answer: object) -> No
     assert changed.triage is None or changed.triage.rationale == ""
 
 
-async def test_a_triage_that_fails_is_counted_and_the_call_waits_as_it_would(
-    store: Store,
-) -> None:
-    def fail(request: TriageRequest) -> object:
-        raise ValueError(request.arguments)
-
-    harness = desk_with(store, Played(fail))
-
-    verdict = await refund(harness, note="4111-1111")
-
-    (told,) = await audit(store, EventName.TRIAGE_FAILED)
-    assert verdict.tier is Tier.APPROVE
-    assert (told.reason, told.tool, told.tier) == ("error", "process_refund", "approve")
-    assert told.item == verdict.item_id
-
-
 async def test_a_policy_that_asks_for_triage_where_there_is_none_says_so(
     store: Store,
 ) -> None:
@@ -170,28 +150,6 @@ async def test_a_policy_that_asks_for_triage_where_there_is_none_says_so(
     (told,) = await audit(store, EventName.TRIAGE_FAILED)
     assert verdict.tier is Tier.APPROVE
     assert told.reason == "not_configured"
-
-
-@pytest.mark.slow
-async def test_a_hanging_triage_costs_a_turn_its_time_out_once(store: Store) -> None:
-    class Hanging:
-        count = 0
-
-        async def assess(self, request: TriageRequest) -> object:
-            self.count += 1
-            return await asyncio.Event().wait()
-
-    triage = Hanging()
-    harness = desk_with(store, triage, ON.replace("timeout: 20s", "timeout: 2s"))
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-
-    _, verdicts = await harness.submit(*(refund_of(n) for n in range(5)))
-
-    assert triage.count == 5
-    assert {verdict.tier for verdict in verdicts} == {Tier.APPROVE}
-    # One after the other would take ten seconds.
-    assert 2 <= loop.time() - began < 10
 
 
 async def test_all_calls_of_a_turn_are_asked_about_at_the_same_time(
@@ -241,17 +199,6 @@ async def test_an_auto_approved_call_waits_when_triage_says_so(
     assert item.triage.raised_to is Tier.APPROVE
 
 
-async def test_no_wish_of_the_agent_takes_a_raise_back(store: Store) -> None:
-    harness = desk_with(store, saying("approve"), ASKED)
-    hint = CallHint(hold=False)
-    call = ProposedCall(tool="look_up_order", args={}, tool_call_id="c", hint=hint)
-    ref = TurnRef(agent="support", thread="t9", message_id="m9")
-
-    (verdict,) = await harness.agents.submit(Turn(ref=ref, calls=(call,)))
-
-    assert (verdict.kind, verdict.tier) == (VerdictKind.HOLD, Tier.APPROVE)
-
-
 @pytest.mark.parametrize(
     ("tool", "kind", "tier"),
     [
@@ -284,15 +231,6 @@ async def test_the_audit_log_has_the_raise_and_no_word_of_the_rationale(
     assert (raised.item, raised.tier) == (verdict.item_id, "escalate")
     assert raised.data == {"was": "approve", "score": "80"}
     assert "no4111" not in "".join(event.model_dump_json() for event in every)
-
-
-async def test_a_score_alone_is_kept_without_the_words(store: Store) -> None:
-    harness = desk_with(store, saying("approve", 55, BEGGING))
-
-    item = await harness.item((await refund(harness)).item_id)
-
-    assert item.triage == TriageResult(score=55)
-    assert not await audit(store, EventName.TRIAGE_RAISED, EventName.TRIAGE_FAILED)
 
 
 async def test_a_turn_that_comes_again_is_not_put_to_triage_again(store: Store) -> None:

@@ -164,15 +164,3 @@ async def test_what_is_no_strict_json_is_put_to_nobody(args: Any) -> None:
     )
 
     assert (triage.asked, dict(triaged)) == ([], {})
-
-
-async def test_a_call_that_is_refused_anyhow_is_put_to_nobody() -> None:
-    call = ProposedCall(tool="other", args={}, tool_call_id="c1")
-    evaluation = evaluation_of(policy_of(Tier.APPROVE), call, None, ())
-    triage = Answering({"raise_to": "deny"})
-    turn_triage = TurnTriage(triage, Turn(ref=REF, calls=(call,)))
-
-    assert not await turn_triage.assess(
-        [EvaluatedCall(call, evaluation, "frozen")], now_ms=0
-    )
-    assert not triage.asked

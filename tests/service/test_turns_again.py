@@ -12,7 +12,7 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import VerdictKind
-from tests.service.harness import ANA, ServiceHarness
+from tests.service.harness import ServiceHarness
 
 REFUND: tuple[str, JsonObject] = ("process_refund", {"amount": 5})
 WIRE: tuple[str, JsonObject] = ("wire_money", {"amount": 5})
@@ -66,7 +66,7 @@ async def test_a_turn_is_answered_as_at_first_after_an_edit_raised_it(
     harness.policy = load_policy(RAISING, "policy.yml")
     ref, (verdict,) = await harness.submit(REFUND)
     edit = Edit(args={"amount": 900}, reason="the whole order")
-    await harness.reviews.decide(await harness.click(verdict), edit, ANA)
+    await harness.decide(verdict, edit)
     raised = await harness.item(verdict.item_id)
     assert (raised.tier, raised.args) != (verdict.tier, {"amount": 5})
 
@@ -81,7 +81,7 @@ async def test_a_turn_whose_record_is_damaged_is_not_opened_again(
 ) -> None:
     ref, (verdict,) = await harness.submit(REFUND)
     approval = verdict.item_id.rpartition(".")[0]
-    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
+    keys, conn = harness.keys, harness.store.conn
     pinned = keys.document(approval)
 
     await conn.command("DEL", pinned)
@@ -110,7 +110,7 @@ async def test_a_record_that_was_moved_to_another_id_is_refused(
 ) -> None:
     _, (one,) = await harness.submit(REFUND)
     ref, (two,) = await harness.submit(REFUND)
-    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
+    keys, conn = harness.keys, harness.store.conn
     approvals = [verdict.item_id.rpartition(".")[0] for verdict in (one, two)]
     moved = [
         (key(approvals[0]), key(approvals[1])) for key in (keys.head, keys.document)
@@ -142,7 +142,7 @@ async def test_a_turn_of_which_nothing_is_left_has_the_ids_that_the_ledger_knows
     harness: ServiceHarness,
 ) -> None:
     ref, verdicts = await harness.submit(REFUND, WIRE)
-    await harness.store.conn.command("FLUSHALL")
+    await harness.command("FLUSHALL")
 
     _, again = await harness.submit(REFUND, WIRE, message_id=ref.message_id)
 

@@ -24,7 +24,7 @@ from keyturn.gateway.service.run.agents import AgentService, RunCalls
 from keyturn.gateway.service.run.claiming import unclaimable
 from keyturn.gateway.store.store import Store
 from tests.api.api_stack import serving
-from tests.service.harness import ANA, ServiceHarness, claim_of
+from tests.service.harness import ServiceHarness, claim_of
 from tests.streams import audit_entries
 
 
@@ -42,8 +42,7 @@ class Overtaken(AgentService):
         harness, verdict = self._harness, self._verdict
         if self._then is not ItemState.PENDING:
             is_no = self._then is ItemState.REJECTED
-            click = await harness.click(verdict)
-            await harness.reviews.decide(click, Reject() if is_no else Approve(), ANA)
+            await harness.decide(verdict, Reject() if is_no else Approve())
         if self._then is ItemState.EXECUTING:
             claimed = await harness.agents.claim(claim_of(self._ref, verdict))
             assert claimed.kind == "new"
@@ -100,7 +99,7 @@ async def test_an_approved_call_that_nobody_asks_for_is_withdrawn_in_its_own_wor
     harness = ServiceHarness(store)
     ref, (verdict,) = await harness.submit(("process_refund", {"amount": 5}))
     decision = Edit(args={"amount": 4}) if edits else Approve()
-    await harness.reviews.decide(await harness.click(verdict), decision, ANA)
+    await harness.decide(verdict, decision)
 
     await withdraw(harness, ref, verdict.item_id)
 

@@ -44,8 +44,7 @@ async def test_every_entry_of_a_decision_has_a_seal_of_its_own(
     click, _ = await harness.refund(12, thread="t2")
     await harness.reviews.decide(click, Reject(reason="no"), ANA)
 
-    keys = harness.store.keys_of_tenant("default")
-    rows = await stream(harness.store, keys)
+    rows = await stream(harness.store, harness.keys)
 
     assert await states(harness.store) == {SealState.SEALED}
     assert len({nonce_of(one.seal) for one in rows}) == len(rows) >= 4

@@ -36,7 +36,6 @@ from keyturn.gateway.store.store import Store
 from tests.lifetimes import lose_records
 from tests.service.harness import ANA, BEN, POLICY, ServiceHarness
 from tests.store_secrets import SECRETS
-from tests.streams import audit_entries
 
 WHOLE = Event(name=EventName.CALLS_DECIDED, tenant="default", reason="whole")
 TOOL = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
@@ -86,9 +85,7 @@ async def states(harness: ServiceHarness, clicks: list[Click]) -> list[ItemState
 
 async def told(harness: ServiceHarness) -> list[Event]:
     """Return the events since the approvals were opened."""
-    entries = await audit_entries(
-        harness.store.conn, harness.store.keys_of_tenant("default")
-    )
+    entries = await harness.audited()
     return [one for one in entries if one.name is not EventName.APPROVAL_OPENED]
 
 
@@ -115,7 +112,7 @@ Spoil = Callable[[ServiceHarness, Keys, Loaded], Awaitable[Write | Loaded]]
 
 
 async def another_rev(harness: ServiceHarness, keys: Keys, one: Loaded) -> Write:
-    await harness.store.conn.command("HINCRBY", keys.head(one.approval.id), "rev", 1)
+    await harness.command("HINCRBY", keys.head(one.approval.id), "rev", 1)
     return Write(decided(one))
 
 
@@ -222,7 +219,7 @@ async def test_a_claim_that_was_renewed_keeps_all_from_being_written(
     ended = end_overdue(before[click.approval].approval, before[click.approval].now_ms)
     assert ended
     yes = [Write(decided(before[one.approval])) for one in clicks]
-    await harness.store.conn.command("HSET", keys.head(click.approval), "0:u", 2**52)
+    await harness.command("HSET", keys.head(click.approval), "0:u", 2**52)
 
     is_written = await write(
         harness.store.conn, keys, before, WriteMany([*yes, Write(ended)])
@@ -268,7 +265,7 @@ async def rejected(harness: ServiceHarness, one: Loaded) -> Write:
 
 async def rejections(harness: ServiceHarness, keys: Keys, agent: str) -> int:
     key = keys.rejections(agent)
-    return int(cast("bytes", await harness.store.conn.command("GET", key)) or 0)
+    return int(cast("bytes", await harness.command("GET", key)) or 0)
 
 
 async def of_agents(harness: ServiceHarness, *agents: str) -> list[Click]:
@@ -388,7 +385,7 @@ async def test_a_corrupt_record_is_named_and_nothing_is_written(
 ) -> None:
     clicks = await asked(harness)
     head = keys.head(clicks[1].approval)
-    await harness.store.conn.command("HSET", head, "0:e", "x")
+    await harness.command("HSET", head, "0:e", "x")
 
     with pytest.raises(CorruptRecord) as caught:
         await harness.store.approvals.change_many(
@@ -407,7 +404,7 @@ async def test_who_never_finds_them_unmoved_is_told_that_nothing_was_recorded(
 
     async def compute(found: Read) -> WriteMany:
         head = keys.head(clicks[1].approval)
-        await harness.store.conn.command("HINCRBY", head, "rev", 1)
+        await harness.command("HINCRBY", head, "rev", 1)
         return await approved(found)
 
     with pytest.raises(StoreUnavailable, match="nothing of yours was recorded"):

@@ -17,7 +17,7 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.protocol.records import ItemState, Result
-from keyturn.gateway.protocol.wire import Claimed, ClaimRequest, Refused
+from keyturn.gateway.protocol.wire import ClaimRequest, Refused
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.records import codec, known_records
 from keyturn.gateway.store.records.changing import load_many
@@ -88,8 +88,7 @@ async def test_what_ran_is_remembered_as_it_is_stored(
     claim, item_id = await authorized(harness)
     parsed.clear()
 
-    granted = await harness.agents.claim(claim)
-    assert isinstance(granted, Claimed)
+    granted = await harness.granted(claim)
     done = Result(ok=True, summary="done")
     assert await harness.agents.finish(item_id, granted.fence, done)
 
@@ -182,5 +181,5 @@ async def authorized(harness: ServiceHarness) -> tuple[ClaimRequest, str]:
     ref, (verdict,) = await harness.submit(
         (REFUND, {"amount": number}), thread=f"k{number}"
     )
-    await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
+    await harness.decide(verdict, Approve())
     return claim_of(ref, verdict), verdict.item_id

@@ -23,7 +23,7 @@ NO_END = -1
 
 @pytest.fixture
 def keys(harness: ServiceHarness) -> Keys:
-    return harness.store.keys_of_tenant("default")
+    return harness.keys
 
 
 async def opened(harness: ServiceHarness, ns: str) -> str:
@@ -37,13 +37,12 @@ async def still_open(harness: ServiceHarness, keys: Keys) -> list[tuple[str, str
 
 
 async def reject(harness: ServiceHarness, approval: str) -> None:
-    click = await harness.click_on(f"{approval}.0")
-    await harness.reviews.decide(click, Reject(reason="no"), ANA)
+    await harness.decide(f"{approval}.0", Reject(reason="no"))
 
 
 async def life(harness: ServiceHarness, keys: Keys) -> int:
     facts = keys.thread_facts(RUN.agent, RUN.thread)
-    return number(await harness.store.conn.command("PTTL", facts))
+    return number(await harness.command("PTTL", facts))
 
 
 async def test_it_is_listed_in_order_whatever_ends_first(
@@ -140,7 +139,7 @@ async def test_what_is_open_says_nothing_of_who_asked(
 ) -> None:
     approval = await opened(harness, "")
     facts = keys.thread_facts(RUN.agent, RUN.thread)
-    await harness.store.conn.command("HDEL", facts, "facts")
+    await harness.command("HDEL", facts, "facts")
     threads = harness.store.threads
 
     await threads.change(keys, RUN.agent, RUN.thread, lambda one: one, why="begin")

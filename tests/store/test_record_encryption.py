@@ -22,7 +22,6 @@ from keyturn.gateway.trust.encryption import encrypted_by, encryption_keys
 from keyturn.gateway.trust.seals import Purpose, derived_key
 from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
 from tests.store_secrets import SECRETS
-from tests.streams import announced, audit_entries
 
 WORD = "canary-4711"
 """Stands in everything that is to be encrypted."""
@@ -48,9 +47,8 @@ def another(
 
 async def stored(harness: ServiceHarness, approval: str) -> tuple[bytes, bytes]:
     """Return all fields of a head in one text, and the document."""
-    keys = harness.store.keys_of_tenant("default")
-    head = fields(await harness.store.conn.command("HGETALL", keys.head(approval)))
-    document = await harness.store.conn.command("GET", keys.document(approval))
+    head = fields(await harness.command("HGETALL", harness.keys.head(approval)))
+    document = await harness.command("GET", harness.keys.document(approval))
     assert isinstance(document, bytes)
     return b"\n".join(
         name.encode() + b"=" + one for name, one in head.items()
@@ -58,8 +56,8 @@ async def stored(harness: ServiceHarness, approval: str) -> tuple[bytes, bytes]:
 
 
 async def field(harness: ServiceHarness, approval: str, name: str) -> bytes:
-    key = harness.store.keys_of_tenant("default").head(approval)
-    found = await harness.store.conn.command("HGET", key, name)
+    key = harness.keys.head(approval)
+    found = await harness.command("HGET", key, name)
     assert isinstance(found, bytes)
     return found
 
@@ -73,8 +71,7 @@ async def edited_and_run(harness: ServiceHarness) -> str:
     change = Edit(args={"amount": 4, "note": f"two {WORD}"}, reason=f"why {WORD}")
     await harness.reviews.decide(click, change, ANA)
     claim = claim_of(ref, verdict)
-    reply = await harness.agents.claim(claim)
-    assert isinstance(reply, Claimed)
+    reply = await harness.granted(claim)
     assert action_args(reply.action) == {"amount": 4, "note": f"two {WORD}"}
     await harness.agents.finish(claim.item_id, reply.fence, RAN)
     return click.approval
@@ -102,12 +99,9 @@ async def test_who_acknowledged_and_what_a_tool_says_late_is_not_readable(
     assert document.startswith(MARK)
 
     await harness.reviews.decide(click, Approve(), ANA)
-    reply = await harness.agents.claim(claim)
-    assert isinstance(reply, Claimed)
-    await harness.owner_dies(claim.item_id)
-    await harness.sweeper.sweep()
-    doubtful = await harness.click_on(claim.item_id)
-    await harness.reviews.decide(doubtful, Reconcile(finding=Finding.SKIP), ANA)
+    reply = await harness.granted(claim)
+    await harness.doubt(claim.item_id)
+    await harness.decide(claim.item_id, Reconcile(finding=Finding.SKIP))
     await harness.agents.finish(claim.item_id, reply.fence, RAN)
 
     assert (await harness.item(claim.item_id)).late_result == RAN
@@ -210,7 +204,7 @@ Move = Callable[[ServiceHarness, str, str], Awaitable[None]]
 
 
 async def _document_of_another(harness: ServiceHarness, one: str, other: str) -> None:
-    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
+    keys, conn = harness.keys, harness.store.conn
     theirs = await conn.command("GET", keys.document(other))
     assert isinstance(theirs, bytes)
     await conn.command("SET", keys.document(one), theirs)
@@ -218,13 +212,13 @@ async def _document_of_another(harness: ServiceHarness, one: str, other: str) ->
 
 async def _key_of_another(harness: ServiceHarness, one: str, other: str) -> None:
     theirs = await field(harness, other, DATA_KEY)
-    key = harness.store.keys_of_tenant("default").head(one)
-    await harness.store.conn.command("HSET", key, DATA_KEY, theirs)
+    key = harness.keys.head(one)
+    await harness.command("HSET", key, DATA_KEY, theirs)
 
 
 async def _no_key(harness: ServiceHarness, one: str, _: str) -> None:
-    key = harness.store.keys_of_tenant("default").head(one)
-    await harness.store.conn.command("HDEL", key, DATA_KEY)
+    key = harness.keys.head(one)
+    await harness.command("HDEL", key, DATA_KEY)
 
 
 @pytest.mark.parametrize(
@@ -251,9 +245,7 @@ async def test_what_was_moved_is_refused_even_if_it_was_sealed_there(
     assert isinstance(reply, Refused)
     with pytest.raises(CorruptRecord):
         await there.reviews.read(one.approval)
-    entries = await audit_entries(
-        harness.store.conn, harness.store.keys_of_tenant("default")
-    )
+    entries = await harness.audited()
     assert EventName.SECURITY_DETECTED in {entry.name for entry in entries}
     await there.store.close()
 
@@ -262,17 +254,16 @@ async def test_a_forged_record_is_told_to_the_thread_that_it_names(
     harness: ServiceHarness,
 ) -> None:
     click, _ = await harness.refund()
-    keys = harness.store.keys_of_tenant("default")
     # Past the store of the tests, which would seal it anew.
     client = Redis.from_url(harness.store.conn.url)  # pyright: ignore[reportUnknownMemberType]
-    await client.hset(keys.head(click.approval), "0:s", "authorized")  # pyright: ignore[reportGeneralTypeIssues]
+    await client.hset(harness.keys.head(click.approval), "0:s", "authorized")  # pyright: ignore[reportGeneralTypeIssues]
     await client.aclose()
 
     there = another(harness)
     with pytest.raises(ForgedRecord):
         await there.reviews.read(click.approval)
 
-    told = await announced(harness.store.conn, keys)
+    told = await harness.announced()
     [found] = [one for one in told if one.name is EventName.RECORD_QUARANTINED]
     assert (found.tenant, found.agent, found.thread) == ("default", "support", "t1")
     await there.store.close()
@@ -301,7 +292,7 @@ async def test_calls_of_one_approval_are_decided_and_run_apart(
         ("process_refund", first), ("process_refund", second)
     )
     for verdict in verdicts:
-        await harness.reviews.decide(await harness.click(verdict), Approve(), BEN)
+        await harness.decide(verdict, Approve(), BEN)
 
     replies = [await harness.agents.claim(claim_of(ref, one)) for one in verdicts]
 

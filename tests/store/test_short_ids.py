@@ -15,7 +15,7 @@ DAY_MS = 24 * 60 * 60 * 1000
 
 @pytest.fixture
 def keys(harness: ServiceHarness) -> Keys:
-    return harness.store.keys_of_tenant("default")
+    return harness.keys
 
 
 async def list_of(harness: ServiceHarness, keys: Keys, approval: str) -> str:
@@ -36,7 +36,7 @@ async def test_only_what_begins_with_it_is_found(
     ids = await list_of(harness, keys, click.approval)
     twin = f"ap_default_{short}{'0' * 24}"
     across = bytes.fromhex(f"{short[0]}{'1' * 23}{short}") + bytes.fromhex("2" * 32)
-    await harness.store.conn.command("APPEND", ids, across + keys.listed(twin))
+    await harness.command("APPEND", ids, across + keys.listed(twin))
 
     assert await found(harness, keys, short) == sorted([click.approval, twin])
 

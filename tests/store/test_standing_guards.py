@@ -29,7 +29,7 @@ async def opened(harness: ServiceHarness, standing: Approval) -> list[Listed] | 
     after, _ = used(standing, "ap_default_x.0", 10**6, 1)
     run_ref = RunRef(agent="support", thread="t")
     return await harness.store.approvals.open_turn(
-        harness.store.keys_of_tenant("default"),
+        harness.keys,
         f"sha256:{secrets.token_hex(32)}",
         (),
         verdicts=b"\n",
@@ -48,8 +48,8 @@ async def opened(harness: ServiceHarness, standing: Approval) -> list[Listed] | 
 async def field(
     harness: ServiceHarness, standing: Approval, name: str, value: int
 ) -> None:
-    head = harness.store.keys_of_tenant("default").head(standing.id)
-    await harness.store.conn.command("HSET", head, name, value)
+    head = harness.keys.head(standing.id)
+    await harness.command("HSET", head, name, value)
     # The used record is the read one: otherwise another seal would be noticed.
     assert await harness.store.approvals.load(standing.id)
 
@@ -114,26 +114,26 @@ async def test_of_two_bots_the_one_that_asked_slack_later_knows_better(
     harness: ServiceHarness,
 ) -> None:
     standing = await allowed(harness)
-    keys = harness.store.keys_of_tenant("default")
     now_ms = await harness.store.conn.now_ms("")
 
     for asked_ms in (now_ms, now_ms - 1):
         confirmed = await harness.store.standing.confirm(
-            keys, standing.id, asked_ms=asked_ms
+            harness.keys, standing.id, asked_ms=asked_ms
         )
         assert confirmed
 
-    head = keys.head(standing.id)
-    found = number(await harness.store.conn.command("HGET", head, "checked"))
+    head = harness.keys.head(standing.id)
+    found = number(await harness.command("HGET", head, "checked"))
     assert found == now_ms
 
 
 async def test_what_has_ended_is_not_confirmed(harness: ServiceHarness) -> None:
     standing = await allowed(harness)
     await harness.reviews.standing.revoke(standing.id, ANA)
-    keys = harness.store.keys_of_tenant("default")
 
-    assert not await harness.store.standing.confirm(keys, standing.id, asked_ms=1)
+    assert not await harness.store.standing.confirm(
+        harness.keys, standing.id, asked_ms=1
+    )
 
 
 async def test_what_slack_did_not_confirm_lately_opens_nothing(

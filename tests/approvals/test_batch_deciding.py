@@ -18,13 +18,11 @@ from keyturn.gateway.approvals.decisions import (
     Click,
     Decision,
     Edit,
-    Expired,
     GestureDecided,
     GestureRefused,
     Refusal,
     Reject,
     Reviewer,
-    Stale,
 )
 from keyturn.gateway.approvals.events import BATCH_MEMBER, EventName
 from keyturn.gateway.approvals.gestures import (
@@ -39,11 +37,9 @@ from keyturn.gateway.approvals.gestures import (
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Requirement
-from keyturn.gateway.protocol.records import ItemState, Tier
+from keyturn.gateway.protocol.records import Tier
 from tests.approvals.builders import (
     ANA,
-    BEN,
-    HOUR_MS,
     NOW_MS,
     ONE,
     an_approval,
@@ -113,28 +109,6 @@ def settled(result: GestureChange | GestureRefused | Refusal) -> Settled:
     assert not result.events
     [change] = result.changes.values()
     return Settled(change, result.outcome)
-
-
-def test_56_calls_are_54_approved_1_edited_and_1_rejected_in_one_change() -> None:
-    batch = a_batch(56)
-
-    result = settled(
-        say(batch, {**approve_all(batch), 54: EDIT, 55: REJECT}),
-    )
-
-    after = result.change.approval
-    assert (after.rev, after.version) == (batch.rev + 1, batch.version + 1)
-    assert [item.state for item in after.items[:55]] == [ItemState.AUTHORIZED] * 55
-    assert after.items[54].args == EDIT.args
-    assert after.items[55].state is ItemState.REJECTED
-    assert result.change.resumes
-    assert result.change.before_ms == batch.expires_at_ms
-    assert result.outcome == GestureDecided(
-        approvals={after.id: after},
-        approved=tuple(range(54)),
-        edited=(54,),
-        rejected=(55,),
-    )
 
 
 def test_a_batch_decision_has_one_entry_with_digest_gesture_and_partition() -> None:
@@ -217,23 +191,6 @@ def test_a_partition_of_other_calls_than_those_that_wait_is_refused(
     assert isinstance(say(a_batch(3), partition), Changed)
 
 
-def test_a_batch_of_which_nothing_waits_is_stale() -> None:
-    batch = a_batch(2)
-    ended = batch.replacing(
-        *(item.with_(state=ItemState.REJECTED) for item in batch.items)
-    )
-
-    assert isinstance(say(ended, approve_all(batch)), Stale)
-
-
-def test_a_late_decision_decides_nothing() -> None:
-    batch = a_batch(3)
-
-    late = say(batch, approve_all(batch), now_ms=NOW_MS + HOUR_MS)
-
-    assert late == Expired(expires_at_ms=batch.expires_at_ms)
-
-
 def test_one_call_that_may_not_be_decided_stops_the_whole_decision() -> None:
     batch = a_batch(3)
     bad = Edit(args={"order_id": "1", "amount": -1})
@@ -259,18 +216,6 @@ def test_an_edit_that_changes_nothing_is_no_way_around_a_decision_of_its_own() -
     )
 
     assert refused == GestureRefused(refusals={1: NEEDS_OWN_DECISION})
-
-
-def test_the_entry_of_a_decision_has_no_reason_of_another_one() -> None:
-    batch = a_batch(3)
-    by_ben = settled(
-        say(batch.with_(items=batch.items[:1]), {0: REJECT}, by=reviewer(BEN))
-    ).change.approval
-    after = batch.replacing(by_ben.items[0])
-
-    result = settled(say(after, {1: Approve(), 2: Approve()}))
-
-    assert result.change.events[0].reason == ""
 
 
 def test_ranges_name_each_index_once() -> None:

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import itertools
 
-from keyturn.gateway.approvals.deciding import not_as_seen
-from keyturn.gateway.approvals.decisions import Changed
 from keyturn.gateway.approvals.record import (
     Approval,
-    Origin,
     collected,
     is_collected,
     item_id,
 )
-from keyturn.gateway.protocol.records import ItemState, Result
+from keyturn.gateway.protocol.records import ItemState
 from tests.approvals.builders import (
-    ANA,
-    BEN,
     HOUR_MS,
     NOW_MS,
     an_approval,
     an_item,
-    click_on,
 )
 
 CARD = "ap_default_" + "cc" * 16
@@ -96,37 +90,3 @@ def test_it_ends_when_the_first_that_waits_does() -> None:
         NOW_MS + HOUR_MS,
     ]
     assert collected(CARD, members[1:2]).expires_at_ms == early
-
-
-def test_what_belongs_to_one_thread_is_not_said_of_all() -> None:
-    origin = Origin(channel="C1", thread_ts="1.0")
-    members = [
-        member(1, says="why", origin=origin, principals=(ANA,)),
-        member(2, says="why", origin=origin.with_(thread_ts="2.0"), principals=(BEN,)),
-        member(3, origin=origin, principals=(ANA, BEN)),
-    ]
-
-    card = collected(CARD, members)
-
-    assert (card.says, card.origin) == ("", None)
-    assert card.principals == (ANA, BEN)
-    assert collected(CARD, [members[0], members[2]]).origin == origin
-
-
-def test_a_click_on_a_call_that_is_not_there_is_one_on_another_version() -> None:
-    approval = member(1)
-    click = click_on(approval)
-
-    assert not_as_seen(approval, click, NOW_MS) is None
-    for index in (1, -1):
-        refused = not_as_seen(approval, click.with_(index=index), NOW_MS)
-        assert refused == Changed(seen_version=1, version=1)
-
-
-def test_a_doubt_about_a_failure_is_told_from_one_about_everything() -> None:
-    item = an_item().with_(state=ItemState.IN_DOUBT)
-
-    assert not item.has_failed
-    assert item.with_(result=Result(ok=False)).has_failed
-    assert not item.with_(result=Result(ok=True)).has_failed
-    assert not an_item().with_(result=Result(ok=False)).has_failed

@@ -29,7 +29,6 @@ from keyturn.gateway.approvals.decisions import (
     Reject,
     Reviewer,
     Stale,
-    Unknown,
 )
 from keyturn.gateway.approvals.events import BATCH_MEMBER, Event, EventName
 from keyturn.gateway.approvals.gestures import (
@@ -176,16 +175,6 @@ def test_one_entry_tells_of_the_gesture_with_what_was_shown_and_decided() -> Non
     }
 
 
-def test_the_entry_names_no_agent_or_tool_where_there_are_several() -> None:
-    one, two = a_collection(2)
-    other = two.items[0].with_(tool="send_email")
-    two = two.with_(agent="mailer", items=(other,))
-
-    event = settled(say([one, two], YES, YES)).event
-
-    assert (event.agent, event.tool) == ("", "")
-
-
 def test_the_entry_says_in_whose_place_each_call_was_decided() -> None:
     senior = Requirement(approvals=1, of=(TWO.of[1],))
     plain, special = a_collection(1)[0], a_collection(2, senior)[1]
@@ -241,43 +230,6 @@ def test_one_call_that_moved_stops_all_and_is_named(
     assert {n: type(why) for n, why in result.refusals.items()} == {1: MOVES[move]}
     # Without an entry, it stops nothing.
     assert settled(say(approvals, YES, None, NO, clicks=clicks))
-
-
-def test_every_call_that_stops_the_gesture_is_named() -> None:
-    one, two, three, four = a_collection(4)
-    clicks = [click_on(each) for each in (one, two, three, four)]
-
-    result = refused(
-        say(
-            [_edited(one), three, _over(four)],
-            YES,
-            YES,
-            YES,
-            YES,
-            clicks=clicks,
-            policies={2: _policy(Tier.APPROVE).with_(stopped="It is frozen.")},
-        )
-    )
-
-    assert [*map(type, result.refusals.values())] == [
-        Changed,
-        Unknown,
-        Forbidden,
-        Expired,
-    ]
-    assert [*result.refusals] == [0, 1, 2, 3]
-
-
-def test_a_call_that_moved_is_not_left_out_but_stops_all() -> None:
-    approvals = a_collection(2)
-    clicks = [click_on(one) for one in approvals]
-    approvals[1] = _edited(approvals[1])
-    escalated = {1: _policy(Tier.ESCALATE, TWO)}
-
-    raised = say(approvals, YES, YES, clicks=clicks, policies=escalated)
-    repeated = say(approvals, YES, YES, clicks=clicks, repeats=(1,))
-
-    assert {*refused(raised).refusals} == {*refused(repeated).refusals} == {1}
 
 
 @pytest.mark.parametrize("tier", [Tier.ESCALATE, Tier.DENY])
@@ -367,10 +319,6 @@ def test_who_asked_for_them_takes_calls_back() -> None:
 
     assert (result.outcome.withdrawn, result.outcome.rejected) == ((0, 1), ())
     assert result.event.data["withdrawn"] == "0-1"
-
-
-def test_nothing_chosen_is_no_decision() -> None:
-    assert isinstance(say(a_collection(2), None, None), Invalid)
 
 
 @settings(max_examples=examples(200))

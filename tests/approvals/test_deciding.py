@@ -270,14 +270,6 @@ def test_a_second_decision_is_told_who_was_faster() -> None:
     assert second.decision.by == ANA
 
 
-def test_a_click_on_an_older_version_is_refused() -> None:
-    approval = an_approval(an_item(requirement=TWO, tier=Tier.ESCALATE))
-    old = click_on(approval)
-    edited = changed(say(approval, Edit(args=HALF), reviewer(ANA))).approval
-
-    assert isinstance(say(edited, Approve(), reviewer(BEN), click=old), Changed)
-
-
 def test_an_action_hash_of_another_item_is_refused() -> None:
     approval = an_approval(an_item(0), an_item(1))
     borrowed = click_on(approval, 0).with_(action_hash=approval.items[1].action_hash)
@@ -322,28 +314,6 @@ def test_two_people_are_needed_and_one_of_them_senior() -> None:
     assert isinstance(again, Forbidden)
     assert junior.approval.items[0].state is ItemState.PENDING
     assert senior.approval.items[0].state is ItemState.AUTHORIZED
-
-
-def test_an_edit_voids_the_votes_before_it_and_is_its_editors_own() -> None:
-    approval = an_approval(an_item(requirement=TWO, tier=Tier.ESCALATE))
-    first = changed(say(approval, Approve(), reviewer(CHLOE))).approval
-
-    edited = changed(say(first, Edit(args=HALF), reviewer(ANA)))
-    done = changed(say(edited.approval, Approve(), reviewer(CHLOE)))
-
-    assert [vote.by for vote in edited.approval.items[0].votes] == [ANA]
-    assert done.approval.items[0].state is ItemState.AUTHORIZED
-    assert done.approval.items[0].edit
-
-
-def test_one_rejection_settles_even_after_an_approval() -> None:
-    approval = an_approval(an_item(requirement=TWO, tier=Tier.ESCALATE))
-    first = changed(say(approval, Approve(), reviewer(ANA))).approval
-
-    assert (
-        changed(say(first, Reject(), reviewer(CHLOE))).approval.items[0].state
-        == "rejected"
-    )
 
 
 def test_an_edit_that_raises_the_tier_makes_its_editor_a_principal() -> None:
@@ -411,16 +381,6 @@ def test_a_policy_that_denies_now_wins_over_the_frozen_one() -> None:
     assert isinstance(edit, Invalid)
 
 
-def test_a_looser_policy_never_lowers_what_was_frozen() -> None:
-    approval = an_approval(an_item(requirement=TWO, tier=Tier.ESCALATE))
-    loose = evaluation(Tier.AUTO, Requirement(approvals=1, of=(SUPPORT, SENIOR)))
-
-    change = changed(say(approval, Approve(), reviewer(ANA), policy_now=loose))
-
-    assert change.approval.items[0].tier is Tier.ESCALATE
-    assert isinstance(change.waits_on, Voted)
-
-
 def test_a_reason_longer_than_slack_can_hold_is_refused() -> None:
     long = "x" * 3001
 
@@ -444,16 +404,6 @@ def test_an_edited_call_is_described_as_it_would_run() -> None:
     item = change.approval.items[0]
     assert (item.description, item.link) == ("Refund 449.5", "https://a.example/2")
     assert not item.agent_description
-
-
-def test_an_edited_call_that_no_policy_describes_keeps_no_description() -> None:
-    asked = an_item().with_(description="Refund 899", link="https://a.example/1")
-
-    change = changed(say(an_approval(asked), Edit(args=HALF), reviewer(ANA)))
-
-    item = change.approval.items[0]
-    assert not item.description
-    assert not item.link
 
 
 @pytest.mark.parametrize(

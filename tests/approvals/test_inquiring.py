@@ -213,22 +213,3 @@ def test_each_question_is_answered_by_the_first_reply_after_it(
     assert approval.items[0].state is ItemState.PENDING
     assert approval.expires_at_ms == an_approval().expires_at_ms
     assert (approval.version, approval.rev) == (1, 1 + len(said))
-
-
-def test_a_question_is_about_its_call_or_about_all() -> None:
-    of_all = Inquiry(by=ANA, text=WHY, at_ms=NOW_MS)
-    of_second = Inquiry(by=ANA, text=WHY, at_ms=NOW_MS, call=1)
-
-    assert [of_all.is_about(call) for call in (0, 1)] == [True, True]
-    assert [of_second.is_about(call) for call in (0, 1)] == [False, True]
-
-
-def test_a_reply_answers_what_was_asked_since_the_one_before() -> None:
-    one, two, three = (Inquiry(by=ANA, text=f"{n}", at_ms=NOW_MS) for n in range(3))
-    first = Inquiry(by=DAN, text="yes", at_ms=NOW_MS, reply_ts="1.0")
-    second = Inquiry(by=DAN, text="no", at_ms=NOW_MS, reply_ts="2.0")
-    inquiries = (one, two, first, three, second)
-
-    assert answered_by(inquiries, "1.0") == (one, two)
-    assert answered_by(inquiries, "2.0") == (three,)
-    assert answered_by(inquiries, "3.0") == ()

@@ -10,11 +10,8 @@ import pytest
 from keyturn.gateway.approvals.lifecycle import (
     FINAL,
     TRANSITIONS,
-    UNEXECUTED,
-    ApprovalState,
     Transition,
     advance,
-    approval_state,
 )
 from keyturn.gateway.errors import IllegalTransition
 from keyturn.gateway.protocol.records import ItemState
@@ -64,17 +61,6 @@ def test_every_state_reaches_an_end() -> None:
         for _ in ItemState:
             reached |= {after for (b, _), after in TRANSITIONS.items() if b in reached}
         assert reached & FINAL
-
-
-def test_a_call_that_did_not_run_stays_that_way() -> None:
-    assert UNEXECUTED <= FINAL
-
-
-def test_an_approval_is_open_while_an_item_is_pending() -> None:
-    open_ = [ItemState.EXECUTED, ItemState.PENDING]
-
-    assert approval_state(open_) is ApprovalState.OPEN
-    assert approval_state([ItemState.AUTHORIZED]) is ApprovalState.CLOSED
 
 
 def test_the_diagram_in_the_readme_is_printed_from_the_table() -> None:

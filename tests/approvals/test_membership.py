@@ -12,11 +12,9 @@ from keyturn.gateway.approvals.decisions import (
     Decision,
     Edit,
     Forbidden,
-    Reject,
     Reviewer,
     Voted,
 )
-from keyturn.gateway.approvals.quorum import unresolved_roles
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Requirement, Role
 from keyturn.gateway.protocol.records import Person, Tier
@@ -82,12 +80,6 @@ def test_no_vote_is_recorded_while_one_of_its_roles_is_open(decision: Decision) 
     )
 
 
-def test_an_open_role_keeps_nobody_from_rejecting_by_another() -> None:
-    ana = person(ANA, unknown=("S0SENIOR",))
-
-    assert isinstance(say(two_people(), Reject(), ana), Change)
-
-
 def test_a_group_that_the_requirement_does_not_name_may_stay_open() -> None:
     ana = person(ANA, "S0SENIOR", unknown=("S0OTHER", "S0SUPPORT"))
 
@@ -104,16 +96,6 @@ def test_somebody_who_hands_over_a_queue_unknown_to_slack_leaves_their_roles_ope
 
     assert isinstance(result, Forbidden)
     assert "who is in senior" in result.reason
-
-
-def test_an_unknown_person_holds_nothing_by_those_they_stand_in_for() -> None:
-    ben = person(
-        BEN,
-        account=AccountKind.UNKNOWN,
-        stands_in_for=(person(CHLOE, "S0SENIOR"),),
-    )
-
-    assert unresolved_roles(ben, [SUPPORT, SENIOR]) == ("support", "senior")
 
 
 @pytest.mark.parametrize(

@@ -15,19 +15,16 @@ from keyturn.gateway.approvals.decisions import (
     Decision,
     Edit,
     Expired,
-    GestureRefused,
     Reject,
 )
 from keyturn.gateway.approvals.ending import end_overdue
-from keyturn.gateway.approvals.gestures import Asked, Gesture, decide_gesture
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
-from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Requirement
 from keyturn.gateway.approvals.revoking import revoke
 from keyturn.gateway.approvals.timing import LONGEST, end_of, ends, is_extendable
-from keyturn.gateway.approvals.waiting_changes import acknowledge, extend
+from keyturn.gateway.approvals.waiting_changes import extend
 from keyturn.gateway.protocol.records import ItemState, Tier, Verb
-from keyturn.gateway.store.records import codec
 from tests.approvals.builders import (
     ANA,
     BEN,
@@ -163,48 +160,6 @@ def test_an_edit_that_raises_one_call_leaves_the_others_their_hour() -> None:
     ]
 
 
-def test_calls_that_end_together_have_no_deadline_of_their_own() -> None:
-    approval = edited(a_card(), 1, NOW_MS)
-
-    approval = swept(approval, NOW_MS + SHORT_MS)
-
-    assert [item.state for item in approval.items].count(ItemState.EXPIRED) == 1
-    assert approval.expires_at_ms == NOW_MS + HOUR_MS
-    assert not any(item.expires_at_ms for item in approval.items if item.is_pending)
-
-
-def test_the_others_can_be_decided_when_one_call_has_expired() -> None:
-    approval = edited(a_card(), 1, NOW_MS)
-    late_ms = NOW_MS + SHORT_MS
-
-    late = decide(
-        approval, click_on(approval, 1), Approve(), reviewer(BEN), now_ms=late_ms
-    )
-    after = approved(approval, 0, late_ms)
-
-    assert late == Expired(expires_at_ms=late_ms)
-    assert after.items[0].state is ItemState.AUTHORIZED
-
-
-def test_a_decision_on_all_calls_is_refused_while_an_expired_one_is_among_them() -> (
-    None
-):
-    approval = edited(a_card(), 1, NOW_MS)
-    click = click_on(approval).with_(action_hash=approval.digest)
-    partition = {item.index: Approve() for item in approval.items}
-
-    result = decide_gesture(
-        {approval.id: approval},
-        Gesture.on_card(approval, click, partition),
-        reviewer(BEN),
-        now_ms=NOW_MS + SHORT_MS,
-        asked=Asked(),
-    )
-
-    over = Expired(expires_at_ms=NOW_MS + SHORT_MS)
-    assert result == GestureRefused(refusals={1: over})
-
-
 def test_what_expired_with_its_own_deadline_is_told_so_later() -> None:
     approval = swept(edited(a_card(), 1, NOW_MS), NOW_MS + SHORT_MS)
 
@@ -259,24 +214,3 @@ def test_more_time_goes_to_what_can_get_more() -> None:
         3: NOW_MS + LONGEST * HOUR_MS,
     }
     assert not is_extendable(approval, now_ms=NOW_MS)
-
-
-def test_somebody_can_be_on_it_while_an_expired_call_is_not_swept() -> None:
-    approval = edited(a_card(), 1, NOW_MS)
-
-    change = acknowledge(approval, reviewer(ANA), NOW_MS + SHORT_MS)
-
-    assert isinstance(change, Change)
-    # Written before the next end, and not before one that is past.
-    assert change.before_ms == NOW_MS + HOUR_MS
-
-
-def test_own_deadlines_are_stored_beside_the_states_that_scripts_read() -> None:
-    approval = edited(a_card(), 1, NOW_MS)
-
-    fields = codec.head(approval)
-
-    assert fields["1:e"] == fields["expires"] == str(NOW_MS + SHORT_MS)
-    assert fields["0:e"] == str(NOW_MS + HOUR_MS)
-    assert approval.items[1].latest_at_ms == NOW_MS + LONGEST * SHORT_MS
-    assert isinstance(approval.items[0], Item)

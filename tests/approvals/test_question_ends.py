@@ -59,16 +59,6 @@ def test_answers_of_people_are_given_in_order() -> None:
     assert found.message == "Q: … A: …"
 
 
-def test_questions_that_people_skip_are_rejected_with_their_reason() -> None:
-    decision = DecisionRecord(verb=Verb.REJECT, by=ANA, at_ms=NOW_MS, text="Not now.")
-
-    found = answer(ended(ItemState.REJECTED, decision))
-
-    assert (found.type, found.message) == (AnswerKind.REJECT, "Not now.")
-    assert found.answers is None
-    assert found.is_question
-
-
 def test_questions_that_expire_name_their_defaults_and_have_no_answers() -> None:
     found = answer(ended(ItemState.EXPIRED))
 

@@ -85,24 +85,6 @@ def test_an_escalation_asks_for_what_was_frozen_and_for_more() -> None:
     assert tally(both, mixed, HASH).is_met
 
 
-def test_one_more_part_of_the_only_role_lowers_no_number_of_approvals() -> None:
-    requirement = Requirement(approvals=2, of=(SENIOR,), also=(ONE_SENIOR,))
-    one, other = vote(CHLOE, "senior"), vote(BEN, "senior")
-
-    assert not tally(requirement, [one], HASH).is_met
-    assert tally(requirement, [one], HASH).need == 2
-    assert tally(requirement, [one, other], HASH).is_met
-
-
-def test_roles_without_anybody_in_common_leave_nobody() -> None:
-    others = Role(name="support", users=("U0EVE",))
-
-    both = stricter(Requirement(approvals=1, of=(SUPPORT,)),
-                    Requirement(approvals=1, of=(others,)))  # fmt: skip
-
-    assert roles_of(reviewer(ANA), both.roles) == ()
-
-
 ROLES = st.builds(
     Role,
     name=st.sampled_from("abc"),

@@ -8,7 +8,6 @@ from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.deciding import MAX_TEXT, decide
 from keyturn.gateway.approvals.decisions import (
     AccountKind,
-    Changed,
     Click,
     Forbidden,
     Invalid,
@@ -87,30 +86,11 @@ def test_only_a_doubt_is_reconciled(state: ItemState) -> None:
     assert say(approval, reviewer(ANA)) == Stale(state=state)
 
 
-def test_a_click_on_another_version_or_another_call_settles_nothing() -> None:
-    approval = doubtful()
-    seen = click_on(approval)
-
-    for click in (seen.with_(version=2), seen.with_(action_hash="sha256:2")):
-        found = say(approval, reviewer(ANA), click=click)
-        assert found == Changed(seen_version=click.version, version=1)
-
-
 def test_a_note_longer_than_slack_takes_is_refused() -> None:
     noted(say(doubtful(), reviewer(ANA), note="x" * MAX_TEXT))
 
     assert say(doubtful(), reviewer(ANA), note="x" * (MAX_TEXT + 1)) == Invalid(
         errors={"/note": "This is 3001 characters, 3000 are allowed."}
-    )
-
-
-def test_nothing_is_recorded_while_slack_leaves_a_role_open() -> None:
-    open_roles = frozenset({"S0SUPPORT"})
-    ana = reviewer(CHLOE).with_(unknown_groups=open_roles, retry_in_s=9)
-
-    assert say(doubtful(TWO), ana) == Forbidden(
-        reason="Slack did not say who is in support, so nothing was recorded. "
-        "Please click again in 9 seconds."
     )
 
 

@@ -11,7 +11,7 @@ from keyturn.gateway.approvals.ending import (
     end_with_thread,
 )
 from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.approvals.requirement import Revocation, Vote
+from keyturn.gateway.approvals.requirement import Vote
 from keyturn.gateway.protocol.records import ItemState
 from tests.approvals.builders import ANA, HOUR_MS, NOW_MS, an_approval, an_item
 
@@ -58,12 +58,6 @@ def test_a_call_that_began_or_ended_is_left_alone(state: ItemState) -> None:
     assert doubt_restored(approval, only(approval), NOW_MS) is None
 
 
-def test_what_is_overdue_is_left_to_the_sweeper() -> None:
-    approval = of_state(ItemState.PENDING)
-
-    assert end_with_thread(approval, only(approval), LATE_MS) is None
-
-
 def test_an_authorization_of_an_older_copy_runs_nothing_and_is_for_people() -> None:
     approval = of_state(ItemState.AUTHORIZED)
 
@@ -99,15 +93,3 @@ def test_an_overdue_call_of_an_older_copy_expires_and_says_that_it_may_have_run(
     assert change is not None
     item = only(change.approval)
     assert (item.state, item.is_restored) == (ItemState.EXPIRED, True)
-
-
-def test_how_often_it_was_taken_back_and_that_it_is_a_copy_stays_known() -> None:
-    before = Revocation(reason="The policy changed.", at_ms=1, times=2)
-    approval = of_state(ItemState.AUTHORIZED, revoked=before.with_(is_restored=True))
-
-    change = end_with_thread(approval, only(approval), NOW_MS)
-
-    assert change is not None
-    revoked = only(change.approval).revoked
-    assert revoked is not None
-    assert (revoked.times, revoked.is_restored) == (2, True)

@@ -21,7 +21,6 @@ from keyturn.gateway.protocol.records import ItemState, Person, Tier
 from tests.approvals.builders import (
     ANA,
     BEN,
-    CHLOE,
     DAN,
     NOW_MS,
     an_approval,
@@ -63,13 +62,6 @@ def test_neither_may_approve_and_both_are_told_why_and_what_they_can_do(
 
     assert isinstance(refused, Forbidden)
     assert refused.reason == f"{NOBODY} You can still reject it."
-
-
-def test_nobody_outside_of_both_circles_rejects() -> None:
-    refused = say(Reject(reason="no"), reviewer(CHLOE))
-
-    assert isinstance(refused, Forbidden)
-    assert refused.reason == ("Only reviewers can decide. Please ask one of them.")
 
 
 def test_who_is_in_both_circles_decides_as_before() -> None:

@@ -31,25 +31,6 @@ def answer(item: Item) -> Answer:
     return found
 
 
-def test_there_is_no_answer_while_people_are_asked() -> None:
-    assert answer_for(an_item()) is None
-
-
-@pytest.mark.parametrize(
-    ("state", "verb", "kind"),
-    [
-        (ItemState.REJECTED, Verb.REJECT, AnswerKind.REJECT),
-        (ItemState.ANSWERED, Verb.RESPOND, AnswerKind.RESPOND),
-    ],
-)
-def test_what_a_person_wrote_is_the_answer(
-    state: ItemState, verb: Verb, kind: AnswerKind
-) -> None:
-    found = answer(in_state(state, verb, "Ask again on Monday."))
-
-    assert (found.type, found.message, found.by) == (kind, "Ask again on Monday.", ANA)
-
-
 @pytest.mark.parametrize(
     "state",
     [

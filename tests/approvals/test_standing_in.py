@@ -67,18 +67,8 @@ def test_a_colleague_decides_for_a_reviewer_and_both_are_named() -> None:
     assert item.decision.on_behalf_of == item.votes[0].on_behalf_of == (ANA.person,)
 
 
-def test_without_the_other_the_colleague_may_not() -> None:
-    assert isinstance(approve(one(ONE), BEN), Forbidden)
-
-
 def test_a_requester_decides_for_nobody() -> None:
     assert isinstance(approve(one(ONE), person(KIM.user, ANA)), Forbidden)
-
-
-def test_nobody_decides_for_a_requester() -> None:
-    approval = one(ONE).with_(principals=(ANA.person,))
-
-    assert isinstance(approve(approval, person("U0BEN", ANA)), Forbidden)
 
 
 def test_one_reviewer_and_who_stands_in_for_them_are_not_two() -> None:
@@ -122,12 +112,3 @@ def test_a_queue_is_not_handed_on_and_not_by_who_has_left() -> None:
 
     assert isinstance(approve(one(ONE), chain), Forbidden)
     assert isinstance(approve(one(ONE), person("U0BEN", gone)), Forbidden)
-
-
-def test_a_rejection_in_anothers_place_names_both() -> None:
-    approval = say(one(ONE), person("U0BEN", ANA), Reject(reason="no"))
-
-    assert isinstance(approval, Approval)
-    decision = approval.items[0].decision
-    assert decision is not None
-    assert decision.on_behalf_of == (ANA.person,)

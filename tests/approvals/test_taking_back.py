@@ -98,14 +98,6 @@ def test_who_asked_for_a_call_takes_it_back_and_the_agent_is_told_why() -> None:
     assert '"changed my mind"' in answer.message
 
 
-def test_who_asked_takes_it_back_without_being_one_of_its_reviewers() -> None:
-    others = an_approval(an_item(requirement=SENIOR_ONLY))
-
-    change = changed(say(others, Reject(), reviewer(DAN)))
-
-    assert change.approval.items[0].state is ItemState.WITHDRAWN
-
-
 def test_nobody_takes_a_call_back_in_the_place_of_another() -> None:
     ben = reviewer(BEN).with_(stands_in_for=(reviewer(DAN),))
     dan = reviewer(DAN).with_(stands_in_for=(reviewer(CHLOE),))
@@ -172,14 +164,6 @@ def test_maker_is_not_checker_and_another_one_is() -> None:
     assert done.approval.items[0].args == HALF.args
 
 
-def test_who_changed_nothing_approves_where_maker_is_not_checker() -> None:
-    approval = an_approval(an_item(requirement=MAKER))
-
-    done = changed(say(approval, Approve(), reviewer(ANA)))
-
-    assert done.approval.items[0].state is ItemState.AUTHORIZED
-
-
 @pytest.mark.parametrize("person", [ANA, BEN])
 def test_an_approval_carries_its_reason_where_the_policy_asks_for_one(
     person: Person,
@@ -195,19 +179,3 @@ def test_an_approval_carries_its_reason_where_the_policy_asks_for_one(
     assert isinstance(unexplained, Invalid)
     assert done.approval.items[0].votes[0].reason == "I called them"
     assert done.events[-1].reason == "I called them"
-
-
-def test_the_reason_of_a_first_vote_is_kept_and_announced() -> None:
-    item = an_item(requirement=TWO, tier=Tier.ESCALATE)
-
-    change = changed(say(an_approval(item), Approve(reason="fine"), reviewer(ANA)))
-
-    assert change.approval.items[0].votes[0].reason == "fine"
-    assert change.events[-1].name is EventName.ITEM_VOTED
-    assert change.events[-1].reason == "fine"
-
-
-def test_a_reason_longer_than_slack_takes_is_refused() -> None:
-    assert isinstance(
-        say(an_approval(), Approve(reason="x" * 3001), reviewer(ANA)), Invalid
-    )

@@ -16,7 +16,6 @@ from keyturn.gateway.approvals.timing import (
     DOUBT_THEN_MS,
     LONGEST,
     TimerKind,
-    is_extendable,
     is_pressing,
     timers,
 )
@@ -62,21 +61,6 @@ def test_no_number_of_extensions_passes_twice_the_time(waits: list[int]) -> None
     assert approval.items == an_approval().items
 
 
-def test_each_extension_adds_half_of_the_time_until_there_is_no_more() -> None:
-    kinds: list[str] = []
-    approval = an_approval()
-    for _ in range(3):
-        result = extend(approval, ANA, now_ms=NOW)
-        if isinstance(result, Change):
-            approval = result.approval
-            kinds.append(str(approval.expires_at_ms - LATER))
-        else:
-            kinds.append(result.kind)
-
-    assert kinds == [str(HOUR // 2), str(HOUR), "forbidden"]
-    assert not is_extendable(approval, now_ms=NOW)
-
-
 @pytest.mark.parametrize("act", [extend, acknowledge])
 @pytest.mark.parametrize(
     ("who", "now_ms", "kind"),
@@ -99,15 +83,6 @@ def test_only_who_may_decide_in_time_may_do_either(
 
     assert not isinstance(result, Change)
     assert result.kind == kind
-
-
-def test_a_closed_approval_gets_no_time() -> None:
-    approval = an_approval(in_state(a_refund(), ItemState.AUTHORIZED))
-
-    result = extend(approval, ANA, now_ms=NOW)
-
-    assert not isinstance(result, Change)
-    assert result.kind == "stale"
 
 
 def test_who_takes_it_is_named_for_ten_minutes_and_may_be_followed() -> None:

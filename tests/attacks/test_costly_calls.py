@@ -7,21 +7,15 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 import pytest
-from pydantic import JsonValue
 
-from keyturn.gateway.policy.evaluate import Evaluation, evaluate
+from keyturn.gateway.policy.evaluate import evaluate
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.edits import argument_errors
-from keyturn.gateway.protocol.records import Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ServiceHarness
 
-LONG = (
-    "Raised to escalate: The call takes too long to check against the agent's schema, "
-    "so it cannot be edited."
-)
 SHORT_S = 2.0
 """Far more than any of it takes, far less than it takes without its limit."""
 
@@ -89,47 +83,6 @@ def test_a_list_is_looked_through_for_doubles_at_once() -> None:
 
     assert argument_errors(schema, {"x": [{"a": 1}, {"a": 1.0}]})
     assert argument_errors(schema, {"x": [1, True, "1", [1]]}) == {}
-
-
-@pytest.mark.slow
-def test_a_schema_that_refers_to_itself_is_not_followed_for_ever() -> None:
-    """Pydantic generates such a schema for a union of two recursive models."""
-    kinds: list[JsonObject] = [
-        {"properties": {"op": {"const": op}, "of": {"$ref": "#/$defs/tree"}}}
-        for op in ("add", "mul")
-    ]
-    schema: JsonObject = {**of({"$ref": "#/$defs/tree"}), "$defs": {}}
-    schema["$defs"] = {"tree": {"anyOf": [*kinds, {"type": "number"}]}}
-    deep: JsonObject = {"op": "mul", "of": 1}
-    for _ in range(16):
-        deep = {"op": "mul", "of": deep}
-
-    with soon():
-        told = argument_errors(schema, {"x": deep})
-
-    assert "too long to check" in told[""]
-    assert argument_errors(schema, {"x": {"op": "mul", "of": 1}}) == {}
-
-
-def test_a_schema_of_very_many_parts_is_not_looked_through() -> None:
-    """An agent declares it, so people who may escalate decide; it cannot be edited."""
-    any_of: list[JsonValue] = [{"type": "string"}, True, {}] * 8
-    each: JsonObject = {"anyOf": any_of}
-    large: JsonObject = {"properties": {f"p{n}": each for n in range(6000)}}
-    usual: JsonObject = {"properties": {f"p{n}": each for n in range(40)}}
-
-    policy = load_policy(WORDS, "policy.yml")
-
-    def evaluated(schema: JsonObject) -> Evaluation:
-        return evaluate(policy, agent="a", tool="mail", args={}, declared_schema=schema)
-
-    with soon():
-        found = evaluated(large)
-
-    assert found.tier is Tier.ESCALATE
-    assert LONG in found.reasons
-    assert Verb.EDIT not in found.allow
-    assert Verb.EDIT in evaluated(usual).allow
 
 
 def test_a_pattern_in_a_rule_is_matched_with_many_texts_at_once() -> None:

@@ -258,15 +258,6 @@ def test_a_schema_that_refers_to_itself_without_end_is_refused(shape: str) -> No
     assert unusable(schema, {"a": 1}) == "it refers to itself without end"
 
 
-@pytest.mark.parametrize(
-    "below", [{"items": ITSELF}, {"properties": {"of": {"anyOf": [ITSELF, {}]}}}]
-)
-def test_a_schema_of_a_tree_is_no_cycle(below: Any) -> None:
-    schema: Any = {"properties": {"a": ITSELF}, "$defs": {"x": below}}
-
-    assert unusable(schema, {"a": [[{"of": {"of": 1}}]]}) is None
-
-
 VALUES: list[Any] = [None, True, 0, 1, -1, 1.5, 2.0, "x", "string", [], ["x"], [{}], {}]
 MORE_VALUES: list[Any] = [{"a": {}}, {"a": "x"}, {"a": ["x"]}, ["string", 1], [[]]]
 KEYWORDS = [

@@ -287,20 +287,6 @@ async def test_a_form_that_was_overtaken_records_nothing(
         assert not item.is_pending
 
 
-async def test_a_form_that_is_submitted_many_times_counts_once(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        good = await opened(stack, verdict, View.REJECT)
-
-        again = [changed(good, "trigger_id", f"1.{number}") for number in range(5)]
-        answers = [await told(stack, each) for each in again]
-
-        found = await trace(stack, verdict)
-        assert (found.approval.rev, found.jobs, found.audit) == (2, 1, 2)
-        assert '"clear"' in answers[0]
-        assert all("Already rejected" in answer for answer in answers[1:])
-
-
 async def test_a_button_inside_a_form_counts_for_its_reader_and_its_call(
     stack: Stack,
 ) -> None:

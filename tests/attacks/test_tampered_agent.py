@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +11,6 @@ import pytest
 from langgraph.types import Command
 
 from keyturn.agent import connected
-from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.store.store import Store
 from tests.resume import sample_tools
@@ -134,18 +132,3 @@ async def test_a_job_that_nobody_can_read_keeps_no_other_from_being_done(
             await stack.words()
 
     assert len(sample_tools.ledger()) == 1
-
-
-async def test_a_job_that_nobody_can_read_is_dropped_and_reported(
-    store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
-    keys = store.keys_of_tenant("default")
-    queue = store.queue(keys)
-    await queue.prepare()
-    await store.conn.command("XADD", keys.jobs, "*", "j", json.dumps({"kind": "dance"}))
-
-    assert await queue.take("worker", block_ms=1) is None
-
-    assert await queue.depth() == 0
-    assert "job.corrupt" in caplog.text
-    assert store.security.counts == {SecurityKind.SEAL_WRONG: 1}

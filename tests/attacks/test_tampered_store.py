@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -27,8 +26,6 @@ from tests.bot.bot_stack import Stack
 from tests.bot.tampering import expire
 from tests.conftest import eventually
 from tests.streams import audit_entries
-
-Tamper = Callable[[Stack, Approval], Awaitable[None]]
 
 
 def other_action(approval: Approval) -> str:
@@ -50,21 +47,6 @@ async def kept(stack: Stack, approval: Approval) -> list[object]:
     document = await conn.command("GET", keys.document(approval.id))
     audit = await conn.command("XLEN", keys.audit)
     return [head, document, audit, await stack.store.queue(keys).depth()]
-
-
-@pytest.mark.parametrize("tamper", [another_action])
-async def test_what_was_changed_after_the_decision_is_not_handed_out(
-    stack: Stack, tamper: Tamper
-) -> None:
-    verdict = await stack.refund()
-    click = await click_on(stack, verdict)
-    await stack.reviews.decide(click, Approve(), member("U0ANA"))
-    claim = await claim_of(stack, verdict)
-    await tamper(stack, await stack.approval(verdict))
-
-    reply = await stack.agents.claim(claim)
-
-    assert reply.kind == "refused"
 
 
 async def test_a_claim_with_the_index_of_a_sibling_is_refused(stack: Stack) -> None:
@@ -148,24 +130,6 @@ async def test_what_is_quarantined_is_said_under_its_card(stack: Stack) -> None:
             return "is corrupt, so none of its calls can be decided" in notes
 
         await eventually(is_said)
-
-
-async def test_junk_among_the_deadlines_and_timers_is_dropped(stack: Stack) -> None:
-    sound = await stack.refund()
-    await expire(stack, await stack.approval(sound))
-    conn, keys = stack.store.conn, stack.keys
-    junk = [part for number in range(150) for part in (0, f"junk{number}")]
-    await conn.transaction(
-        ["ZADD", keys.expiry, *junk],
-        ["ZADD", keys.timers, 0, "junk", 0, b"\xff remind", 0, "ap_x dance"],
-    )
-
-    for _ in range(3):
-        await stack.sweeper.sweep()
-
-    assert (await stack.approval(sound)).items[0].state is ItemState.EXPIRED
-    assert await conn.command("ZCARD", keys.expiry) == 0
-    assert await conn.command("ZCARD", keys.timers) == 0
 
 
 async def test_an_event_that_this_version_cannot_read_does_not_stop_the_cards(

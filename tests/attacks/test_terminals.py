@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keyturn.cli.main import USAGE, run
+from keyturn.cli.main import run
 from tests.store_secrets import ENV
 
 HOSTILE = "x\x1b]0;owned\x07\x9b2J\u202e\u2066\r"
@@ -57,17 +57,3 @@ def test_a_call_is_explained_in_json_without_steering(
 
     assert "owned" in said
     assert said.replace("\n", "").isprintable()
-
-
-def test_a_row_from_beyond_all_years_is_refused_in_a_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    row = {"name": "call.ran", "at_ms": 2**53 - 1, "tool": "mail", "tier": "auto"}
-    (tmp_path / "audit.jsonl").write_text(json.dumps(row))
-    (tmp_path / "policy.yml").write_text("version: 1\ntools: {mail: {tier: deny}}\n")
-    files = [str(tmp_path / "policy.yml"), "--audit", str(tmp_path / "audit.jsonl")]
-
-    code = run(["policy", "replay", *files], {})
-
-    assert code == USAGE
-    assert "'at_ms'" in capsys.readouterr().err

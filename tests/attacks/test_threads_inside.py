@@ -24,7 +24,7 @@ from keyturn.gateway.store.runs.threads import MAX_PRINCIPALS
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.resume_stack import ANA, DAN, RULES, Stack
+from tests.resume.resume_stack import DAN, RULES, Stack
 from tests.service.harness import ServiceHarness
 from tests.store_secrets import SECRETS
 
@@ -63,21 +63,6 @@ async def test_the_outer_requester_is_a_principal_in_that_thread_too(
     assert [*opened.principals] == [DAN]
 
 
-async def test_they_are_known_when_that_thread_is_resumed_by_itself(
-    stack: Stack,
-) -> None:
-    async with stack.working():
-        await opened_inside(stack)
-        await stack.reviews.ask_agent(
-            "shop", "own", json.dumps(REFUND), requester=ANA.person, origin=None
-        )
-        await eventually(lambda: _is_asked_twice(stack))
-        [_, later] = await stack.approvals("own")
-
-    assert later.requester == ANA.person
-    assert {person.user for person in later.principals} == {DAN.user, ANA.person.user}
-
-
 async def opened_inside(stack: Stack) -> Approval:
     """Make the agent delegate a refund; wait for the inner agent's request."""
     opened: list[Approval] = []
@@ -91,10 +76,6 @@ async def opened_inside(stack: Stack) -> Approval:
     await stack.decide(outer)
     await eventually(is_opened)
     return opened[0]
-
-
-async def _is_asked_twice(stack: Stack) -> bool:
-    return len(await stack.approvals("own")) > 1
 
 
 @tool

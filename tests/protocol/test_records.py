@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from keyturn.gateway.approvals.record import Approval
-from keyturn.gateway.protocol.records import Person, Record
+from keyturn.gateway.protocol.records import Person
 from tests.approvals.builders import an_approval, an_item
 
 
@@ -41,28 +41,9 @@ def test_a_copy_leaves_the_first_as_it_was_and_is_frozen() -> None:
         copied.name = "Ben"  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(
-    "outside",
-    [{"team": "T0", "user": 7}, {"team": "T0"}, {"team": "T0", "user": "U", "x": 1}],
-)
-def test_what_comes_from_outside_is_parsed(outside: dict[str, object]) -> None:
-    with pytest.raises(ValidationError):
-        Person.model_validate(outside)
-
-
 def test_a_copied_record_is_parsed_again_where_it_comes_back() -> None:
     """`with_` trusts its values: a record that was written wrongly is not read."""
     wrong = an_approval(an_item()).with_(rev="seven")
 
     with pytest.raises(ValidationError):
         Approval.model_validate_json(wrong.model_dump_json(warnings=False))
-
-
-def test_only_with_makes_records_without_parsing_them() -> None:
-    """No other record has a special copy method."""
-    kinds: list[type[Record]] = [*Record.__subclasses__()]
-    for kind in kinds:
-        kinds += kind.__subclasses__()
-
-    assert kinds
-    assert not [kind for kind in kinds if "with_" in vars(kind)]

@@ -68,17 +68,6 @@ def test_a_keyword_says_what_json_schema_says(
         assert argument_errors(whole, {"x": value})
 
 
-def test_a_name_that_no_pattern_stands_for_is_told_in_plain_words() -> None:
-    schema: JsonObject = {
-        "patternProperties": {"^n": {}},
-        "additionalProperties": False,
-    }
-
-    assert argument_errors(schema, {"n1": 1, "x": 1}) == {
-        "": "The tool takes no argument of this name: x."
-    }
-
-
 @pytest.mark.parametrize(
     ("schema", "pattern"),
     [

@@ -54,8 +54,3 @@ def test_a_sound_turn_is_let_through() -> None:
 def test_half_of_a_surrogate_pair_is_refused_where_it_stands(where: str) -> None:
     with pytest.raises(NotAllowed, match=f"^The {where} "):
         check_texts(TURNS[where])
-
-
-def test_two_halves_that_stand_apart_are_no_pair() -> None:
-    with pytest.raises(NotAllowed):
-        check_texts(with_call(tool=HALF, tool_call_id="\ude00"))

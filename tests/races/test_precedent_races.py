@@ -61,7 +61,6 @@ REJECTED_COUNT = load_policy(
 ROUNDS = size(deep=40, short=8)
 MANY = size(deep=400, short=60)
 AT_ONCE = 6
-CROWD = 10
 KILLS = size(deep=10, short=2)
 _number = itertools.count()
 
@@ -129,18 +128,6 @@ async def test_of_two_same_calls_decided_at_once_a_rule_counts_the_first(
         assert kinds == ["decided", "voted"]
 
 
-async def test_many_who_approve_the_same_at_once_do_not_stop_each_other(
-    store: Store,
-) -> None:
-    harness = ServiceHarness(store, load_policy(POLICY, "policy.yml"))
-    _, alone = await approve_at_once(store, harness, 1, in_rotation)
-
-    kinds, steps = await approve_at_once(store, harness, CROWD, in_rotation)
-
-    assert kinds == ["decided"] * CROWD
-    assert steps == CROWD * alone
-
-
 @pytest.mark.parametrize("rule", [REJECTED_COUNT, COUNTED], ids=["none", "all"])
 async def test_a_crowd_that_a_rule_counts_is_decided_one_after_the_other(
     store: Store, rule: Policy
@@ -157,11 +144,6 @@ async def test_a_crowd_that_a_rule_counts_is_decided_one_after_the_other(
     alone = MANY if rule is REJECTED_COUNT else 1
     assert kinds["decided"] == alone
     assert kinds["voted"] == MANY - alone
-
-
-def in_rotation(count: int) -> int:
-    """Choose who goes next, in rotation."""
-    return next(_number) % count
 
 
 async def approve_at_once(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,11 +15,9 @@ from keyturn.gateway.approvals.lifecycle import UNEXECUTED
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, Refused
-from keyturn.gateway.store.limits.freezes import names_of
 from keyturn.gateway.store.records.atomic_write import Loaded, Write, WriteMany, write
 from tests.lifetimes import lose_records
 from tests.service.harness import ANA, BEN, ServiceHarness
-from tests.service.test_freezes import TOOL
 
 
 async def written(harness: ServiceHarness, loaded: Loaded, what: Write) -> bool:
@@ -47,37 +44,6 @@ async def test_two_changes_of_one_reading_are_written_once(
     late = await written(harness, loaded, Write(no))
 
     assert (moved, again.kind, late) == (False, "decided", False)
-
-
-async def test_a_decision_read_in_time_is_not_written_late(
-    harness: ServiceHarness,
-) -> None:
-    click, _ = await harness.refund()
-    loaded = await harness.reviews.read(click.approval)
-    assert loaded
-    change = decide(loaded.approval, click, Approve(), ANA, now_ms=loaded.now_ms)
-    assert isinstance(change, Change)
-
-    late = Write(replace(change, before_ms=loaded.now_ms))
-    is_written = await written(harness, loaded, late)
-
-    assert not is_written
-    assert (await harness.approval(f"{click.approval}.0")).items[0].is_pending
-
-
-async def test_a_change_of_an_old_reading_is_computed_again(
-    harness: ServiceHarness,
-) -> None:
-    click, _ = await harness.refund()
-    loaded = await harness.reviews.read(click.approval)
-    assert loaded
-    change = decide(loaded.approval, click, Approve(), ANA, now_ms=loaded.now_ms)
-    assert isinstance(change, Change)
-
-    minute_ms = 60_000
-    for aside_ms in (-minute_ms, minute_ms):
-        old = replace(loaded, now_ms=loaded.now_ms + aside_ms)
-        assert not await written(harness, old, Write(change))
 
 
 async def test_a_heartbeat_keeps_a_claim_from_being_doubted(
@@ -116,23 +82,6 @@ async def test_a_claim_is_granted_only_of_what_is_authorized(
     if state in UNEXECUTED | {ItemState.PENDING}:
         assert isinstance(answer, Refused)
         assert answer.state is state
-
-
-async def test_what_was_frozen_after_the_reading_is_not_written(
-    harness: ServiceHarness,
-) -> None:
-    click, _ = await harness.refund()
-    loaded = await harness.reviews.read(click.approval)
-    assert loaded
-    change = decide(loaded.approval, click, Approve(), ANA, now_ms=loaded.now_ms)
-    assert isinstance(change, Change)
-
-    await harness.reviews.freezes.freeze(TOOL, "T0/U0ANA", "wrong refunds")
-    names = names_of("support", "process_refund")
-    is_written = await written(harness, loaded, Write(change, unfrozen=names))
-
-    assert not is_written
-    assert (await harness.approval(f"{click.approval}.0")).items[0].is_pending
 
 
 async def test_a_turn_that_two_processes_submit_at_once_is_opened_once(

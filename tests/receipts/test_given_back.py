@@ -189,21 +189,3 @@ async def test_no_receipt_of_an_id_ends_later_than_a_ledger_remembers_it(
     assert later.exp == opened_s + lives_s
     # The use of the first one is kept for as long.
     assert later.exp + SKEW_S <= first.exp + USABLE_S + SKEW_S
-
-
-async def test_a_ledger_is_told_to_remember_a_use_for_as_long(
-    harness: ServiceHarness,
-) -> None:
-    told: list[int] = []
-
-    class Told:
-        def use(self, jti: str, expires_at_s: int) -> bool:
-            told.append(expires_at_s)
-            return bool(jti)
-
-    server = Verifier(audience="support", keys=gateway_keys(harness), ledger=Told())
-    found = await granted(harness.agents, await decided(harness), "worker-1")
-
-    receipt = server.verify(found.receipt, tool="process_refund", args=ARGS)
-
-    assert told == [receipt.exp + USABLE_S + SKEW_S]

@@ -142,10 +142,3 @@ async def test_without_a_receipt_nothing_runs_whatever_the_agent_says(
     assert client.ran() == []
     # And the receipt is still valid for its call.
     assert client.call(_meta=told)[0]
-
-
-def test_what_is_no_message_is_answered_and_stops_nothing(client: Client) -> None:
-    for line in ("{", "[]", "1", '{"id": 1}', "null"):
-        assert client.send(line)["error"]["code"] == -32700
-    assert client.ask("resources/list")["error"]["code"] == -32601
-    assert client.ask("ping")["result"] == {}

@@ -17,7 +17,6 @@ from keyturn.gateway.protocol.receipts import (
     Receipt,
     enveloped,
     pae,
-    parse_envelope,
     statement,
     verify_receipt,
 )
@@ -96,12 +95,6 @@ def test_a_receipt_of_the_policy_alone_is_for_those_who_accept_it() -> None:
 
     assert verify(text).decision is Grant.POLICY
     assert reason(text, needs_people=True) == "nobody_decided"
-
-
-def test_numbers_are_compared_as_json_compares_them() -> None:
-    text = signed(digest=digest_of(args={"amount": 1}))
-
-    assert verify(text, args={"amount": 1.0}).item == "apr_1:0"
 
 
 CALLS: list[tuple[str, dict[str, Any]]] = [
@@ -365,18 +358,3 @@ def _is_refused(text: bytes) -> bool:
     except NotVerified:
         return not ledger.used
     return False
-
-
-def test_an_unused_receipt_stays_usable_after_it_was_refused() -> None:
-    ledger = Ledger()
-    text = signed()
-
-    assert reason(text, ledger=ledger, tool="send_email") == "call_differs"
-    assert verify(text, ledger=ledger)
-
-
-def test_the_envelope_is_one_of_the_format() -> None:
-    found = parse_envelope(signed())
-
-    assert found.payloadType == "application/vnd.in-toto+json"
-    assert found.signatures[0].keyid == KEY.public.label

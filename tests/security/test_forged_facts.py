@@ -20,7 +20,6 @@ from keyturn.gateway.protocol.wire import (
     CallEnd,
     CallProgress,
     Claimed,
-    TurnRef,
     VerdictKind,
 )
 from keyturn.gateway.service.people.queue import DelegationService
@@ -165,21 +164,6 @@ async def test_older_facts_do_not_let_the_requester_approve(attack: Attack) -> N
     assert await attack.found() == [("replayed", "thread")]
 
 
-async def test_a_call_of_a_thread_with_forged_facts_needs_two_people(
-    attack: Attack,
-) -> None:
-    key = attack.keys.thread_facts(*PLACE)
-    await attack.harness.submit(LOOK_UP)
-    await attack.do("HSET", key, "facts", b"{}")
-    ref = TurnRef(agent="support", thread="t1", message_id="m9")
-    load = await attack.store.agent_load.load(
-        attack.keys, "support", "t1", ref.run_ref, turn_key=turn_key(ref)
-    )
-
-    assert load.thread.is_partial
-    assert await attack.found() == [("seal_wrong", "thread")]
-
-
 # Delegations
 
 
@@ -294,18 +278,6 @@ async def test_a_forged_job_starts_nothing(attack: Attack, how: str) -> None:
     assert await queue.take("one", block_ms=1) is None
     assert await queue.depth() == 0
     assert await attack.found() == [("seal_wrong", "job")]
-
-
-async def test_a_job_that_we_wrote_starts_its_agent(attack: Attack) -> None:
-    queue = attack.store.queue(attack.keys)
-    await queue.prepare()
-    await queue.put(START)
-
-    delivery = await queue.take("one", block_ms=1)
-
-    assert delivery is not None
-    assert delivery.job.input == START.input
-    assert await attack.found() == []
 
 
 # Ends of calls that run without people

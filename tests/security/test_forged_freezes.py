@@ -105,18 +105,6 @@ async def test_the_list_of_another_tenant_lifts_no_freeze(attack: Attack) -> Non
     assert await attack.found() == [("seal_wrong", "freezes")]
 
 
-async def test_people_lift_what_a_changed_list_froze(attack: Attack) -> None:
-    claim = await authorized(attack)
-    await freeze(attack)
-    await _list_unsealed(attack)
-    await attack.harness.agents.claim(claim)
-
-    assert await attack.harness.reviews.freezes.unfreeze(_EVERYTHING, "T0/U0ANA")
-    await attack.harness.reviews.freezes.unfreeze(REFUNDS, "T0/U0ANA")
-
-    assert isinstance(await attack.harness.agents.claim(claim), Claimed)
-
-
 async def test_freezing_one_thing_more_does_not_end_the_freeze_of_everything(
     attack: Attack,
 ) -> None:

@@ -151,18 +151,6 @@ async def test_a_sealed_record_that_lost_a_race_is_not_taken_for_the_winner(
         await one.store.close()
 
 
-async def test_who_wrote_a_record_needs_no_reading_to_notice_an_older_one(
-    harness: ServiceHarness, redis: Redis
-) -> None:
-    victim = await authorized(harness, redis)
-    await victim.put_back()
-
-    with pytest.raises(CorruptRecord):
-        await harness.decide(victim.claims[1].item_id, Approve())
-
-    assert (await told(harness.store))[0] == ["replayed"]
-
-
 async def test_a_seal_holds_under_a_secret_that_is_being_replaced(
     harness: ServiceHarness, redis: Redis
 ) -> None:

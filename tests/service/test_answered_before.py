@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from keyturn.gateway.service.submit.submitting import MOST_SETS
 
 from keyturn.gateway.approvals.decisions import Decided, Reject, Respond
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.protocol.questions import ASK_USER
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
+from keyturn.gateway.service.submit.submitting import MOST_SETS
 from tests.service.harness import ANA, DAN, ServiceHarness, person
 
 REFUND: tuple[str, JsonObject] = ("process_refund", {"amount": 899})

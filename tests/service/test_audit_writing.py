@@ -9,7 +9,6 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import cast
 
@@ -149,23 +148,6 @@ async def test_entries_leave_the_store_only_behind_a_checkpoint(
     assert kept >= 1000
     assert [one.size for one in house.checkpoints()] == [1, 1001]
     assert await length() < 200
-
-
-async def test_segments_hold_what_the_tree_has_and_no_more(
-    house: AuditHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(audit_writing, "SEGMENT", 100)
-    for _ in range(3):
-        await house.put(120)
-        await house.writer.tick()
-    await house.put(50)
-
-    await house.writer.tick(is_last=True)
-
-    await assert_whole(house)
-    assert segments(house.files) == [(0, 120), (120, 240), (240, 360), (360, 410)]
-    sealed = read_segment(house.files, segments(house.files)[0])
-    assert {row.state for row in sealed} == {"sealed"}
 
 
 async def test_an_entry_that_is_changed_after_its_checkpoint_is_read_as_it_was(
@@ -458,29 +440,3 @@ async def test_a_writer_that_is_killed_at_any_step_leaves_no_gap_and_no_fork(
 
     await assert_whole(house)
     assert killed > 1
-
-
-async def test_old_segments_are_dropped_and_the_tree_still_verifies(
-    house: AuditHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(audit_writing, "SEGMENT", 100)
-    house.store.audit_folder = house.store.tree_folder
-    house.store.audit_kept = timedelta(days=1000)
-    for days in (500, 450, 3, 1):
-        await house.put(400, age_ms=days * DAY_MS)
-        await house.writer.tick()
-    house.store.audit_kept = timedelta(days=400)
-    for _ in range(3):
-        house.clock.now += 61
-        await house.writer.tick()
-
-    kept = await rows(house)
-    records = list(house.files.records())
-    assert len(records) == 1600
-    assert len(kept) < 1600
-    assert house.checkpoints()[-1].root == root_of([one.leaf for one in records])
-    last = zip(kept, records[-len(kept) :], strict=True)
-    assert all(
-        leaf_hash(row._replace(state=one.state).leaf_text) == one.leaf
-        for row, one in last
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 from typing import cast
 
@@ -12,7 +11,6 @@ from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.service.run.sweep import Sweeper
 from keyturn.gateway.store.store import Store
-from tests.streams import audit_entries
 
 DAY_MS = 86_400_000
 
@@ -43,44 +41,6 @@ async def test_entries_older_than_that_are_dropped(store: Store) -> None:
     await Sweeper(store).sweep()
 
     assert await ages(store) == {399, 10, 0}
-
-
-async def test_somebody_may_keep_more_or_less(store: Store) -> None:
-    await write(store, [500, 90, 10])
-    store.audit_kept = timedelta(days=600)
-    await Sweeper(store).sweep()
-    all_of_them = await ages(store)
-    store.audit_kept = timedelta(days=60)
-
-    await Sweeper(store).sweep()
-
-    assert all_of_them == {500, 90, 10}
-    assert await ages(store) == {10}
-
-
-@pytest.mark.slow
-async def test_one_look_drops_no_more_than_some_thousands(store: Store) -> None:
-    await write(store, [500], each=12_000)
-    key = store.keys_of_tenant("default").audit
-
-    await Sweeper(store).sweep()
-
-    left = cast("int", await store.conn.command("XLEN", key))
-    assert 2_000 <= left < 12_000
-    await Sweeper(store).sweep()
-    assert cast("int", await store.conn.command("XLEN", key)) < 100
-    assert isinstance(await audit_entries(store.conn, store.keys_of_tenant("x")), list)
-
-
-@pytest.mark.parametrize(
-    ("text", "days"),
-    [("", 400), ("retention: {audit: 30d}", 30), ("retention: {}", 400)],
-)
-def test_the_settings_say_for_how_long(text: str, days: int, tmp_path: Path) -> None:
-    file = tmp_path / "keyturn.yml"
-    file.write_text(text)
-
-    assert Settings.load(file, {}).retention.audit == timedelta(days=days)
 
 
 @pytest.mark.parametrize("text", ["29d", "1h", "400", "0d", "ever", "-30d"])

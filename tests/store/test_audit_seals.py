@@ -7,12 +7,10 @@ import json
 from keyturn.gateway.approvals.audit_leaf import SealState
 from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.service.people.freezing import FreezeService
 from keyturn.gateway.store.audit.files import Row
 from keyturn.gateway.store.audit.log import row_of
 from keyturn.gateway.store.connection.connection import entries
 from keyturn.gateway.store.keys import Keys, keys_of_tenant
-from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.sealing.event_seals import (
     event_texts,
     nonce_of,
@@ -48,15 +46,6 @@ async def test_every_entry_of_a_decision_has_a_seal_of_its_own(
 
     assert await states(harness.store) == {SealState.SEALED}
     assert len({nonce_of(one.seal) for one in rows}) == len(rows) >= 4
-
-
-async def test_freezes_and_what_is_announced_have_seals(store: Store) -> None:
-    keys = store.keys_of_tenant("default")
-    await store.outbox(keys, reader="r").put(EVENT)
-    scope = FreezeScope(kind=ScopeKind.AGENT, name="shop")
-    await FreezeService(store).freeze(scope, "cli/ana", reason="why")
-
-    assert await states(store) == {SealState.SEALED}
 
 
 async def test_a_seal_is_of_its_entry_tenant_and_secret(store: Store) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import json
 from collections.abc import AsyncGenerator
@@ -12,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import AuditUnreadable
 from keyturn.gateway.service.report import audit_writing
 from keyturn.gateway.service.report.audit_reading import verify_log_of
@@ -120,18 +118,6 @@ async def test_a_reader_misses_and_doubles_nothing_while_the_log_is_moved(
 
     assert back == NAMES[:1500][::-1]
     assert forward == NAMES
-
-
-async def test_what_is_young_is_in_files_and_stays_in_the_store_for_an_hour(
-    house: AuditHarness,
-) -> None:
-    await write(house, NAMES[:300], age_ms=60_000)
-
-    await move(house)
-
-    assert segments(house.files) == [(0, 300)]
-    assert await length(house) == 300
-    assert await listed(house) == NAMES[:300]
 
 
 async def test_without_a_folder_in_the_settings_entries_stay_in_the_store_too(
@@ -243,19 +229,6 @@ async def test_no_segment_is_written_behind_one_that_is_lost(
     assert (await listed(house))[:800] == NAMES[:800]
 
 
-async def test_of_two_writers_at_once_one_moves(house: AuditHarness) -> None:
-    await write(house, NAMES[:1500])
-    writers = [house.another() for _ in range(4)]
-
-    for _ in range(6):
-        house.clock.now += 61
-        await asyncio.gather(*(one.tick(is_last=True) for one in writers))
-    await move(house)
-
-    assert len(segments(house.files)) == 4
-    assert await listed(house) == NAMES[:1500]
-
-
 @pytest.mark.parametrize("how", ["half a write", "entries too many", "another file"])
 async def test_what_no_checkpoint_covers_is_cut_off_and_read_again(
     house: AuditHarness, how: str
@@ -279,17 +252,3 @@ async def test_what_no_checkpoint_covers_is_cut_off_and_read_again(
 
     assert await listed(house) == NAMES[:1000]
     assert (await verify_log_of(house.store, "default")).problems == []
-
-
-def test_the_settings_name_the_folder_from_the_file_on(tmp_path: Path) -> None:
-    file = tmp_path / "keyturn.yml"
-    file.write_text("audit_folder: logs/audit")
-    given = {"KEYTURN_AUDIT_FOLDER": "/var/audit"}
-
-    assert Settings.load(file, {}).audit == (
-        timedelta(days=400),
-        tmp_path / "logs/audit",
-    )
-    assert Settings.load(file, given).audit_folder == Path("/var/audit")
-    file.write_text("")
-    assert Settings.load(file, {}).audit_folder is None

@@ -46,13 +46,6 @@ def wait_blocking(happened: threading.Event) -> None:
     assert happened.wait(WAIT_S)
 
 
-async def test_heartbeats_go_on_while_the_event_loop_is_blocked() -> None:
-    count = Count()
-
-    async with beating(0.001, count.beat):
-        wait_blocking(count.enough)
-
-
 class Threads(RemoteThreads):
     """A gateway over HTTP that gives and keeps leases."""
 
@@ -154,15 +147,6 @@ async def test_what_blocks_the_event_loop_is_logged_and_may_end_the_heartbeats(
     assert f"({__file__}:" in message
 
 
-async def test_a_block_that_ends_soon_makes_no_task() -> None:
-    before = asyncio.all_tasks()
-
-    async with beating(60.0, Count().beat):
-        inside = asyncio.all_tasks()
-
-    assert inside == before
-
-
 async def test_heartbeats_go_on_after_one_that_failed() -> None:
     count = Count()
 
@@ -173,29 +157,3 @@ async def test_heartbeats_go_on_after_one_that_failed() -> None:
 
     async with beating(0.001, beat):
         await asyncio.to_thread(wait_blocking, count.enough)
-
-
-async def test_no_heartbeat_comes_after_one_that_ended_with_the_block(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It may have its answer at the very moment of its cancellation."""
-    began = threading.Event()
-    delays: list[float] = []
-    call_later = background.call_later
-
-    def counted(delay_s: float, callback: Callable[[], None]) -> None:
-        delays.append(delay_s)
-        call_later(delay_s, callback)
-
-    async def beat() -> None:
-        began.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            return
-
-    monkeypatch.setattr(background, "call_later", counted)
-    async with beating(0.001, beat):
-        await asyncio.to_thread(wait_blocking, began)
-
-    assert delays == [0.001]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import shutil
 import subprocess
@@ -14,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from keyturn.gateway.errors import StoreUnavailable, Unanswered
-from keyturn.gateway.store.connection import connection, servers
+from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway.store.connection import connection
 from keyturn.gateway.store.connection.connection import Connection, number, text
 from keyturn.gateway.store.connection.usable import can_pass
 from tests.store.wire import Handler, Scripted, answering, deaf, serve_tls, through
@@ -130,21 +129,6 @@ async def test_a_connection_that_nobody_answers_is_replaced_however_short_the_ca
         assert server.opened == 2
 
 
-async def test_an_error_is_not_its_own_cause(
-    tmp_path: Path, opened: Open, impatient: float
-) -> None:
-    """Who looks for the cause of an error follows one to the next."""
-    async with Scripted(tmp_path, deaf) as server:
-        conn = opened(server.url)
-        with pytest.raises(Unanswered) as raised:
-            await conn.keep(["SET", "key", "value"])
-
-    found: BaseException | None = raised.value
-    for _ in range(10):
-        found = found.__cause__ if found else None
-    assert found is None
-
-
 @pytest.mark.parametrize("most", range(0, 40, 3))
 async def test_a_reply_that_is_cut_off_is_asked_for_again(
     tmp_path: Path, valkey_url: str, opened: Open, most: int
@@ -185,14 +169,6 @@ async def test_after_a_reply_that_is_none_the_connection_is_replaced(
         assert server.opened == 2
 
 
-async def test_a_server_that_still_loads_is_waited_for(
-    tmp_path: Path, opened: Open
-) -> None:
-    said = iter([b"-LOADING Redis is loading the dataset in memory\r\n"] * 2)
-    async with Scripted(tmp_path, answering(lambda _: next(said, OK))) as server:
-        assert await opened(server.url).command("GET", "key") == b"OK"
-
-
 async def test_a_server_that_hangs_up_at_once_is_unavailable(
     tmp_path: Path, opened: Open
 ) -> None:
@@ -205,20 +181,6 @@ async def test_a_server_that_hangs_up_at_once_is_unavailable(
             await opened(server.url).command("PING")
 
         assert 4 <= server.opened <= 8, "it is tried three times more"
-
-
-async def test_who_waits_for_their_turn_has_a_deadline_too(
-    tmp_path: Path, opened: Open, impatient: float
-) -> None:
-    async with Scripted(tmp_path, deaf) as server:
-        conn = opened(server.url)
-        count = 20 * servers.MOST_CONNECTIONS
-        calls = [conn.command("PING") for _ in range(count)]
-
-        async with asyncio.timeout(20):
-            ends = await asyncio.gather(*calls, return_exceptions=True)
-
-    assert all(isinstance(end, StoreUnavailable) for end in ends)
 
 
 @pytest.fixture(scope="module")
@@ -241,13 +203,6 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with place.open("ab") as both:
         both.write(place.with_name("certificate.pem").read_bytes())
     return place
-
-
-async def test_a_database_that_the_server_does_not_have_is_named(
-    valkey_url: str, opened: Open
-) -> None:
-    with pytest.raises(StoreUnavailable, match="a database that it has, such as /0"):
-        await opened(f"{valkey_url.partition('?')[0]}?db=9999").command("PING")
 
 
 async def test_tls_is_spoken_and_the_certificate_is_checked(
@@ -302,27 +257,3 @@ def test_a_fork_does_not_read_its_parents_replies(valkey_url: str) -> None:
     assert loop.run_until_complete(echo("parent")) == "parent"
     loop.run_until_complete(conn.close())
     loop.close()
-
-
-def test_a_loop_that_ended_is_forgotten(valkey_url: str) -> None:
-    def held_after_five_loops() -> int:
-        conn = Connection(valkey_url)
-
-        async def use() -> bool:
-            return bool(await conn.command("PING"))
-
-        for _ in range(5):
-            assert asyncio.run(use())
-        return len(conn._servers)  # pyright: ignore[reportPrivateUsage] - what it holds
-
-    def collected() -> int:
-        held = held_after_five_loops()
-        gc.collect()
-        return held
-
-    # A connection of an ended loop cannot be closed: its socket is closed once it is
-    # found unreachable, and not in the middle of another test.
-    with pytest.warns(ResourceWarning, match="unclosed"):
-        held = collected()
-
-    assert held == 1

@@ -11,19 +11,16 @@ import pytest
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.deciding import decide
 from keyturn.gateway.approvals.decisions import Approve, Click, Decision, Reject
-from keyturn.gateway.approvals.ending import end_overdue
 from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.errors import CorruptRecord, StoreUnavailable
+from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.protocol.wire import Claimed
 from keyturn.gateway.service.submit.standing import rejection_of
 from keyturn.gateway.store.connection.connection import Reply, text
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.limits.precedents import Known
 from keyturn.gateway.store.limits.windows import Use, use_of
-from keyturn.gateway.store.records import changing
 from keyturn.gateway.store.records.atomic_write import (
     EvaluationInputs,
     Loaded,
@@ -31,7 +28,6 @@ from keyturn.gateway.store.records.atomic_write import (
     WriteMany,
     write,
 )
-from keyturn.gateway.store.records.changing import MOST_CHANGED
 from keyturn.gateway.store.store import Store
 from tests.lifetimes import lose_records
 from tests.service.harness import ANA, BEN, POLICY, ServiceHarness
@@ -206,32 +202,6 @@ async def kept(harness: ServiceHarness) -> dict[str, Reply]:
     return dict(zip(names, bodies, strict=True))
 
 
-async def test_a_claim_that_was_renewed_keeps_all_from_being_written(
-    harness: ServiceHarness, keys: Keys
-) -> None:
-    clicks = await asked(harness, 2)
-    _, claim = await harness.refund(9, thread="t9")
-    click = await harness.click_on(claim.item_id)
-    await harness.reviews.decide(click, Approve(), ANA)
-    assert isinstance(await harness.agents.claim(claim), Claimed)
-    await harness.owner_dies(claim.item_id)
-    before = await read(harness, [*clicks, click])
-    ended = end_overdue(before[click.approval].approval, before[click.approval].now_ms)
-    assert ended
-    yes = [Write(decided(before[one.approval])) for one in clicks]
-    await harness.command("HSET", keys.head(click.approval), "0:u", 2**52)
-
-    is_written = await write(
-        harness.store.conn, keys, before, WriteMany([*yes, Write(ended)])
-    )
-
-    assert not is_written
-    assert await states(harness, [*clicks, click]) == [
-        *[PENDING] * 2,
-        ItemState.EXECUTING,
-    ]
-
-
 @pytest.mark.parametrize(("limit", "is_written"), [(5, True), (4, False)])
 async def test_each_is_compared_with_what_those_before_it_add_to_a_window(
     harness: ServiceHarness, keys: Keys, *, limit: int, is_written: bool
@@ -367,19 +337,6 @@ async def test_all_are_read_as_of_one_moment_and_others_are_not_there(
     assert found == ids
 
 
-async def test_too_many_are_refused_before_anything_is_read(
-    harness: ServiceHarness, keys: Keys
-) -> None:
-    ids = [f"ap_{keys.tenant}_{number:032x}" for number in range(MOST_CHANGED + 1)]
-
-    async def compute(found: Read) -> int:
-        return len(found)
-
-    assert await harness.store.approvals.change_many(keys, ids[1:], compute) == 0
-    with pytest.raises(ValueError, match="51 approvals"):
-        await harness.store.approvals.change_many(keys, ids, compute)
-
-
 async def test_a_corrupt_record_is_named_and_nothing_is_written(
     harness: ServiceHarness, keys: Keys
 ) -> None:
@@ -394,22 +351,3 @@ async def test_a_corrupt_record_is_named_and_nothing_is_written(
 
     assert caught.value.approval == clicks[1].approval
     assert await told(harness) == []
-
-
-async def test_who_never_finds_them_unmoved_is_told_that_nothing_was_recorded(
-    harness: ServiceHarness, keys: Keys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(changing, "_PAUSE_S", 0.0)
-    clicks = await asked(harness, 2)
-
-    async def compute(found: Read) -> WriteMany:
-        head = keys.head(clicks[1].approval)
-        await harness.command("HINCRBY", head, "rev", 1)
-        return await approved(found)
-
-    with pytest.raises(StoreUnavailable, match="nothing of yours was recorded"):
-        await harness.store.approvals.change_many(
-            keys, [one.approval for one in clicks], compute
-        )
-
-    assert await states(harness, clicks) == [PENDING] * 2

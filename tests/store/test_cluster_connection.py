@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator
 from typing import cast
 
@@ -11,10 +10,9 @@ import pytest
 from redis.crc import key_slot
 
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.store.connection import connection
 from keyturn.gateway.store.connection.connection import Connection, number, text
 from tests.conftest import eventually
-from tests.topologies import Cluster, Node, until
+from tests.topologies import Cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("topologies")]
 
@@ -56,17 +54,6 @@ async def test_each_shard_is_written_and_read_at_its_master(
     assert {*masters} == {one.address for one in cluster.nodes}
     assert sum(map(number, masters.values())) == len(SHARDS)
     assert all(map(number, masters.values()))
-
-
-async def test_a_master_that_forgot_a_script_gets_it_again(
-    cluster: Cluster, conn: Connection
-) -> None:
-    for shard in SHARDS:
-        await conn.evalsha(SCRIPT, [key(shard)], [shard])
-    cluster.nodes[1].ask("SCRIPT", "FLUSH")
-
-    for shard in SHARDS:
-        assert await conn.evalsha(SCRIPT, [key(shard)], [1]) == [b"1"]
 
 
 async def test_readers_wait_at_the_master_of_their_shard(
@@ -163,93 +150,3 @@ async def test_a_confirmed_script_runs_once_while_its_slot_moves(
     for one in many:
         assert await conn.evalsha(COUNTING, [one], []) == [2]
     await conn.close()
-
-
-def move_in_one_step(slot: int, source: Node, target: Node) -> bool:
-    """Move a slot as its server can by itself; False where it cannot."""
-    # Valkey 9 needs the command at one node, Redis 8.4 at the other.
-    name = text(target.ask("CLUSTER", "MYID"))
-    words = ("SLOTSRANGE", slot, slot, "NODE", name)
-    return bool(
-        source.ask("CLUSTER", "MIGRATESLOTS", *words)
-        or target.ask("CLUSTER", "MIGRATION", "IMPORT", slot, slot)
-    )
-
-
-async def test_confirmed_scripts_go_on_while_their_slot_moves_in_one_step(
-    replicated_cluster: Cluster,
-) -> None:
-    conn = Connection(replicated_cluster.url)
-    conn.confirmed_by = 1
-    slot = key_slot(key(0).encode())
-    source = replicated_cluster.master_of(slot)
-    target = replicated_cluster.master_of((slot + 8000) % 16384)
-    if not await asyncio.to_thread(move_in_one_step, slot, source, target):
-        await conn.close()
-        pytest.skip("this server moves no slot by itself")
-    counted = list[object]()
-
-    async def has_moved() -> bool:
-        counted.extend(await conn.evalsha(COUNTING, [key(0)], []))
-        at = await asyncio.to_thread(replicated_cluster.master_of, slot)
-        return at is target
-
-    await eventually(has_moved)
-    for _ in range(20):
-        counted.extend(await conn.evalsha(COUNTING, [key(0)], []))
-
-    assert counted == [*range(1, len(counted) + 1)]
-    await conn.close()
-
-
-async def test_a_master_that_hangs_and_was_replaced_costs_a_bounded_time(
-    replicated_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connection, "CALL_S", 3.0)
-    conn = Connection(replicated_cluster.url)
-    slot = key_slot(key(0).encode())
-    conn.confirmed_by = 1
-    await conn.keep(["SET", key(0), "before"])
-    conn.confirmed_by = 0
-    words = ("XREAD", "BLOCK", 0, "STREAMS", key(0, "stream"), "$")
-    reader = asyncio.create_task(conn.command(*words))
-
-    async def waits() -> bool:
-        master = await asyncio.to_thread(replicated_cluster.master_of, slot)
-        rows = await asyncio.to_thread(master.ask, "CLIENT", "LIST")
-        return "cmd=xread" in text(rows)
-
-    await eventually(waits)
-    hung = replicated_cluster.master_of(slot)
-    hung.pause()
-
-    async def is_read() -> bool:
-        with contextlib.suppress(StoreUnavailable):
-            return await conn.command("GET", key(0)) == b"before"
-        return False
-
-    await eventually(is_read, within_s=90)
-    assert await asyncio.to_thread(replicated_cluster.master_of, slot) is not hung
-    with pytest.raises(StoreUnavailable):
-        await reader
-    hung.resume()
-    await conn.close()
-
-
-async def test_without_any_node_the_store_is_unavailable(cluster: Cluster) -> None:
-    conn = Connection(cluster.url)
-    for one in cluster.nodes:
-        one.kill()
-
-    with pytest.raises(StoreUnavailable, match="does not answer"):
-        await conn.command("GET", key(0))
-
-    await asyncio.to_thread(start, cluster)
-    assert await conn.command("GET", key(0)) is None
-    await conn.close()
-
-
-def start(cluster: Cluster) -> None:
-    for one in cluster.nodes:
-        one.start()
-    until(cluster.is_whole, "the cluster is whole again")

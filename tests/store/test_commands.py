@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections.abc import AsyncGenerator
 from typing import cast
@@ -202,15 +201,3 @@ async def test_after_a_close_waiting_calls_fail_and_open_nothing(
         return not await clients(store.conn)
 
     await eventually(are_gone)
-
-
-async def test_a_call_that_nobody_waits_for_leaves_no_complaint(
-    valkey_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    gone = Connection("unix:///nowhere/at/all")
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(0):
-            await gone.command("PING")
-    await gone.close()
-
-    assert not caplog.records

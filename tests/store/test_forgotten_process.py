@@ -7,7 +7,6 @@ acknowledges nothing, sets nothing aside, and writes nothing of it into the audi
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,14 +14,10 @@ import pytest
 from keyturn.gateway.approvals.audit_leaf import SealState
 from keyturn.gateway.approvals.events import Event, EventName, SecurityKind
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.store.http.api_keys import ApiKeyStore
-from keyturn.gateway.store.http.kept_answers import KeptAnswer, KeptAnswers
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.runs.jobs import Job, JobKind
 from keyturn.gateway.store.sealing.event_seals import parts_of, sealed_text
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.api_keys import new_api_key
-from keyturn.gateway.trust.seals import Purpose, SealKeys
 from tests.service.audit_harness import AuditHarness
 from tests.store.test_secret_check import OTHER, starts
 from tests.store_secrets import SECRETS
@@ -101,48 +96,6 @@ async def test_the_audit_log_calls_no_entry_forged(
     assert size >= 5
     assert {one.state for one in writes.files.records(0, size)} == {SealState.SEALED}
     assert told(newer) == set()
-
-
-async def test_what_is_known_of_the_audit_log_is_not_called_changed(
-    store: Store, newer: Store, tmp_path: Path
-) -> None:
-    forgotten, writes = (AuditHarness(one, tmp_path / "a") for one in (store, newer))
-    await writes.put(3)
-    await writes.writer.tick(is_last=True)
-    await writes.put(1)
-
-    with pytest.raises(StoreUnavailable, match=UNKNOWN):
-        await forgotten.writer.tick(is_last=True)
-
-    assert told(store) == {SecurityKind.SECRET_UNKNOWN}
-
-
-async def test_an_api_key_is_not_called_forged(store: Store, newer: Store) -> None:
-    seals = SealKeys([OTHER, *SECRETS], Purpose.API_KEYS)
-    kept = ApiKeyStore(newer, seals, tenant="default")
-    now = await kept.now()
-    made = new_api_key(
-        seals, name="a", tenant="default", agents=["a"], now=now,
-        expires_at=now + timedelta(hours=1),
-    )  # fmt: skip
-    await kept.add(made.kept, "test")
-    old = ApiKeyStore(store, SealKeys(SECRETS, Purpose.API_KEYS), tenant="default")
-
-    with pytest.raises(StoreUnavailable, match=UNKNOWN):
-        await old.find(made.kept.id)
-
-    assert told(store) == {SecurityKind.SECRET_UNKNOWN}
-
-
-async def test_a_kept_answer_is_not_called_forged(store: Store, newer: Store) -> None:
-    answers = KeptAnswers(newer, tenant="default")
-    await answers.keep("key", "attempt", KeptAnswer(request="r", body="b"))
-    old = KeptAnswers(store, tenant="default")
-
-    with pytest.raises(StoreUnavailable, match=UNKNOWN):
-        await old.find("key", "attempt")
-
-    assert told(store) == {SecurityKind.SECRET_UNKNOWN}
 
 
 async def test_a_forgery_is_told_where_the_secret_is_known(

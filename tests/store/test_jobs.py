@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from keyturn.gateway.store.connection.connection import Argument, Reply
 from keyturn.gateway.store.runs import jobs
 from keyturn.gateway.store.runs.jobs import (
     Delivery,
@@ -110,22 +109,3 @@ async def test_a_worker_with_much_to_do_still_takes_over_abandoned_jobs(
 
     found = [one.job.id for one in (second, third) if one]
     assert found == ["id1", "id0"]
-
-
-async def test_a_job_that_just_came_is_taken_without_looking_for_abandoned_ones(
-    store: Store, queue: JobQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Argument] = []
-    command = store.conn.command
-
-    async def noted(*words: Argument) -> Reply:
-        asked.append(words[0])
-        return await command(*words)
-
-    await queue.take("test", block_ms=1)
-    await queue.put(JOB)
-    monkeypatch.setattr(store.conn, "command", noted)
-
-    assert await queue.take("test", block_ms=1) is not None
-
-    assert asked == ["XREADGROUP"]

@@ -7,9 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from keyturn.gateway.approvals.timing import TimerKind
-from keyturn.gateway.store.events.readers import make_group, trim_outbox
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.missed_cards import mark_missed
 from keyturn.gateway.store.records.approval_indexes import Timer
 from keyturn.gateway.store.store import Store
 from tests.service.harness import ServiceHarness
@@ -97,19 +95,6 @@ async def test_a_run_is_read_past_junk(store: Store) -> None:
     assert (await harness.submit(("process_refund", {"amount": 2})))[1]
 
 
-async def test_cards_that_were_missed_are_found_past_junk(store: Store) -> None:
-    harness = ServiceHarness(store)
-    _, verdicts = await harness.submit(("process_refund", {"amount": 1}))
-    approval = await harness.approval(verdicts[0].item_id)
-    keys, conn = store.keys_of_tenant(TENANT), store.conn
-    await conn.command("ZADD", keys.expiry, 0, b"\xff")
-    await conn.command("HSET", keys.card(approval.id), "rev", b"\xff")
-    await conn.command("PEXPIRE", keys.card(approval.id), LONG_MS)
-
-    assert await mark_missed(store, keys) == 1
-    await conn.command("DEL", keys.card(approval.id))
-
-
 async def test_a_junk_process_or_counter_keeps_no_process_from_starting(
     store: Store,
 ) -> None:
@@ -121,23 +106,3 @@ async def test_a_junk_process_or_counter_keeps_no_process_from_starting(
 
     assert not (await store.processes.read(keys)).alive
     assert not (await store.restore_counters.read(keys)).of
-
-
-async def test_any_number_of_old_processes_is_read_and_taken_out(store: Store) -> None:
-    keys = store.keys_of_tenant("default")
-    rows = [word for n in range(9_000) for word in (f"r:{n}", "1 old")]
-    await store.conn.command("HSET", keys.members, *rows)
-
-    assert (await store.processes.read(keys)).refused == ()
-    for _ in range(8):
-        await store.processes.read(keys)
-
-    assert await store.conn.command("EXISTS", keys.members) == 0
-
-
-async def test_a_group_that_somebody_made_keeps_no_event(store: Store) -> None:
-    keys = store.keys_of_tenant(TENANT)
-    await make_group(store.conn, keys.outbox, "mine")
-    await store.conn.command("XGROUP", "CREATE", keys.outbox, b"\xff", "0")
-
-    assert (await trim_outbox(store.conn, keys)).problem == ""

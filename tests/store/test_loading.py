@@ -63,20 +63,6 @@ def test_an_embedded_server_that_loads_may_take_longer_than_a_silent_one(
 
 
 @pytest.mark.slow
-def test_a_server_that_loads_for_too_long_is_given_up_and_stopped(
-    slow_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(usable, "LOADED_WITHIN_S", 0.2)
-
-    with pytest.raises(StoreUnavailable, match="still loads its data"):
-        EmbeddedEngine(slow_folder).__enter__()
-
-    monkeypatch.setattr(usable, "LOADED_WITHIN_S", 60.0)
-    with EmbeddedEngine(slow_folder) as engine:
-        assert not engine.is_adopted, "none was left behind"
-
-
-@pytest.mark.slow
 async def test_a_remote_server_that_loads_is_waited_for(
     slow_folder: Path,
     monkeypatch: pytest.MonkeyPatch,

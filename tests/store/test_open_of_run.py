@@ -79,19 +79,6 @@ async def test_facts_live_while_something_is_open(
     assert not await harness.store.approvals.has_open(keys, RUN)
 
 
-async def test_facts_end_after_a_run_that_is_given_up(
-    harness: ServiceHarness, keys: Keys
-) -> None:
-    threads = harness.store.threads
-    await threads.open_run(keys, RUN.agent, RUN.thread, has_past=False)
-    assert await life(harness, keys) == NO_END
-
-    await threads.end_run(keys, RUN.agent, RUN.thread)
-
-    assert await life(harness, keys) > 0
-    assert not await threads.is_run_open(keys, RUN.agent, RUN.thread)
-
-
 async def test_facts_live_from_the_moment_on_that_somebody_asks(
     harness: ServiceHarness, keys: Keys
 ) -> None:

@@ -27,11 +27,10 @@ from keyturn.gateway.store.events.readers import (
     trim_outbox,
 )
 from keyturn.gateway.store.keys import KEEP_MS, Keys
-from keyturn.gateway.store.runs.jobs import GROUP, Job, JobQueue
+from keyturn.gateway.store.runs.jobs import GROUP, Job
 from keyturn.gateway.store.sealing.event_seals import parts_of, sealed_text
 from keyturn.gateway.store.store import Store
 from tests.lifetimes import listed
-from tests.service.harness import ServiceHarness
 
 MANY = 110_000
 """More events than a stream of a usual fixed length would keep."""
@@ -95,22 +94,6 @@ async def test_nothing_is_dropped_that_one_reader_has_not_read(
     assert len(await bot.take("c", block_ms=1, limit=3000)) == 1000
 
 
-async def test_an_event_cuts_off_none_that_nobody_has_read(store: Store) -> None:
-    harness = ServiceHarness(store)
-    keys = store.keys_of_tenant("default")
-    bot = await reader(store, keys, "bot")
-    add = "redis.call('XADD', KEYS[1], '*', 'e', ARGV[1], 'at', 1, 's', ARGV[2])"
-    fill = f"for i = 1, ARGV[3] do {add} end"
-    body, seal = sealed(store, keys)
-    await store.conn.command("EVAL", fill, 1, keys.outbox, body, seal, MANY)
-
-    await harness.refund()
-
-    assert await length(store, keys) > MANY
-    (oldest,) = await bot.take("c", block_ms=1, limit=1)
-    assert oldest.name is EventName.RUN_FINISHED
-
-
 async def test_what_was_taken_and_not_acknowledged_stays(
     store: Store, keys: Keys
 ) -> None:
@@ -125,19 +108,6 @@ async def test_what_was_taken_and_not_acknowledged_stays(
     assert [event.seq for event in waiting] == [event.seq for event in taken[300:400]]
     assert after == ""
     assert 700 <= await length(store, keys) < 900
-
-
-async def test_young_events_stay_for_a_reader_that_looks_on(
-    store: Store, keys: Keys
-) -> None:
-    bot = await reader(store, keys, "bot")
-    for _ in range(300):
-        await bot.put(Event.model_validate_json(EVENT))
-    await acknowledged(bot, 300)
-
-    await trim_outbox(store.conn, keys)
-
-    assert await length(store, keys) == 300
 
 
 async def test_without_a_reader_or_an_outbox_nothing_is_dropped(
@@ -217,21 +187,6 @@ async def test_a_reader_that_is_dropped_during_the_look_is_not_among_the_states(
     assert [one.name for one in await reader_states(store.conn, keys)] == ["slack"]
 
 
-async def test_the_oldest_unread_event_says_how_late_a_reader_is(
-    store: Store, keys: Keys
-) -> None:
-    bot = store.outbox(keys, reader="bot")
-    assert await bot.unread_ms() == 0
-    await bot.prepare()
-    assert await bot.unread_ms() == 0
-    await old_events(store, keys, 2)
-    assert await bot.unread_ms() > 1_000_000
-
-    await bot.take("c", block_ms=1, limit=2)
-
-    assert await bot.unread_ms() == 0
-
-
 async def test_everything_of_a_long_sorted_set_comes_once(
     store: Store, keys: Keys
 ) -> None:
@@ -301,47 +256,6 @@ async def test_a_process_that_holds_a_job_is_not_forgotten(
     assert "first" in await consumers(store, keys.jobs, GROUP)
     assert held is not None
     assert number(fields(await _summary(store, keys))["pending"]) == 1
-
-
-async def asked_by_two(store: Store, keys: Keys) -> JobQueue:
-    """Return a queue that two processes have asked for a job."""
-    queue = store.queue(keys)
-    await queue.prepare()
-    for name in ("first", "second"):
-        await queue.take(name, block_ms=1)
-        await known(store, keys.jobs, GROUP, name)
-    return queue
-
-
-async def test_a_process_that_asked_lately_is_not_forgotten(
-    store: Store, keys: Keys
-) -> None:
-    await asked_by_two(store, keys)
-
-    assert await forget_consumers(store.conn, keys) == 0
-    assert await consumers(store, keys.jobs, GROUP) == {"first", "second"}
-
-
-async def test_a_forgotten_process_goes_on_when_it_comes_back(
-    store: Store, keys: Keys
-) -> None:
-    queue = await asked_by_two(store, keys)
-    await forget_consumers(store.conn, keys, idle=NONE)
-    job = Job.to_resume("default", "shop", "t1")
-
-    for name in ("first", "second"):
-        await queue.put(job)
-        delivery = await queue.take(name, block_ms=1)
-
-        assert delivery is not None
-        assert delivery.job == job
-        await queue.done(delivery)
-
-
-async def test_nothing_is_forgotten_of_streams_that_are_not_there(
-    store: Store, keys: Keys
-) -> None:
-    assert await forget_consumers(store.conn, keys, idle=NONE) == 0
 
 
 async def _summary(store: Store, keys: Keys) -> Reply:

@@ -7,20 +7,18 @@ from collections.abc import Awaitable, Callable
 import pytest
 from redis.asyncio import Redis
 
-from keyturn.gateway.approvals.decisions import Approve, Edit, Reconcile, Reject
+from keyturn.gateway.approvals.decisions import Approve, Edit, Reject
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.errors import CorruptRecord, ForgedRecord
 from keyturn.gateway.protocol.digest import action_args
-from keyturn.gateway.protocol.records import Finding, ItemState, Result
-from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.records import ItemState, Result
 from keyturn.gateway.protocol.wire import Claimed, Refused
 from keyturn.gateway.store.connection.connection import fields
-from keyturn.gateway.store.records.codec import SEAL
 from keyturn.gateway.store.sealing.encryption import DATA_KEY, MARK
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.encryption import encrypted_by, encryption_keys
 from keyturn.gateway.trust.seals import Purpose, derived_key
-from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
+from tests.service.harness import ANA, ServiceHarness, claim_of
 from tests.store_secrets import SECRETS
 
 WORD = "canary-4711"
@@ -77,38 +75,6 @@ async def edited_and_run(harness: ServiceHarness) -> str:
     return click.approval
 
 
-async def test_nothing_that_was_written_is_readable_in_the_record(
-    harness: ServiceHarness,
-) -> None:
-    approval = await edited_and_run(harness)
-
-    head, document = await stored(harness, approval)
-
-    assert document.startswith(MARK)
-    for text in (head, document):
-        for word in (WORD, "process_refund", "U0DAN", "U0ANA", "amount"):
-            assert word.encode() not in text
-
-
-async def test_who_acknowledged_and_what_a_tool_says_late_is_not_readable(
-    harness: ServiceHarness,
-) -> None:
-    click, claim = await harness.refund()
-    await harness.reviews.acknowledge(click.approval, ANA)
-    _, document = await stored(harness, click.approval)
-    assert document.startswith(MARK)
-
-    await harness.reviews.decide(click, Approve(), ANA)
-    reply = await harness.granted(claim)
-    await harness.doubt(claim.item_id)
-    await harness.decide(claim.item_id, Reconcile(finding=Finding.SKIP))
-    await harness.agents.finish(claim.item_id, reply.fence, RAN)
-
-    assert (await harness.item(claim.item_id)).late_result == RAN
-    _, document = await stored(harness, click.approval)
-    assert document.startswith(MARK)
-
-
 async def test_another_process_with_the_secret_reads_all_of_it(
     harness: ServiceHarness,
 ) -> None:
@@ -144,16 +110,6 @@ async def test_each_approval_has_a_key_of_its_own(harness: ServiceHarness) -> No
     }
     assert len(bare) == 2
     assert derived_key(SECRETS[0], Purpose.DATA_KEYS) not in bare
-
-
-async def test_nothing_is_encrypted_unless_it_is_asked_for(store: Store) -> None:
-    harness = ServiceHarness(store)
-    click, _ = await harness.refund()
-
-    head, document = await stored(harness, click.approval)
-
-    assert f"{DATA_KEY}=".encode() not in head
-    assert not document.startswith(MARK)
 
 
 async def test_what_was_opened_before_is_encrypted_by_its_next_change(
@@ -267,35 +223,3 @@ async def test_a_forged_record_is_told_to_the_thread_that_it_names(
     [found] = [one for one in told if one.name is EventName.RECORD_QUARANTINED]
     assert (found.tenant, found.agent, found.thread) == ("default", "support", "t1")
     await there.store.close()
-
-
-async def test_a_process_with_another_secret_reads_nothing(
-    harness: ServiceHarness,
-) -> None:
-    click, _ = await harness.refund()
-    sealed = await field(harness, click.approval, SEAL)
-
-    there = another(harness, b"x" * 32)
-    with pytest.raises(ForgedRecord):
-        await there.reviews.read(click.approval)
-
-    assert await field(harness, click.approval, SEAL) == sealed
-    await there.store.close()
-
-
-async def test_calls_of_one_approval_are_decided_and_run_apart(
-    harness: ServiceHarness,
-) -> None:
-    first: JsonObject = {"amount": 1, "note": WORD}
-    second: JsonObject = {"amount": 2, "note": WORD}
-    ref, verdicts = await harness.submit(
-        ("process_refund", first), ("process_refund", second)
-    )
-    for verdict in verdicts:
-        await harness.decide(verdict, Approve(), BEN)
-
-    replies = [await harness.agents.claim(claim_of(ref, one)) for one in verdicts]
-
-    assert all(isinstance(one, Claimed) for one in replies)
-    head, document = await stored(harness, verdicts[0].item_id.split(".")[0])
-    assert WORD.encode() not in head + document

@@ -167,33 +167,3 @@ async def test_a_server_whose_commands_were_renamed_is_refused_by_their_names(
 
     assert "does not know RENAMED, XINFO RENAMED" in problem
     assert "rename-command" in problem
-
-
-COUNTING = """
-local real = redis
-local redis = {acl_check_cmd = function(...)
-  local words = {...}
-  local info = real.call('COMMAND', 'INFO', words[1])[1]
-  if #info[10] > 0 and words[2] then
-    info = real.call('COMMAND', 'INFO', words[1] .. '|' .. words[2])[1]
-  end
-  if info[2] ~= #words and (info[2] >= 0 or #words < -info[2]) then
-    error('Wrong number of args for redis.acl_check_cmd()')
-  end
-  return real.acl_check_cmd(...)
-end}
-"""
-"""What Redis 8.6 does, and earlier ones do not: it counts arguments."""
-
-
-@pytest.mark.parametrize("rule", ["+@all", "-xadd", "-xinfo|groups", "-time", "-get"])
-async def test_a_server_that_counts_arguments_says_the_same(
-    store: Store, monkeypatch: pytest.MonkeyPatch, rule: str
-) -> None:
-    await store.conn.command("ACL", "SETUSER", "default", rule)
-    said = await permission_problems(store.conn)
-
-    monkeypatch.setattr(durability, "MISSING", COUNTING + durability.MISSING)
-
-    assert await permission_problems(store.conn) == said
-    assert len(said) == (rule != "+@all")

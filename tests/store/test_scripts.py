@@ -6,8 +6,6 @@ import re
 
 import pytest
 
-from keyturn.gateway.store.connection.connection import Reply
-from keyturn.gateway.store.runs.threads import TAKE_LEASE
 from keyturn.gateway.store.scripts import script
 from keyturn.gateway.store.scripts.script import Script
 from keyturn.gateway.store.store import Store
@@ -37,24 +35,6 @@ async def test_a_value_that_the_header_does_not_name_is_refused(store: Store) ->
         await Script("requeue")(store.conn, retry="a", jobs="b", limits=1)
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_script_declares_its_keys_and_its_answers(name: str) -> None:
-    lines = (LUA / f"{name}.lua").read_text(encoding="utf-8").splitlines()
-
-    assert lines[0] == "#!lua"
-    assert lines[1].startswith("-- ")
-    assert "-- Returns:" in lines
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_script_returns_only_words_of_its_header(name: str) -> None:
-    source = (LUA / f"{name}.lua").read_text(encoding="utf-8")
-    promised = set(re.findall(r'^--   \{"(\w+)"', source, re.MULTILINE))
-    returned = set(re.findall(r"return \{'(\w+)'", source))
-
-    assert returned == promised
-
-
 @pytest.mark.parametrize("name", INCLUDED)
 def test_an_included_file_only_defines_functions_over_what_it_is_given(
     name: str,
@@ -78,29 +58,6 @@ def source_of(name: str) -> str:
     return (LUA / f"{name}.lua").read_text(encoding="utf-8")
 
 
-async def test_scripts_are_loaded_again_after_the_server_forgot_them(
-    store: Store,
-) -> None:
-    async def lease(verb: str) -> Reply:
-        reply = await TAKE_LEASE(
-            store.conn,
-            lease="tk:{default}:lease:x",
-            fences="tk:{default}:fences",
-            verb=verb,
-            token="me",
-            ttl_ms=1000,
-            above=0,
-            reach=0,
-        )
-        return reply[0]
-
-    await lease("take")
-
-    await store.conn.command("SCRIPT", "FLUSH")
-
-    assert await lease("keep") == b"held"
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_a_script_includes_all_that_it_uses_of_what_is_shared(name: str) -> None:
     included = re.findall(r"^-- include (\w+)\.lua$", source_of(name), re.MULTILINE)
@@ -112,17 +69,3 @@ def test_a_script_includes_all_that_it_uses_of_what_is_shared(name: str) -> None
 
     assert included == [one for one in INCLUDED if one in included]
     assert [one for one in names if re.search(rf"\b{one}\(", code)] == []
-
-
-@pytest.mark.parametrize("length", [0, 1, 15, 16, 17, 32, 33, 1000])
-async def test_bytes_in_hex_are_read_as_they_were(store: Store, length: int) -> None:
-    raw = bytes(250 + place & 255 for place in range(length))
-    prelude = (LUA / "prelude.lua").read_text(encoding="utf-8")
-    code = (
-        f"#!lua\n{prelude}\nlocal raw = from_hex(ARGV[1])\nreturn {{raw, to_hex(raw)}}"
-    )
-
-    assert await store.conn.evalsha(code, ["tk:{default}:x"], [raw.hex()]) == [
-        raw,
-        raw.hex().encode(),
-    ]

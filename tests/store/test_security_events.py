@@ -91,15 +91,6 @@ async def test_nobody_else_can_say_that_a_finding_was_told(store: Store) -> None
     assert len(await _audited(store)) == 1
 
 
-async def test_another_finding_in_the_same_place_is_told(store: Store) -> None:
-    keys = store.keys_of_tenant(TENANT)
-
-    await store.security.report(keys, FOUND)
-    await store.security.report(keys, FOUND.with_(evidence="2"))
-
-    assert len(await _audited(store)) == 2
-
-
 async def test_a_flood_posts_three_and_then_how_many_more(store: Store) -> None:
     keys, clock = store.keys_of_tenant(TENANT), _Clock()
     reporter = SecurityEvents(store.conn, clock=clock)

@@ -127,15 +127,6 @@ async def test_of_two_bots_the_one_that_asked_slack_later_knows_better(
     assert found == now_ms
 
 
-async def test_what_has_ended_is_not_confirmed(harness: ServiceHarness) -> None:
-    standing = await allowed(harness)
-    await harness.reviews.standing.revoke(standing.id, ANA)
-
-    assert not await harness.store.standing.confirm(
-        harness.keys, standing.id, asked_ms=1
-    )
-
-
 async def test_what_slack_did_not_confirm_lately_opens_nothing(
     harness: ServiceHarness,
 ) -> None:

@@ -34,7 +34,7 @@ from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.service.submit.submitting import StoredVerdicts
 from keyturn.gateway.store import open_store as opening
 from keyturn.gateway.store.connection.connection import text
-from keyturn.gateway.store.open_store import FORMATS, ensure_format, open_store
+from keyturn.gateway.store.open_store import FORMATS, ensure_format
 from keyturn.gateway.store.runs.processes import ProcessInfo
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.api_keys import ApiKey
@@ -98,13 +98,6 @@ def test_the_newest_format_is_that_of_the_record_schemas() -> None:
 
 async def kept(store: Store) -> str:
     return text(await store.conn.command("GET", store.keys_of_tenant("default").format))
-
-
-async def test_the_first_start_keeps_the_number(store: Store, tmp_path: Path) -> None:
-    async with open_store(store.conn.url, tmp_path):
-        pass
-
-    assert await kept(store) == f"{len(FORMATS)} {[*FORMATS][-1]}"
 
 
 HERE = "and this process has the format 3 of Keyturn 0.4.0, so nothing was started."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
 from pathlib import Path
@@ -21,7 +20,7 @@ from keyturn.gateway.errors import (
 from keyturn.gateway.store.connection import usable
 from keyturn.gateway.store.connection.usable import until_usable
 from keyturn.gateway.store.open_store import open_store
-from tests.topologies import SentinelSet, until
+from tests.topologies import SentinelSet
 
 
 def caused(cause: Exception | None) -> StoreUnavailable:
@@ -127,37 +126,3 @@ async def test_a_start_during_a_failover_comes_through(
     # A Sentinel may still name the old one, which could not have taken the write.
     assert not old.is_running
     assert "store.waiting where=" in caplog.text
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("topologies")
-async def test_a_start_waits_for_the_replicas_of_a_master(
-    sentinel_set: SentinelSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The one that a failover made the master has none for a moment."""
-    master = sentinel_set.master()
-    replicas = [one for one in sentinel_set.servers if one is not master]
-    for one in replicas:
-        one.kill()
-    await asyncio.to_thread(
-        until, lambda: b"connected_slaves:0" in _info(master.ask("INFO")),
-        "no replica is left",
-    )  # fmt: skip
-
-    async def come_back() -> None:
-        while "store.waiting" not in caplog.text:  # noqa: ASYNC110 - it is a log
-            await asyncio.sleep(0.02)
-        for one in replicas:
-            await asyncio.to_thread(one.start)
-
-    with caplog.at_level(logging.INFO):
-        coming = asyncio.create_task(come_back())
-        async with open_store(sentinel_set.url, tmp_path) as store:
-            assert store.conn.confirmed_by == 1
-        await coming
-
-    assert "0 replicas are connected" in caplog.text
-
-
-def _info(reply: object) -> bytes:
-    return reply if isinstance(reply, bytes) else b""

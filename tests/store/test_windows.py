@@ -209,23 +209,6 @@ async def test_a_turn_that_was_evaluated_too_long_is_evaluated_again(
     assert opened is None
 
 
-async def test_a_reservation_ends_before_what_it_reserved(store: Store) -> None:
-    keys, turn = store.keys_of_tenant("default"), "sha256:" + "1" * 64
-    window = keys.window("w", "k")
-    use = use_of(window, name="w", call="c", micro=5, within_ms=10**9)
-
-    await store.windows.reserve(keys, turn, [[use]])
-
-    reservation = keys.reservation(turn, windows.as_rows([use]))
-    left = await store.conn.command("PTTL", reservation)
-    assert 0 < cast("int", left) <= windows.HOLD_MS
-    ends = [
-        cast("int", await store.conn.command("PEXPIRETIME", key))
-        for key in (reservation, window, f"{window}:sum")
-    ]
-    assert ends[0] < ends[1] == ends[2]
-
-
 async def test_a_turn_with_verdicts_reserves_nothing(store: Store) -> None:
     keys, turn = store.keys_of_tenant("default"), "sha256:" + "1" * 64
     window = keys.window("w", "k")

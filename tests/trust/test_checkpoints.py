@@ -38,12 +38,6 @@ def proof(index: int = 1) -> str:
     return proof_text(index, log().inclusion_proof(index), note())
 
 
-def test_a_checkpoint_says_how_long_the_log_is() -> None:
-    found = verified_checkpoint(note(), origin=ORIGIN, keys=[KEY.public])
-
-    assert (found.size, found.root) == (3, log().root())
-
-
 def test_one_of_two_keys_is_enough_while_one_follows_the_other() -> None:
     both = note(KEY, NEXT)
 

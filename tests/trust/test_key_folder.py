@@ -24,14 +24,6 @@ def states(keys: KeyFolder) -> list[KeyState]:
     return [one.state for one in keys.listed()]
 
 
-def test_a_new_role_has_no_key_and_is_told_how_to_get_one(keys: KeyFolder) -> None:
-    assert keys.listed() == []
-    assert keys.verifying() == ()
-    for ask in (keys.signing_key, lambda: keys.rotate(NOW)):
-        with pytest.raises(SettingsError, match="keyturn keys create gateway"):
-            ask()
-
-
 def test_the_first_key_signs(keys: KeyFolder) -> None:
     public = keys.create(NOW)
 
@@ -168,21 +160,6 @@ def test_keys_on_a_file_system_that_nobody_can_write_to_are_believed(
     assert keys.verifying()
 
 
-def test_a_public_key_that_others_could_change_is_not_believed(
-    keys: KeyFolder, tmp_path: Path
-) -> None:
-    old = keys.create(NOW)
-    keys.rotate(NOW)
-    keys.retire(old.label, NOW)
-    path = tmp_path / "keys" / "gateway" / f"{old.id.hex()}.key.json"
-
-    path.chmod(0o644)
-    assert keys.verifying()
-    path.chmod(0o664)
-    with pytest.raises(SettingsError, match="chmod go-w"):
-        keys.verifying()
-
-
 @pytest.mark.parametrize("change", ["", "{", '{"public":"x"}', "seed", "public"])
 def test_a_damaged_key_is_named_and_not_shown(
     keys: KeyFolder, tmp_path: Path, change: str
@@ -213,16 +190,3 @@ def test_a_folder_that_cannot_be_read_is_not_one_without_keys(
     for ask in (keys.listed, keys.verifying, lambda: keys.create_first(NOW)):
         with pytest.raises(SettingsError, match=r"cannot be read: Not a directory"):
             ask()
-
-
-def test_a_loose_umask_does_not_loosen_what_is_made_for_keys(
-    keys: KeyFolder, tmp_path: Path
-) -> None:
-    before = os.umask(0)
-    try:
-        keys.create(NOW)
-    finally:
-        os.umask(before)
-
-    for folder in (tmp_path / "keys", tmp_path / "keys" / "gateway"):
-        assert folder.stat().st_mode & 0o777 == 0o700

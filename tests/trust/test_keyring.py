@@ -10,7 +10,7 @@ import pytest
 
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.trust.key_folder import KeyFolder, Keyring, Role, own_keyring
+from keyturn.gateway.trust.key_folder import KeyFolder, Keyring, Role
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
 
@@ -42,16 +42,6 @@ def test_a_process_makes_the_keys_of_its_roles_once(tmp_path: Path) -> None:
         bot.signing(Role.GATEWAY)
 
 
-def test_processes_of_one_folder_verify_each_other(tmp_path: Path) -> None:
-    bot = Keyring(tmp_path / "keys", makes=[Role.BOT])
-    gateway = Keyring(tmp_path / "keys", makes=[Role.GATEWAY])
-
-    [of_bot], [of_gateway] = bot.make_missing(NOW), gateway.make_missing(NOW)
-
-    assert gateway.verifying(Role.BOT) == (of_bot,)
-    assert bot.verifying(Role.GATEWAY) == (of_gateway,)
-
-
 def test_processes_apart_know_each_other_by_the_settings(tmp_path: Path) -> None:
     [public] = Keyring(tmp_path / "one", makes=[Role.BOT]).make_missing(NOW)
     file = tmp_path / "keyturn.yml"
@@ -73,13 +63,6 @@ def test_a_key_that_is_none_does_not_start(tmp_path: Path, text: str) -> None:
 
     with pytest.raises(SettingsError, match="keyturn keys list"):
         Keyring.of(Settings.load(file, {}))
-
-
-def test_in_one_process_every_role_signs(tmp_path: Path) -> None:
-    keyring = own_keyring(None, tmp_path)
-
-    assert len(keyring.make_missing(NOW)) == len(Role)
-    assert (tmp_path / "keys" / "bot").is_dir()
 
 
 def test_a_rotated_key_signs_within_a_second(tmp_path: Path, clock: Clock) -> None:

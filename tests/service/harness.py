@@ -143,7 +143,7 @@ class ServiceHarness:
         """Put a policy in force: a text, with some of its parts replaced."""
         for old, new in changes:
             assert old in of
-            of = of.replace(old, new)
+            of = of.replace(old, new, 1)
         self.policy = load_policy(of, "policy.yml")
 
     async def approved(self, amount: float = 899, thread: str = "t1") -> ClaimRequest:

@@ -75,8 +75,7 @@ async def test_the_first_quick_approval_does_not_count_and_the_second_does(
     assert isinstance(first, TooSoon)
     assert votes == ()
     assert isinstance(second, Voted)
-    log = await harness.audited()
-    (told,) = [one for one in log if one.name is EventName.ITEM_ASKED_AGAIN]
+    (told,) = await harness.audited(EventName.ITEM_ASKED_AGAIN)
     assert told.actor == "T0/U0BEN"
     assert 0 <= int(told.data[AFTER_MS]) < 600_000
     metrics = await StatisticsService(harness.store).metrics()

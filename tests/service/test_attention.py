@@ -196,7 +196,7 @@ async def test_an_approval_in_between_starts_the_row_anew(
 
 async def test_an_auto_approved_call_that_failed_counts_once(store: Store) -> None:
     harness = guarded(store)
-    harness.policy = load_policy(POLICY.replace("{tier: auto}", "{tier: notify}"), "p")
+    harness.put_policy(("{tier: auto}", "{tier: notify}"))
     ref, (verdict,) = await harness.submit(("look_up_order", {}))
     granted = await harness.granted(claim_of(ref, verdict))
 
@@ -224,7 +224,7 @@ async def test_policy_is_told_how_the_agent_fared(
     raise_ = f'{{to: escalate, when: "{rule}", because: "busy"}}'
     tool = f"process_refund: {{tier: approve, raise: [{raise_}]}}"
     text = POLICY.replace("process_refund: {tier: approve}", tool)
-    harness.policy = load_policy(text, "policy.yml")
+    harness.put_policy(of=text)
 
     _, verdicts = await harness.submit(("process_refund", {"amount": 1}))
 

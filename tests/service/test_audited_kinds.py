@@ -16,7 +16,6 @@ from keyturn.gateway.approvals.decisions import (
     Respond,
 )
 from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Finding, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.store.http.api_keys import ApiKeyStore
@@ -119,17 +118,13 @@ KINDS: dict[str, tuple[Scene, tuple[EventName, ...]]] = {
 and changes of signing keys (tests/service/test_audit_writing.py)."""
 
 
-async def entries(harness: ServiceHarness) -> list[Event]:
-    return await harness.audited()
-
-
 @pytest.mark.parametrize("kind", KINDS)
 async def test_each_kind_is_one_entry(harness: ServiceHarness, kind: str) -> None:
     scene, expected = KINDS[kind]
 
     await scene(harness)
 
-    assert tuple(one.name for one in await entries(harness)) == expected
+    assert tuple(one.name for one in await harness.audited()) == expected
 
 
 async def test_a_refusal_tells_who_tried_what_and_why_it_was_refused(
@@ -141,7 +136,7 @@ async def test_a_refusal_tells_who_tried_what_and_why_it_was_refused(
     outcome = await harness.reviews.decide(asked, Reject(reason="no"), EVE)
     await harness.reviews.decide(click, Approve(), BEN)
 
-    [_, entry, _] = await entries(harness)
+    [_, entry, _] = await harness.audited()
     assert isinstance(outcome, Forbidden)
     assert (entry.name, entry.actor) == (N.DECISION_REFUSED, "T0/U0EVE")
     assert (entry.approval, entry.item) == (click.approval, f"{click.approval}.0")
@@ -164,15 +159,14 @@ async def test_the_opening_names_the_requester_and_each_call(
     harness: ServiceHarness, tools: list[str]
 ) -> None:
     told = POLICY.replace("look_up_order: {tier: auto}", "read_mail: {tier: notify}")
-    harness.policy = load_policy(told, "policy.yml")
+    harness.put_policy(of=told)
     calls: list[tuple[str, JsonObject]] = [
         (tool, {"amount": 120.5 + n}) for n, tool in enumerate(tools)
     ]
 
     _, verdicts = await harness.submit(*calls)
 
-    entries = await harness.audited()
-    [opened] = [one for one in entries if one.name is EventName.APPROVAL_OPENED]
+    [opened] = await harness.audited(EventName.APPROVAL_OPENED)
     assert opened.actor == "T0/U0DAN"
     # With a point, which no hash has.
     assert "120.5" not in opened.model_dump_json()

@@ -14,7 +14,6 @@ from keyturn.bot.modals.details import pages
 from keyturn.gateway.approvals.decisions import Approve, Changed, Click, Edit
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.revoking import FORBIDDEN, STATE_CHANGED
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.digest import BusinessState, state_in
 from keyturn.gateway.protocol.records import ItemState
@@ -92,8 +91,7 @@ async def test_another_state_goes_back_to_people_who_vote_on_it_anew(
     assert item.action_hash != before.action_hash
     assert item.requested == before.requested
     assert isinstance(await harness.reviews.decide(click, Approve(), ANA), Changed)
-    events = await harness.announced()
-    [event] = [one for one in events if one.name is EventName.ITEM_REOPENED]
+    [event] = await harness.announced(EventName.ITEM_REOPENED)
     assert event.reason == STATE_CHANGED
     again = await harness.click_on(claim.item_id)
     assert (await harness.reviews.decide(again, Approve(), ANA)).kind == "decided"
@@ -182,7 +180,7 @@ async def test_what_the_policy_forbids_ends_whatever_its_state_is(
         "process_refund: {tier: approve}", "process_refund: {tier: deny}"
     )
     assert text != POLICY
-    harness.policy = load_policy(text, "policy.yml")
+    harness.put_policy(of=text)
 
     reply = await harness.agents.claim(claim)
 

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from keyturn.gateway.approvals.decisions import Approve, Edit
-from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.resume_value import answer_for
 from keyturn.gateway.approvals.revoking import FORBIDDEN, NEEDS_MORE, NOBODY, TOO_OLD
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import (
     AnswerKind,
@@ -20,34 +19,13 @@ from keyturn.gateway.protocol.wire import (
     Reopened,
 )
 from keyturn.gateway.store.store import Store
-from tests.service.harness import ANA, BEN, POLICY, ServiceHarness
+from tests.service.harness import ANA, BEN, ServiceHarness
 from tests.store_secrets import SECRETS
 
 REFUND = "process_refund: {tier: approve}"
 SUPPORT = "support: {users: [U0ANA, U0BEN, U0DAN]}"
 RAISING = "raise: [{to: escalate, when: args.amount > 500, because: large}]"
 ESCALATED = "process_refund: {tier: escalate}"
-
-
-def change(harness: ServiceHarness, *pairs: tuple[str, str]) -> None:
-    """Put another policy in force."""
-    text = POLICY
-    for old, new in pairs:
-        assert old in text
-        text = text.replace(old, new)
-    harness.policy = load_policy(text, "policy.yml")
-
-
-async def approved(harness: ServiceHarness, thread: str = "t1") -> ClaimRequest:
-    """Return the claim of a refund that Ana approved."""
-    click, claim = await harness.refund(thread=thread)
-    assert (await harness.reviews.decide(click, Approve(), ANA)).kind == "decided"
-    return claim
-
-
-async def events(harness: ServiceHarness, name: EventName) -> list[Event]:
-    found = await harness.announced()
-    return [event for event in found if event.name is name]
 
 
 @pytest.mark.parametrize(
@@ -57,8 +35,8 @@ async def events(harness: ServiceHarness, name: EventName) -> list[Event]:
 async def test_what_the_current_policy_forbids_ends_with_the_reason(
     harness: ServiceHarness, now: str
 ) -> None:
-    claim = await approved(harness)
-    change(harness, (REFUND, f"process_refund: {now}"))
+    claim = await harness.approved()
+    harness.put_policy((REFUND, f"process_refund: {now}"))
 
     reply = await harness.agents.claim(claim)
 
@@ -66,7 +44,7 @@ async def test_what_the_current_policy_forbids_ends_with_the_reason(
     assert reply.reason == f"{FORBIDDEN[:-1]}, so the call did not run."
     item = await harness.item(claim.item_id)
     assert item.state is ItemState.LAPSED
-    [event] = await events(harness, EventName.ITEM_LAPSED)
+    [event] = await harness.announced(EventName.ITEM_LAPSED)
     assert (event.reason, event.actor) == (FORBIDDEN, "keyturn")
     assert event.policy_digest == harness.policy.digest
     answer = answer_for(item)
@@ -88,9 +66,9 @@ async def test_what_the_current_policy_forbids_ends_with_the_reason(
 async def test_what_needs_more_people_at_the_claim_goes_back_to_them(
     harness: ServiceHarness, old: str, new: str
 ) -> None:
-    claim = await approved(harness)
+    claim = await harness.approved()
     before = await harness.approval(claim.item_id)
-    change(harness, (old, new))
+    harness.put_policy((old, new))
 
     reply = await harness.agents.claim(claim)
 
@@ -101,7 +79,7 @@ async def test_what_needs_more_people_at_the_claim_goes_back_to_them(
     assert item.decision is None
     assert after.version == before.version + 1
     assert after.expires_at_ms >= before.expires_at_ms
-    [event] = await events(harness, EventName.ITEM_REOPENED)
+    [event] = await harness.announced(EventName.ITEM_REOPENED)
     assert (event.reason, event.actor) == (NEEDS_MORE, "keyturn")
     assert await harness.agents.claim(claim) == reply, (
         "it waits, and is asked about again"
@@ -111,8 +89,8 @@ async def test_what_needs_more_people_at_the_claim_goes_back_to_them(
 async def test_what_nobody_may_approve_by_both_policies_ends(
     harness: ServiceHarness,
 ) -> None:
-    claim = await approved(harness)
-    change(harness, (SUPPORT, "support: {users: [U0EVE]}"))
+    claim = await harness.approved()
+    harness.put_policy((SUPPORT, "support: {users: [U0EVE]}"))
 
     reply = await harness.agents.claim(claim)
 
@@ -126,7 +104,7 @@ async def test_an_edited_call_that_went_back_runs_as_it_was_edited(
 ) -> None:
     click, claim = await harness.refund()
     await harness.reviews.decide(click, Edit(args={"amount": 5}, reason="less"), ANA)
-    change(harness, (SUPPORT, "support: {users: [U0BEN, U0DAN]}"))
+    harness.put_policy((SUPPORT, "support: {users: [U0BEN, U0DAN]}"))
     assert isinstance(await harness.agents.claim(claim), Reopened)
 
     await harness.decide(claim.item_id, Approve(), BEN)
@@ -143,8 +121,8 @@ async def test_an_edited_call_that_went_back_runs_as_it_was_edited(
 async def test_a_looser_policy_changes_nothing_for_a_claim(
     harness: ServiceHarness,
 ) -> None:
-    claim = await approved(harness)
-    change(harness, (REFUND, "process_refund: {tier: auto}"))
+    claim = await harness.approved()
+    harness.put_policy((REFUND, "process_refund: {tier: auto}"))
 
     assert isinstance(await harness.agents.claim(claim), Claimed)
 
@@ -152,9 +130,9 @@ async def test_a_looser_policy_changes_nothing_for_a_claim(
 async def test_the_shorter_authorization_of_then_and_now_counts(
     harness: ServiceHarness,
 ) -> None:
-    change(harness, (REFUND, "process_refund: {tier: approve, authorization: 15m}"))
+    harness.put_policy((REFUND, "process_refund: {tier: approve, authorization: 15m}"))
     click, claim = await harness.refund()
-    change(harness, (REFUND, "process_refund: {tier: approve, authorization: 2h}"))
+    harness.put_policy((REFUND, "process_refund: {tier: approve, authorization: 2h}"))
     await harness.reviews.decide(click, Approve(), ANA)
     item = await harness.item(claim.item_id)
 
@@ -164,9 +142,9 @@ async def test_the_shorter_authorization_of_then_and_now_counts(
 async def test_an_authorization_older_than_the_policy_lets_it_be_ends(
     harness: ServiceHarness,
 ) -> None:
-    claim = await approved(harness)
+    claim = await harness.approved()
     await harness.authorized_ago(claim.item_id, 10 * 60_000)
-    change(harness, (REFUND, "process_refund: {tier: approve, authorization: 5m}"))
+    harness.put_policy((REFUND, "process_refund: {tier: approve, authorization: 5m}"))
 
     reply = await harness.agents.claim(claim)
 
@@ -178,7 +156,7 @@ async def test_an_authorization_older_than_the_policy_lets_it_be_ends(
 async def test_a_lapsed_authorization_says_that_it_lapsed(
     harness: ServiceHarness,
 ) -> None:
-    claim = await approved(harness)
+    claim = await harness.approved()
     await harness.lapsed(claim.item_id)
 
     reply = await harness.agents.claim(claim)
@@ -201,7 +179,7 @@ async def test_a_dead_attempt_is_not_repeated_when_the_policy_forbids_it(
     )
     assert isinstance(await harness.agents.claim(claim), Claimed)
     await harness.owner_dies(verdict.item_id)
-    change(harness, ("send_email: {tier: approve", "send_email: {tier: deny"))
+    harness.put_policy(("send_email: {tier: approve", "send_email: {tier: deny"))
 
     reply = await harness.agents.claim(claim.with_(owner="w2"))
 
@@ -214,7 +192,7 @@ async def test_a_call_that_was_given_back_meanwhile_is_evaluated_before_it_runs(
     harness = ServiceHarness(store)
     claim = await harness.approved()
     first = await harness.granted(claim)
-    change(harness, (REFUND, "process_refund: {tier: deny}"))
+    harness.put_policy((REFUND, "process_refund: {tier: deny}"))
     evalsha = store.conn.evalsha
     of_first = Store(store.conn.url, secrets=SECRETS, lease_ms=2000)
 

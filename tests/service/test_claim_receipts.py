@@ -16,19 +16,22 @@ from keyturn.gateway.approvals.record import Approval, Item, approval_of
 from keyturn.gateway.approvals.signed_decisions import (
     check_end,
 )
+from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.errors import BotKeyUnknown, NotVerified, SettingsError
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.receipts import (
     Grant,
     Ledger,
     read_receipt,
     verify_receipt,
 )
-from keyturn.gateway.protocol.records import Effect
+from keyturn.gateway.protocol.records import Effect, Finding
 from keyturn.gateway.protocol.run_context import one_write
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, InDoubt
+from keyturn.gateway.service.run import proving
+from keyturn.gateway.service.run.proving import calls_under
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
+from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import Keyring, Role
 from tests.service.decided_calls import (
     REQUEST,
@@ -41,10 +44,11 @@ from tests.service.decided_calls import (
 )
 from tests.service.harness import (
     ANA,
-    POLICY,
+    CHLOE,
     ServiceHarness,
     claim_of,
 )
+from tests.service.test_doubts import doubtful, say
 
 
 class Used(Ledger):
@@ -134,9 +138,7 @@ async def test_a_call_of_a_batch_says_where_it_stood(harness: ServiceHarness) ->
 async def test_a_call_that_only_the_policy_let_run_says_so(
     harness: ServiceHarness,
 ) -> None:
-    harness.policy = load_policy(
-        POLICY.replace("look_up_order: {tier: auto}", "look_up: {tier: notify}"), "p"
-    )
+    harness.put_policy(("look_up_order: {tier: auto}", "look_up: {tier: notify}"))
     ref, verdicts = await harness.submit(("look_up", {}))
 
     receipt = await receipt_of(harness, claim_of(ref, verdicts[0]))
@@ -147,12 +149,11 @@ async def test_a_call_that_only_the_policy_let_run_says_so(
 async def test_the_policy_names_who_runs_a_tool_and_what_it_does(
     harness: ServiceHarness,
 ) -> None:
-    harness.policy = load_policy(
-        POLICY.replace(
+    harness.put_policy(
+        (
             "process_refund: {tier: approve}",
             "process_refund: {tier: approve, audience: payments, effect: reversible}",
-        ),
-        "policy.yml",
+        )
     )
 
     receipt = await receipt_of(harness, await decided(harness))
@@ -219,11 +220,8 @@ async def test_a_claim_that_is_asked_for_again_has_no_receipt_once_it_is_forbidd
     with one_write(write):
         await claimed(harness, claim)
 
-    harness.policy = load_policy(
-        POLICY.replace(
-            "process_refund: {tier: approve}", "process_refund: {tier: deny}"
-        ),
-        "policy.yml",
+    harness.put_policy(
+        ("process_refund: {tier: approve}", "process_refund: {tier: deny}")
     )
 
     with one_write(write):
@@ -317,3 +315,61 @@ async def test_without_keys_nothing_is_signed_or_verified(
     found = await claimed(harness, await decided(harness))
 
     assert found.receipt == ""
+
+
+# It is known how many calls a signing key still has to verify.
+
+
+async def test_calls_that_wait_under_a_key_are_counted(store: Store) -> None:
+    harness = ServiceHarness(store)
+    assert store.keyring is not None
+    key_id = store.keyring.signing(Role.BOT).public.id.hex()
+    ref, verdicts = await harness.submit(
+        ("process_refund", {"amount": 1}), ("process_refund", {"amount": 2})
+    )
+
+    async def counted(role: Role = Role.BOT, of: str = key_id) -> int:
+        return await calls_under(store, "default", role, of)
+
+    assert await counted() == 0
+    for verdict in verdicts:
+        await harness.decide(verdict, Approve())
+    assert await counted() == len(verdicts)
+    assert await counted(of=f"{key_id}0") == await counted(Role.AUDIT) == 0
+    assert await counted(Role.GATEWAY) == 0
+
+    await harness.agents.claim(claim_of(ref, verdicts[0]))
+    assert await counted(Role.GATEWAY) == 1
+    assert await counted() == len(verdicts)
+
+
+async def test_a_call_in_doubt_waits_until_people_end_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = ServiceHarness(store)
+    assert store.keyring is not None
+    key_id = store.keyring.signing(Role.BOT).public.id.hex()
+
+    async def counted() -> tuple[int, int]:
+        return (
+            await proving.calls_under(store, "default", Role.BOT, key_id),
+            await proving.calls_under(store, "default", Role.GATEWAY, ""),
+        )
+
+    claim, _ = await doubtful(harness)
+    assert await counted() == (1, 1)
+    # People are reminded of it again and again; it is counted after each time.
+    keys = store.keys_of_tenant("default")
+    [approval_id] = await harness.opened()
+    reminder = f"{approval_id} {TimerKind.DOUBT}"
+    await store.conn.command("ZADD", keys.timers, "XX", 1, reminder)
+    await harness.sweeper.sweep()
+    assert not await store.timers.due(keys, 10)
+    assert await counted() == (1, 1)
+    # A receipt of its claim has ended by then.
+    monkeypatch.setattr(proving, "_RECEIPT_MS", -60_000)
+    assert await counted() == (1, 0)
+
+    for who in (ANA, CHLOE):
+        await say(harness, claim, Finding.EXECUTED, who)
+    assert await counted() == (0, 0)

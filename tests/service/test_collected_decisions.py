@@ -194,7 +194,7 @@ async def is_frozen(harness: ServiceHarness, _: Verdict) -> None:
 
 async def lost_its_reviewer(harness: ServiceHarness, _: Verdict) -> None:
     rules = POLICY.replace("[U0ANA, U0BEN, U0DAN]", "[U0BEN, U0DAN]")
-    harness.policy = load_policy(rules, "policy.yml")
+    harness.put_policy(of=rules)
 
 
 @pytest.mark.parametrize(

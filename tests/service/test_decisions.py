@@ -21,7 +21,6 @@ from keyturn.gateway.approvals.decisions import (
     Unknown,
 )
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import ProposedCall, Turn
 from keyturn.gateway.store.store import Store
@@ -130,8 +129,8 @@ async def test_subagents_of_one_thread_do_not_supersede_each_other(
 async def test_policy_evaluates_and_describes_what_would_run(
     harness: ServiceHarness,
 ) -> None:
-    harness.policy = load_policy(
-        POLICY + '  pay: {tier: approve, description: "Pay {args.amount}"}\n', "p"
+    harness.put_policy(
+        of=POLICY + '  pay: {tier: approve, description: "Pay {args.amount}"}\n'
     )
 
     _, verdicts = await harness.submit(("pay", {"amount": 899.0}))

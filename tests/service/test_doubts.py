@@ -12,7 +12,7 @@ from keyturn.gateway.approvals.decisions import (
     Reviewer,
     Voted,
 )
-from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.protocol.records import Finding, ItemState, Result
 from keyturn.gateway.protocol.wire import (
     RECONCILE_INTERRUPT,
@@ -59,11 +59,6 @@ async def say(
     click = await harness.click_on(claim.item_id)
     decision = Reconcile(finding=finding, note=note)
     return await harness.reviews.decide(click, decision, who, voters=still_members)
-
-
-async def audited(harness: ServiceHarness, name: EventName) -> list[Event]:
-    entries = await harness.audited()
-    return [entry for entry in entries if entry.name is name]
 
 
 @pytest.mark.parametrize("finding", Finding)
@@ -131,7 +126,7 @@ async def test_a_note_is_kept_audited_and_told_to_the_agent(
     await say(harness, claim, Finding.EXECUTED, ANA, note)
 
     item = await harness.item(claim.item_id)
-    [event] = await audited(harness, EventName.ITEM_RECONCILED)
+    [event] = await harness.audited(EventName.ITEM_RECONCILED)
     assert [one.note for one in item.observations] == [note]
     assert (event.reason, event.data["note"]) == ("executed", note)
     value = {
@@ -173,7 +168,7 @@ async def test_what_the_executor_reports_after_people_reconciled_is_never_droppe
     item = await harness.item(claim.item_id)
     assert (item.state, item.late_result) == (state, result)
     assert item.is_contradicted is is_contradicted
-    [event] = await audited(harness, EventName.ITEM_REPORTED)
+    [event] = await harness.audited(EventName.ITEM_REPORTED)
     assert event.reason == ("executed" if result.ok else "failed")
 
 

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from keyturn.gateway.approvals.decisions import Edit
+from keyturn.bot.cards.approval import card
+from keyturn.bot.modals.details import pages
+from keyturn.gateway.approvals.decisions import Approve, Edit, Forbidden, Reject
+from keyturn.gateway.approvals.revoking import READ_OTHERWISE, REFUSED_BY_TOOL
 from keyturn.gateway.protocol.edits import edit_hash
-from keyturn.gateway.protocol.records import EditOutcome, FailureKind, Result
-from keyturn.gateway.protocol.wire import EditsKnown, TurnRef
+from keyturn.gateway.protocol.records import (
+    EditOutcome,
+    FailureKind,
+    ItemState,
+    Reading,
+    Result,
+)
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import (
+    Claimed,
+    ClaimReply,
+    ClaimRequest,
+    EditsKnown,
+    Refused,
+    Reopened,
+    TurnRef,
+)
 from keyturn.gateway.service.run.agents import AgentService
+from keyturn.gateway.service.run.claiming import READING_TOO_LARGE
+from tests.bot.samples import frame
 from tests.service.decided_calls import claimed
 from tests.service.harness import ANA, ServiceHarness
 
@@ -109,3 +131,135 @@ async def test_an_edit_is_confirmed_in_its_own_thread_alone(
     asked = {edit_hash(record): claim.item_id}
 
     assert (await harness.agents.edits_known(at(thread), asked)).made == {}
+
+
+# An edit that its tool reads in another way is asked again, with that reading.
+
+TYPED: JsonObject = {"amount": 12, "to": "Ada"}
+READ: JsonObject = {"amount": 12, "to": "ada"}
+
+
+async def edited(harness: ServiceHarness) -> ClaimRequest:
+    """Ask for a refund, which a person edits; return the claim of it."""
+    click, claim = await harness.refund()
+    await harness.reviews.decide(click, Edit(args=TYPED), ANA)
+    return claim
+
+
+async def told(
+    harness: ServiceHarness, claim: ClaimRequest, reading: Reading
+) -> ClaimReply:
+    """Claim as an agent does whose tool reads the arguments in this way."""
+    item = await harness.item(claim.item_id)
+    reading = reading.with_(action_hash=reading.action_hash or item.action_hash)
+    return await harness.agents.claim(claim.with_(reading=reading))
+
+
+async def test_nobody_approves_a_misread_edit_and_its_reading_runs_as_it_was_shown(
+    harness: ServiceHarness,
+) -> None:
+    claim = await edited(harness)
+
+    assert await told(harness, claim, Reading(args=READ)) == Reopened(
+        reason=READ_OTHERWISE
+    )
+
+    click = await harness.click_on(claim.item_id)
+    assert (await harness.item(claim.item_id)).state is ItemState.PENDING
+    for same in (Approve(), Edit(args=TYPED)):
+        said = await harness.reviews.decide(click, same, ANA)
+        assert isinstance(said, Forbidden), said
+    await harness.reviews.decide(click, Edit(args=READ), ANA)
+    reply = await harness.granted(claim)
+    assert reply.edit
+    assert reply.edit.edited_args == READ
+
+
+async def given_back(
+    harness: ServiceHarness, claim: ClaimRequest, *, has_begun: bool
+) -> None:
+    """Claim a call and give the claim back."""
+    reply = await harness.granted(claim)
+    await harness.agents.release(claim.item_id, reply.fence, has_begun=has_begun)
+
+
+@pytest.mark.parametrize("misread", [1, 2])
+@pytest.mark.parametrize("has_begun", [False, True])
+async def test_only_a_call_whose_tool_began_counts_as_started(
+    harness: ServiceHarness, misread: int, *, has_begun: bool
+) -> None:
+    """An agent claims a call before it reads the edit, and gives the claim back."""
+    claim = await edited(harness)
+    if has_begun:
+        await given_back(harness, claim, has_begun=True)
+    for number in range(misread):
+        await given_back(harness, claim, has_begun=False)
+        await told(harness, claim, Reading(args=READ))
+        if number + 1 < misread:
+            again = Edit(args={**TYPED, "amount": 20 + number})
+            await harness.decide(claim.item_id, again)
+    await harness.decide(claim.item_id, Reject(reason="no"))
+
+    (outcome,) = await harness.agents.outcomes(claim.ref)
+
+    assert outcome.answer
+    assert outcome.answer.has_started is has_begun
+    assert outcome.edit
+    assert (outcome.edit.outcome is EditOutcome.NOT_RUN) is not has_begun
+
+
+@pytest.mark.parametrize(
+    ("reading", "reason", "shown"),
+    [
+        (Reading(args=READ), READ_OTHERWISE, 'to = "ada"'),
+        (Reading(problem="no mailbox"), REFUSED_BY_TOOL, "no mailbox"),
+    ],
+)
+async def test_card_and_pages_show_why_and_the_tools_reading_as_the_agents_words(
+    harness: ServiceHarness, reading: Reading, reason: str, shown: str
+) -> None:
+    claim = await edited(harness)
+    await told(harness, claim, reading)
+    approval = await harness.approval(claim.item_id)
+
+    on_card = json.dumps(card(frame(approval)).blocks)
+    parts = [part for page in pages(approval, approval.items[0]) for part in page]
+
+    assert reason in on_card
+    assert "The agent says:" in on_card
+    assert json.dumps(shown)[1:-1] in on_card
+    assert shown in "".join(part.text for part in parts)
+
+
+@pytest.mark.parametrize(
+    "reading",
+    [
+        Reading(args=READ, action_hash="sha256:" + "0" * 64),
+        Reading(problem="no", action_hash="sha256:" + "0" * 64),
+        Reading(args=TYPED),
+    ],
+)
+async def test_a_reading_of_another_edit_or_of_the_same_arguments_is_ignored(
+    harness: ServiceHarness, reading: Reading
+) -> None:
+    claim = await edited(harness)
+
+    assert isinstance(await told(harness, claim, reading), Claimed)
+
+
+async def test_a_call_that_nobody_edited_is_not_asked_again(
+    harness: ServiceHarness,
+) -> None:
+    claim = await harness.approved()
+
+    assert isinstance(await told(harness, claim, Reading(args=READ)), Claimed)
+
+
+async def test_a_reading_that_is_too_large_lets_nothing_run(
+    harness: ServiceHarness,
+) -> None:
+    claim = await edited(harness)
+
+    reply = await told(harness, claim, Reading(args={"to": "x" * 70_000}))
+
+    assert reply == Refused(reason=READING_TOO_LARGE, state=ItemState.AUTHORIZED)

@@ -97,8 +97,7 @@ async def test_what_waits_inside_ends_when_the_turn_outside_does(
     outcome = await harness.reviews.decide(click, Approve(), ANA)
     assert isinstance(outcome, Stale)
     assert outcome.state is ItemState.SUPERSEDED
-    events = await harness.announced()
-    told = [one for one in events if one.name is EventName.ITEM_SUPERSEDED]
+    told = await harness.announced(EventName.ITEM_SUPERSEDED)
     assert [(one.item, one.run_ref) for one in told] == [(inner.item_id, BOSS)]
 
 

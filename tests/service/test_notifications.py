@@ -10,13 +10,12 @@ from keyturn.gateway.approvals.decisions import (
     Reconcile,
     Stale,
 )
-from keyturn.gateway.approvals.events import BY_POLICY, Event, EventName
+from keyturn.gateway.approvals.events import BY_POLICY, EventName
 from keyturn.gateway.approvals.lifecycle import ApprovalState
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Finding, ItemState, Result, RunRef, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
-    Claimed,
     ClaimRequest,
     Done,
     Refused,
@@ -51,10 +50,6 @@ def harness(store: Store) -> ServiceHarness:
     return ServiceHarness(store, load_policy(NOTIFYING, "policy.yml"))
 
 
-async def told(harness: ServiceHarness, *names: EventName) -> list[Event]:
-    return [e for e in await harness.audited() if e.name in names]
-
-
 async def submitted(
     harness: ServiceHarness, call: tuple[str, JsonObject] = CALL
 ) -> tuple[Verdict, ClaimRequest]:
@@ -62,14 +57,10 @@ async def submitted(
     return verdict, claim_of(ref, verdict)
 
 
-async def claimed(harness: ServiceHarness, request: ClaimRequest) -> Claimed:
-    return await harness.granted(request)
-
-
 async def in_doubt(harness: ServiceHarness) -> tuple[Verdict, ClaimRequest]:
     """Return a call whose owner died while it ran."""
     verdict, request = await submitted(harness)
-    await claimed(harness, request)
+    await harness.granted(request)
     await harness.doubt(verdict.item_id)
     return verdict, request
 
@@ -115,7 +106,7 @@ async def test_it_opens_authorized_by_the_policy_with_its_reasons(
     )
     assert item.votes == ()
     assert item.decision is None
-    (event,) = await told(harness, EventName.ITEM_AUTHORIZED)
+    (event,) = await harness.audited(EventName.ITEM_AUTHORIZED)
     assert (event.actor, event.item) == (BY_POLICY, item.id)
     assert event.policy_digest == harness.policy.digest
     assert event.reason == "The policy lists this tool as notify."
@@ -127,7 +118,7 @@ async def test_it_runs_once_and_its_end_is_kept(
     harness: ServiceHarness, *, ok: bool
 ) -> None:
     verdict, request = await submitted(harness)
-    claim = await claimed(harness, request)
+    claim = await harness.granted(request)
 
     await harness.agents.finish(verdict.item_id, claim.fence, Result(ok=ok))
 
@@ -143,9 +134,9 @@ async def test_a_failure_is_no_question_to_people_whatever_the_policy_asks(
     harness: ServiceHarness, tool: str
 ) -> None:
     asking = NOTIFYING.replace("{tier: notify, ", "{tier: notify, on_failure: ask, ")
-    harness.policy = load_policy(asking, "policy.yml")
+    harness.put_policy(of=asking)
     verdict, request = await submitted(harness, (tool, {}))
-    claim = await claimed(harness, request)
+    claim = await harness.granted(request)
 
     await harness.agents.finish(verdict.item_id, claim.fence, Result(ok=False))
 
@@ -228,7 +219,7 @@ async def test_a_stricter_policy_ends_it_and_asks_nobody(
 ) -> None:
     verdict, request = await submitted(harness)
     stricter = NOTIFYING.replace("post: {tier: notify", f"post: {{tier: {tier}")
-    harness.policy = load_policy(stricter, "policy.yml")
+    harness.put_policy(of=stricter)
 
     reply = await harness.agents.claim(request)
 
@@ -243,11 +234,9 @@ async def test_another_policy_that_still_lets_it_run_does(
     harness: ServiceHarness,
 ) -> None:
     _, request = await submitted(harness)
-    harness.policy = load_policy(
-        NOTIFYING.replace("post: {tier: notify", "post: {tier: auto"), "policy.yml"
-    )
+    harness.put_policy(("post: {tier: notify", "post: {tier: auto"), of=NOTIFYING)
 
-    assert await claimed(harness, request)
+    assert await harness.granted(request)
 
 
 async def test_what_the_policy_let_run_by_its_rules_is_not_evaluated_anew_by_it(
@@ -258,12 +247,12 @@ async def test_what_the_policy_let_run_by_its_rules_is_not_evaluated_anew_by_it(
         "  tell: {tier: notify, raise: [{to: approve, when: recent.failures_1h > 0,"
         " because: it fails}]}",
     )
-    harness.policy = load_policy(failing, "policy.yml")
+    harness.put_policy(of=failing)
     ref, (one, two) = await harness.submit(("tell", {}), ("tell", {}))
-    claim = await claimed(harness, claim_of(ref, one))
+    claim = await harness.granted(claim_of(ref, one))
     await harness.agents.finish(one.item_id, claim.fence, Result(ok=False))
 
-    assert await claimed(harness, claim_of(ref, two))
+    assert await harness.granted(claim_of(ref, two))
     _, (third,) = await harness.submit(("tell", {}))
     assert third.tier is Tier.APPROVE
 
@@ -282,7 +271,7 @@ async def test_each_person_reports_it_once(harness: ServiceHarness) -> None:
         ("U0KIM", "wrong channel"),
         ("U0DAN", ""),
     ]
-    event, _ = await told(harness, EventName.APPROVAL_REPORTED)
+    event, _ = await harness.audited(EventName.APPROVAL_REPORTED)
     assert (event.actor, event.reason) == ("T0/U0KIM", "wrong channel")
     assert event.data == {"gesture": "api"}
     assert (event.approval, event.policy_digest) == (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -9,11 +10,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from keyturn.bot.cards.approval import card
+from keyturn.gateway.approvals.decisions import Approve, Edit
 from keyturn.gateway.errors import KeyturnError, NotAllowed
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import RunRef, Verb
+from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.records import RunRef, Tier, Verb
 from keyturn.gateway.protocol.wire import (
     CallHint,
+    Claimed,
     ProposedCall,
     Turn,
     TurnRef,
@@ -21,8 +26,9 @@ from keyturn.gateway.protocol.wire import (
     VerdictKind,
 )
 from keyturn.gateway.store.store import Store
+from tests.bot.samples import frame
 from tests.levels import examples
-from tests.service.harness import POLICY, ServiceHarness
+from tests.service.harness import ANA, POLICY, ServiceHarness, claim_of
 
 TEXTS = st.text(st.characters(), max_size=20) | st.sampled_from(
     ["", " ", "\x00", "\ud800", "a:b", "look_up_order", "process_refund", "odd"]
@@ -153,3 +159,45 @@ async def test_a_schema_that_cannot_be_stored_takes_only_edits_away(
 
     assert verdict.kind is VerdictKind.HOLD
     assert Verb.EDIT not in verdict.allow
+
+
+# A 64-bit id reaches the tool digit by digit, through store, card, form and rules.
+
+ID, NEXT = 1234567890123456789, 1234567890123456788
+
+
+@pytest.mark.parametrize("runs", [ID, NEXT])
+async def test_what_runs_has_every_digit_that_was_approved(
+    harness: ServiceHarness, runs: int
+) -> None:
+    ref, [verdict] = await harness.submit(("process_refund", {"id": ID}))
+    click = await harness.click(verdict)
+    decision = Approve() if runs == ID else Edit(args={"id": runs})
+    shown = json.dumps(card(frame(await harness.approval(verdict.item_id))).blocks)
+
+    await harness.reviews.decide(click, decision, ANA)
+    reply = await harness.agents.claim(claim_of(ref, verdict))
+
+    assert str(ID) in shown
+    assert isinstance(reply, Claimed)
+    assert digest.action_args(reply.action) == {"id": runs}
+    assert f'"id":{runs}' in reply.action
+    assert (await harness.item(verdict.item_id)).args == {"id": runs}
+
+
+@pytest.mark.parametrize(("asked", "tier"), [(ID, Tier.DENY), (NEXT, Tier.APPROVE)])
+async def test_a_rule_tells_two_ids_apart_that_a_double_does_not(
+    harness: ServiceHarness, asked: int, tier: Tier
+) -> None:
+    rule = f"raise: [{{to: deny, when: args.id == {ID}, because: it is blocked}}]"
+    text = POLICY.replace(
+        "  process_refund: {tier: approve}",
+        f"  process_refund: {{tier: approve, {rule}}}",
+    )
+    harness.put_policy(of=text)
+
+    _, [verdict] = await harness.submit(("process_refund", {"id": asked}))
+
+    assert float(ID) == float(NEXT)
+    is_denied = verdict.kind == "deny"
+    assert is_denied is (tier is Tier.DENY)

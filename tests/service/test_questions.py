@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import (
+    Approve,
     Decided,
     Forbidden,
     Reject,
     Respond,
+    Stale,
+    Unknown,
 )
-from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.approvals.record import Approval, Inquiry
 from keyturn.gateway.protocol.questions import ASK_USER, NOT_OUTERMOST
-from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.protocol.records import Person, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
     ProposedCall,
@@ -21,8 +28,10 @@ from keyturn.gateway.protocol.wire import (
     Verdict,
     VerdictKind,
 )
+from keyturn.gateway.service.decide.reviews import ReviewService
+from keyturn.gateway.service.submit.submitting import MOST_SETS
 from keyturn.gateway.store.runs.threads import ThreadFacts
-from tests.service.harness import ANA, DAN, EVE, ServiceHarness, person
+from tests.service.harness import ANA, BEN, DAN, EVE, ServiceHarness, person
 
 ARGS: JsonObject = {"questions": [{"question": "Which one?"}]}
 
@@ -79,8 +88,8 @@ async def test_a_forgotten_requester_asks_for_no_second_person(
 async def test_a_policy_without_people_leaves_the_answer_to_the_requester(
     harness: ServiceHarness,
 ) -> None:
-    harness.policy = load_policy(
-        "version: 1\ndefaults: {tier: deny, expires_in: 1h, channel: C0A}\n", "p.yml"
+    harness.put_policy(
+        of="version: 1\ndefaults: {tier: deny, expires_in: 1h, channel: C0A}\n"
     )
     verdict = await ask(harness)
     click = await harness.click(verdict)
@@ -110,3 +119,243 @@ async def test_skipped_questions_do_not_pause_their_agent(
     _, [refund] = await harness.submit(("process_refund", {"amount": 1}))
 
     assert refund.kind is VerdictKind.HOLD
+
+
+# A card shows people's earlier answers to its agent; they decide nothing.
+
+REFUND: tuple[str, JsonObject] = ("process_refund", {"amount": 899})
+
+
+async def asked(
+    harness: ServiceHarness, question: str, *, thread: str = "t1"
+) -> Verdict:
+    """Have the agent ask one question."""
+    ref = TurnRef(agent="support", thread=thread, message_id=f"asks {question}")
+    args: JsonObject = {"questions": [{"question": question}]}
+    call = ProposedCall(tool=ASK_USER, args=args, tool_call_id="c1", is_question=True)
+    [verdict] = await harness.agents.submit(Turn(ref=ref, calls=(call,)))
+    return verdict
+
+
+async def answered(
+    harness: ServiceHarness, question: str, answer: str, *, thread: str = "t1"
+) -> None:
+    """Have the agent ask one question, and Ana answer it."""
+    verdict = await asked(harness, question, thread=thread)
+    said = Respond(message=answer)
+    outcome = await harness.decide(verdict, said)
+    assert isinstance(outcome, Decided)
+
+
+async def card_of(
+    harness: ServiceHarness, *calls: tuple[str, JsonObject], thread: str = "t1"
+) -> Approval:
+    """Have the agent make calls that people decide; return the record of its card."""
+    _, verdicts = await harness.submit(*(calls or (REFUND,)), thread=thread)
+    return await harness.approval(verdicts[0].item_id)
+
+
+async def test_the_next_card_has_the_answer_with_who_gave_it(
+    harness: ServiceHarness,
+) -> None:
+    await answered(harness, "Which order?", "78291")
+
+    [one] = (await card_of(harness)).answered
+
+    assert (one.text, one.by) == ("Q: Which order?\nA: 78291", ANA.person)
+    assert one.at_ms > 0
+
+
+async def test_the_newest_answers_come_first_and_a_few_are_enough(
+    harness: ServiceHarness,
+) -> None:
+    for number in range(MOST_SETS + 2):
+        await answered(harness, f"Question {number}?", "yes")
+
+    shown = (await card_of(harness)).answered
+
+    assert [one.text[:13] for one in shown] == [
+        "Q: Question 4",
+        "Q: Question 3",
+        "Q: Question 2",
+    ]
+
+
+async def test_other_threads_skipped_and_waiting_questions_are_no_evidence(
+    harness: ServiceHarness,
+) -> None:
+    await answered(harness, "Which order?", "1", thread="t2")
+    skipped = await asked(harness, "Which one?")
+    await harness.decide(skipped, Reject())
+    await asked(harness, "And now?")
+
+    assert (await card_of(harness)).answered == ()
+
+
+async def test_an_answer_of_the_day_before_is_shown_no_more(
+    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keyturn.gateway.service.submit.submitting.DAY_MS", 0)
+    await answered(harness, "Which order?", "1")
+
+    assert (await card_of(harness)).answered == ()
+
+
+async def test_the_record_of_a_card_keeps_the_answers_as_they_were(
+    harness: ServiceHarness,
+) -> None:
+    await answered(harness, "Which order?", "\u202e<!channel>\nQ: Really?\nA: yes")
+    before = await card_of(harness)
+    dan = person(DAN.user)
+
+    loaded = await harness.reviews.read(before.id)
+    assert loaded is not None
+    assert loaded.approval.answered == before.answered
+    assert "\n   Q: Really?" in before.answered[0].text
+    # The requester decides nothing, answered or not.
+    refused = await harness.decide(before.items[0].id, Respond(message="x"), dan)
+    assert not isinstance(refused, Decided)
+
+
+# Questions to requesters are stored and audited, and delay no decision.
+
+ROUNDS = 20
+DAN_AGAIN = Person(team="T0", user="U0DAN")
+
+
+async def test_a_question_and_its_reply_are_read_back(harness: ServiceHarness) -> None:
+    click, _ = await harness.refund()
+    service = harness.reviews
+
+    await service.ask_requester(click.approval, None, ANA, "Was it broken?")
+    await service.reply(click.approval, DAN_AGAIN, "Ja, völlig ☕", "17.1")
+
+    said = (await harness.approval(click.approval + ".0")).inquiries
+    assert [(one.by.user, one.text, one.reply_ts) for one in said] == [
+        ("U0ANA", "Was it broken?", ""),
+        ("U0DAN", "Ja, völlig ☕", "17.1"),
+    ]
+    assert said[1].by.name == DAN.name
+    entries = [one for one in await harness.audited() if one.reason]
+    assert [(one.name, one.actor, one.reason) for one in entries] == [
+        (EventName.APPROVAL_ASKED, "T0/U0ANA", "Was it broken?"),
+        (EventName.APPROVAL_REPLIED, "T0/U0DAN", "Ja, völlig ☕"),
+    ]
+
+
+async def test_another_tenant_asks_and_learns_nothing(harness: ServiceHarness) -> None:
+    click, _ = await harness.refund()
+    other = ReviewService(harness.store, lambda: harness.policy, tenant="other")
+
+    asked = await other.ask_requester(click.approval, None, ANA, "Why?")
+    replied = await other.reply(click.approval, DAN, "So", "17.1")
+    unknown = await harness.reviews.ask_requester("ap_none", None, ANA, "Why?")
+
+    assert [asked, replied, unknown] == [Unknown()] * 3
+    assert (await harness.approval(click.approval + ".0")).rev == 1
+
+
+async def test_who_may_not_decide_asks_nothing(harness: ServiceHarness) -> None:
+    click, _ = await harness.refund()
+
+    asked = await harness.reviews.ask_requester(click.approval, None, EVE, "Why?")
+
+    assert isinstance(asked, Forbidden)
+    assert (await harness.approval(click.approval + ".0")).rev == 1
+
+
+async def test_two_who_ask_while_a_third_decides_lose_nothing(
+    harness: ServiceHarness,
+) -> None:
+    service = harness.reviews
+    for n in range(ROUNDS):
+        click, _ = await harness.refund(thread=f"t{n}")
+
+        *asked, outcome = await asyncio.gather(
+            service.ask_requester(click.approval, None, ANA, "Ana asks"),
+            service.ask_requester(click.approval, None, BEN, "Ben asks"),
+            harness.reviews.decide(click, Approve(), BEN),
+        )
+
+        assert outcome.kind == "decided"
+        assert all(isinstance(one, Change | Stale) for one in asked)
+        kept = (await harness.approval(click.approval + ".0")).inquiries
+        assert len(kept) == sum(isinstance(one, Change) for one in asked)
+        entries = [one.name for one in await harness.audited()]
+        assert entries.count(EventName.ITEM_AUTHORIZED) == n + 1
+
+
+async def test_a_reply_that_comes_many_times_at_once_is_kept_once(
+    harness: ServiceHarness,
+) -> None:
+    service = harness.reviews
+    click, _ = await harness.refund()
+    await service.ask_requester(click.approval, None, ANA, "Why?")
+
+    found = await asyncio.gather(
+        *(service.reply(click.approval, DAN, "So", "17.1") for _ in range(8)),
+        service.reply(click.approval, DAN, "And", "17.2"),
+    )
+
+    said = (await harness.approval(click.approval + ".0")).inquiries
+    assert sorted(one.reply_ts for one in said) == ["", "17.1", "17.2"]
+    assert sum(isinstance(one, Change) for one in found) == 2
+    assert sum(isinstance(one, Inquiry) for one in found) == 7
+    names = [one.name for one in await harness.audited()]
+    assert names.count(EventName.APPROVAL_REPLIED) == 2
+
+
+# A person's message starts the agent once, and all speakers are remembered.
+
+ASKERS = [Person(team="T1", user=f"U{number}") for number in range(6)]
+
+
+async def speak(harness: ServiceHarness, by: Person, once: str = "") -> bool:
+    return await harness.reviews.ask_agent(
+        "support", "t1", "refund it", requester=by, origin=None, message_key=once
+    )
+
+
+async def test_a_message_that_is_delivered_again_starts_the_agent_once(
+    harness: ServiceHarness,
+) -> None:
+    kept = await asyncio.gather(
+        *(speak(harness, ASKERS[0], "event:1") for _ in range(4))
+    )
+
+    assert sorted(kept) == [False, False, False, True]
+    assert await harness.jobs() == 1
+
+
+async def test_the_same_words_said_twice_are_two_messages(
+    harness: ServiceHarness,
+) -> None:
+    assert await speak(harness, ASKERS[0])
+    assert await speak(harness, ASKERS[0])
+
+    assert await harness.jobs() == 2
+
+
+async def test_a_message_that_comes_again_late_does_not_change_who_asked_last(
+    harness: ServiceHarness,
+) -> None:
+    one, two, *_ = ASKERS
+    await speak(harness, one, "event:1")
+    await speak(harness, two, "event:2")
+    await speak(harness, one, "event:1")
+
+    facts = await harness.store.threads.facts(harness.keys, "support", "t1")
+    assert facts.requester == two
+    assert facts.principals == (one,)
+
+
+async def test_somebody_who_asks_at_once_in_one_thread_is_a_principal(
+    harness: ServiceHarness,
+) -> None:
+    """A forgotten speaker could approve their own request."""
+    await asyncio.gather(*(speak(harness, each) for each in ASKERS))
+
+    facts = await harness.store.threads.facts(harness.keys, "support", "t1")
+    assert facts.requester
+    spoke = {person.user for person in (*facts.principals, facts.requester)}
+    assert spoke == {person.user for person in ASKERS}

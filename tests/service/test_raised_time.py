@@ -85,7 +85,7 @@ async def test_more_time_ends_where_the_stricter_tier_ends(
 
 async def test_a_raise_never_gives_more_time(harness: ServiceHarness) -> None:
     longer = STRICT.replace("expires_in: 10m", "expires_in: 5h")
-    harness.policy = load_policy(longer, "policy.yml")
+    harness.put_policy(of=longer)
 
     before, after = await raised(harness)
 
@@ -97,7 +97,7 @@ async def test_a_vote_under_a_stricter_policy_shortens_the_wait_once(
 ) -> None:
     click, claim = await harness.refund(1)
     stricter = STRICT.replace("args.amount > 500", "args.amount > 0")
-    harness.policy = load_policy(stricter, "policy.yml")
+    harness.put_policy(of=stricter)
 
     first = await harness.reviews.decide(click, Approve(), ANA)
 
@@ -113,7 +113,7 @@ async def test_an_edit_that_raises_the_tier_reminds_nobody_at_once(
     harness: ServiceHarness,
 ) -> None:
     reminding = STRICT.replace("tiers:", "tiers:\n  approve: {remind_at: 50%}")
-    harness.policy = load_policy(reminding, "policy.yml")
+    harness.put_policy(of=reminding)
 
     _, after = await raised(harness)
     await harness.sweeper.sweep()

@@ -6,7 +6,6 @@ import pytest
 
 from keyturn.gateway.approvals.decisions import Approve, Edit, Reject
 from keyturn.gateway.approvals.record import Item
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.decide.reviews import MAX_REEVALUATED
@@ -131,7 +130,7 @@ async def test_another_policy_lowers_nothing_that_a_vote_raised(
 ) -> None:
     first, _ = await two(harness)
     await harness.decide(first, Approve())
-    harness.policy = load_policy(POLICY, "policy.yml")
+    harness.put_policy(of=POLICY)
 
     item = await shown(harness, first)
 

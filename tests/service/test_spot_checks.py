@@ -93,8 +93,7 @@ async def test_a_second_person_says_whether_it_was_right_and_it_is_counted(
     assert (total.audit_yield.part, total.audit_yield.whole) == (1, 1)
     # It is neither a decision nor a separate call.
     assert total.evaluated == total.corrected.whole == 1
-    log = await harness.audited()
-    (told,) = [one for one in log if one.name is EventName.ITEM_CHECKED]
+    (told,) = await harness.audited(EventName.ITEM_CHECKED)
     assert told.data[CHECK_ANSWER] == "wrong"
 
 
@@ -165,9 +164,7 @@ async def test_who_is_not_named_any_more_does_not_answer(
     harness: ServiceHarness,
 ) -> None:
     item = await ran(harness)
-    harness.policy = load_policy(
-        CHECKED.replace("%, of: [support, senior]", "%, of: senior"), "p"
-    )
+    harness.put_policy(("%, of: [support, senior]", "%, of: senior"), of=CHECKED)
 
     assert await answer(harness, item, BEN.user) == NOT_YOU
     assert await answer(harness, item, CHLOE.user) == ""

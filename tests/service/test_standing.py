@@ -6,7 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from keyturn.gateway.approvals.events import STANDING, Event, EventName
+from keyturn.gateway.approvals.decisions import Reject
+from keyturn.gateway.approvals.events import STANDING, EventName
+from keyturn.gateway.approvals.quality_checks import TOOK_PART, is_drawn
+from keyturn.gateway.approvals.record import Item, approval_of
 from keyturn.gateway.approvals.similar import STANDING_AGENT
 from keyturn.gateway.approvals.standing import left_of
 from keyturn.gateway.policy.load import load_policy
@@ -28,6 +31,7 @@ from keyturn.gateway.store.store import Store
 from keyturn.gateway.triage.request import TriageRequest
 from tests.service.harness import (
     ANA,
+    BEN,
     CHLOE,
     ServiceHarness,
     claim_of,
@@ -62,10 +66,6 @@ async def is_covered(
     return verdict.kind is VerdictKind.RUN
 
 
-async def told(harness: ServiceHarness, *names: EventName) -> list[Event]:
-    return [e for e in await harness.audited() if e.name in names]
-
-
 async def test_a_similar_call_opens_authorized_and_runs_once(
     harness: ServiceHarness,
 ) -> None:
@@ -92,7 +92,7 @@ async def test_each_use_is_audited_with_who_gave_it_and_what_is_left(
     standing = await allowed(harness)
     (verdict,) = await asked(harness, refund(30, "o2"))
 
-    found = await told(harness, EventName.ITEM_AUTHORIZED, EventName.APPROVAL_USED)
+    found = await harness.audited(EventName.ITEM_AUTHORIZED, EventName.APPROVAL_USED)
 
     decided = next(one for one in found if one.item == verdict.item_id)
     assert decided.actor == "T0/U0ANA"
@@ -307,3 +307,92 @@ async def test_a_proposal_brings_no_agent_back(harness: ServiceHarness) -> None:
     assert (await standing_now(harness, standing)).items[0].state is ItemState.LAPSED
     assert await harness.jobs() == before
     assert not await is_covered(harness, refund(5, "o1"))
+
+
+# A standing approval covers nothing that people rejected, or triage could not see.
+
+
+async def test_a_call_that_people_rejected_before_is_not_covered(store: Store) -> None:
+    harness = allowing(store)
+    _, (verdict,) = await harness.submit(refund(30, "o9"), thread="monday")
+    outcome = await harness.decide(verdict, Reject(reason="fraud"), BEN)
+    assert outcome.kind == "decided"
+    await allowed(harness)
+
+    _, (again,) = await harness.submit(refund(30, "o9"), thread="tuesday")
+
+    assert again.kind is VerdictKind.HOLD
+
+
+class Broken:
+    """Triage that would escalate every call, and fails for some arguments."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def assess(self, request: TriageRequest) -> object:
+        self.asked += 1
+        raise RuntimeError("too many tokens")
+
+
+async def test_a_call_that_triage_could_not_look_at_is_not_covered(
+    store: Store,
+) -> None:
+    text = ALLOWING.replace(
+        "    same_by: args.order\n", "    same_by: args.order\n    triage: {}\n"
+    )
+    assert text != ALLOWING
+    harness = ServiceHarness(store, load_policy(text, "policy.yml"))
+    triage = Broken()
+    harness.agents = AgentService(store, lambda: harness.policy, triage=triage)
+    await allowed(harness)
+
+    _, (verdict,) = await harness.submit(
+        refund(30, "o2", note="x" * 50_000), thread="next"
+    )
+
+    assert triage.asked
+    assert verdict.kind is VerdictKind.HOLD
+
+
+# A call under a standing approval is spot checked by a person who did not give it.
+
+CHECKED = f"{ALLOWING}spot_checks: {{share: 99%, of: [support]}}\n"
+
+
+@pytest.fixture
+def checked(store: Store) -> ServiceHarness:
+    return ServiceHarness(store, load_policy(CHECKED, "policy.yml"))
+
+
+async def ran(checked: ServiceHarness) -> Item:
+    """Run a covered call with a drawn check."""
+    for number in range(10):
+        ref, (verdict,) = await checked.submit(
+            refund(1, f"o{number}"), thread=f"t{number}"
+        )
+        item = await checked.item(verdict.item_id)
+        assert item.cover
+        if is_drawn(item, 99):
+            claimed = await checked.granted(claim_of(ref, verdict))
+            await checked.agents.finish(item.id, claimed.fence, Result(ok=True))
+            return await checked.item(item.id)
+    raise AssertionError("10 calls in a row were not drawn")
+
+
+async def test_somebody_else_than_its_givers_is_asked(
+    checked: ServiceHarness,
+) -> None:
+    standing = await allowed(checked)
+    item = await ran(checked)
+    assert item.is_to_be_checked
+
+    approval_id, index = approval_of(item.id)
+    checks = checked.reviews.spot_checks
+    own = await checks.answer(approval_id, index, ANA, is_right=True)
+    other = await checks.answer(approval_id, index, BEN, is_right=False)
+
+    assert (own, other) == (TOOK_PART, "")
+    entries = await checked.audited()
+    [checked] = [one for one in entries if one.name is EventName.ITEM_CHECKED]
+    assert checked.data[STANDING] == standing.id

@@ -156,7 +156,7 @@ async def test_nobody_gives_one_for_what_is_frozen(harness: ServiceHarness) -> N
 async def test_another_policy_ends_it_for_good(harness: ServiceHarness) -> None:
     standing = await allowed(harness)
     before = harness.policy
-    harness.policy = load_policy(ALLOWING.replace("uses: 10", "uses: 11"), "policy.yml")
+    harness.put_policy(("uses: 10", "uses: 11"), of=ALLOWING)
     assert not await is_covered(harness, refund(5, "o1"))
     harness.policy = before
 
@@ -169,7 +169,7 @@ async def test_a_call_that_it_opened_is_refused_by_another_policy(
 ) -> None:
     await allowed(harness)
     ref, (verdict,) = await harness.submit(refund(5, "o1"), thread="next")
-    harness.policy = load_policy(ALLOWING.replace("uses: 10", "uses: 11"), "policy.yml")
+    harness.put_policy(("uses: 10", "uses: 11"), of=ALLOWING)
 
     assert isinstance(await harness.agents.claim(claim_of(ref, verdict)), Refused)
 
@@ -178,7 +178,7 @@ async def test_a_proposal_of_an_older_policy_cannot_be_given(
     harness: ServiceHarness,
 ) -> None:
     standing = await proposed(harness)
-    harness.policy = load_policy(ALLOWING.replace("uses: 10", "uses: 11"), "policy.yml")
+    harness.put_policy(("uses: 10", "uses: 11"), of=ALLOWING)
 
     assert (await approve(harness, standing)).kind == "forbidden"
 

@@ -15,7 +15,6 @@ from keyturn.gateway.metrics.counts import Outcome
 from keyturn.gateway.metrics.export_reader import events_of
 from keyturn.gateway.metrics.fold import Metrics, Selection
 from keyturn.gateway.metrics.report import as_json
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import SeededCall, SpotCheckRule
 from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.service.people.queue import PastDecisions
@@ -175,9 +174,7 @@ async def test_what_went_back_to_people_waits_from_then_on(
     head = harness.keys.head(click.approval)
     await harness.command("HINCRBY", head, "created", -600_000)
     await harness.reviews.decide(click, Approve(), ANA)
-    harness.policy = load_policy(
-        POLICY.replace("{tier: approve}", "{tier: escalate}", 1), "p"
-    )
+    harness.put_policy(of=POLICY.replace("{tier: approve}", "{tier: escalate}", 1))
     await harness.agents.claim(claim)
     await harness.decide(claim.item_id, Reject(reason="no"))
 

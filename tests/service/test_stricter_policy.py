@@ -13,19 +13,16 @@ from keyturn.gateway.approvals.decisions import (
     Invalid,
     Reject,
 )
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
-from tests.service.harness import ANA, CHLOE, POLICY, ServiceHarness, still_members
+from tests.service.harness import ANA, CHLOE, ServiceHarness, still_members
 
-REFUND = "process_refund: {tier: approve}"
 MINUTE = int(timedelta(minutes=1).total_seconds() * 1000)
 
 
-def change(harness: ServiceHarness, old: str, new: str) -> None:
-    """Put another policy in force."""
-    assert old in POLICY
-    harness.policy = load_policy(POLICY.replace(old, new), "policy.yml")
+def put_rule(harness: ServiceHarness, rule: str) -> None:
+    """Put another rule for refunds in force."""
+    harness.put_policy(("{tier: approve}", rule))
 
 
 async def has_waited(harness: ServiceHarness, item_id: str, minutes: int) -> None:
@@ -45,7 +42,7 @@ async def test_a_call_older_than_the_policy_lets_it_be_is_approved_by_nobody(
 ) -> None:
     click, claim = await harness.refund()
     await has_waited(harness, claim.item_id, 30)
-    change(harness, REFUND, "process_refund: {tier: approve, expires_in: 20m}")
+    put_rule(harness, "{tier: approve, expires_in: 20m}")
 
     approved = await harness.reviews.decide(click, Approve(), ANA)
     edited = await harness.reviews.decide(click, Edit(args={"amount": 1}), ANA)
@@ -67,7 +64,7 @@ async def test_time_that_people_added_counts_under_a_shorter_policy(
     click, claim = await harness.refund()
     await harness.reviews.extend(claim.item_id.rpartition(".")[0], ANA)
     await has_waited(harness, claim.item_id, 45)
-    change(harness, REFUND, "process_refund: {tier: approve, expires_in: 30m}")
+    put_rule(harness, "{tier: approve, expires_in: 30m}")
 
     outcome = await harness.reviews.decide(click, Approve(), ANA)
 
@@ -79,7 +76,7 @@ async def test_a_call_that_was_raised_has_the_time_of_its_tier_from_then_on(
 ) -> None:
     click, claim = await harness.refund()
     await has_waited(harness, claim.item_id, 30)
-    change(harness, REFUND, "process_refund: {tier: escalate, expires_in: 20m}")
+    put_rule(harness, "{tier: escalate, expires_in: 20m}")
 
     first = await harness.reviews.decide(click, Approve(), ANA)
     second = await harness.reviews.decide(click, Approve(), CHLOE, voters=still_members)
@@ -90,7 +87,7 @@ async def test_a_call_that_was_raised_has_the_time_of_its_tier_from_then_on(
 @pytest.mark.parametrize("now", ["escalate", "deny"])
 async def test_a_raised_tier_counts(harness: ServiceHarness, now: str) -> None:
     click, claim = await harness.refund()
-    change(harness, REFUND, f"process_refund: {{tier: {now}}}")
+    put_rule(harness, f"{{tier: {now}}}")
 
     outcome = await harness.reviews.decide(click, Approve(), ANA)
 
@@ -103,7 +100,7 @@ async def test_a_decision_that_is_not_allowed_any_more_is_refused(
     harness: ServiceHarness,
 ) -> None:
     click, _ = await harness.refund()
-    change(harness, REFUND, "process_refund: {tier: approve, allow: [reject, respond]}")
+    put_rule(harness, "{tier: approve, allow: [reject, respond]}")
 
     outcome = await harness.reviews.decide(click, Approve(), ANA)
 
@@ -114,11 +111,7 @@ async def test_a_reason_that_the_current_policy_requires_is_asked_for(
     harness: ServiceHarness,
 ) -> None:
     click, _ = await harness.refund()
-    change(
-        harness,
-        REFUND,
-        "process_refund: {tier: approve, requires_reason: [edit, reject]}",
-    )
+    put_rule(harness, "{tier: approve, requires_reason: [edit, reject]}")
 
     silent = await harness.reviews.decide(click, Reject(reason=" "), ANA)
     changed = await harness.reviews.decide(click, Edit(args={"amount": 1}), ANA)
@@ -134,7 +127,7 @@ async def test_an_edit_has_to_fit_the_schema_of_now_as_well(
 ) -> None:
     click, _ = await harness.refund()
     schema = "{properties: {amount: {type: number, maximum: 50}}}"
-    change(harness, REFUND, f"process_refund: {{tier: approve, args_schema: {schema}}}")
+    put_rule(harness, f"{{tier: approve, args_schema: {schema}}}")
 
     large = await harness.reviews.decide(click, Edit(args={"amount": 60}), ANA)
     smuggled: JsonObject = {"amount": 1, "to": "me"}

@@ -9,7 +9,7 @@ import pytest
 
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import Approve, Decided, Edit
-from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.policy.load import load_policy
@@ -46,11 +46,6 @@ async def timers(harness: ServiceHarness) -> list[str]:
     return sorted(text(one) for one in listed(reply))
 
 
-async def told(harness: ServiceHarness, *names: EventName) -> list[Event]:
-    entries = await harness.audited()
-    return [event for event in entries if event.name in names]
-
-
 async def opened(harness: ServiceHarness, tool: str = "process_refund") -> Approval:
     # A separate thread: a newer turn would supersede this one.
     thread = secrets.token_hex(4)
@@ -79,7 +74,7 @@ async def test_nothing_rings_before_its_time(harness: ServiceHarness) -> None:
     has_rung = await harness.sweeper.fire(timer)
 
     assert not has_rung
-    assert await told(harness, EventName.APPROVAL_REMINDED) == []
+    assert await harness.audited(EventName.APPROVAL_REMINDED) == []
     assert len(await timers(harness)) == 2
 
 
@@ -95,7 +90,7 @@ async def test_any_number_of_replicas_remind_and_call_once(
     await asyncio.gather(*(Sweeper(harness.store).sweep() for _ in range(8)))
 
     for name in (EventName.APPROVAL_REMINDED, EventName.APPROVAL_ESCALATED):
-        events = await told(harness, name)
+        events = await harness.audited(name)
         assert sorted(one.approval for one in events) == sorted(a.id for a in approvals)
     assert await timers(harness) == []
 
@@ -113,7 +108,7 @@ async def test_an_escalation_is_kept_and_says_who_is_called(
     assert after.rev == before.rev + 1
     assert after.version == before.version
     assert after.items == before.items
-    (event,) = await told(harness, EventName.APPROVAL_ESCALATED)
+    (event,) = await harness.audited(EventName.APPROVAL_ESCALATED)
     assert event.reason == "senior"
 
 
@@ -149,8 +144,8 @@ async def test_a_timer_that_is_due_after_the_end_is_silent(
 
     await harness.sweeper.sweep()
 
-    assert not await told(harness, EventName.APPROVAL_REMINDED)
-    assert len(await told(harness, EventName.ITEM_EXPIRED)) == 1
+    assert not await harness.audited(EventName.APPROVAL_REMINDED)
+    assert len(await harness.audited(EventName.ITEM_EXPIRED)) == 1
 
 
 async def test_what_is_kept_no_longer_leaves_neither_timer_nor_deadline(
@@ -184,7 +179,7 @@ async def test_more_time_moves_every_deadline_in_one_step(
     for key, member in ((keys.expiry, listed), (waits, listed + b"0")):
         score = await harness.command("ZSCORE", key, member)
         assert float(text(score)) == after.expires_at_ms
-    (event,) = await told(harness, EventName.APPROVAL_EXTENDED)
+    (event,) = await harness.audited(EventName.APPROVAL_EXTENDED)
     assert event.actor == "T0/U0ANA"
     assert event.roles == ("support",)
 

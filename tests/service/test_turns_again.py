@@ -5,13 +5,22 @@ from __future__ import annotations
 from typing import cast
 
 import pytest
+from pydantic import JsonValue
 
 from keyturn.gateway.approvals.decisions import Edit
-from keyturn.gateway.errors import CorruptRecord
-from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.errors import CorruptRecord, NotAllowed, RefReused
 from keyturn.gateway.protocol import digest
+from keyturn.gateway.protocol.records import ItemState, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.wire import VerdictKind
+from keyturn.gateway.protocol.wire import (
+    CallEnd,
+    ProposedCall,
+    Turn,
+    TurnRef,
+    VerdictKind,
+)
+from keyturn.gateway.service.submit.submitting import StoredVerdicts
+from keyturn.gateway.store.store import Store
 from tests.service.harness import ServiceHarness
 
 REFUND: tuple[str, JsonObject] = ("process_refund", {"amount": 5})
@@ -63,7 +72,7 @@ async def test_a_turn_gets_its_first_answer_again(
 async def test_a_turn_is_answered_as_at_first_after_an_edit_raised_it(
     harness: ServiceHarness,
 ) -> None:
-    harness.policy = load_policy(RAISING, "policy.yml")
+    harness.put_policy(of=RAISING)
     ref, (verdict,) = await harness.submit(REFUND)
     edit = Edit(args={"amount": 900}, reason="the whole order")
     await harness.decide(verdict, edit)
@@ -94,7 +103,7 @@ async def test_a_turn_whose_record_is_damaged_is_not_opened_again(
 async def test_a_turn_with_a_window_is_answered_again_and_counts_once(
     harness: ServiceHarness,
 ) -> None:
-    harness.policy = load_policy(WINDOWED, "policy.yml")
+    harness.put_policy(of=WINDOWED)
     ref, verdicts = await harness.submit(REFUND)
 
     _, again = await harness.submit(REFUND, message_id=ref.message_id)
@@ -155,3 +164,164 @@ async def forget(harness: ServiceHarness, part: bytes) -> None:
     for key in cast("list[bytes]", await conn.command("KEYS", "*")):
         if part in key:
             await conn.command("DEL", key)
+
+
+# Stored verdicts of a turn: a damaged value is refused, and never misread.
+
+CALLS: tuple[tuple[str, JsonObject], ...] = (
+    ("look_up_order", {"id": "1"}),
+    ("process_refund", {"amount": 1}),
+)
+
+
+def turn_key(ref: TurnRef) -> str:
+    return digest.turn_key(tenant="default", **ref.names)
+
+
+async def stored(harness: ServiceHarness, ref: TurnRef) -> bytes:
+    return await harness.store.agent_load.verdicts(harness.keys, turn_key(ref))
+
+
+async def put(harness: ServiceHarness, ref: TurnRef, body: bytes) -> None:
+    await harness.command("SET", harness.keys.turn(turn_key(ref)), body)
+
+
+async def test_every_damaged_byte_is_refused(harness: ServiceHarness) -> None:
+    ref, _ = await harness.submit(*CALLS)
+    whole = await stored(harness, ref)
+
+    for at in range(len(whole)):
+        for bit in range(8):
+            changed = bytes([whole[at] ^ (1 << bit)])
+            damaged = whole[:at] + changed + whole[at + 1 :]
+            with pytest.raises(CorruptRecord):
+                StoredVerdicts.read(harness.store.sealing, "turn", damaged)
+        with pytest.raises(CorruptRecord):
+            StoredVerdicts.read(harness.store.sealing, "turn", whole[:at])
+
+
+async def test_a_damaged_turn_is_refused_as_damaged_and_is_not_quoted(
+    harness: ServiceHarness,
+) -> None:
+    ref, _ = await harness.submit(*CALLS)
+    whole = await stored(harness, ref)
+    await put(harness, ref, whole.partition(b"\n")[0] + b'\n{"look_up_order": 1}')
+
+    with pytest.raises(CorruptRecord) as caught:
+        await harness.submit(*CALLS, message_id=ref.message_id)
+
+    assert "look_up_order" not in str(caught.value)
+
+
+async def test_the_end_of_a_call_is_kept_whatever_stands_in_its_turn(
+    harness: ServiceHarness,
+) -> None:
+    ref, _ = await harness.submit(*CALLS)
+    await put(harness, ref, (await stored(harness, ref)).replace(b"\n", b"\nj", 1))
+    failed = Result(ok=False, summary="no such order")
+
+    await harness.agents.ended(
+        CallEnd(ref=ref, tool="look_up_order", tool_call_id="c0", result=failed)
+    )
+
+    count = harness.keys.failures("support")
+    assert await harness.command("ZCARD", count) == 0
+
+
+# A turn's name is valid for its calls only; other calls under it are refused.
+
+REF = TurnRef(agent="support", thread="t1", message_id="m1")
+
+
+def call(tool: str, call_id: str = "c0", amount: JsonValue = 10) -> ProposedCall:
+    return ProposedCall(tool=tool, args={"amount": amount}, tool_call_id=call_id)
+
+
+TOOLS = ["process_refund", "look_up_order", "drop_table", "wire_money"]
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize(
+    ("call_id", "amount", "renamed", "kept"),
+    [
+        pytest.param("c1", 10, "", 0, id="another id"),
+        pytest.param("c0", 999, "", 0, id="other arguments"),
+        pytest.param("c0", 10.5, "", 0, id="a fraction more"),
+        pytest.param("c0", 10, "send_email", 0, id="another tool"),
+        pytest.param("c1", 10, "", 1, id="a call more"),
+        pytest.param("c0", 999, "", 1, id="the same id twice"),
+    ],
+)
+async def test_other_calls_are_refused(
+    harness: ServiceHarness,
+    tool: str,
+    call_id: str,
+    amount: float,
+    renamed: str,
+    kept: int,
+) -> None:
+    first = call(tool)
+    before = await harness.agents.submit(Turn(ref=REF, calls=(first,)))
+    other = call(renamed or tool, call_id, amount)
+    calls = (*[first] * kept, other)
+
+    with pytest.raises(RefReused, match=rf"'{call_id}'.*does not run") as caught:
+        await harness.agents.submit(Turn(ref=REF, calls=calls))
+
+    assert "999" not in str(caught.value)
+    assert await harness.agents.submit(Turn(ref=REF, calls=(first,))) == before
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+async def test_the_same_calls_are_answered_in_any_spelling_order_and_part(
+    harness: ServiceHarness, tool: str
+) -> None:
+    calls = (call(tool, "c0", 10), call(tool, "c1", 20), call(tool, "c2", 30))
+    before = await harness.agents.submit(Turn(ref=REF, calls=calls))
+
+    again = await harness.agents.submit(
+        Turn(ref=REF, calls=(call(tool, "c2", 30.0), calls[0]))
+    )
+
+    assert again == (before[2], before[0])
+
+
+async def test_a_call_that_is_not_json_is_answered_again(
+    harness: ServiceHarness,
+) -> None:
+    turn = Turn(ref=REF, calls=(call("process_refund", amount=float("nan")),))
+    try:
+        before = await harness.agents.submit(turn)
+    except NotAllowed:
+        return  # over HTTP such a turn cannot be sent
+
+    assert await harness.agents.submit(turn) == before
+
+
+# Calls that are submitted one by one in a thread wait side by side in own lanes.
+
+PENDING, SUPERSEDED = ItemState.PENDING, ItemState.SUPERSEDED
+
+
+@pytest.mark.parametrize(
+    ("lanes", "states"),
+    [
+        (["", "", ""], [SUPERSEDED, SUPERSEDED, PENDING]),
+        (["a", "b", "c"], [PENDING] * 3),
+        (["a", "b", "a"], [SUPERSEDED, PENDING, PENDING]),
+        (["", "a", ""], [SUPERSEDED, SUPERSEDED, PENDING]),
+    ],
+)
+async def test_only_a_turn_of_the_same_lane_supersedes(
+    store: Store, lanes: list[str], states: list[ItemState]
+) -> None:
+    harness, items = ServiceHarness(store), list[str]()
+    for number, lane in enumerate(lanes):
+        ref = TurnRef(agent="support", thread="t1", ns=lane, message_id=f"m{number}")
+        call = ProposedCall(
+            tool="process_refund", args={"amount": number}, tool_call_id="c"
+        )
+        (verdict,) = await harness.agents.submit(Turn(ref=ref, calls=(call,)))
+        items.append(verdict.item_id)
+
+    assert [(await harness.item(one)).state for one in items] == states

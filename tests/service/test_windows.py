@@ -9,16 +9,21 @@ import pytest
 
 from keyturn.gateway.approvals.decisions import (
     Approve,
+    Click,
     Edit,
     Reconcile,
     Voted,
 )
+from keyturn.gateway.approvals.precedents import WindowTotal
 from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.policy.windows import window_key
+from keyturn.gateway.policy.windows import MICRO, window_key
 from keyturn.gateway.protocol.records import Finding, ItemState, Result, Tier
 from keyturn.gateway.protocol.wire import VerdictKind
+from keyturn.gateway.service.submit.call_evaluation import WaitingCall, read_calls
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
+from tests.races.interleaver import Interleaver
 from tests.service.harness import (
     ANA,
     BEN,
@@ -28,7 +33,7 @@ from tests.service.harness import (
     claim_of,
     still_members,
 )
-from tests.service.windowed import refund, refunded, windowed
+from tests.service.windowed import WINDOWED, refund, refunded, windowed
 from tests.store_secrets import SECRETS
 
 
@@ -214,7 +219,7 @@ async def test_a_window_that_is_new_counts_what_waits_from_its_decision_on(
     harness: ServiceHarness,
 ) -> None:
     with_windows = harness.policy
-    harness.policy = load_policy(POLICY, "p")
+    harness.put_policy(of=POLICY)
     _, verdicts = await harness.submit(refund(900))
     before = await refunded(harness)
     harness.policy = with_windows
@@ -235,3 +240,114 @@ async def test_an_amount_that_is_not_known_is_for_two_people(
 
     assert [verdict.tier for verdict in verdicts] == [Tier.ESCALATE] * 3
     assert await refunded(harness) == 0
+
+
+# A card shows the totals of other calls in a window, and no hidden amount.
+
+
+async def totals(store: Store, redact: str = "[]") -> tuple[WindowTotal, ...]:
+    """Return the text about windows on the card of the second of two refunds."""
+    text = WINDOWED.replace(
+        "process_refund:\n    tier: approve\n",
+        f"process_refund:\n    tier: approve\n    redact: {redact}\n",
+    )
+    harness = ServiceHarness(store, load_policy(text, "policy.yml"))
+    await harness.submit(refund(400), thread="t1")
+    _, (second,) = await harness.submit(refund(49), thread="t2")
+    approval = second.item_id.partition(".")[0]
+    shown = await harness.reviews.read_as_of_now(approval)
+    assert shown is not None
+    return shown.approval.items[0].past.totals
+
+
+async def test_a_total_is_of_the_other_calls(store: Store) -> None:
+    (found,) = await totals(store)
+
+    assert (found.window, found.by) == ("refunds", "args.customer")
+    assert (found.others_micro, found.is_count) == (400 * MICRO, False)
+
+
+@pytest.mark.parametrize(
+    "redact", ["[args.amount]", "[args.customer]", "['args.*']", "[args.amount.minor]"]
+)
+async def test_a_total_of_what_is_hidden_is_not_shown(
+    store: Store, redact: str
+) -> None:
+    assert await totals(store, redact) == ()
+
+
+OTHER_TOOL = WINDOWED.replace(
+    "    tier: auto\n", "    tier: auto\n    redact: [args.amount]\n"
+)
+OTHER_AGENT = f"""{WINDOWED}
+agents: {{billing: {{tools: {{process_refund: {{redact: [args.customer]}}}}}}}}
+"""
+
+
+@pytest.mark.parametrize("text", [OTHER_TOOL, OTHER_AGENT])
+async def test_a_total_of_what_another_tool_or_agent_hides_is_not_shown(
+    store: Store, text: str
+) -> None:
+    harness = ServiceHarness(store, load_policy(text, "policy.yml"))
+    await harness.submit(refund(49, tool="small_refund"), thread="t1")
+    _, (second,) = await harness.submit(refund(51), thread="t2")
+
+    shown = await harness.reviews.read_as_of_now(second.item_id.partition(".")[0])
+
+    assert shown is not None
+    assert shown.approval.items[0].past.totals == ()
+
+
+# The calls of one gesture are evaluated from one reading of the store.
+
+
+async def round_trips(harness: ServiceHarness, size: int, thread: str) -> int:
+    """Return how often the store is asked when so many calls are approved at once."""
+    calls = [refund(10 + n, f"c{n}") for n in range(size)]
+    _, verdicts = await harness.submit(*calls, thread=thread)
+    approval = await harness.approval(verdicts[0].item_id)
+    click = Click(
+        approval=approval.id,
+        index=0,
+        version=approval.version,
+        action_hash=approval.digest,
+    )
+    partition = dict.fromkeys(range(size), Approve())
+    with pytest.MonkeyPatch.context() as patch:
+        interleaver = Interleaver(harness.store.conn, patch)
+        decision = harness.reviews.decide_card(approval, click, {**partition}, ANA)
+        [outcome] = await interleaver.run([decision], lambda _: 0)
+    assert getattr(outcome, "kind", "") == "gesturedecided"
+    return interleaver.steps
+
+
+async def test_many_calls_are_decided_in_as_few_round_trips_as_two(
+    store: Store,
+) -> None:
+    harness = windowed(store)
+
+    few = await round_trips(harness, 2, "t1")
+    many = await round_trips(harness, 40, "t2")
+
+    # The record, the windows, the rest, and the write.
+    assert (few, many) == (4, 4)
+
+
+async def test_each_call_of_a_gesture_is_evaluated_as_its_own_agents(
+    store: Store,
+) -> None:
+    harness = ServiceHarness(store)
+    calls: list[WaitingCall] = []
+    for agent in ("support", "billing"):
+        _, [verdict] = await harness.submit(
+            ("process_refund", {"amount": 5}), thread=f"of-{agent}", agent=agent
+        )
+        approval = await harness.approval(verdict.item_id)
+        calls.append(WaitingCall(approval, approval.items[0], approval.items[0].args))
+    scope = FreezeScope(kind=ScopeKind.AGENT, name="billing")
+    await harness.reviews.freezes.freeze(scope, "U0BEN", "stop")
+
+    read = await read_calls(store, harness.policy, calls)
+
+    frozen = [one.evaluated().freeze for one in read]
+    assert [one.name if one else None for one in frozen] == [None, "agent billing"]

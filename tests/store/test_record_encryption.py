@@ -219,7 +219,6 @@ async def test_a_forged_record_is_told_to_the_thread_that_it_names(
     with pytest.raises(ForgedRecord):
         await there.reviews.read(click.approval)
 
-    told = await harness.announced()
-    [found] = [one for one in told if one.name is EventName.RECORD_QUARANTINED]
+    [found] = await harness.announced(EventName.RECORD_QUARANTINED)
     assert (found.tenant, found.agent, found.thread) == ("default", "support", "t1")
     await there.store.close()

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 
 import pytest
 
-from keyturn.gateway.approvals.decisions import Approve, Edit, Reviewer
+from keyturn.gateway.approvals.decisions import Approve, Edit, Reject, Reviewer
+from keyturn.gateway.approvals.record import short_id
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.people import queue
+from keyturn.gateway.service.people.queue import ReviewQueue
 from keyturn.gateway.store.connection.connection import Argument
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.records.atomic_write import Loaded
@@ -166,7 +168,7 @@ async def test_what_waits_again_is_in_the_queues_of_those_who_may_decide_it_now(
     ref, (verdict,) = await harness.submit(REFUND, thread="mine")
     await harness.decide(verdict, Approve())
     assert await threads(harness, ANA, BEN, FRANK) == []
-    harness.policy = load_policy(POLICY.replace("> 500.0", "> 1.0"), "policy.yml")
+    harness.put_policy(("> 500.0", "> 1.0"), of=POLICY)
 
     await harness.agents.claim(claim_of(ref, verdict))
 
@@ -191,3 +193,49 @@ async def test_what_moves_while_it_is_read_comes_once(
             await harness.command("ZADD", keys.expiry, "XX", far, member)
 
     assert sorted(found) == sorted(ids)
+
+
+# The queue shows what waits for a person, whatever else waits or runs.
+
+
+async def waiting(harness: ServiceHarness, limit: int = 1000) -> list[str]:
+    """Return the threads of what waits, in the order of the queue."""
+    found = [loaded async for loaded in harness.reviews.queue.waiting(limit)]
+    return [one.approval.thread for one in found]
+
+
+async def test_every_agent_is_in_the_queue_and_the_soonest_due_comes_first(
+    harness: ServiceHarness,
+) -> None:
+    for agent in ("b", "a", "c"):
+        await harness.submit(REFUND, thread=f"of-{agent}", agent=agent)
+
+    assert await waiting(harness) == ["of-b", "of-a", "of-c"]
+    assert await waiting(harness, limit=2) == ["of-b", "of-a"]
+
+
+async def test_a_batch_is_there_once_until_its_last_call_is_decided(
+    harness: ServiceHarness,
+) -> None:
+    _, verdicts = await harness.submit(REFUND, REFUND, thread="mine")
+    assert await waiting(harness) == ["mine"]
+
+    await harness.decide(verdicts[0], Reject())
+    assert await waiting(harness) == ["mine"]
+
+    await harness.decide(verdicts[1], Reject())
+    assert await waiting(harness) == []
+
+
+async def test_a_short_id_finds_what_begins_with_it_and_no_other_tenants(
+    harness: ServiceHarness,
+) -> None:
+    _, (verdict,) = await harness.submit(REFUND, thread="mine")
+    approval = await harness.approval(verdict.item_id)
+    other = ReviewQueue(harness.store, tenant="other")
+    short = short_id(approval.id)
+
+    (found,) = await harness.reviews.queue.read_short(short)
+
+    assert found.approval == approval
+    assert await other.read_short(short) == []

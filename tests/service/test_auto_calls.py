@@ -1,0 +1,398 @@
+"""A turn that opens unread is refused, counted and reported like every other one."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from keyturn.gateway.approvals.decisions import Reject
+from keyturn.gateway.approvals.events import EventName
+from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.protocol.records import Result, Tier
+from keyturn.gateway.protocol.strict_json import JsonObject
+from keyturn.gateway.protocol.wire import (
+    CallEnd,
+    CallHint,
+    ProposedCall,
+    Turn,
+    TurnRef,
+    Verdict,
+    VerdictKind,
+)
+from keyturn.gateway.service.submit.submitting import FORBIDDEN, NEEDS_A_PERSON
+from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind, paused
+from keyturn.gateway.store.store import Store
+from tests.service.harness import ANA, POLICY, ServiceHarness
+
+LOOK_UP = "look_up_order: {tier: auto}"
+RULE = "[{to: deny, when: args.n > 9, because: many}]"
+ORDER: JsonObject = {"id": "1"}
+CALL = ("look_up_order", ORDER)
+
+
+def ruled(rule: str, more: str = "", policy: str = POLICY) -> str:
+    assert LOOK_UP in policy
+    return policy.replace(LOOK_UP, f"look_up_order: {rule}") + more
+
+
+@pytest.fixture
+def readings(harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Note every reading of what a turn is evaluated by."""
+    read = harness.store.agent_load.load
+    made: list[object] = []
+
+    async def noted(*args: object, **kwargs: object) -> object:
+        load = await read(*args, **kwargs)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - handed on as it came
+        made.append(load)
+        return load
+
+    monkeypatch.setattr(harness.store.agent_load, "load", noted)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("rule", "more"),
+    [
+        (f"{{tier: auto, raise: {RULE}}}", ""),
+        ("{tier: auto, args_schema: {type: object}}", ""),
+        ("{tier: auto, triage: {timeout: 20s, tiers: [auto]}}", ""),
+        (
+            "{tier: auto}",
+            "windows:\n  w: {tools: [look_up_order], sum: 1, within: 1h}\n",
+        ),
+        ("{tier: auto}", "spot_checks: {share: 1%, of: [support]}\n"),
+        (
+            "{tier: auto}",
+            f"agents:\n  support: {{tools: {{look_up_order: {{raise: {RULE}}}}}}}\n",
+        ),
+    ],
+)
+async def test_what_else_has_a_say_is_read(
+    harness: ServiceHarness, readings: list[object], rule: str, more: str
+) -> None:
+    harness.put_policy(of=ruled(rule, more))
+
+    await harness.submit(CALL)
+
+    assert len(readings) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"hint": CallHint(hold=True)}, {"problem": "It does not fit."}, {"tool": ""}],
+)
+async def test_what_an_agent_adds_to_a_call_counts(
+    harness: ServiceHarness, change: dict[str, object]
+) -> None:
+    call = ProposedCall(tool="look_up_order", args=ORDER, tool_call_id="c0")
+    ref = TurnRef(agent="support", thread="t1", message_id="m1")
+
+    found = await harness.agents.submit(Turn(ref=ref, calls=(call.with_(**change),)))
+
+    assert found[0].kind is not VerdictKind.RUN
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [
+        FreezeScope(kind=ScopeKind.TENANT),
+        FreezeScope(kind=ScopeKind.AGENT, name="support"),
+        FreezeScope(kind=ScopeKind.TOOL, name="look_up_order"),
+    ],
+    ids=str,
+)
+async def test_a_freeze_stops_it(harness: ServiceHarness, scope: FreezeScope) -> None:
+    await harness.reviews.freezes.freeze(scope, "T0/U0ANA", "wrong orders")
+
+    _, verdicts = await harness.submit(CALL)
+
+    assert verdicts[0].kind is VerdictKind.DENY
+    assert "wrong orders" in verdicts[0].reason
+
+
+async def test_a_pause_of_the_agent_stops_it(harness: ServiceHarness) -> None:
+    policy = POLICY.replace("pause_after_rejections: 1000", "pause_after_rejections: 1")
+    harness.put_policy(of=policy)
+    click, _ = await harness.refund()
+    await harness.reviews.decide(click, Reject(), ANA)
+    frozen = harness.keys.frozen
+    assert await harness.command("HEXISTS", frozen, paused("support"))
+
+    _, verdicts = await harness.submit(CALL)
+
+    assert verdicts[0].kind is VerdictKind.DENY
+    assert "paused" in verdicts[0].reason
+
+
+async def test_a_call_that_was_rejected_under_another_policy_is_not_run(
+    harness: ServiceHarness,
+) -> None:
+    protected = POLICY.replace("same_rejected_within: 0", "same_rejected_within: 9")
+    asking = ruled("{tier: approve}", policy=protected)
+    harness.put_policy(of=asking)
+    _, held = await harness.submit(CALL)
+    no = Reject(reason="Never this one.")
+    await harness.decide(held[0], no)
+    harness.put_policy(of=protected)
+
+    _, (same,) = await harness.submit(CALL)
+    _, (other,) = await harness.submit(("look_up_order", {"id": "2"}))
+    _, (elsewhere,) = await harness.submit(CALL, thread="t2")
+
+    assert same.kind is VerdictKind.DENY
+    assert "Never this one." in same.reason
+    assert [other.kind, elsewhere.kind] == [VerdictKind.RUN, VerdictKind.RUN]
+
+
+async def test_it_is_answered_again_by_the_policy_of_then_and_now(
+    harness: ServiceHarness,
+) -> None:
+    _, before = await harness.submit(CALL, message_id="m1")
+    told = len(await harness.audited())
+    _, same = await harness.submit(CALL, message_id="m1")
+    harness.put_policy(of=ruled("{tier: deny}"))
+    _, now = await harness.submit(CALL, message_id="m1")
+
+    assert before == same
+    assert (now[0].kind, now[0].reason) == (VerdictKind.DENY, FORBIDDEN)
+    assert len(await harness.audited()) == told
+
+
+async def test_a_stored_denial_is_not_lifted_by_a_looser_policy(
+    harness: ServiceHarness,
+) -> None:
+    loose = harness.policy
+    harness.put_policy(of=ruled("{tier: deny}"))
+    _, before = await harness.submit(CALL, message_id="m1")
+    harness.policy = loose
+
+    _, now = await harness.submit(CALL, message_id="m1")
+
+    assert now == before
+    assert now[0].kind is VerdictKind.DENY
+
+
+async def test_the_audit_log_is_told_the_same_of_it(harness: ServiceHarness) -> None:
+    await harness.submit(CALL, message_id="m1")
+    # A rule that never fires: the same call is evaluated the long way.
+    harness.put_policy(of=ruled(f"{{tier: auto, raise: {RULE}}}"))
+    await harness.submit(("look_up_order", {"n": 1}), message_id="m1", thread="t2")
+
+    unread, read = [
+        one.with_(policy_digest="", thread="", at_ms=0, seq="")
+        for one in await harness.audited()
+    ]
+
+    assert unread == read
+
+
+async def test_it_is_a_precedent_of_a_later_call(harness: ServiceHarness) -> None:
+    await harness.submit(CALL)
+    repeated = "{to: deny, when: recent.same_done_24h > 0, because: done}"
+    rule = f"{{tier: auto, raise: [{repeated}]}}"
+    harness.put_policy(of=ruled(rule))
+
+    _, (again,) = await harness.submit(CALL)
+    _, (other,) = await harness.submit(("look_up_order", {"id": "2"}))
+
+    assert [again.kind, other.kind] == [VerdictKind.DENY, VerdictKind.RUN]
+
+
+# An auto-approved call does not run when the policy changed.
+
+AUTO = "look_up_order: {tier: auto}"
+WINDOWS = """
+windows:
+  looked: {tools: [look_up_order], by: call.agent, sum: 1, within: 1h}
+"""
+COUNTED = (
+    "look_up_order: {tier: auto, raise: "
+    "[{to: deny, when: windows.looked > 1, because: too many}]}"
+)
+
+
+def policy_with(look_up: str, more: str = "") -> str:
+    assert AUTO in POLICY
+    return POLICY.replace(AUTO, look_up) + more
+
+
+async def cleared(harness: ServiceHarness) -> tuple[Turn, tuple[Verdict, ...]]:
+    """Submit a turn with a call that runs and one that waits."""
+    calls: list[tuple[str, JsonObject]] = [
+        ("look_up_order", {"id": "1"}),
+        ("process_refund", {"amount": 1}),
+    ]
+    ref, verdicts = await harness.submit(*calls)
+    proposed = tuple(
+        ProposedCall(tool=tool, args=args, tool_call_id=f"c{index}")
+        for index, (tool, args) in enumerate(calls)
+    )
+    return Turn(ref=ref, calls=proposed), verdicts
+
+
+@pytest.mark.parametrize(
+    ("now", "reason"),
+    [
+        ("{tier: deny}", FORBIDDEN),
+        ("{tier: approve}", NEEDS_A_PERSON),
+        ("{tier: escalate}", NEEDS_A_PERSON),
+    ],
+)
+async def test_a_cleared_call_is_refused_by_a_stricter_policy(
+    harness: ServiceHarness, now: str, reason: str
+) -> None:
+    turn, before = await cleared(harness)
+    harness.put_policy(of=policy_with(f"look_up_order: {now}"))
+
+    run, hold = await harness.agents.submit(turn)
+
+    assert before[0].kind is VerdictKind.RUN
+    assert (run.kind, run.reason) == (VerdictKind.DENY, reason)
+    assert hold == before[1]
+
+
+async def test_a_cleared_call_counts_once_in_the_windows_of_a_new_policy(
+    harness: ServiceHarness,
+) -> None:
+    harness.put_policy(of=policy_with(AUTO, WINDOWS))
+    turn, before = await cleared(harness)
+    harness.put_policy(of=policy_with(COUNTED, WINDOWS))
+
+    assert await harness.agents.submit(turn) == before
+
+
+async def test_a_cleared_call_stays_cleared_by_the_same_or_a_looser_policy(
+    harness: ServiceHarness,
+) -> None:
+    turn, before = await cleared(harness)
+    assert await harness.agents.submit(turn) == before
+
+    looser = POLICY.replace("process_refund: {tier: approve}", "pay: {tier: auto}")
+    harness.put_policy(of=looser)
+
+    assert await harness.agents.submit(turn) == before
+
+
+# An auto-approved call takes one round trip, in any state of its thread.
+
+
+@pytest.fixture
+def trips(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Note every round trip to the store from here on."""
+    made: list[str] = []
+
+    def noting(name: str) -> None:
+        call = getattr(store.conn, name)
+
+        async def noted(*words: object, **options: object) -> object:
+            made.append(name)
+            return await call(*words, **options)
+
+        monkeypatch.setattr(store.conn, name, noted)
+
+    for name in ("command", "transaction", "evalsha"):
+        noting(name)
+    return made
+
+
+async def test_an_auto_approved_call_takes_one_round_trip(
+    store: Store, trips: list[str]
+) -> None:
+    harness = ServiceHarness(store)
+    await harness.submit(("look_up_order", {}))  # scripts are loaded by the first one
+    trips.clear()
+
+    _, verdicts = await harness.submit(("look_up_order", {}), thread="t2")
+
+    assert verdicts[0].kind is VerdictKind.RUN
+    # The requester is recorded first, in two; that is the desk's own.
+    assert trips == ["command", "evalsha", "evalsha"]
+
+
+async def test_what_waits_around_and_beside_an_agent_costs_nothing(
+    store: Store, trips: list[str]
+) -> None:
+    harness = ServiceHarness(store)
+    for ns in ("", "tools:1", "tools:2", "tools:9|1"):
+        await harness.submit(("process_refund", {"amount": 1}), ns=ns)
+    trips.clear()
+
+    await harness.submit(("look_up_order", {}), ns="tools:9")
+
+    assert len(trips) == 3
+
+
+# An auto-approved call that failed counts among the failures of its agent.
+
+KEEPS_FAILING = """look_up_order:
+    tier: auto
+    raise: [{to: approve, when: recent.failures_1h > 1, because: it keeps failing}]
+"""
+FAILED = Result(ok=False, summary="no such order 78291")
+
+
+@pytest.fixture
+def failing(store: Store) -> ServiceHarness:
+    text = POLICY.replace("look_up_order: {tier: auto}\n", KEEPS_FAILING)
+    return ServiceHarness(store, load_policy(text, "policy.yml"))
+
+
+def end_of(ref: TurnRef, call: str = "c0", **changes: object) -> CallEnd:
+    end = CallEnd(ref=ref, tool="look_up_order", tool_call_id=call, result=FAILED)
+    return end.with_(**changes)
+
+
+async def failures(failing: ServiceHarness) -> int:
+    key = failing.keys.failures("support")
+    count = await failing.command("ZCARD", key)
+    assert isinstance(count, int)
+    return count
+
+
+async def test_a_rule_sees_that_calls_keep_failing(failing: ServiceHarness) -> None:
+    ref, _ = await failing.submit(("look_up_order", {}), ("look_up_order", {}))
+    for call in ("c0", "c1"):
+        await failing.agents.ended(end_of(ref, call))
+
+    _, (verdict,) = await failing.submit(("look_up_order", {}))
+
+    assert verdict.tier is Tier.APPROVE
+
+
+async def test_a_failure_that_is_told_often_counts_once(
+    failing: ServiceHarness,
+) -> None:
+    ref, _ = await failing.submit(("look_up_order", {}))
+
+    await asyncio.gather(*(failing.agents.ended(end_of(ref)) for _ in range(8)))
+
+    assert await failures(failing) == 1
+    told = [
+        event
+        for event in await failing.audited()
+        if event.name is EventName.CALL_FAILED
+    ]
+    assert len(told) == 1
+    assert (told[0].tool, told[0].agent) == ("look_up_order", "support")
+    assert "78291" not in told[0].model_dump_json()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"result": Result(ok=True)},
+        {"tool": "process_refund"},
+        {"tool_call_id": "c9"},
+        {"ref": TurnRef(agent="support", thread="t1", message_id="never")},
+        {"ref": TurnRef(agent="other", thread="t1", message_id="m0")},
+    ],
+)
+async def test_what_our_record_does_not_know_counts_nothing(
+    failing: ServiceHarness, changes: dict[str, object]
+) -> None:
+    ref, _ = await failing.submit(("look_up_order", {}))
+
+    await failing.agents.ended(end_of(ref).with_(**changes))
+
+    assert await failures(failing) == 0

@@ -18,11 +18,13 @@ from keyturn.gateway.approvals.decisions import (
     Click,
     Decision,
     Edit,
+    Expired,
     GestureDecided,
     GestureRefused,
     Refusal,
     Reject,
     Reviewer,
+    Stale,
 )
 from keyturn.gateway.approvals.events import BATCH_MEMBER, EventName
 from keyturn.gateway.approvals.gestures import (
@@ -37,9 +39,10 @@ from keyturn.gateway.approvals.gestures import (
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Requirement
-from keyturn.gateway.protocol.records import Tier
+from keyturn.gateway.protocol.records import ItemState, Tier
 from tests.approvals.builders import (
     ANA,
+    HOUR_MS,
     NOW_MS,
     ONE,
     an_approval,
@@ -227,3 +230,14 @@ def test_ranges_name_each_index_once() -> None:
 @given(st.sets(st.integers(0, 99)))
 def test_ranges_are_read_as_they_were_written(indexes: set[int]) -> None:
     assert indexes_in(index_ranges(indexes)) == sorted(indexes)
+
+
+def test_a_batch_that_has_ended_or_is_late_takes_no_decision() -> None:
+    batch = a_batch(2)
+    ended = (item.with_(state=ItemState.REJECTED) for item in batch.items)
+
+    over = say(batch.replacing(*ended), approve_all(batch))
+    late = say(batch, approve_all(batch), now_ms=NOW_MS + HOUR_MS)
+
+    assert isinstance(over, Stale)
+    assert late == Expired(expires_at_ms=batch.expires_at_ms)

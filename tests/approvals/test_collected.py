@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
+
+from keyturn.gateway.approvals.deciding import not_as_seen
+from keyturn.gateway.approvals.decisions import Changed
 from keyturn.gateway.approvals.record import (
     Approval,
     collected,
@@ -16,6 +20,7 @@ from tests.approvals.builders import (
     NOW_MS,
     an_approval,
     an_item,
+    click_on,
 )
 
 CARD = "ap_default_" + "cc" * 16
@@ -90,3 +95,12 @@ def test_it_ends_when_the_first_that_waits_does() -> None:
         NOW_MS + HOUR_MS,
     ]
     assert collected(CARD, members[1:2]).expires_at_ms == early
+
+
+@pytest.mark.parametrize("index", [1, -1])
+def test_a_click_on_a_call_that_is_not_there_is_one_on_another_version(
+    index: int,
+) -> None:
+    click = click_on(member(1)).with_(index=index)
+
+    assert not_as_seen(member(1), click, NOW_MS) == Changed(seen_version=1, version=1)

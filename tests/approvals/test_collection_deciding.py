@@ -29,6 +29,7 @@ from keyturn.gateway.approvals.decisions import (
     Reject,
     Reviewer,
     Stale,
+    Unknown,
 )
 from keyturn.gateway.approvals.events import BATCH_MEMBER, Event, EventName
 from keyturn.gateway.approvals.gestures import (
@@ -362,3 +363,11 @@ def test_all_that_is_decided_is_written_or_nothing(data: st.DataObject) -> None:
             *outcome.rejected
         }
         assert all(one.before_ms == NOW_MS + HOUR_MS for one in changes.values())
+
+
+def test_a_call_whose_record_is_gone_stops_the_gesture() -> None:
+    one, gone = a_collection(2)
+
+    result = refused(say([one], YES, YES, clicks=[click_on(one), click_on(gone)]))
+
+    assert result.refusals == {1: Unknown()}

@@ -428,3 +428,15 @@ def test_a_frozen_call_is_said_to_be_rejectable_only_where_it_is(
     outcome = say(approval, Approve(), reviewer(ANA), policy_now=frozen)
 
     assert outcome == Forbidden(reason=reason)
+
+
+def test_an_edit_voids_the_votes_before_it_and_is_its_editors_own() -> None:
+    approval = an_approval(an_item(requirement=TWO, tier=Tier.ESCALATE))
+    first = changed(say(approval, Approve(), reviewer(CHLOE))).approval
+
+    edited = changed(say(first, Edit(args=HALF), reviewer(ANA))).approval
+    done = changed(say(edited, Approve(), reviewer(CHLOE))).approval.items[0]
+
+    assert [vote.by for vote in edited.items[0].votes] == [ANA]
+    assert done.state is ItemState.AUTHORIZED
+    assert done.edit

@@ -213,3 +213,15 @@ def test_each_question_is_answered_by_the_first_reply_after_it(
     assert approval.items[0].state is ItemState.PENDING
     assert approval.expires_at_ms == an_approval().expires_at_ms
     assert (approval.version, approval.rev) == (1, 1 + len(said))
+
+
+def test_a_reply_answers_what_was_asked_since_the_one_before() -> None:
+    one, two, three = (Inquiry(by=ANA, text=f"{n}", at_ms=NOW_MS) for n in range(3))
+    first = Inquiry(by=DAN, text="yes", at_ms=NOW_MS, reply_ts="1.0", call=1)
+    second = Inquiry(by=DAN, text="no", at_ms=NOW_MS, reply_ts="2.0")
+    inquiries = (one, two, first, three, second)
+
+    found = [answered_by(inquiries, ts) for ts in ("1.0", "2.0", "3.0")]
+
+    assert found == [(one, two), (three,), ()]
+    assert [first.is_about(call) for call in (0, 1)] == [False, True]

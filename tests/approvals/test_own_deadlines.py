@@ -23,7 +23,7 @@ from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Requirement
 from keyturn.gateway.approvals.revoking import revoke
 from keyturn.gateway.approvals.timing import LONGEST, end_of, ends, is_extendable
-from keyturn.gateway.approvals.waiting_changes import extend
+from keyturn.gateway.approvals.waiting_changes import acknowledge, extend
 from keyturn.gateway.protocol.records import ItemState, Tier, Verb
 from tests.approvals.builders import (
     ANA,
@@ -214,3 +214,13 @@ def test_more_time_goes_to_what_can_get_more() -> None:
         3: NOW_MS + LONGEST * HOUR_MS,
     }
     assert not is_extendable(approval, now_ms=NOW_MS)
+
+
+def test_somebody_can_be_on_it_while_an_expired_call_is_not_swept() -> None:
+    approval = edited(a_card(), 1, NOW_MS)
+
+    change = acknowledge(approval, reviewer(ANA), NOW_MS + SHORT_MS)
+
+    assert isinstance(change, Change)
+    # Written before the next end, and not before one that is past.
+    assert change.before_ms == NOW_MS + HOUR_MS

@@ -19,6 +19,10 @@ from keyturn.gateway.protocol.wire import Answer, AnswerKind
 from tests.approvals.builders import ANA, CHLOE, NOW_MS, an_approval, an_item
 
 
+def test_there_is_no_answer_while_people_are_asked() -> None:
+    assert answer_for(an_item()) is None
+
+
 def in_state(state: ItemState, verb: Verb, text: str = "") -> Item:
     decision = DecisionRecord(verb=verb, by=ANA, at_ms=NOW_MS, text=text)
     return an_item().with_(state=state, decision=decision)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import JsonValue
 
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
@@ -20,6 +21,7 @@ from keyturn.gateway.approvals.standing import (
     REVOKED,
     USED_UP,
     Wanted,
+    bounds_of,
     covered_amount,
     end,
     end_reason,
@@ -259,3 +261,16 @@ def test_arguments_inside_others_can_be_free() -> None:
 @pytest.mark.parametrize("odd", ["\ud800", 2**60])
 def test_a_call_that_cannot_be_written_down_is_not_covered(odd: str | int) -> None:
     assert amount(wanted(args={**ARGS, "note": odd})) is None
+
+
+@pytest.mark.parametrize("odd", [float("inf"), -1, 10**40, "1e2", "01", None, True])
+def test_what_is_no_plain_amount_is_not_covered(odd: JsonValue) -> None:
+    assert amount(wanted(args={**ARGS, "amount": odd})) is None
+    assert amount(wanted(args={"customer": "c1", "order": "o1"})) is None
+
+
+def test_other_approvals_have_no_bounds() -> None:
+    [item] = standing().items
+
+    with pytest.raises(ValueError, match="no standing approval"):
+        bounds_of(standing().replacing(item.with_(is_standing=False)))

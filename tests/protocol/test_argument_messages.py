@@ -137,3 +137,9 @@ def test_arguments_of_another_schema_still_bind_the_edit_to_its_formats() -> Non
 
     assert edit_errors(schema, before, {"x": "eve@example.com"}) == {}
     assert [*edit_errors(schema, before, {"x": "eve"})] == ["/x"]
+
+
+def test_a_format_that_is_not_known_refuses_nothing() -> None:
+    schema: JsonObject = {"properties": {"x": {"format": "phone"}}}
+
+    assert edit_errors(schema, {}, {"x": "?"}) == {}

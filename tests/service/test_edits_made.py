@@ -7,6 +7,7 @@ import json
 import pytest
 
 from keyturn.bot.cards.approval import card
+from keyturn.bot.modals import edit
 from keyturn.bot.modals.details import pages
 from keyturn.gateway.approvals.decisions import Approve, Edit, Forbidden, Reject
 from keyturn.gateway.approvals.revoking import READ_OTHERWISE, REFUSED_BY_TOOL
@@ -31,6 +32,7 @@ from keyturn.gateway.protocol.wire import (
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.service.run.claiming import READING_TOO_LARGE
 from tests.bot.samples import frame
+from tests.bot.slack_state import untouched
 from tests.service.decided_calls import claimed
 from tests.service.harness import ANA, ServiceHarness
 
@@ -206,6 +208,18 @@ async def test_only_a_call_whose_tool_began_counts_as_started(
     assert outcome.answer.has_started is has_begun
     assert outcome.edit
     assert (outcome.edit.outcome is EditOutcome.NOT_RUN) is not has_begun
+
+
+async def test_the_form_opens_with_what_the_tool_reads(harness: ServiceHarness) -> None:
+    claim = await edited(harness)
+    await told(harness, claim, Reading(args=READ))
+    approval = await harness.approval(claim.item_id)
+
+    view = edit.view(frame(approval), 0)
+    found = edit.submitted(approval.items[0], untouched(view["blocks"]))
+
+    assert (found.args, found.changed) == (READ, True)
+    assert "The tool reads the last change as shown here" in json.dumps(view)
 
 
 @pytest.mark.parametrize(

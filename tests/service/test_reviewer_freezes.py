@@ -135,14 +135,17 @@ async def test_without_reviewers_the_machine_of_the_gateway_is_named(
     assert "`keyturn freeze`" in result.reason
 
 
-def test_an_agent_is_known_by_the_policy_or_by_the_settings(store: Store) -> None:
-    service = stops(store)
+def test_tools_and_agents_are_known_by_the_policy_or_by_the_settings(
+    store: Store,
+) -> None:
+    policy = stops(store).policy_now
 
-    def is_unknown(name: str) -> bool:
-        scope = FreezeScope(kind=ScopeKind.AGENT, name=name)
-        return bool(unknown_name(service.policy_now, ("support",), scope))
+    def is_known(scope: FreezeScope) -> bool:
+        return not unknown_name(policy, ("support",), scope)
 
-    assert [*map(is_unknown, ("billing", "support", "x"))] == [False, False, True]
+    assert [*map(is_known, map(tool, ("post", "refund", "x")))] == [True, True, False]
+    names = ("billing", "support", "x")
+    assert [*map(is_known, map(agent, names))] == [True, True, False]
 
 
 async def test_who_stands_in_stops_for_a_member_only_and_the_log_says_for_whom(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from keyturn.gateway.errors import CorruptRecord
+import pytest
+
+from keyturn.gateway.errors import CorruptRecord, StoreUnavailable
 from keyturn.gateway.store.records.approvals import AT_ONCE, read_each
 from keyturn.gateway.store.records.atomic_write import Loaded
 
@@ -28,3 +30,11 @@ async def test_a_list_is_read_together_and_keeps_its_order() -> None:
         found = await read_each(load, IDS)
 
     assert cast("list[object]", found) == [IDS[0], *IDS[3:]]
+
+
+async def test_a_list_of_a_server_that_does_not_answer_is_not_a_short_one() -> None:
+    async def load(approval_id: str) -> Loaded | None:
+        raise StoreUnavailable(approval_id)
+
+    with pytest.raises(StoreUnavailable):
+        await read_each(load, IDS)

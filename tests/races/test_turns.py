@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from keyturn.gateway.approvals.decisions import Approve, Click, Decision
+from keyturn.gateway.approvals.decisions import Approve, Decision
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.errors import LeaseLost
 from keyturn.gateway.protocol.records import ItemState, Result
@@ -23,7 +23,7 @@ from keyturn.gateway.protocol.wire import (
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.scripts.fences import Lease, holding
 from keyturn.gateway.store.store import Store
-from tests.service.harness import ANA, ServiceHarness, claim_of
+from tests.service.harness import ServiceHarness, claim_of
 from tests.store_secrets import SECRETS
 from tests.streams import audit_entries
 
@@ -48,16 +48,10 @@ async def claims_of_batch(
     refunds: list[JsonObject] = [{"amount": n + 1} for n in range(SIZE)]
     ref, verdicts = await harness.submit(*((REFUND, args) for args in refunds))
     approval = await harness.approval(verdicts[0].item_id)
-    click = Click(
-        approval=approval.id,
-        index=0,
-        version=approval.version,
-        action_hash=approval.digest,
-    )
     partition: dict[int, Decision | None] = {
         n: Approve() if n < approved else None for n in range(SIZE)
     }
-    await harness.decide_card(click, partition, ANA)
+    await harness.decide_card(approval, partition)
     return [claim_of(ref, verdict) for verdict in verdicts]
 
 

@@ -172,13 +172,15 @@ class ServiceHarness:
         return await self.reviews.decide(click, decision, by, voters=still_members)
 
     async def decide_card(
-        self, click: Click, partition: Partition, by: Reviewer
+        self, seen: Approval, partition: Partition, by: Reviewer = ANA
     ) -> GestureOutcome:
-        """Decide calls of a card by one gesture, over its record as it is now."""
-        loaded = await self.reviews.read(click.approval)
+        """Decide calls of a card as they were seen, over its record as it is now."""
+        click = Click(
+            approval=seen.id, index=0, version=seen.version, action_hash=seen.digest
+        )
+        loaded = await self.reviews.read(seen.id)
         assert loaded
-        shown = loaded.approval
-        return await self.reviews.decide_card(shown, click, partition, by)
+        return await self.reviews.decide_card(loaded.approval, click, partition, by)
 
     async def click_on(self, item_id: str) -> Click:
         """Return a click on an item in its current version."""

@@ -10,7 +10,6 @@ from keyturn.gateway.approvals.decisions import (
     Approve,
     Click,
     Decided,
-    Edit,
     Forbidden,
     TooSoon,
     Voted,
@@ -106,16 +105,6 @@ async def test_a_double_click_is_one_click(harness: ServiceHarness) -> None:
     assert isinstance(again, Forbidden)
     assert "sooner than the policy accepts" in again.reason
     assert len((await harness.item(f"{click.approval}.0")).too_soon) == 1
-
-
-async def test_an_edit_that_changes_nothing_is_an_approval(
-    harness: ServiceHarness,
-) -> None:
-    click = await wired(harness)
-
-    outcome = await harness.reviews.decide(click, Edit(args={"to": "x"}), BEN)
-
-    assert isinstance(outcome, TooSoon)
 
 
 async def test_other_tiers_and_policies_without_the_key_ask_once(

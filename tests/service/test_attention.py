@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject, Respond
+from keyturn.gateway.approvals.decisions import Approve, Decision, Reject, Respond
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Result, RunRef
@@ -176,21 +176,6 @@ async def test_unfreezing_an_agent_ends_its_pause(store: Store) -> None:
     _, verdicts = await harness.submit(("send_email", {}))
     assert [one.is_pause for one in frozen] == [True]
     assert kinds(verdicts) == [HOLD]
-    assert await harness.reviews.freezes.frozen() == ()
-
-
-@pytest.mark.parametrize("word", [Approve(), Edit(args={"n": 7})])
-async def test_an_approval_in_between_starts_the_row_anew(
-    store: Store, word: Approve | Edit
-) -> None:
-    harness = guarded(store, pause_after_rejections=3)
-    await rejected(harness, 2)
-    _, verdicts = await harness.submit(("send_email", {}), thread="ok")
-    await harness.decide(verdicts[0], word)
-
-    await rejected(harness, 2)
-
-    assert (await load(harness)).rejections == 2
     assert await harness.reviews.freezes.frozen() == ()
 
 

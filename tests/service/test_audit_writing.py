@@ -14,15 +14,11 @@ from typing import cast
 
 import pytest
 
-from keyturn.cli.command_context import CommandContext
-from keyturn.cli.doctor import run_checks
-from keyturn.cli.reviewer_checks import Check, State
 from keyturn.gateway.approvals.audit_leaf import SealState
 from keyturn.gateway.approvals.events import SecurityKind
 from keyturn.gateway.errors import NotConfirmed
 from keyturn.gateway.service.report import audit_writing
 from keyturn.gateway.service.report.audit_reading import forget_tree, verify_log_of
-from keyturn.gateway.service.report.process_check import registered
 from keyturn.gateway.store.audit import log as audit_log
 from keyturn.gateway.store.audit.files import (
     Row,
@@ -32,7 +28,6 @@ from keyturn.gateway.store.audit.files import (
 )
 from keyturn.gateway.store.connection.connection import entries, fields, number
 from keyturn.gateway.store.events.readers import entry_id
-from keyturn.gateway.store.runs.processes import ProcessInfo
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.checkpoints import leaf_hash
 from tests.forked import Forked
@@ -450,8 +445,6 @@ async def test_a_writer_that_is_killed_at_any_step_leaves_no_gap_and_no_fork(
 
 # A tree that cannot be written any more is reported, for any reason.
 
-GATEWAY = ProcessInfo(role="gateway", where="here:1", tenant="default")
-
 
 async def test_a_folder_that_is_gone_is_an_alarm_once_nobody_signs(
     house: AuditHarness, monkeypatch: pytest.MonkeyPatch
@@ -469,32 +462,3 @@ async def test_a_folder_that_is_gone_is_an_alarm_once_nobody_signs(
     await house.writer.tick(is_last=True)
 
     assert house.store.security.counts == {SecurityKind.STALLED: 1}
-
-
-async def doctor_says(house: AuditHarness) -> Check:
-    env = {
-        "KEYTURN_REDIS_URL": house.store.conn.url,
-        "KEYTURN_SECRET": house.store.conn.secrets[0].hex(),
-        "KEYTURN_DATA_DIR": str(house.folder),
-    }
-    checks = run_checks(CommandContext(env, None, debug=False), post=False)
-    return next(iter([one async for one in checks if one.name == "audit"]))
-
-
-async def test_the_doctor_says_that_nobody_signs_while_a_gateway_runs(
-    house: AuditHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(house.folder)
-    (house.folder / "keyturn.yml").write_text("{}")
-    await house.put(100)
-    await house.writer.tick()
-    await house.put(1)
-    monkeypatch.setattr(audit_log, "OVERDUE_MS", -1)
-    # The gateway signs when it starts, and the rest at its end.
-    assert (await doctor_says(house)).state is State.GOOD
-
-    async with registered(house.store, GATEWAY):
-        found = await doctor_says(house)
-
-    assert found.state is State.BAD
-    assert "audit.not_written" in found.text

@@ -202,14 +202,6 @@ async def test_it_is_a_precedent_of_a_later_call(harness: ServiceHarness) -> Non
 # An auto-approved call does not run when the policy changed.
 
 AUTO = "look_up_order: {tier: auto}"
-WINDOWS = """
-windows:
-  looked: {tools: [look_up_order], by: call.agent, sum: 1, within: 1h}
-"""
-COUNTED = (
-    "look_up_order: {tier: auto, raise: "
-    "[{to: deny, when: windows.looked > 1, because: too many}]}"
-)
 
 
 def policy_with(look_up: str, more: str = "") -> str:
@@ -250,16 +242,6 @@ async def test_a_cleared_call_is_refused_by_a_stricter_policy(
     assert before[0].kind is VerdictKind.RUN
     assert (run.kind, run.reason) == (VerdictKind.DENY, reason)
     assert hold == before[1]
-
-
-async def test_a_cleared_call_counts_once_in_the_windows_of_a_new_policy(
-    harness: ServiceHarness,
-) -> None:
-    harness.put_policy(of=policy_with(AUTO, WINDOWS))
-    turn, before = await cleared(harness)
-    harness.put_policy(of=policy_with(COUNTED, WINDOWS))
-
-    assert await harness.agents.submit(turn) == before
 
 
 async def test_a_cleared_call_stays_cleared_by_the_same_or_a_looser_policy(
@@ -308,19 +290,6 @@ async def test_an_auto_approved_call_takes_one_round_trip(
     assert verdicts[0].kind is VerdictKind.RUN
     # The requester is recorded first, in two; that is the desk's own.
     assert trips == ["command", "evalsha", "evalsha"]
-
-
-async def test_what_waits_around_and_beside_an_agent_costs_nothing(
-    store: Store, trips: list[str]
-) -> None:
-    harness = ServiceHarness(store)
-    for ns in ("", "tools:1", "tools:2", "tools:9|1"):
-        await harness.submit(("process_refund", {"amount": 1}), ns=ns)
-    trips.clear()
-
-    await harness.submit(("look_up_order", {}), ns="tools:9")
-
-    assert len(trips) == 3
 
 
 # An auto-approved call that failed counts among the failures of its agent.

@@ -13,7 +13,7 @@ from keyturn.bot.cards.frame import Frame
 from keyturn.bot.modals.details import pages
 from keyturn.gateway.approvals.decisions import Approve, Changed, Click, Edit
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.approvals.revoking import FORBIDDEN, STATE_CHANGED
+from keyturn.gateway.approvals.revoking import STATE_CHANGED
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.digest import BusinessState, state_in
 from keyturn.gateway.protocol.records import ItemState
@@ -29,7 +29,7 @@ from keyturn.gateway.protocol.wire import (
     Turn,
     TurnRef,
 )
-from tests.service.harness import ANA, BEN, POLICY, ServiceHarness, claim_of
+from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
 
 REFUND: dict[str, JsonValue] = {"order_id": "78291", "amount": 899.0}
 OPEN: JsonValue = {"status": "open", "version": 3}
@@ -63,16 +63,6 @@ async def claimed(
 
 def now(action_hash: str, state: JsonValue) -> StateNow:
     return StateNow(action_hash=action_hash, state=BusinessState(value=state))
-
-
-async def test_the_same_state_is_given_a_claim(harness: ServiceHarness) -> None:
-    click, claim = await asked(harness)
-    await harness.reviews.decide(click, Approve(), ANA)
-
-    reply = await claimed(harness, claim, {"version": 3, "status": "open"})
-
-    assert isinstance(reply, Claimed)
-    assert state_in(reply.action) == BusinessState(value=OPEN)
 
 
 @pytest.mark.parametrize("state", [CLOSED, None, 3, {}])
@@ -169,23 +159,6 @@ async def test_the_key_of_the_effect_is_the_same_in_every_state(
     assert isinstance(second, Claimed)
     assert second.idempotency_key == first.idempotency_key
     assert second.action_hash != first.action_hash
-
-
-async def test_what_the_policy_forbids_ends_whatever_its_state_is(
-    harness: ServiceHarness,
-) -> None:
-    click, claim = await asked(harness)
-    await harness.reviews.decide(click, Approve(), ANA)
-    text = POLICY.replace(
-        "process_refund: {tier: approve}", "process_refund: {tier: deny}"
-    )
-    assert text != POLICY
-    harness.put_policy(of=text)
-
-    reply = await harness.agents.claim(claim)
-
-    assert isinstance(reply, Refused)
-    assert reply.reason.startswith(FORBIDDEN[:-1])
 
 
 async def test_a_state_that_is_too_large_to_keep_lets_nothing_run(

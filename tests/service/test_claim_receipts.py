@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 
 from keyturn.gateway.approvals.decisions import (
@@ -12,11 +10,10 @@ from keyturn.gateway.approvals.decisions import (
     Reject,
     Respond,
 )
-from keyturn.gateway.approvals.record import Approval, Item, approval_of
+from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.approvals.signed_decisions import (
     check_end,
 )
-from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.errors import BotKeyUnknown, NotVerified, SettingsError
 from keyturn.gateway.protocol.receipts import (
     Grant,
@@ -24,11 +21,9 @@ from keyturn.gateway.protocol.receipts import (
     read_receipt,
     verify_receipt,
 )
-from keyturn.gateway.protocol.records import Effect, Finding
+from keyturn.gateway.protocol.records import Effect
 from keyturn.gateway.protocol.run_context import one_write
-from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, InDoubt
-from keyturn.gateway.service.run import proving
 from keyturn.gateway.service.run.proving import calls_under
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
@@ -37,18 +32,15 @@ from tests.service.decided_calls import (
     REQUEST,
     claimed,
     decided,
-    forge,
     gateway_keys,
     receipt_of,
     two_of_two,
 )
 from tests.service.harness import (
     ANA,
-    CHLOE,
     ServiceHarness,
     claim_of,
 )
-from tests.service.test_doubts import doubtful, say
 
 
 class Used(Ledger):
@@ -120,21 +112,6 @@ async def test_every_approver_of_a_quorum_is_in_the_receipt(
     assert receipt.tier == "escalate"
 
 
-async def test_a_call_of_a_batch_says_where_it_stood(harness: ServiceHarness) -> None:
-    calls: list[tuple[str, JsonObject]] = [
-        ("process_refund", {"amount": n}) for n in range(3)
-    ]
-    ref, verdicts = await harness.submit(*calls)
-    await harness.decide(verdicts[1], Approve())
-
-    receipt = await receipt_of(harness, claim_of(ref, verdicts[1]))
-
-    approval = await harness.approval(verdicts[1].item_id)
-    assert receipt.batch
-    assert (receipt.batch.index, receipt.batch.n) == (1, 3)
-    assert receipt.batch.digest == approval.digest
-
-
 async def test_a_call_that_only_the_policy_let_run_says_so(
     harness: ServiceHarness,
 ) -> None:
@@ -177,27 +154,6 @@ async def test_the_same_claim_has_one_receipt_and_another_attempt_its_id(
     assert before.jti == other.jti
 
 
-@pytest.mark.parametrize("ago_s", [600, 10_000])
-async def test_no_receipt_of_a_claim_ends_later_than_its_first(
-    harness: ServiceHarness, ago_s: int
-) -> None:
-    # A ledger may forget a use when the receipt that was used ends.
-    claim, write = await decided(harness), dict[str, str]()
-    with one_write(write):
-        first = await receipt_of(harness, claim)
-    assert await harness.agents.heartbeat(claim.item_id, 1)
-
-    def long_ago(approval: Approval, item: Item) -> tuple[Approval, Item]:
-        return approval, item.with_(changed_at_ms=item.changed_at_ms - ago_s * 1000)
-
-    await forge(harness, claim.item_id, long_ago)
-    with one_write(write):
-        later = await receipt_of(harness, claim)
-
-    assert later.jti == first.jti
-    assert later.exp == first.exp - ago_s
-
-
 async def test_a_claim_that_is_asked_for_again_has_no_receipt_once_it_is_frozen(
     harness: ServiceHarness,
 ) -> None:
@@ -209,21 +165,6 @@ async def test_a_claim_that_is_asked_for_again_has_no_receipt_once_it_is_frozen(
     await harness.reviews.freezes.freeze(scope, "T0/U0BEN", "stop")
 
     # It may have begun, so it is not refused as if it had not.
-    with one_write(write):
-        assert await harness.agents.claim(claim) == InDoubt()
-
-
-async def test_a_claim_that_is_asked_for_again_has_no_receipt_once_it_is_forbidden(
-    harness: ServiceHarness,
-) -> None:
-    claim, write = await decided(harness), dict[str, str]()
-    with one_write(write):
-        await claimed(harness, claim)
-
-    harness.put_policy(
-        ("process_refund: {tier: approve}", "process_refund: {tier: deny}")
-    )
-
     with one_write(write):
         assert await harness.agents.claim(claim) == InDoubt()
 
@@ -288,25 +229,6 @@ async def test_a_decision_under_a_key_that_is_not_known_waits_for_it(
     assert isinstance(await harness.agents.claim(claim), Claimed)
 
 
-async def test_the_first_decision_of_a_bot_that_has_just_made_its_key_counts(
-    harness: ServiceHarness, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """The gateway has looked for keys a moment before, and found none."""
-    now = datetime(2026, 11, 26, 12, tzinfo=UTC)
-    folder = tmp_path_factory.mktemp("keys")
-    bot = Keyring(folder, makes=[Role.BOT])
-    gateway = Keyring(folder, makes=[Role.GATEWAY], clock=lambda: 0.0)
-    gateway.make_missing(now)
-    assert gateway.verifying(Role.BOT) == ()
-    bot.make_missing(now)
-
-    harness.store.keyring = bot
-    claim = await decided(harness)
-    harness.store.keyring = gateway
-
-    assert isinstance(await harness.agents.claim(claim), Claimed)
-
-
 async def test_without_keys_nothing_is_signed_or_verified(
     harness: ServiceHarness,
 ) -> None:
@@ -341,35 +263,3 @@ async def test_calls_that_wait_under_a_key_are_counted(store: Store) -> None:
     await harness.agents.claim(claim_of(ref, verdicts[0]))
     assert await counted(Role.GATEWAY) == 1
     assert await counted() == len(verdicts)
-
-
-async def test_a_call_in_doubt_waits_until_people_end_it(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    harness = ServiceHarness(store)
-    assert store.keyring is not None
-    key_id = store.keyring.signing(Role.BOT).public.id.hex()
-
-    async def counted() -> tuple[int, int]:
-        return (
-            await proving.calls_under(store, "default", Role.BOT, key_id),
-            await proving.calls_under(store, "default", Role.GATEWAY, ""),
-        )
-
-    claim, _ = await doubtful(harness)
-    assert await counted() == (1, 1)
-    # People are reminded of it again and again; it is counted after each time.
-    keys = store.keys_of_tenant("default")
-    [approval_id] = await harness.opened()
-    reminder = f"{approval_id} {TimerKind.DOUBT}"
-    await store.conn.command("ZADD", keys.timers, "XX", 1, reminder)
-    await harness.sweeper.sweep()
-    assert not await store.timers.due(keys, 10)
-    assert await counted() == (1, 1)
-    # A receipt of its claim has ended by then.
-    monkeypatch.setattr(proving, "_RECEIPT_MS", -60_000)
-    assert await counted() == (1, 0)
-
-    for who in (ANA, CHLOE):
-        await say(harness, claim, Finding.EXECUTED, who)
-    assert await counted() == (0, 0)

@@ -21,9 +21,8 @@ from keyturn.gateway.approvals.decisions import (
     Reviewer,
     Stale,
 )
-from keyturn.gateway.approvals.events import BATCH_MEMBER, Event, EventName
+from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.gestures import Choice, Gesture
-from keyturn.gateway.metrics.counts import Outcome
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
@@ -151,31 +150,6 @@ async def test_each_call_gets_its_decision_and_its_agent_the_answer(
     assert isinstance(await harness.agents.claim(claim_of(*asked[3])), Claimed)
 
 
-async def test_the_audit_log_has_one_entry_for_the_gesture_before_those_of_the_calls(
-    harness: ServiceHarness,
-) -> None:
-    asked = await refunds(harness, 4)
-
-    await say(harness, await clicks_on(harness, asked), YES, NO, None, YES)
-
-    whole, *calls = await told(harness)
-    assert (whole.name, whole.approval, whole.item) == (EventName.CALLS_DECIDED, "", "")
-    said = whole.actor, whole.tool, whole.reason
-    assert said == ("T0/U0ANA", "process_refund", "no")
-    assert whole.data == {
-        "gesture": "api",
-        "collection": "col_1",
-        "digest": DIGEST,
-        "approved": "0,3",
-        "rejected": "1",
-    }
-    names = [one.name.value for one in calls]
-    assert names == ["item.authorized", "item.rejected", "item.authorized"]
-    assert {one.data[BATCH_MEMBER] for one in calls} == {DIGEST}
-    counted = (await harness.reviews.statistics.metrics()).total.calls
-    assert (counted[Outcome.APPROVED], counted[Outcome.REJECTED]) == (2, 1)
-
-
 async def edited(harness: ServiceHarness, verdict: Verdict) -> None:
     await harness.decide(verdict, Edit(args={"amount": 9}), BEN)
 
@@ -301,21 +275,6 @@ async def test_calls_that_a_new_window_has_room_for_only_once_are_not_all_approv
 
     assert (outcome.approved, outcome.left_out) == ((0, 1, 3), (2,))
     assert await refunded(harness) == 950
-
-
-async def test_an_edit_is_added_up_with_what_is_approved_before_it(
-    harness: ServiceHarness,
-) -> None:
-    asked = await ask(harness, refund(600), refund(300))
-    clicks = await clicks_on(harness, asked)
-    harness.policy = windowed_policy()
-    more = Edit(args={"amount": 500, "customer": "c7"})
-
-    outcome = done(await say(harness, clicks, YES, more))
-
-    # It is kept, and waits for those whom more than 1,000 a day need.
-    assert (outcome.approved, outcome.edited, outcome.waiting) == ((0,), (1,), (1,))
-    assert await states(harness, asked) == [AUTHORIZED, PENDING]
 
 
 @pytest.mark.parametrize(("amount", "left_out"), [(200, ()), (201, (2,))])

@@ -8,7 +8,6 @@ import pytest
 
 from keyturn.gateway.approvals.decisions import (
     Approve,
-    Click,
     Decided,
     Decision,
     Edit,
@@ -150,18 +149,12 @@ async def test_one_batch_decision_edits_one_call_at_most_of_those_that_add_up(
     harness = windowed(store)
     _, verdicts = await harness.submit(*[refund(100)] * 7)
     approval = await harness.approval(verdicts[0].item_id)
-    click = Click(
-        approval=approval.id,
-        index=0,
-        version=approval.version,
-        action_hash=approval.digest,
-    )
     left: dict[int, Decision | None] = dict.fromkeys(range(7))
     one: dict[int, Decision | None] = {**left, 0: Edit(args=refund(150)[1])}
     two: dict[int, Decision | None] = {**one, 1: Edit(args=refund(150)[1])}
 
-    refused = await harness.decide_card(click, two, ANA)
-    edited = await harness.decide_card(click, one, ANA)
+    refused = await harness.decide_card(approval, two)
+    edited = await harness.decide_card(approval, one)
 
     assert isinstance(refused, Forbidden)
     assert "edit only one of them" in refused.reason

@@ -15,13 +15,10 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.protocol.records import Finding, ItemState, Result
 from keyturn.gateway.protocol.wire import (
-    RECONCILE_INTERRUPT,
     Claimed,
     ClaimRequest,
     Done,
 )
-from keyturn.gateway.resume.store_threads import answers_for
-from keyturn.gateway.resume.thread_state import PendingInterrupt
 from tests.service.harness import (
     ANA,
     BEN,
@@ -117,29 +114,6 @@ async def test_what_was_seen_of_one_attempt_says_nothing_of_the_next(
     assert (await say(harness, claim, Finding.SKIP, ANA)).kind == "decided"
 
 
-async def test_a_note_is_kept_audited_and_told_to_the_agent(
-    harness: ServiceHarness,
-) -> None:
-    claim, _ = await doubtful(harness)
-    note = "the bank has it under 4711"
-
-    await say(harness, claim, Finding.EXECUTED, ANA, note)
-
-    item = await harness.item(claim.item_id)
-    [event] = await harness.audited(EventName.ITEM_RECONCILED)
-    assert [one.note for one in item.observations] == [note]
-    assert (event.reason, event.data["note"]) == ("executed", note)
-    value = {
-        "type": RECONCILE_INTERRUPT,
-        "item_id": item.id,
-        "action_hash": item.action_hash,
-    }
-    pending = [PendingInterrupt(id="i1", value=value, schema=None)]
-    found = await answers_for(harness.store, claim.ref.run_ref, pending)
-    assert found.ready["i1"]["message"] == note
-    assert found.ready["i1"]["by"] == ANA.person.model_dump(mode="json")
-
-
 @pytest.mark.parametrize(
     ("finding", "result", "state", "is_contradicted"),
     [
@@ -170,19 +144,6 @@ async def test_what_the_executor_reports_after_people_reconciled_is_never_droppe
     assert item.is_contradicted is is_contradicted
     [event] = await harness.audited(EventName.ITEM_REPORTED)
     assert event.reason == ("executed" if result.ok else "failed")
-
-
-async def test_the_truth_keeps_a_call_from_running_a_second_time(
-    harness: ServiceHarness,
-) -> None:
-    claim, fence = await doubtful(harness)
-    await say(harness, claim, Finding.RERUN, ANA)
-
-    await harness.agents.finish(claim.item_id, fence, PAID)
-
-    reply = await harness.agents.claim(claim.with_(owner="w2"))
-    assert isinstance(reply, Done)
-    assert (reply.result, reply.reconcile_answer) == (PAID, None)
 
 
 async def test_a_report_beside_a_second_run_is_kept_and_changes_nothing_of_it(

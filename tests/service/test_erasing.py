@@ -394,23 +394,6 @@ async def test_a_turn_that_was_erased_is_over(
     assert "security" not in caplog.text
 
 
-async def test_who_erased_is_known_after_all_that_is_erased(
-    store: Store, tmp_path: Path
-) -> None:
-    house, harness = AuditHarness(store, tmp_path), ServiceHarness(store)
-    store.audit_folder = store.tree_folder
-    click = await rejected(harness)
-    await erase(harness, click.approval)
-    await house.writer.tick(is_last=True)
-
-    found = await erase(harness, click.approval)
-
-    assert found.entries > 0
-    rows = [one async for one in store.audit(keys_of(harness)).entries()]
-    [erasure] = [one for one in rows if one.name is EventName.APPROVAL_ERASED]
-    assert (erasure.approval, erasure.actor) == (click.approval, "cli/eve")
-
-
 async def test_no_file_is_changed_while_a_gateway_seals(
     store: Store, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.protocol.records import ItemState, Result
 from keyturn.gateway.protocol.run_context import one_write
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.protocol.wire import Busy, Claimed, ClaimRequest, Done, InDoubt
+from keyturn.gateway.protocol.wire import Busy, Claimed, ClaimRequest, Done
 from keyturn.gateway.store.connection.connection import Connection
 from tests.conftest import eventually
 from tests.service.harness import ServiceHarness, claim_of
@@ -77,17 +77,6 @@ async def test_another_result_of_the_same_attempt_is_not_acknowledged(
 
     assert kept == [True, True, False, False]
     assert (await harness.item(claim.item_id)).result == first
-
-
-async def test_a_dead_owner_leaves_a_doubt_and_nothing_runs_again(
-    harness: ServiceHarness,
-) -> None:
-    claim = await harness.approved()
-    await harness.agents.claim(claim)
-    await harness.owner_dies(claim.item_id)
-
-    assert isinstance(await harness.agents.claim(claim.with_(owner="w2")), InDoubt)
-    assert (await harness.item(claim.item_id)).state is ItemState.IN_DOUBT
 
 
 async def test_an_idempotent_tool_is_retried_with_the_same_key(
@@ -200,27 +189,6 @@ async def test_others_get_their_answer_from_what_a_cancelled_one_wrote(
 
     assert isinstance(cancelled, asyncio.CancelledError)
     assert all(isinstance(reply, Claimed) for reply in replies)
-
-
-async def test_what_was_not_begun_for_a_cancelled_one_is_not_written(
-    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    claims = await approved(harness)
-    held = Held(harness.store.conn, monkeypatch)
-    first = asyncio.create_task(harness.agents.claim(claims[0]))
-    await held.begun.wait()
-    late = [asyncio.create_task(harness.agents.claim(one)) for one in claims[1:]]
-    await asyncio.sleep(0)
-
-    for one in (first, *late):
-        one.cancel()
-    held.may_answer.set()
-    await asyncio.gather(first, *late, return_exceptions=True)
-    item = await harness.item(claims[2].item_id)
-    again = await harness.agents.claim(claims[1])
-
-    assert item.state is ItemState.AUTHORIZED
-    assert isinstance(again, Claimed)
 
 
 async def test_an_end_is_recorded_though_its_caller_is_cancelled(

@@ -117,51 +117,6 @@ async def test_an_entry_that_nobody_can_read_is_reported_and_hides_no_other(
     assert "audit.corrupt seq=" in caplog.text
 
 
-async def test_a_call_that_nobody_can_read_hides_no_other(
-    harness: ServiceHarness,
-) -> None:
-    broken, _ = await harness.refund(7, thread="t0")
-    await harness.reviews.decide(broken, Approve(), ANA)
-    await a_day(harness)
-    before = await gathered(exported(harness.store))
-    pinned = harness.keys.document(broken.approval)
-    await harness.command("SET", pinned, "junk")
-
-    rows = await gathered(exported(harness.store))
-
-    assert [row["seq"] for row in rows] == [row["seq"] for row in before]
-    kept = {str(row["seq"]) for row in rows if "call" in row}
-    lost = [row for row in before if "call" in row and str(row["seq"]) not in kept]
-    assert lost
-    assert all(row["approval"] == broken.approval for row in lost)
-
-
-async def test_the_command_prints_one_object_a_line(
-    harness: ServiceHarness,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    await a_day(harness)
-    monkeypatch.chdir(tmp_path)
-    env = {**ENV, "KEYTURN_REDIS_URL": harness.store.conn.url}
-
-    def told(*words: str) -> tuple[int, str, str]:
-        code = run(["audit", "export", *words], env)
-        shown = capfd.readouterr()
-        return code, shown.out, shown.err
-
-    whole = await asyncio.to_thread(told)
-    later = await asyncio.to_thread(told, "--since", "2999-01-01T00:00Z")
-    wrong = await asyncio.to_thread(told, "--until", "today")
-
-    assert whole[0] == 0
-    assert json.loads(whole[1].splitlines()[0])["name"] == "approval.opened"
-    assert later == (0, "", "The audit log has no entries in this time.\n")
-    assert wrong[0] == 2
-    assert "--until 'today' is not a time" in wrong[2]
-
-
 async def test_what_is_exported_steers_no_terminal(
     harness: ServiceHarness,
     tmp_path: Path,

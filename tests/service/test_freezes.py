@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from pydantic import ValidationError
 
 from keyturn.gateway.approvals.decisions import (
     Approve,
@@ -170,17 +169,6 @@ async def test_what_may_have_run_is_in_doubt_when_it_is_taken_up_while_frozen(
     assert (await harness.item(claim.item_id)).state is ItemState.IN_DOUBT
 
 
-async def test_lifting_lets_what_was_authorized_run(harness: ServiceHarness) -> None:
-    claim = await authorized(harness)
-    await harness.reviews.freezes.freeze(TOOL, "a", "b")
-    await harness.agents.claim(claim)
-
-    await harness.reviews.freezes.unfreeze(TOOL, "T0/U0BEN", "all is well")
-
-    assert isinstance(await harness.agents.claim(claim), Claimed)
-    assert await harness.reviews.freezes.frozen() == ()
-
-
 async def test_what_ran_is_still_told_while_it_is_frozen(
     harness: ServiceHarness,
 ) -> None:
@@ -212,11 +200,3 @@ async def test_who_froze_and_lifted_and_why_is_in_the_audit_log_once(
         (EventName.FREEZE_SET, "T0/U0ANA", "wrong", "process_refund"),
         (EventName.FREEZE_LIFTED, "T0/U0BEN", "mended", "process_refund"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"), [("tenant", "x"), ("agent", ""), ("tool", "")]
-)
-def test_a_scope_without_its_name_is_no_scope(kind: str, name: str) -> None:
-    with pytest.raises(ValidationError, match="needs its name"):
-        FreezeScope.model_validate({"kind": kind, "name": name})

@@ -83,17 +83,6 @@ async def test_a_person_is_waived_only_where_policy_says_so(
     assert verdict.kind is kind
 
 
-async def test_the_hint_of_the_first_submission_counts(harness: ServiceHarness) -> None:
-    (first,) = await harness.agents.submit(
-        turn_of("look_up_order", CallHint(hold=True))
-    )
-
-    (second,) = await harness.agents.submit(turn_of("look_up_order", None))
-
-    assert second == first
-    assert second.kind is VerdictKind.HOLD
-
-
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

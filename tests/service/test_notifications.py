@@ -230,15 +230,6 @@ async def test_a_stricter_policy_ends_it_and_asks_nobody(
     assert (item.state, item.revoked is not None) == (ItemState.LAPSED, True)
 
 
-async def test_another_policy_that_still_lets_it_run_does(
-    harness: ServiceHarness,
-) -> None:
-    _, request = await submitted(harness)
-    harness.put_policy(("post: {tier: notify", "post: {tier: auto"), of=NOTIFYING)
-
-    assert await harness.granted(request)
-
-
 async def test_what_the_policy_let_run_by_its_rules_is_not_evaluated_anew_by_it(
     harness: ServiceHarness,
 ) -> None:

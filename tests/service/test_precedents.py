@@ -7,17 +7,14 @@ import pytest
 from keyturn.gateway.approvals.decisions import (
     Approve,
     Changed,
-    Click,
     Decided,
     Edit,
-    GestureDecided,
     Outcome,
     Reject,
     Repeated,
     Voted,
 )
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.approvals.gestures import Partition
 from keyturn.gateway.approvals.precedents import MOST_KEPT, Past, PrecedentKind
 from keyturn.gateway.policy.evaluate import effect_of
 from keyturn.gateway.policy.load import load_policy
@@ -99,16 +96,6 @@ async def done(
     granted = await harness.granted(claim_of(ref, verdict))
     assert await harness.agents.finish(verdict.item_id, granted.fence, Result(ok=True))
     return verdict
-
-
-async def test_a_card_tells_of_the_same_call_that_ran(harness: ServiceHarness) -> None:
-    before = await done(harness, *REFUND)
-
-    again = await ask(harness, *REFUND)
-
-    (found,) = (await past(harness, again)).precedents
-    assert (found.call, found.state) == (before.item_id, ItemState.EXECUTED)
-    assert [one.user for one in found.by] == ["U0ANA"]
 
 
 async def test_a_card_tells_who_rejected_the_same_call_and_why(
@@ -222,51 +209,6 @@ async def test_an_edit_that_repeats_a_call_is_kept_and_shown_before_it_counts(
     assert isinstance(first, Repeated)
     assert (item.args, item.is_pending) == (REFUND[1], True)
     assert isinstance(second, Decided)
-
-
-async def test_a_gesture_on_many_leaves_out_what_ran_meanwhile(
-    harness: ServiceHarness,
-) -> None:
-    others: list[tuple[str, JsonObject]] = [
-        ("process_refund", {"amount": n}) for n in range(2)
-    ]
-    _, verdicts = await harness.submit(REFUND, *others)
-    await done(harness, *REFUND)
-    all_: Partition = {index: Approve() for index in range(3)}
-
-    async def click() -> Click:
-        approval = await harness.approval(verdicts[0].item_id)
-        return Click(
-            approval=approval.id,
-            index=0,
-            version=approval.version,
-            action_hash=approval.digest,
-        )
-
-    outcome = await harness.decide_card(await click(), all_, BEN)
-    rest = await harness.decide_card(await click(), {0: Approve()}, BEN)
-
-    assert isinstance(outcome, GestureDecided)
-    assert (outcome.approved, outcome.left_out) == ((1, 2), (0,))
-    assert outcome.waiting == ()
-    assert isinstance(rest, GestureDecided)
-    assert rest.approved == (0,)
-
-
-async def test_a_rule_may_ask_for_more_when_the_same_was_done(
-    harness: ServiceHarness,
-) -> None:
-    args: JsonObject = {"order": "7", "customer": "c1"}
-    first = await done(harness, "pay", args)
-
-    again = await ask(harness, "pay", args, thread="t2")
-    other = await ask(harness, "pay", {**args, "customer": "c2"}, thread="t3")
-
-    assert (first.tier, again.tier, other.tier) == (
-        Tier.APPROVE,
-        Tier.ESCALATE,
-        Tier.APPROVE,
-    )
 
 
 async def test_a_rule_may_ask_for_more_when_the_same_was_rejected(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pytest
 
 from keyturn.gateway.approvals.decisions import Approve, Edit, Reject, Reviewer
@@ -14,7 +12,6 @@ from keyturn.gateway.service.people import queue
 from keyturn.gateway.service.people.queue import ReviewQueue
 from keyturn.gateway.store.connection.connection import Argument
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.records.atomic_write import Loaded
 from keyturn.gateway.store.store import Store
 from tests.service.harness import (
     ANA,
@@ -77,26 +74,6 @@ async def test_ten_thousand_approvals_of_others_hide_none_of_mine(
 
     assert await threads(harness, ANA) == [f"mine{index}" for index in range(5)]
     assert await threads(harness, EVE) == []
-
-
-async def test_a_queue_reads_no_record_that_concerns_only_other_people(
-    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await harness.submit(("pay", {}), thread="theirs")
-    await harness.submit(REFUND, thread="mine")
-    approvals = harness.store.approvals
-    load, read = approvals.load_each, list[str]()
-
-    async def noted(ids: Iterable[str]) -> list[Loaded]:
-        found = await load(ids)
-        read.extend(one.approval.thread for one in found)
-        return found
-
-    monkeypatch.setattr(approvals, "load_each", noted)
-
-    assert await harness.reviews.queue.groups() == {"S0FINANCE"}
-    assert await threads(harness, ANA) == ["mine"]
-    assert read == ["mine"]
 
 
 async def test_all_pages_of_one_queue_are_read_and_each_approval_once(

@@ -6,13 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import (
     Approve,
-    Click,
     Edit,
     Expired,
-    Forbidden,
     GestureRefused,
     Reject,
 )
@@ -69,29 +66,6 @@ async def test_an_edit_that_raises_shortens_the_wait(harness: ServiceHarness) ->
     assert float(text(due)) == float(text(full)) == after.expires_at_ms
 
 
-async def test_more_time_ends_where_the_stricter_tier_ends(
-    harness: ServiceHarness,
-) -> None:
-    before, after = await raised(harness)
-
-    result = await harness.reviews.extend(after.id, BEN)
-    again = await harness.reviews.extend(after.id, BEN)
-
-    assert isinstance(result, Change)
-    longest_ms = result.approval.expires_at_ms - before.created_at_ms
-    assert 2 * TEN <= longest_ms <= 2 * TEN + SLACK
-    assert isinstance(again, Forbidden)
-
-
-async def test_a_raise_never_gives_more_time(harness: ServiceHarness) -> None:
-    longer = STRICT.replace("expires_in: 10m", "expires_in: 5h")
-    harness.put_policy(of=longer)
-
-    before, after = await raised(harness)
-
-    assert after.expires_at_ms == before.expires_at_ms
-
-
 async def test_a_vote_under_a_stricter_policy_shortens_the_wait_once(
     harness: ServiceHarness,
 ) -> None:
@@ -107,19 +81,6 @@ async def test_a_vote_under_a_stricter_policy_shortens_the_wait_once(
     second = await harness.reviews.decide(click, Approve(), BEN, voters=still_members)
     assert second.kind == "voted"
     assert (await harness.approval(claim.item_id)).expires_at_ms == once.expires_at_ms
-
-
-async def test_an_edit_that_raises_the_tier_reminds_nobody_at_once(
-    harness: ServiceHarness,
-) -> None:
-    reminding = STRICT.replace("tiers:", "tiers:\n  approve: {remind_at: 50%}")
-    harness.put_policy(of=reminding)
-
-    _, after = await raised(harness)
-    await harness.sweeper.sweep()
-
-    # Half of an hour has not passed, but half of ten minutes would have.
-    assert (await harness.approval(after.items[0].id)).reminded_at_ms == 0
 
 
 async def beside(harness: ServiceHarness) -> Approval:
@@ -161,15 +122,9 @@ async def test_a_click_on_all_calls_that_finds_one_expired_decides_none_and_ends
     approval = await beside(harness)
     keys, conn = harness.keys, harness.store.conn
     await conn.command("HSET", keys.head(approval.id), "1:e", 1)
-    click = Click(
-        approval=approval.id,
-        index=0,
-        version=approval.version,
-        action_hash=approval.digest,
-    )
     partition = {item.index: Reject(reason="no") for item in approval.items}
 
-    outcome = await harness.decide_card(click, partition, BEN)
+    outcome = await harness.decide_card(approval, partition, BEN)
 
     assert outcome == GestureRefused(refusals={1: Expired(expires_at_ms=1)})
     after = await harness.approval(approval.items[0].id)

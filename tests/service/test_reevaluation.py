@@ -10,7 +10,7 @@ from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.decide.reviews import MAX_REEVALUATED
 from keyturn.gateway.store.store import Store
-from tests.service.harness import ANA, BEN, POLICY, ServiceHarness, still_members
+from tests.service.harness import ANA, BEN, ServiceHarness, still_members
 from tests.service.windowed import refund, windowed
 
 
@@ -123,15 +123,3 @@ async def test_only_calls_that_count_in_windows_are_evaluated_again(
     ids = {loaded.approval.items[0].id for loaded in found}
     assert ids == {first, second}
     assert len(await harness.reviews.reevaluated(1)) <= 1 < MAX_REEVALUATED
-
-
-async def test_another_policy_lowers_nothing_that_a_vote_raised(
-    harness: ServiceHarness,
-) -> None:
-    first, _ = await two(harness)
-    await harness.decide(first, Approve())
-    harness.put_policy(of=POLICY)
-
-    item = await shown(harness, first)
-
-    assert (item.tier, item.requirement.approvals) == (Tier.ESCALATE, 2)

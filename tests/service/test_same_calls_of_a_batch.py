@@ -6,15 +6,12 @@ import pytest
 
 from keyturn.gateway.approvals.decisions import (
     Approve,
-    Click,
-    Decision,
     GestureDecided,
 )
-from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.store.store import Store
-from tests.service.harness import ANA, POLICY, ServiceHarness
+from tests.service.harness import POLICY, ServiceHarness
 
 NAMED = "process_refund: {tier: approve, same_by: args.order}"
 ASKS = """process_refund:
@@ -31,29 +28,6 @@ def policy(tool: str) -> str:
     return POLICY.replace(FIRST, tool).replace("requirements:\n", TWO)
 
 
-async def refunds(harness: ServiceHarness, *orders: str) -> Approval:
-    calls: list[tuple[str, JsonObject]] = [
-        ("process_refund", {"order": order, "amount": n + 1})
-        for n, order in enumerate(orders)
-    ]
-    _, verdicts = await harness.submit(*calls)
-    return await harness.approval(verdicts[0].item_id)
-
-
-async def decided(
-    harness: ServiceHarness, approval: Approval, partition: dict[int, Decision | None]
-) -> GestureDecided:
-    click = Click(
-        approval=approval.id,
-        index=0,
-        version=approval.version,
-        action_hash=approval.digest,
-    )
-    outcome = await harness.decide_card(click, partition, ANA)
-    assert isinstance(outcome, GestureDecided)
-    return outcome
-
-
 @pytest.mark.parametrize(
     ("tool", "approved", "left_out"),
     [
@@ -68,10 +42,16 @@ async def test_a_second_call_is_left_out_where_a_rule_asks_for_more(
     store: Store, tool: str, approved: tuple[int, ...], left_out: tuple[int, ...]
 ) -> None:
     harness = ServiceHarness(store, load_policy(policy(tool), "policy.yml"))
-    approval = await refunds(harness, "7", "8", "7")
+    refunds: list[tuple[str, JsonObject]] = [
+        ("process_refund", {"order": order, "amount": n})
+        for n, order in enumerate(["7", "8", "7"])
+    ]
+    _, verdicts = await harness.submit(*refunds)
+    approval = await harness.approval(verdicts[0].item_id)
 
-    outcome = await decided(harness, approval, dict.fromkeys(range(3), Approve()))
+    outcome = await harness.decide_card(approval, dict.fromkeys(range(3), Approve()))
 
+    assert isinstance(outcome, GestureDecided)
     assert (outcome.approved, outcome.left_out) == (approved, left_out)
     after = await harness.approval(approval.items[0].id)
     waiting = tuple(item.index for item in after.items if item.is_pending)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyturn.gateway.approvals.decisions import Approve, Edit, Reconcile
+from keyturn.gateway.approvals.decisions import Approve, Reconcile
 from keyturn.gateway.approvals.events import CHECK_ANSWER, EventName
 from keyturn.gateway.approvals.quality_checks import (
     NOT_ASKED,
@@ -114,17 +114,6 @@ async def test_who_took_part_or_is_not_asked_does_not_answer(
     assert await events(harness, EventName.ITEM_CHECKED) == []
 
 
-async def test_who_changed_a_call_does_not_check_it(harness: ServiceHarness) -> None:
-    click, claim = await harness.refund()
-    await harness.reviews.decide(click, Edit(args={"amount": 3}), BEN)
-    granted = await harness.granted(claim)
-    await harness.agents.finish(claim.item_id, granted.fence, Result(ok=True))
-    item = await harness.item(claim.item_id)
-
-    wanted = TOOK_PART if item.spot_check else NOT_ASKED
-    assert await answer(harness, item, BEN.user) == wanted
-
-
 async def test_what_failed_or_is_unknown_is_not_checked(
     harness: ServiceHarness,
 ) -> None:
@@ -158,16 +147,6 @@ async def test_people_are_asked_about_so_many_calls_a_day(store: Store) -> None:
     found = [await ran(harness) for _ in range(4)]
 
     assert [bool(item.spot_check) for item in found] == [True, True, False, False]
-
-
-async def test_who_is_not_named_any_more_does_not_answer(
-    harness: ServiceHarness,
-) -> None:
-    item = await ran(harness)
-    harness.put_policy(("%, of: [support, senior]", "%, of: senior"), of=CHECKED)
-
-    assert await answer(harness, item, BEN.user) == NOT_YOU
-    assert await answer(harness, item, CHLOE.user) == ""
 
 
 async def test_nobody_is_asked_where_nobody_could_answer(store: Store) -> None:

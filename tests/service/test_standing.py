@@ -14,7 +14,7 @@ from keyturn.gateway.approvals.similar import STANDING_AGENT
 from keyturn.gateway.approvals.standing import left_of
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.digest import BusinessState
-from keyturn.gateway.protocol.records import ItemState, Person, Result, Tier
+from keyturn.gateway.protocol.records import ItemState, Result, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
     ClaimRequest,
@@ -26,7 +26,6 @@ from keyturn.gateway.protocol.wire import (
     VerdictKind,
 )
 from keyturn.gateway.service.run.agents import AgentService
-from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.triage.request import TriageRequest
 from tests.service.harness import (
@@ -202,21 +201,6 @@ async def test_calls_that_are_to_be_the_same_may_be_the_same(
     assert not await is_covered(harness, ("restart", {"service": "db"}), "other")
 
 
-async def test_nobody_allows_what_they_ask_for(harness: ServiceHarness) -> None:
-    await allowed(harness)
-    ana = ThreadFacts(requester=Person(team="T0", user="U0ANA"))
-    await harness.store.threads.change(
-        harness.keys, "support", "hers", lambda _: ana, why="aside"
-    )
-    tool, args = refund(5, "o1")
-    ref = TurnRef(agent="support", thread="hers", message_id="m")
-    call = ProposedCall(tool=tool, args=args, tool_call_id="c")
-
-    (verdict,) = await harness.agents.submit(Turn(ref=ref, calls=(call,)))
-
-    assert verdict.kind is VerdictKind.HOLD
-
-
 async def test_a_business_state_or_an_agent_of_another_name_is_not_covered(
     harness: ServiceHarness,
 ) -> None:
@@ -322,37 +306,6 @@ async def test_a_call_that_people_rejected_before_is_not_covered(store: Store) -
     _, (again,) = await harness.submit(refund(30, "o9"), thread="tuesday")
 
     assert again.kind is VerdictKind.HOLD
-
-
-class Broken:
-    """Triage that would escalate every call, and fails for some arguments."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    async def assess(self, request: TriageRequest) -> object:
-        self.asked += 1
-        raise RuntimeError("too many tokens")
-
-
-async def test_a_call_that_triage_could_not_look_at_is_not_covered(
-    store: Store,
-) -> None:
-    text = ALLOWING.replace(
-        "    same_by: args.order\n", "    same_by: args.order\n    triage: {}\n"
-    )
-    assert text != ALLOWING
-    harness = ServiceHarness(store, load_policy(text, "policy.yml"))
-    triage = Broken()
-    harness.agents = AgentService(store, lambda: harness.policy, triage=triage)
-    await allowed(harness)
-
-    _, (verdict,) = await harness.submit(
-        refund(30, "o2", note="x" * 50_000), thread="next"
-    )
-
-    assert triage.asked
-    assert verdict.kind is VerdictKind.HOLD
 
 
 # A call under a standing approval is spot checked by a person who did not give it.

@@ -15,20 +15,18 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.standing import (
-    CHECKED_FOR_MS,
     FROZEN,
     POLICY_CHANGED,
     REJECTED,
     RESTORED,
     REVOKED,
     ROLE_LOST,
-    USED_UP,
 )
 from keyturn.gateway.config import PolicySource
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy_file import PolicyFile, followed
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.protocol.wire import Claimed, Refused
+from keyturn.gateway.protocol.wire import Refused
 from keyturn.gateway.resume.langgraph_local import Runners
 from keyturn.gateway.resume.recovery import Recovery
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
@@ -47,9 +45,7 @@ from tests.service.standing import (
     ALLOWING,
     allowed,
     allowing,
-    approve,
     chosen,
-    proposed,
     refund,
     standing_now,
 )
@@ -102,15 +98,6 @@ async def test_what_it_opened_and_did_not_start_ends_with_a_revocation(
     assert (await harness.item(verdict.item_id)).state is ItemState.LAPSED
 
 
-async def test_what_it_opened_runs_after_its_last_use(harness: ServiceHarness) -> None:
-    standing = await allowed(harness, what=chosen(uses=1))
-    ref, (verdict,) = await harness.submit(refund(5, "o1"), thread="next")
-    _ = [one async for one in harness.reviews.standing.in_force()]
-    assert await end_of(harness, standing) == USED_UP
-
-    assert isinstance(await harness.agents.claim(claim_of(ref, verdict)), Claimed)
-
-
 @pytest.mark.parametrize("scope", SCOPES, ids=str)
 async def test_a_freeze_ends_it_for_good(
     harness: ServiceHarness, scope: FreezeScope
@@ -143,16 +130,6 @@ async def test_a_freeze_that_was_cut_off_ends_it_when_it_is_lifted(
     assert not await is_covered(harness, refund(5, "o2"))
 
 
-async def test_nobody_gives_one_for_what_is_frozen(harness: ServiceHarness) -> None:
-    standing = await proposed(harness)
-    await harness.store.freezes.all(harness.keys)
-    await harness.reviews.freezes.freeze(TOOL, "T0/U0ANA", "stop")
-
-    outcome = await approve(harness, standing)
-
-    assert outcome.kind in {"forbidden", "stale"}
-
-
 async def test_another_policy_ends_it_for_good(harness: ServiceHarness) -> None:
     standing = await allowed(harness)
     before = harness.policy
@@ -164,25 +141,6 @@ async def test_another_policy_ends_it_for_good(harness: ServiceHarness) -> None:
     assert not await is_covered(harness, refund(5, "o2"))
 
 
-async def test_a_call_that_it_opened_is_refused_by_another_policy(
-    harness: ServiceHarness,
-) -> None:
-    await allowed(harness)
-    ref, (verdict,) = await harness.submit(refund(5, "o1"), thread="next")
-    harness.put_policy(("uses: 10", "uses: 11"), of=ALLOWING)
-
-    assert isinstance(await harness.agents.claim(claim_of(ref, verdict)), Refused)
-
-
-async def test_a_proposal_of_an_older_policy_cannot_be_given(
-    harness: ServiceHarness,
-) -> None:
-    standing = await proposed(harness)
-    harness.put_policy(("uses: 10", "uses: 11"), of=ALLOWING)
-
-    assert (await approve(harness, standing)).kind == "forbidden"
-
-
 @pytest.mark.parametrize(("amount", "who"), [(20, BEN), (499, CHLOE)])
 async def test_a_rejection_of_a_similar_call_ends_it(
     harness: ServiceHarness, amount: int, who: Reviewer
@@ -192,31 +150,6 @@ async def test_a_rejection_of_a_similar_call_ends_it(
     await harness.decide(verdict, Reject(reason="no"), who)
 
     assert await end_of(harness, standing) == REJECTED
-
-
-async def test_a_rejection_of_another_call_ends_nothing(
-    harness: ServiceHarness,
-) -> None:
-    await allowed(harness)
-    _, (verdict,) = await harness.submit(refund(5, "o1", customer="c2"), thread="next")
-    await harness.decide(verdict, Reject(), BEN)
-
-    assert await is_covered(harness, refund(5, "o2"))
-
-
-async def test_without_slacks_word_of_now_nothing_is_covered(
-    harness: ServiceHarness,
-) -> None:
-    standing = await allowed(harness)
-    head = harness.keys.head(standing.id)
-    await harness.command("HINCRBY", head, "0:t", -CHECKED_FOR_MS - 1)
-    assert not await is_covered(harness, refund(5, "o1"))
-
-    found = await standing_now(harness, standing)
-    now_ms = await harness.store.conn.now_ms("")
-    await harness.reviews.standing.confirm(found, [ANA], asked_ms=now_ms)
-
-    assert await is_covered(harness, refund(5, "o2"))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,6 @@ from tests.service.harness import (
     ANA,
     BEN,
     CHLOE,
-    POLICY,
     ServiceHarness,
     still_members,
 )
@@ -165,24 +164,6 @@ async def test_the_numbers_of_the_export_are_the_live_ones(
 
     assert kept == as_json(await exported(harness))
     assert kept == as_json(await StatisticsService(harness.store).metrics())
-
-
-async def test_what_went_back_to_people_waits_from_then_on(
-    harness: ServiceHarness,
-) -> None:
-    click, claim = await harness.refund()
-    head = harness.keys.head(click.approval)
-    await harness.command("HINCRBY", head, "created", -600_000)
-    await harness.reviews.decide(click, Approve(), ANA)
-    harness.put_policy(of=POLICY.replace("{tier: approve}", "{tier: escalate}", 1))
-    await harness.agents.claim(claim)
-    await harness.decide(claim.item_id, Reject(reason="no"))
-
-    total = (await StatisticsService(harness.store).metrics()).total
-
-    assert total.calls == {Outcome.APPROVED: 1, Outcome.REJECTED: 1}
-    assert total.waits.quantile_ms(0.5) == pytest.approx(0, abs=60_000)
-    assert total.waits.longest_ms >= 600_000
 
 
 async def test_a_claim_that_is_given_back_is_no_decision_of_the_past(

@@ -96,17 +96,6 @@ async def test_a_raised_tier_counts(harness: ServiceHarness, now: str) -> None:
     assert item.state is ItemState.PENDING
 
 
-async def test_a_decision_that_is_not_allowed_any_more_is_refused(
-    harness: ServiceHarness,
-) -> None:
-    click, _ = await harness.refund()
-    put_rule(harness, "{tier: approve, allow: [reject, respond]}")
-
-    outcome = await harness.reviews.decide(click, Approve(), ANA)
-
-    assert outcome == Invalid(errors={"": "approve is not allowed for this tool."})
-
-
 async def test_a_reason_that_the_current_policy_requires_is_asked_for(
     harness: ServiceHarness,
 ) -> None:

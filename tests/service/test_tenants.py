@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.gateway.approvals.decisions import Approve, Decided, Reject
 from keyturn.gateway.approvals.events import EventName
@@ -18,14 +17,11 @@ from keyturn.gateway.protocol.wire import (
     Turn,
     TurnRef,
 )
-from keyturn.gateway.resume.langgraph_local import Runners
-from keyturn.gateway.running import running
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.run.sweep import Sweeper
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
-from tests.conftest import eventually
-from tests.service.harness import ANA, RULES, ServiceHarness
+from tests.service.harness import ANA, ServiceHarness
 from tests.service.tenant_side import TENANTS, TenantSide
 
 KIM = Person(team="T9", user="U9", name="Kim")
@@ -138,32 +134,3 @@ async def test_a_freeze_stops_its_own_tenant_alone(sides: list[TenantSide]) -> N
         for side, (_, claim) in zip(sides, asked, strict=True)
     ]
     assert [type(one) for one in claims] == [Claimed, Refused, Claimed]
-
-
-async def test_a_job_is_read_by_the_processes_of_its_tenant_alone(
-    sides: list[TenantSide],
-) -> None:
-    first, other = sides[0], sides[2]
-    click, _ = await first.ask()
-    await first.reviews.decide(click, Approve(), ANA)
-    before = await first.store.queue(first.keys).depth()
-    other_click, _ = await other.ask()
-    await other.reviews.decide(other_click, Approve(), ANA)
-
-    async def has_looked() -> bool:
-        # Any reader puts a job without a runner back for later.
-        run = other.store.stalled
-        return bool(await run.all(other.keys))
-
-    async with running(
-        other.store,
-        lambda: RULES,
-        Runners({}, InMemorySaver()),
-        tenant=other.tenant,
-        grace_s=0.1,
-    ):
-        await eventually(has_looked)
-
-    assert before >= 1
-    assert await first.store.queue(first.keys).depth() == before
-    assert await first.store.stalled.all(first.keys) == []

@@ -66,18 +66,6 @@ async def test_the_policys_shares_of_the_time_become_timers(
     assert float(text(score)) == approval.created_at_ms + HOUR // 2
 
 
-async def test_nothing_rings_before_its_time(harness: ServiceHarness) -> None:
-    approval = await opened(harness)
-    timer = Timer(approval=approval.id, kind=TimerKind.REMIND)
-
-    await harness.sweeper.sweep()
-    has_rung = await harness.sweeper.fire(timer)
-
-    assert not has_rung
-    assert await harness.audited(EventName.APPROVAL_REMINDED) == []
-    assert len(await timers(harness)) == 2
-
-
 async def test_any_number_of_replicas_remind_and_call_once(
     harness: ServiceHarness,
 ) -> None:
@@ -93,23 +81,6 @@ async def test_any_number_of_replicas_remind_and_call_once(
         events = await harness.audited(name)
         assert sorted(one.approval for one in events) == sorted(a.id for a in approvals)
     assert await timers(harness) == []
-
-
-async def test_an_escalation_is_kept_and_says_who_is_called(
-    harness: ServiceHarness,
-) -> None:
-    before = await opened(harness)
-    await due(harness, before.id, TimerKind.ESCALATE)
-
-    await harness.sweeper.sweep()
-
-    after = await harness.approval(before.items[0].id)
-    assert after.escalated_at_ms >= before.created_at_ms
-    assert after.rev == before.rev + 1
-    assert after.version == before.version
-    assert after.items == before.items
-    (event,) = await harness.audited(EventName.APPROVAL_ESCALATED)
-    assert event.reason == "senior"
 
 
 async def test_a_reminder_changes_nothing_but_that_it_was_said(
@@ -133,19 +104,6 @@ async def test_somebody_who_is_called_later_may_decide(harness: ServiceHarness) 
     outcome = await harness.reviews.decide(click, Approve(), person("U0CHLOE"))
 
     assert isinstance(outcome, Decided)
-
-
-async def test_a_timer_that_is_due_after_the_end_is_silent(
-    harness: ServiceHarness,
-) -> None:
-    approval = await opened(harness)
-    await due(harness, approval.id, TimerKind.REMIND)
-    await harness.overdue(approval.id)
-
-    await harness.sweeper.sweep()
-
-    assert not await harness.audited(EventName.APPROVAL_REMINDED)
-    assert len(await harness.audited(EventName.ITEM_EXPIRED)) == 1
 
 
 async def test_what_is_kept_no_longer_leaves_neither_timer_nor_deadline(

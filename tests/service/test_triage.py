@@ -31,7 +31,6 @@ from keyturn.gateway.protocol.wire import (
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.service.submit.proposals import EvaluatedCall
 from keyturn.gateway.service.submit.turn_evaluation import TurnTriage, apply_hint
-from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.triage.request import TriageRequest
 from tests.service.harness import ANA, CHLOE, POLICY, ServiceHarness, still_members
@@ -254,32 +253,6 @@ async def test_a_turn_that_comes_again_is_not_put_to_triage_again(store: Store) 
     assert len(triage.seen) == 1
 
 
-async def test_a_freeze_while_triage_thinks_stops_the_call(store: Store) -> None:
-    class Slow:
-        def __init__(self) -> None:
-            self.asked, self.may_answer = asyncio.Event(), asyncio.Event()
-            self.count = 0
-
-        async def assess(self, request: TriageRequest) -> object:
-            self.count += 1
-            self.asked.set()
-            await self.may_answer.wait()
-            return {"raise_to": "notify"}
-
-    triage = Slow()
-    harness = desk_with(store, triage, ASKED)
-    submitting = asyncio.create_task(harness.submit(("look_up_order", {})))
-    await triage.asked.wait()
-
-    scope = FreezeScope(kind=ScopeKind.TOOL, name="look_up_order")
-    await harness.reviews.freezes.freeze(scope, "Ana", "too much")
-    triage.may_answer.set()
-    _, (verdict,) = await submitting
-
-    assert verdict.kind is VerdictKind.DENY
-    assert triage.count == 1
-
-
 @pytest.mark.parametrize(("raise_to", "left"), [("deny", 0), ("escalate", 40)])
 async def test_what_triage_refuses_leaves_its_windows_and_what_it_raises_stays(
     store: Store, raise_to: str, left: int
@@ -409,23 +382,6 @@ async def test_a_turn_that_is_evaluated_again_waits_no_second_time() -> None:
     assert triage.asked == ["tool"]
     assert {one.failure for one in (*first.values(), *again.values())} == {"timeout"}
     assert len(again) == 2
-
-
-async def test_a_call_that_is_evaluated_again_keeps_its_first_assessment() -> None:
-    call = ProposedCall(tool="tool", args={"n": 0}, tool_call_id="c1")
-    evaluated = [
-        EvaluatedCall(call, evaluation_of(policy_of(Tier.APPROVE), call, None, ()))
-    ]
-    triage = Answering({"raise_to": "escalate"})
-    turn_triage = TurnTriage(triage, Turn(ref=REF, calls=(call,)))
-
-    first = await turn_triage.assess(evaluated, now_ms=0)
-    triage.answer = {"raise_to": "none", "score": 0}
-    again = await turn_triage.assess(evaluated, now_ms=0)
-
-    assert triage.asked == ["tool"]
-    assert dict(again) == dict(first)
-    assert again[0].result.raised_to is Tier.ESCALATE
 
 
 @pytest.mark.parametrize("args", [{"n": float("nan")}, {"n": "\ud800"}])

@@ -8,16 +8,14 @@ import pytest
 from pydantic import JsonValue
 
 from keyturn.gateway.approvals.decisions import Edit
-from keyturn.gateway.errors import CorruptRecord, NotAllowed, RefReused
+from keyturn.gateway.errors import CorruptRecord, RefReused
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.protocol.records import ItemState, Result
+from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
-    CallEnd,
     ProposedCall,
     Turn,
     TurnRef,
-    VerdictKind,
 )
 from keyturn.gateway.service.submit.submitting import StoredVerdicts
 from keyturn.gateway.store.store import Store
@@ -38,19 +36,6 @@ tools:
   process_refund:
     tier: approve
     raise: [{to: escalate, when: args.amount > 500, because: "over 500"}]
-"""
-
-WINDOWED = """
-version: 1
-defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, needs: support}
-roles:
-  support: {users: [U0ANA, U0BEN]}
-windows:
-  refunds: {tools: [process_refund], by: call.agent, sum: args.amount, within: 24h}
-tools:
-  process_refund:
-    tier: approve
-    raise: [{to: deny, when: windows.refunds > 100, because: "over 100 a day"}]
 """
 
 
@@ -98,20 +83,6 @@ async def test_a_turn_whose_record_is_damaged_is_not_opened_again(
 
     assert again == (verdict,)
     assert len(await harness.opened()) == 1
-
-
-async def test_a_turn_with_a_window_is_answered_again_and_counts_once(
-    harness: ServiceHarness,
-) -> None:
-    harness.put_policy(of=WINDOWED)
-    ref, verdicts = await harness.submit(REFUND)
-
-    _, again = await harness.submit(REFUND, message_id=ref.message_id)
-    assert again == verdicts
-    _, (denied,) = await harness.submit(("process_refund", {"amount": 96}))
-    assert denied.kind is VerdictKind.DENY
-    _, (held,) = await harness.submit(("process_refund", {"amount": 95}))
-    assert held.kind is VerdictKind.HOLD
 
 
 async def test_a_record_that_was_moved_to_another_id_is_refused(
@@ -182,10 +153,6 @@ async def stored(harness: ServiceHarness, ref: TurnRef) -> bytes:
     return await harness.store.agent_load.verdicts(harness.keys, turn_key(ref))
 
 
-async def put(harness: ServiceHarness, ref: TurnRef, body: bytes) -> None:
-    await harness.command("SET", harness.keys.turn(turn_key(ref)), body)
-
-
 async def test_every_damaged_byte_is_refused(harness: ServiceHarness) -> None:
     ref, _ = await harness.submit(*CALLS)
     whole = await stored(harness, ref)
@@ -198,34 +165,6 @@ async def test_every_damaged_byte_is_refused(harness: ServiceHarness) -> None:
                 StoredVerdicts.read(harness.store.sealing, "turn", damaged)
         with pytest.raises(CorruptRecord):
             StoredVerdicts.read(harness.store.sealing, "turn", whole[:at])
-
-
-async def test_a_damaged_turn_is_refused_as_damaged_and_is_not_quoted(
-    harness: ServiceHarness,
-) -> None:
-    ref, _ = await harness.submit(*CALLS)
-    whole = await stored(harness, ref)
-    await put(harness, ref, whole.partition(b"\n")[0] + b'\n{"look_up_order": 1}')
-
-    with pytest.raises(CorruptRecord) as caught:
-        await harness.submit(*CALLS, message_id=ref.message_id)
-
-    assert "look_up_order" not in str(caught.value)
-
-
-async def test_the_end_of_a_call_is_kept_whatever_stands_in_its_turn(
-    harness: ServiceHarness,
-) -> None:
-    ref, _ = await harness.submit(*CALLS)
-    await put(harness, ref, (await stored(harness, ref)).replace(b"\n", b"\nj", 1))
-    failed = Result(ok=False, summary="no such order")
-
-    await harness.agents.ended(
-        CallEnd(ref=ref, tool="look_up_order", tool_call_id="c0", result=failed)
-    )
-
-    count = harness.keys.failures("support")
-    assert await harness.command("ZCARD", count) == 0
 
 
 # A turn's name is valid for its calls only; other calls under it are refused.
@@ -284,18 +223,6 @@ async def test_the_same_calls_are_answered_in_any_spelling_order_and_part(
     )
 
     assert again == (before[2], before[0])
-
-
-async def test_a_call_that_is_not_json_is_answered_again(
-    harness: ServiceHarness,
-) -> None:
-    turn = Turn(ref=REF, calls=(call("process_refund", amount=float("nan")),))
-    try:
-        before = await harness.agents.submit(turn)
-    except NotAllowed:
-        return  # over HTTP such a turn cannot be sent
-
-    assert await harness.agents.submit(turn) == before
 
 
 # Calls that are submitted one by one in a thread wait side by side in own lanes.

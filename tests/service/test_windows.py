@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import cast
 
 import pytest
@@ -15,7 +14,6 @@ from keyturn.gateway.approvals.decisions import (
     Voted,
 )
 from keyturn.gateway.approvals.precedents import WindowTotal
-from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.windows import MICRO, window_key
 from keyturn.gateway.protocol.records import Finding, ItemState, Result, Tier
@@ -26,15 +24,13 @@ from keyturn.gateway.store.store import Store
 from tests.races.interleaver import Interleaver
 from tests.service.harness import (
     ANA,
-    BEN,
     CHLOE,
-    POLICY,
     ServiceHarness,
     claim_of,
     still_members,
 )
+from tests.service.test_request_windows import ENDS
 from tests.service.windowed import WINDOWED, refund, refunded, windowed
-from tests.store_secrets import SECRETS
 
 
 @pytest.fixture
@@ -70,6 +66,30 @@ async def test_customers_are_counted_apart_and_their_spellings_together(
     assert same[0].tier is Tier.ESCALATE
 
 
+@pytest.mark.parametrize(
+    ("end", "left"),
+    [
+        ("waits", 49),
+        ("is rejected", 0),
+        ("is answered", 0),
+        ("is approved", 49),
+        ("expires", 0),
+        ("lapses", 0),
+        ("is superseded", 0),
+        ("is withdrawn", 0),
+        ("runs", 49),
+    ],
+)
+async def test_only_a_call_that_may_run_or_ran_counts(
+    harness: ServiceHarness, end: str, left: int
+) -> None:
+    ref, (verdict,) = await harness.submit(refund(49))
+
+    await ENDS[end](harness, ref, verdict)
+
+    assert await refunded(harness) == left
+
+
 async def a_day_passes(harness: ServiceHarness) -> None:
     """Move the clock of one window by 25 hours."""
     key = harness.keys.window("refunds", window_key("c7"))
@@ -94,13 +114,6 @@ async def test_what_ran_slides_out_and_what_may_still_run_does_not(
     await a_day_passes(harness)
 
     assert (after_one_day, when_it_ran, await refunded(harness)) == (500, 500, 300)
-
-
-async def test_what_the_policy_denies_counts_nothing(harness: ServiceHarness) -> None:
-    _, verdicts = await harness.submit(refund(9000))
-
-    assert verdicts[0].kind is VerdictKind.DENY
-    assert await refunded(harness) == 0
 
 
 async def test_what_is_auto_approved_counts(harness: ServiceHarness) -> None:
@@ -154,26 +167,6 @@ async def test_an_edit_moves_what_is_reserved_to_what_would_run_and_it_runs(
     assert (await harness.item(verdict.item_id)).state is ItemState.EXECUTED
 
 
-async def test_another_process_reads_calls_that_were_approved_at_once(
-    harness: ServiceHarness,
-) -> None:
-    _, verdicts = await harness.submit(refund(100, "c7"), refund(200, "c8"))
-    clicks = [await harness.click(one) for one in verdicts]
-
-    # The second one starts from the version that the first one wrote.
-    await asyncio.gather(
-        *(harness.reviews.decide(one, Approve(), ANA) for one in clicks)
-    )
-
-    approval_id, _ = approval_of(verdicts[0].item_id)
-    other = Store(harness.store.conn.url, secrets=SECRETS)
-    read = await other.approvals.load(approval_id)
-    await other.close()
-    assert read is not None
-    states = [item.state for item in read.approval.items]
-    assert states == [ItemState.AUTHORIZED, ItemState.AUTHORIZED]
-
-
 async def test_an_edit_is_evaluated_by_the_sum_it_would_make(
     harness: ServiceHarness,
 ) -> None:
@@ -213,20 +206,6 @@ async def test_what_was_reserved_since_raises_what_already_waits(
     two = await harness.reviews.decide(click, Approve(), CHLOE, voters=still_members)
 
     assert (one.kind, two.kind) == ("voted", "decided")
-
-
-async def test_a_window_that_is_new_counts_what_waits_from_its_decision_on(
-    harness: ServiceHarness,
-) -> None:
-    with_windows = harness.policy
-    harness.put_policy(of=POLICY)
-    _, verdicts = await harness.submit(refund(900))
-    before = await refunded(harness)
-    harness.policy = with_windows
-
-    await harness.decide(verdicts[0], Approve(), BEN)
-
-    assert (before, await refunded(harness)) == (0, 900)
 
 
 async def test_an_amount_that_is_not_known_is_for_two_people(

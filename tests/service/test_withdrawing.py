@@ -21,11 +21,9 @@ from keyturn.gateway.protocol.http_api import Withdrawal
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import AnswerKind, Refused, TurnRef, Verdict
 from keyturn.gateway.service.run.agents import AgentService, RunCalls
-from keyturn.gateway.service.run.claiming import unclaimable
 from keyturn.gateway.store.store import Store
 from tests.api.api_stack import serving
 from tests.service.harness import ServiceHarness, claim_of
-from tests.streams import audit_entries
 
 
 class Overtaken(AgentService):
@@ -73,66 +71,49 @@ async def test_only_what_was_taken_back_is_told_as_taken_back(
     assert ended == ((verdict.item_id,) if is_told else ())
 
 
-async def by_program(harness: ServiceHarness, ref: TurnRef, item_id: str) -> None:
-    calls = RunCalls(harness.store, harness.agents, tenant="default")
-    assert await calls.withdraw(ref.run_ref) == (item_id,)
-    assert await calls.withdraw(ref.run_ref) == ()
-
-
-async def by_id(harness: ServiceHarness, ref: TurnRef, item_id: str) -> None:
-    calls = RunCalls(harness.store, harness.agents, tenant="default")
-    assert await calls.withdraw(ref.run_ref, [item_id]) == (item_id,)
-
-
 async def over_http(harness: ServiceHarness, ref: TurnRef, item_id: str) -> None:
     async with serving(harness) as stack, stack.gateway() as gateway:
         question = Withdrawal(run=ref.run_ref, item_ids=(item_id,))
-        ended = await gateway.connection.ask(http_api.WITHDRAW, question)
-    assert ended == (item_id,)
+        assert await gateway.connection.ask(http_api.WITHDRAW, question) == (item_id,)
 
 
-@pytest.mark.parametrize("withdraw", [by_program, by_id, over_http])
-@pytest.mark.parametrize("edits", [False, True])
+async def by_program(harness: ServiceHarness, ref: TurnRef, item_id: str) -> None:
+    calls = RunCalls(harness.store, harness.agents, tenant="default")
+    assert await calls.withdraw(ref.run_ref) == (item_id,)
+    assert await calls.withdraw(ref.run_ref, [item_id]) == ()
+
+
+@pytest.mark.parametrize("withdraw", [by_program, over_http])
+@pytest.mark.parametrize("decision", [Approve(), Edit(args={"amount": 4})])
 async def test_an_approved_call_that_nobody_asks_for_is_withdrawn_in_its_own_words(
-    store: Store, withdraw: Callable[..., Awaitable[None]], *, edits: bool
+    harness: ServiceHarness,
+    withdraw: Callable[..., Awaitable[None]],
+    decision: Approve | Edit,
 ) -> None:
-    harness = ServiceHarness(store)
     ref, (verdict,) = await harness.submit(("process_refund", {"amount": 5}))
-    decision = Edit(args={"amount": 4}) if edits else Approve()
     await harness.decide(verdict, decision)
 
     await withdraw(harness, ref, verdict.item_id)
 
-    approval, item = (
-        await harness.approval(verdict.item_id),
-        await harness.item(verdict.item_id),
-    )
-    answer, now_ms = answer_for(item), item.changed_at_ms
-    entries = await audit_entries(store.conn, store.keys_of_tenant("default"))
-    event = entries[-1]
-    note = thread_note(event, approval)
-    refused = unclaimable(item)
+    approval = await harness.approval(verdict.item_id)
+    [item] = approval.items
+    *_, event = await harness.audited()
+    late = await harness.agents.claim(claim_of(ref, verdict))
+    answer, note = answer_for(item), thread_note(event, approval)
+    now_ms = item.changed_at_ms
+    assert item.state is ItemState.WITHDRAWN
+    assert (event.name, event.reason) == (EventName.ITEM_WITHDRAWN, NO_LONGER_ASKED)
+    assert outcome_of(event) is None, "it was counted as approved"
     assert answer
+    assert answer.type is AnswerKind.WITHDRAWN
     assert note
-    assert isinstance(refused, Refused)
-    told = [
+    assert isinstance(late, Refused)
+    for text in (
         str(card(Frame(approval, b"k" * 32, "T0", now_ms)).blocks),
         answer.message,
         str(note.blocks),
         str(outcome_text(Stale.of(item), now_ms=now_ms)),
-        refused.reason,
-    ]
-    assert item.state is ItemState.WITHDRAWN
-    assert item.votes
-    assert answer.type is AnswerKind.WITHDRAWN
-    assert event.name is EventName.ITEM_WITHDRAWN
-    assert event.reason == NO_LONGER_ASKED
-    assert outcome_of(event) is None, "it was counted as approved"
-    assert "no longer asks for it" in told[0]
-    assert "no longer asks for it" in answer.message
-    assert "no longer asks for it" in told[2]
-    for text in told:
+        late.reason,
+    ):
         assert not re.search("fail|laps|in time|took it back|by the agent", text), text
         assert "withdrawn" in text.lower() or "no longer asks" in text
-    late = await harness.agents.claim(claim_of(ref, verdict))
-    assert isinstance(late, Refused)

@@ -75,10 +75,15 @@ async def edited_and_run(harness: ServiceHarness) -> str:
     return click.approval
 
 
-async def test_another_process_with_the_secret_reads_all_of_it(
+async def test_nothing_that_was_written_is_readable_without_the_secret(
     harness: ServiceHarness,
 ) -> None:
     approval = await edited_and_run(harness)
+
+    head, document = await stored(harness, approval)
+    assert document.startswith(MARK)
+    for word in (WORD, "process_refund", "U0DAN", "U0ANA", "amount"):
+        assert word.encode() not in head + document
 
     there = another(harness, encrypts=False)
     read = await there.reviews.read(approval)

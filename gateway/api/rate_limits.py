@@ -11,10 +11,7 @@ from contextlib import contextmanager, suppress
 from keyturn.gateway.api.refusals import Refusal
 from keyturn.gateway.protocol.http_problems import TOO_MANY, UNAVAILABLE
 
-MOST_WAITS = 200
-"""Most requests of one key that wait for an event at the same time."""
-
-MOST_WAITS_OF_ALL = 500
+MOST_WAITS = 500
 """Default limit of waiting requests of all keys."""
 
 _MOST_KNOWN = 10_000
@@ -115,10 +112,9 @@ class RateLimits:
     Args:
         per_minute: requests of a key in the long run; a third of it at once.
         megabytes_per_day: storage of a key in a day; half of it at once.
-        most_waits: requests of a key that wait at the same time.
-        most_of_all: requests of all keys that wait at the same time. Each key gets at
-            most as many as are left, so that many keys of one owner leave room for
-            others.
+        most_waits: requests of all keys that wait at the same time. Each key gets at
+            most as many as are left, so one key gets half of them, and many keys of one
+            owner leave room for others.
         clock_s: a clock that never goes back.
     """
 
@@ -128,7 +124,6 @@ class RateLimits:
         *,
         megabytes_per_day: int = MEGABYTES_PER_DAY,
         most_waits: int = MOST_WAITS,
-        most_of_all: int = MOST_WAITS_OF_ALL,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._per_minute = per_minute
@@ -138,7 +133,6 @@ class RateLimits:
         self._half_day = megabytes_per_day * _MEGABYTE / 2
         self._stored = _Buckets(self._half_day / _DAY_S, self._half_day, clock_s)
         self._most_waits = most_waits
-        self._most_of_all = most_of_all
         self._waits = Counter[str]()
 
     def take(self, key_id: str) -> None:
@@ -189,7 +183,7 @@ class RateLimits:
             Refusal: when too many requests of this key, or of all keys, wait already.
         """
         waits = self._waits[key_id]
-        left = self._most_of_all - self._waits.total()
+        left = self._most_waits - self._waits.total()
         if left <= 0 and not waits:
             raise Refusal(
                 UNAVAILABLE,
@@ -197,7 +191,7 @@ class RateLimits:
                 "another process.",
                 {"Retry-After": "5"},
             )
-        if waits >= min(self._most_waits, left):
+        if waits >= left:
             raise Refusal(
                 TOO_MANY,
                 f"{waits} requests of this key wait already; follow GET /v1/events "

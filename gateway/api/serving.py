@@ -94,7 +94,7 @@ async def serving_api(
             settings.api.requests_per_minute,
             megabytes_per_day=settings.api.megabytes_per_day,
             # The other half answers at once, such as claims and results.
-            most_of_all=settings.api.connections // 2,
+            most_waits=settings.api.connections // 2,
         ),
         ready=partial(readiness, store, tenant, registration),
         decisions=_decisions(settings.api, reviews, store),

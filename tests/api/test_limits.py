@@ -208,7 +208,7 @@ async def test_a_large_request_counts_as_several(
 async def test_so_many_requests_of_a_key_wait(
     stack: ApiStack, client: httpx.AsyncClient
 ) -> None:
-    stack.api.limits = RateLimits(6000, most_waits=2)
+    stack.api.limits = RateLimits(6000, most_waits=4)
     tasks = [
         asyncio.create_task(client.get("/v1/events", params={"wait": 30}))
         for _ in range(2)
@@ -262,7 +262,7 @@ async def test_a_process_that_stops_takes_no_new_work(
 
 
 def test_waits_of_many_keys_leave_room_for_those_of_others() -> None:
-    limits = RateLimits(6000, most_of_all=12)
+    limits = RateLimits(6000, most_waits=12)
     with ExitStack() as waits:
 
         def wait(key: str) -> ProblemKind | None:

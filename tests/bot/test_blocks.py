@@ -1,8 +1,7 @@
 """The builders keep Slack's limits, and strangers' text out of markup."""
 
-import json
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta, timezone
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -23,14 +22,11 @@ from keyturn.bot.blocks import (
     text_input,
 )
 from keyturn.bot.text import (
-    EMPTY,
     Ref,
     Template,
-    Untrusted,
     channel,
     code,
     excerpt,
-    joined,
     label,
     moment,
     reveal,
@@ -41,8 +37,9 @@ from keyturn.bot.text import (
 )
 from keyturn.gateway.approvals.invisible_characters import has_hidden
 from keyturn.sandbox.blockkit import JSON
+from tests.bot.markup_audit import objects
+from tests.bot.strategies import CANARY
 
-CANARY = "zqCANARYzq"
 NASTY = [
     "",
     "<!channel> <@U1> <https://evil.example|ok> *bold* :key:",
@@ -114,17 +111,6 @@ def every_input(text: str) -> list[Block]:
     ]
 
 
-def objects(value: JSON) -> Iterator[Block]:
-    """Yield every object of a payload."""
-    if isinstance(value, dict):
-        yield value
-        for inner in value.values():
-            yield from objects(inner)
-    if isinstance(value, list):
-        for inner in value:
-            yield from objects(inner)
-
-
 def texts(value: JSON) -> list[str]:
     found = [each.get("text") for each in objects(value)]
     return [each for each in found if isinstance(each, str)]
@@ -175,28 +161,6 @@ def test_strangers_are_never_in_markup_and_never_hidden(text: str) -> None:
     assert not [each for each in texts(payload) if has_hidden(each) or not each]
 
 
-def test_a_canary_is_found_only_where_nothing_is_interpreted() -> None:
-    payload: JSON = [*every_block(CANARY), *every_input(CANARY)]
-
-    homes = {
-        str(each["type"])
-        for each in objects(payload)
-        if CANARY in str(each.get("text")) and isinstance(each["text"], str)
-    }
-    preformatted = [
-        each
-        for each in objects(payload)
-        if each.get("type") == "rich_text_preformatted"
-    ]
-    sections = [
-        each for each in objects(payload) if each.get("type") == "rich_text_section"
-    ]
-
-    assert homes == {"plain_text", "text"}
-    assert CANARY in json.dumps(preformatted)
-    assert CANARY not in json.dumps(sections)
-
-
 def refused_by_the_type_checkers() -> None:
     """Stay uncalled: mypy and pyright complain when one of these is not an error."""
     b.section("text")  # type: ignore[arg-type] # a str is no trusted markup
@@ -218,23 +182,6 @@ def test_a_plain_str_is_refused_when_it_runs_as_well(
         build("<!channel>")
 
 
-def test_text_of_strangers_is_revealed_however_it_is_made() -> None:
-    assert untrusted("a\u202eb").text == "a⟦U+202E⟧b"
-    assert Untrusted("a\u202eb") == untrusted("a\u202eb")
-
-
-def test_an_empty_text_is_said_to_be_empty() -> None:
-    nothing = untrusted("")
-
-    assert texts([b.box("")]) == [EMPTY]
-    assert texts([b.header(nothing)]) == [EMPTY]
-    assert texts([b.section(nothing)]) == [EMPTY]
-    assert texts([b.line(b.text_run(label("")), b.bold(label("")))]) == [
-        EMPTY,
-        EMPTY,
-    ]
-
-
 def test_a_box_is_never_cut_by_the_builder() -> None:
     block = b.rich_text(b.box("x" * 9_500))
 
@@ -242,17 +189,6 @@ def test_a_box_is_never_cut_by_the_builder() -> None:
         b.ensure_valid_message([block], "text")
 
     assert [each.code for each in caught.value.problems] == ["msg_blocks_too_long"]
-
-
-def test_a_section_keeps_the_lines_of_a_text_and_shows_it_unfolded() -> None:
-    block = b.section(untrusted("one\ntwo"), block_id="s")
-
-    assert block == {
-        "type": "section",
-        "text": {"type": "plain_text", "text": "one\ntwo", "emoji": False},
-        "expand": True,
-        "block_id": "s",
-    }
 
 
 def test_a_template_is_markup_with_references() -> None:
@@ -278,12 +214,6 @@ def test_a_template_is_markup_with_references() -> None:
         "text": sentence.text,
         "verbatim": True,
     }
-
-
-def test_templates_are_joined_into_one() -> None:
-    parts = [template("by {who}", who=user("U1")), template("_now_")]
-
-    assert joined(" · ", parts).text == "by <@U1> · _now_"
 
 
 @pytest.mark.parametrize(
@@ -323,13 +253,6 @@ def test_no_text_of_a_stranger_gets_markup_through_a_reference(text: str) -> Non
         assert made.count("<") + made.count("`") in {1, 2}
 
 
-def test_a_moment_without_a_time_zone_is_refused() -> None:
-    naive = datetime(2026, 1, 1, tzinfo=UTC).replace(tzinfo=None)
-
-    with pytest.raises(ValueError, match="has no time zone"):
-        moment(naive)
-
-
 @pytest.mark.parametrize(
     ("make", "why"),
     [
@@ -348,18 +271,6 @@ def test_a_template_takes_exactly_the_references_it_names(
         make()
 
 
-def test_a_button_is_read_aloud_by_its_own_text_when_nothing_else_is_said() -> None:
-    plain = b.button("approve", label("Approve"))
-    spoken = b.button(
-        "approve",
-        label("Approve"),
-        accessibility_label=label("Approve the refund"),
-    )
-
-    assert plain["accessibility_label"] == "Approve"
-    assert spoken["accessibility_label"] == "Approve the refund"
-
-
 def test_options_that_would_look_alike_are_numbered() -> None:
     long = [option(untrusted("x" * 90 + end), end) for end in "abc"]
     short = [option(label(text), text) for text in "abc"]
@@ -370,17 +281,6 @@ def test_options_that_would_look_alike_are_numbered() -> None:
     assert shown[0].startswith("1. x")
     assert max(map(len, shown)) == 75
     assert texts(select("a", short)) == ["a", "b", "c"]
-
-
-def test_the_chosen_option_is_the_offered_one_with_its_number() -> None:
-    alike = [option(label("same"), value) for value in "ab"]
-
-    element = select("a", alike, initial="b")
-
-    assert element["initial_option"] == {
-        "text": {"type": "plain_text", "text": "2. same", "emoji": False},
-        "value": "b",
-    }
 
 
 def test_a_choice_that_is_not_offered_is_refused() -> None:
@@ -402,15 +302,6 @@ def test_a_value_that_does_not_fit_its_input_is_refused_and_never_cut() -> None:
         text_input("a", initial="x" * 3_001)
 
 
-def test_an_empty_value_leaves_the_input_empty() -> None:
-    assert "initial_value" not in text_input("a", initial="")
-
-
-def test_a_message_without_text_for_screen_readers_is_refused() -> None:
-    with pytest.raises(b.BadBlocks, match="screen readers"):
-        b.ensure_valid_message([b.divider()], " ")
-
-
 def test_a_refused_payload_names_five_problems_and_counts_the_rest() -> None:
     wrong: list[Block] = [{"type": f"nothing{number}"} for number in range(7)]
 
@@ -421,12 +312,3 @@ def test_a_refused_payload_names_five_problems_and_counts_the_rest() -> None:
     assert len(caught.value.problems) == 7
     assert str(caught.value).count("/type: ") == 5
     assert str(caught.value).endswith("and 2 more.")
-
-
-def test_a_refused_view_says_why() -> None:
-    blank = b.modal("x", [], callback_id="x")
-
-    with pytest.raises(b.BadBlocks, match="/blocks: must have at least 1 items"):
-        b.ensure_valid_view(blank)
-    with pytest.raises(b.BadBlocks, match="/blocks: must have at least 1 items"):
-        b.ensure_valid_view(b.home([], callback_id="x"))

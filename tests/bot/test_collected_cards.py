@@ -6,15 +6,12 @@ import pytest
 
 from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, POLICY, REFUND, TEAM, Stack, has_button
-from tests.bot.listeners.test_time import ring
-from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
 from tests.streams import audit_entries
 
@@ -67,15 +64,6 @@ async def three(stack: Stack) -> tuple[list[Verdict], str]:
     verdicts = [await stack.refund(f"t{n}", amount=100 + n) for n in range(3)]
     (card,) = await posted(stack)
     return verdicts, str(card["ts"])
-
-
-async def test_three_threads_share_a_card(stack: Stack) -> None:
-    async with stack.running():
-        await three(stack)
-
-        (card,) = await cards(stack)
-        assert has_button(card, Action.APPROVE_ALL)
-        assert "Approve all 3" in str(card["blocks"])
 
 
 async def test_a_call_that_is_alone_gets_its_own_card(stack: Stack) -> None:
@@ -215,22 +203,6 @@ async def test_a_restart_posts_what_was_collected(stack: Stack) -> None:
         (card,) = await cards(stack)
         await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
         await shown(stack, "3 approved")
-
-
-async def test_members_are_reminded_of_once(stack: Stack) -> None:
-    stack.policy = batched(
-        "within: 10m, up_to: 3", tiers="  approve: {remind_at: 50%}\n"
-    )
-    async with stack.running():
-        verdicts, ts = await three(stack)
-
-        for verdict in verdicts:
-            await ring(stack, (await stack.approval(verdict)).id, TimerKind.REMIND)
-
-        await notes(stack, ts, "Still waiting")
-        await nothing_is_left(stack)
-        (note,) = await notes(stack, ts, "Still waiting")
-        assert "The first of its calls expires" in str(note["blocks"])
 
 
 async def test_only_calls_of_one_task_share_a_card(stack: Stack) -> None:

@@ -134,6 +134,9 @@ async def test_a_call_that_was_given_more_time_is_reminded_of_again(
         for verdict in verdicts:
             await ring(stack, (await stack.approval(verdict)).id, TimerKind.REMIND)
         await notes(stack, ts, "Still waiting")
+        await nothing_is_left(stack)
+        (note,) = await notes(stack, ts, "Still waiting")
+        assert "The first of its calls expires" in str(note["blocks"])
         ana = stack.actor("U0ANA")
         await ana.click(CHANNEL, ts, Action.VIEW_ALL, chosen="#2")
         await ana.wait_for_view()

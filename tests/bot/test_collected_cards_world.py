@@ -11,7 +11,6 @@ from keyturn.bot.ids import Action
 from keyturn.bot.web import Slack
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.protocol.wire import Verdict
-from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.client import UserActionFailed
 from keyturn.sandbox.server import Sandbox
@@ -24,27 +23,12 @@ from tests.conftest import eventually
 from tests.levels import sample
 
 CALLS = 30
-REFUNDS = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")
 
 
 @pytest.fixture
 def stack(stack: Stack) -> Stack:
     stack.policy = batched("within: 10m, up_to: 3")
     return stack
-
-
-async def test_a_shared_card_says_that_its_tool_is_frozen_until_the_freeze_ends(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        await three(stack)
-
-        await stack.reviews.freezes.freeze(REFUNDS, "T0/U0BEN", "wrong amounts")
-        card = await shown(stack, "3 of the calls can be approved after")
-        assert has_button(card, Action.APPROVE_ALL)
-
-        await stack.reviews.freezes.unfreeze(REFUNDS, "T0/U0BEN")
-        await shown(stack, "Approve all 3", without="can be approved after")
 
 
 async def test_calls_that_all_expire_at_once_take_the_buttons_along(

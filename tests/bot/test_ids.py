@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from keyturn.bot import ids
 from keyturn.bot.ids import Action, BadSeal, Sealed, View, seal, unseal, verify
 from keyturn.gateway.approvals.record import Approval
-from keyturn.gateway.store.keys import approval_id
 from tests.bot.samples import KEY, TEAM, a_refund, an_approval, an_item, edited
 
 BATCH = an_approval(a_refund(), an_item({"n": 1}, index=1), an_item({}, index=2))
@@ -37,13 +36,6 @@ def _seal(
 def test_a_seal_verifies_against_the_record_it_was_made_of() -> None:
     assert _is_good(unseal(_seal()))
     assert _is_good(unseal(_seal(None)))
-
-
-def test_a_seal_says_approval_version_and_item_in_the_open() -> None:
-    sealed = unseal(_seal(2))
-
-    assert (sealed.approval, sealed.version, sealed.index) == ("ap_7f3k", 1, 2)
-    assert unseal(_seal(None)).index is None
 
 
 @pytest.mark.parametrize("purpose", [*Action, *View, ids.PAGE])
@@ -100,14 +92,6 @@ def test_the_seal_of_a_batch_breaks_when_a_call_is_dropped_or_moved() -> None:
     assert not _is_good(sealed, moved)
 
 
-@given(st.integers(0, ids.MAC_BYTES * 8 - 1))
-def test_every_flipped_bit_of_the_mac_is_noticed(bit: int) -> None:
-    sealed = unseal(_seal())
-    number = int.from_bytes(sealed.mac, "big") ^ (1 << bit)
-
-    assert not _is_good(replace(sealed, mac=number.to_bytes(ids.MAC_BYTES, "big")))
-
-
 @given(st.integers(0, 200), st.characters(codec="ascii"))
 def test_every_altered_character_is_noticed(place: int, character: str) -> None:
     text = _seal(page=2)
@@ -150,30 +134,16 @@ def test_any_text_is_a_seal_or_a_bad_seal(text: str) -> None:
         "",
         "ap_7f3k",
         ":1:0:" + "A" * 22,
-        "ap:01:0:" + "A" * 22,
         "ap:-1:0:" + "A" * 22,
         "ap:1:x:" + "A" * 22,
-        "ap:1:0.0:" + "A" * 22,
         "ap:1:0.01:" + "A" * 22,
-        "ap:1:0.:" + "A" * 22,
-        "ap:1:.1:" + "A" * 22,
         "ap:1:\u0661:" + "A" * 22,
         "ap:1:0:" + "A" * 21,
         "ap:1:0:" + "!" * 22,
         "ap:1:0:" + "A" * 22 + "\n",
-        "ap:1:0:" + "A" * 22 + "==",
-        "ap:1:0:" + "A" * 23,
         "a" * 300 + ":1:0:" + "A" * 22,
     ],
 )
 def test_a_malformed_seal_is_called_one(text: str) -> None:
     with pytest.raises(BadSeal):
         unseal(text)
-
-
-def test_seals_fit_where_slack_puts_them() -> None:
-    long = an_approval(id=approval_id("x" * 64, "0" * 32), version=10**6, rev=10**6)
-
-    value = seal(long, 0, key=KEY, team=TEAM, purpose=Action.RECONCILE_EXECUTED)
-
-    assert len(value) < 200

@@ -76,15 +76,6 @@ async def expired(stack: Stack, verdict: Verdict) -> None:
     await stack.sweeper.sweep()
 
 
-async def withdrawn(stack: Stack, verdict: Verdict) -> None:
-    await stack.agents.withdraw(frozenset({verdict.item_id}))
-
-
-async def superseded(stack: Stack, verdict: Verdict) -> None:
-    assert await stack.submit(("look_up_order", {}), thread="t2")
-    assert not (await stack.approval(verdict)).items[0].is_pending
-
-
 @pytest.mark.slow
 async def test_a_later_call_raises_an_earlier_card_before_any_click(
     stack: Stack,
@@ -107,7 +98,7 @@ async def test_a_later_call_raises_an_earlier_card_before_any_click(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ends", [rejected, expired, withdrawn, superseded])
+@pytest.mark.parametrize("ends", [rejected, expired])
 async def test_the_card_falls_back_when_the_later_call_is_over(
     stack: Stack, ends: Callable[[Stack, Verdict], Awaitable[None]]
 ) -> None:

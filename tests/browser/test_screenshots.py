@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,149 +36,159 @@ from tests.sandbox.page.screen import Screen
 pytestmark = [pytest.mark.browser, pytest.mark.deep, pytest.mark.timeout(600)]
 
 CHANNEL = "C0APPROVALS"
-DESKTOP, PHONE = (1100, 880), (390, 844)
+ANA, CHLOE, DAN = "U0ANA", "U0CHLOE", "U0DAN"
+WIDE, PHONE = 1100, 390
+
+
+class Gallery:
+    """A screen, and the folder for its pictures."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def take(self, screen: Screen, name: str) -> None:
+        """Save what the screen shows."""
+        path = self.folder / f"{name}.png"
+        screen.save(path)
+        assert path.stat().st_size > 10_000, f"nothing is on {name}"
+
+    def in_each_look(
+        self,
+        screen: Screen,
+        name: str,
+        show: Callable[[], object],
+        *,
+        heights: tuple[int, int] = (900, 1080),
+        has_thread: bool = False,
+    ) -> None:
+        """Take a light and a dark picture, and one of a phone, without a thread."""
+        wide, phone = heights
+        for look, size, scheme in (
+            ("light", (WIDE, wide), "light"),
+            ("dark", (WIDE, wide), "dark"),
+            ("phone", (PHONE, phone), "light"),
+        ):
+            screen.size(*size, scheme=scheme)
+            show()
+            if has_thread and look != "phone":
+                last_thread(screen)
+            self.take(screen, f"{name}-{look}")
+        screen.size(WIDE, wide, scheme="light")
 
 
 @pytest.fixture
-def gallery(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def gallery(request: pytest.FixtureRequest, tmp_path: Path) -> Gallery:
     """Return where pictures go: a temporary folder unless one is named."""
     named = request.config.getoption("--screenshots")
     folder = Path(named) if named else tmp_path
     folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return Gallery(folder)
+
+
+def opened(screen: Screen, user: str, *words: str, at: str = CHANNEL) -> None:
+    """Open a channel as a person, and wait for these words."""
+    screen.open(user, at)
+    words_on(screen, *words)
 
 
 @pytest.mark.parametrize("mode", ["socket"])
 def test_pictures_of_a_card_from_asked_to_done(
-    chrome: Chrome, demo: Demo, gallery: Path
+    chrome: Chrome, demo: Demo, gallery: Gallery
 ) -> None:
     screen = Screen(chrome, demo.url)
-    for name, size, scheme in (
-        ("card-light", DESKTOP, "light"),
-        ("card-dark", DESKTOP, "dark"),
-        ("card-phone", PHONE, "light"),
-    ):
-        screen.size(*size, scheme=scheme)
-        screen.open("U0ANA", CHANNEL)
-        words_on(screen, "Approval needed", "78291")
-        screen.save(gallery / f"{name}.png")
-
-    screen.size(*DESKTOP)
-    screen.open("U0ANA", CHANNEL)
+    waits = ("Approval needed", "78291")
+    gallery.in_each_look(screen, "card", lambda: opened(screen, ANA, *waits))
+    opened(screen, ANA, *waits)
     screen.click('[data-action-id="edit"]')
     screen.type(amount_field(screen), "449.50")
     screen.type('.dialog [data-block-id="reason"] .control', REASON)
-    screen.save(gallery / "edit.png")
+    gallery.take(screen, "edit")
     screen.click(".modal-submit")
     screen.gone(".dialog")
     words_on(screen, "done", "€899.00 → €449.50")
-    screen.save(gallery / "edited.png")
+    gallery.take(screen, "edited")
 
     screen.click('[data-hook="suggestion-1"]')
     words_on(screen, "Approval needed", "3 calls: ")
-    screen.size(1100, 1640)
-    screen.save(gallery / "several.png")
-    ensure_pictures(gallery, 6)
+    screen.size(WIDE, 1640)
+    gallery.take(screen, "several")
 
 
 def test_pictures_of_what_takes_two_people(
-    chrome: Chrome, tmp_path: Path, gallery: Path
+    chrome: Chrome, tmp_path: Path, gallery: Gallery
 ) -> None:
     demo = hasty_demo(tmp_path)
     demo.start()
     try:
         screen = Screen(chrome, demo.url)
-        screen.size(1100, 900, scheme="light")
+        screen.size(WIDE, 900, scheme="light")
         ask_for_two(screen)
         words_on(screen, "Escalated")
-        approve_as(screen, "U0ANA")
+        approve_as(screen, ANA)
         words_on(screen, "1 of 2 approvals")
         choose_last(screen, "take")
         words_on(screen, "is on it until")
-        for name, size, scheme in (
-            ("two-people-light", (1100, 1080), "light"),
-            ("two-people-dark", (1100, 1080), "dark"),
-            ("two-people-phone", (360, 1180), "light"),
-        ):
-            screen.size(*size, scheme=scheme)
-            screen.open("U0CHLOE", CHANNEL)
-            words_on(screen, "1 of 2 approvals")
-            if name != "two-people-phone":
-                last_thread(screen)
-            screen.save(gallery / f"{name}.png")
+        gallery.in_each_look(
+            screen,
+            "two-people",
+            lambda: opened(screen, CHLOE, "1 of 2 approvals"),
+            heights=(1080, 1180),
+            has_thread=True,
+        )
 
-        screen.size(1100, 960)
-        screen.open("U0ANA", CHANNEL)
+        screen.size(WIDE, 960)
+        screen.open(ANA, CHANNEL)
         screen.click('[data-action-id="edit"]')
         screen.type(amount_field(screen), "1250")
         screen.type('.dialog [data-block-id="reason"] .control', "Shipping, too.")
         screen.click(".modal-submit")
         screen.wait(lambda: "This change needs" in screen.words(".dialog"), "it")
-        screen.save(gallery / "raise.png")
+        gallery.take(screen, "raise")
 
-        screen.size(1100, 560)
-        screen.open("U0CHLOE", "home")
-        words_on(screen, "Waiting for you: 2")
-        screen.save(gallery / "home.png")
+        screen.size(WIDE, 560)
+        opened(screen, CHLOE, "Waiting for you: 2", at="home")
+        gallery.take(screen, "home")
     finally:
         demo.stop()
-    ensure_pictures(gallery, 5)
 
 
 @pytest.mark.parametrize("mode", ["socket"])
 def test_pictures_of_a_direct_message(
-    chrome: Chrome, demo: Demo, gallery: Path
+    chrome: Chrome, demo: Demo, gallery: Gallery
 ) -> None:
     screen = Screen(chrome, demo.url)
     ask_for_two(screen)
-    for name, size, scheme in (
-        ("direct-light", (1100, 900), "light"),
-        ("direct-dark", (1100, 900), "dark"),
-        ("direct-phone", (390, 1080), "light"),
-    ):
-        screen.size(*size, scheme=scheme)
-        screen.open("U0CHLOE", "D0CHLOE")
-        words_on(screen, "Sent to you directly", "Needs 2 approvals")
-        screen.save(gallery / f"{name}.png")
+    words = ("Sent to you directly", "Needs 2 approvals")
+    gallery.in_each_look(
+        screen, "direct", lambda: opened(screen, CHLOE, *words, at="D0CHLOE")
+    )
 
     press_last(screen, "reject")
     screen.type('.dialog [data-block-id="reason"] .control', "Ask for a photo first.")
     screen.click(".modal-submit")
     words_on(screen, "Rejected")
-    screen.save(gallery / "direct-decided.png")
-    screen.open("U0ANA", CHANNEL)
-    words_on(screen, "Rejected")
-    ensure_pictures(gallery, 4)
+    gallery.take(screen, "direct-decided")
+    opened(screen, ANA, "Rejected")
 
 
 @pytest.mark.parametrize("mode", ["socket"])
-def test_pictures_of_many_calls(chrome: Chrome, demo: Demo, gallery: Path) -> None:
+def test_pictures_of_many_calls(chrome: Chrome, demo: Demo, gallery: Gallery) -> None:
     screen = Screen(chrome, demo.url)
-    screen.size(*DESKTOP)
-    screen.open("U0DAN", CHANNEL)
+    screen.open(DAN, CHANNEL)
     screen.click('[data-hook="suggestion-6"]')
-    words_on(screen, "56 × process_refund", "Far from the others")
-    for name, size, scheme in (
-        ("batch-light", (1100, 900), "light"),
-        ("batch-dark", (1100, 900), "dark"),
-        ("batch-phone", (390, 900), "light"),
-    ):
-        screen.size(*size, scheme=scheme)
-        screen.open("U0ANA", CHANNEL)
-        words_on(screen, "56 × process_refund", "Far from the others")
-        show_last(screen)
-        screen.save(gallery / f"{name}.png")
 
-    screen.size(*DESKTOP)
-    screen.open("U0ANA", CHANNEL)
+    def show() -> None:
+        opened(screen, ANA, "56 × process_refund", "Far from the others")
+        show_last(screen)
+
+    gallery.in_each_look(screen, "batch", show, heights=(900, 900))
     press_last(screen, "approve_all")
     screen.wait(lambda: "in total" in screen.words(".dialog-small"), "the total")
-    screen.save(gallery / "batch-confirm.png")
+    gallery.take(screen, "batch-confirm")
     screen.click(".confirm-agree")
     words_on(screen, "56 done")
     show_last(screen)
-    screen.save(gallery / "batch-done.png")
-    ensure_pictures(gallery, 5)
+    gallery.take(screen, "batch-done")
 
 
 def show_last(screen: Screen) -> None:
@@ -186,57 +197,46 @@ def show_last(screen: Screen) -> None:
 
 
 @pytest.mark.parametrize("mode", ["socket"])
-def test_pictures_of_an_email(chrome: Chrome, demo: Demo, gallery: Path) -> None:
+def test_pictures_of_an_email(chrome: Chrome, demo: Demo, gallery: Gallery) -> None:
     screen = Screen(chrome, demo.url)
-    screen.size(*DESKTOP)
-    screen.open("U0ANA", CHANNEL)
+    screen.size(WIDE, 880)
+    screen.open(ANA, CHANNEL)
     screen.click('[data-hook="suggestion-1"]')
     words_on(screen, "Approval needed", "3 calls: ", "Subject")
     press_last(screen, "edit")
     changed = "Hello Sam,\n\nwe have sent your refund.\n\nThe shop"
     screen.type(field_of(screen, "body"), changed)
     screen.type('.dialog [data-block-id="reason"] .control', "Say what was done.")
-    screen.save(gallery / "email-edit.png")
+    gallery.take(screen, "email-edit")
     screen.click(".modal-submit")
     screen.gone(".dialog")
-    words_on(screen, "⟦-taken care of")
-    for name, size, scheme in (
-        ("email-light", (1100, 1060), "light"),
-        ("email-dark", (1100, 1060), "dark"),
-        ("email-phone", (390, 1180), "light"),
-    ):
-        screen.size(*size, scheme=scheme)
-        screen.open("U0ANA", CHANNEL)
-        words_on(screen, "⟦-taken care of")
-        screen.save(gallery / f"{name}.png")
-    ensure_pictures(gallery, 4)
+    gallery.in_each_look(
+        screen,
+        "email",
+        lambda: opened(screen, ANA, "⟦-taken care of"),
+        heights=(1060, 1180),
+    )
 
 
 @pytest.mark.parametrize("mode", ["socket"])
-def test_pictures_of_a_question(chrome: Chrome, demo: Demo, gallery: Path) -> None:
+def test_pictures_of_a_question(chrome: Chrome, demo: Demo, gallery: Gallery) -> None:
     screen = Screen(chrome, demo.url)
-    screen.size(*DESKTOP)
-    screen.open("U0DAN", CHANNEL)
+    screen.open(DAN, CHANNEL)
     screen.click('[data-hook="suggestion-7"]')
     words_on(screen, "Waiting for an answer", "How shall I tell the customer?")
-    for name, size, scheme in (
-        ("question-light", (1100, 1200), "light"),
-        ("question-dark", (1100, 1200), "dark"),
-        ("question-phone", (390, 1200), "light"),
-    ):
-        screen.size(*size, scheme=scheme)
-        screen.open("U0DAN", CHANNEL)
-        words_on(screen, "Waiting for an answer")
-        screen.save(gallery / f"{name}.png")
+
+    def show() -> None:
+        opened(screen, DAN, "Waiting for an answer")
+
+    def show_form() -> None:
+        screen.run("document.querySelector('.modal-close')?.click()")
+        show()
         press_last(screen, "answer")
         screen.wait(lambda: "Which country" in screen.words(".dialog"), "the form")
-        screen.save(gallery / f"{name.replace('question', 'answer')}.png")
-        screen.click(".modal-close")
-        screen.gone(".dialog")
 
-    screen.size(*DESKTOP, scheme="light")
-    screen.open("U0DAN", CHANNEL)
-    press_last(screen, "answer")
+    gallery.in_each_look(screen, "question", show, heights=(1200, 1200))
+    gallery.in_each_look(screen, "answer", show_form, heights=(1200, 1200))
+    show_form()
     screen.type('.dialog [data-block-id="question.0"] .control', "12 Mill Lane")
     screen.type('.dialog [data-block-id="question.1"] .control', "CB1 2AB Cambridge")
     screen.click('.dialog [data-block-id="question.2"] [data-value="2"]')
@@ -244,96 +244,66 @@ def test_pictures_of_a_question(chrome: Chrome, demo: Demo, gallery: Path) -> No
     screen.click(".modal-submit")
     screen.gone(".dialog")
     words_on(screen, "Answered", "Send order 78304 to another address")
-    screen.size(1100, 1640)
-    screen.save(gallery / "answered.png")
-    ensure_pictures(gallery, 7)
+    screen.size(WIDE, 1640)
+    gallery.take(screen, "answered")
 
 
 @pytest.mark.parametrize("mode", ["socket"])
 def test_pictures_of_a_standing_approval(
-    chrome: Chrome, demo: Demo, gallery: Path
+    chrome: Chrome, demo: Demo, gallery: Gallery
 ) -> None:
     screen = Screen(chrome, demo.url)
-    screen.size(*DESKTOP)
+    screen.size(WIDE, 880)
     open_form(screen, 79001)
-    for name, size, scheme in (
-        ("similar-light", (1100, 1100), "light"),
-        ("similar-dark", (1100, 1100), "dark"),
-        ("similar-phone", (390, 1100), "light"),
-    ):
-        screen.size(*size, scheme=scheme)
-        screen.save(gallery / f"{name}.png")
-    screen.size(*DESKTOP)
+    gallery.in_each_look(
+        screen,
+        "similar",
+        lambda: screen.words(".dialog"),
+        heights=(1100, 1100),
+    )
     allow(screen, 3)
     ask(screen, 79002)
-    words_on(screen, "2 of 3 left")
-    for name, size, scheme in (
-        ("standing-light", (1100, 900), "light"),
-        ("standing-dark", (1100, 900), "dark"),
-        ("standing-phone", (390, 1000), "light"),
-    ):
-        screen.size(*size, scheme=scheme)
-        screen.open("U0ANA", CHANNEL)
-        words_on(screen, "2 of 3 left")
-        screen.save(gallery / f"{name}.png")
-    screen.size(*DESKTOP, scheme="light")
-    screen.open("U0ANA", CHANNEL)
+    gallery.in_each_look(screen, "standing", lambda: opened(screen, ANA, "2 of 3 left"))
+    opened(screen, ANA, "2 of 3 left")
     press_last(screen, "revoke_standing")
-    screen.save(gallery / "revoke.png")
+    gallery.take(screen, "revoke")
     screen.click(".confirm-agree")
     words_on(screen, "Revoked by")
-    screen.save(gallery / "revoked.png")
-    ensure_pictures(gallery, 8)
+    gallery.take(screen, "revoked")
 
 
 @pytest.mark.parametrize("mode", ["socket"])
 def test_pictures_of_a_question_to_the_requester(
-    chrome: Chrome, demo: Demo, gallery: Path
+    chrome: Chrome, demo: Demo, gallery: Gallery
 ) -> None:
     screen = Screen(chrome, demo.url)
-    screen.size(*DESKTOP)
+    screen.size(WIDE, 880)
     ask_dan(screen, is_sent=False)
-    screen.save(gallery / "ask.png")
+    gallery.take(screen, "ask")
     screen.click(".modal-submit")
     screen.gone(".dialog")
     words_on(screen, "has not replied yet")
     reply_as_dan(screen)
     words_on(screen, REPLY)
-    for name, size, scheme in (
-        ("asked", (1100, 1000), "light"),
-        ("asked-dark", (1100, 1000), "dark"),
-        ("asked-phone", (390, 1180), "light"),
-    ):
-        screen.size(*size, scheme=scheme)
-        screen.open("U0ANA", CHANNEL)
-        words_on(screen, REPLY)
-        if name != "asked-phone":
-            last_thread(screen)
-        screen.save(gallery / f"{name}.png")
-    ensure_pictures(gallery, 4)
+    gallery.in_each_look(
+        screen,
+        "asked",
+        lambda: opened(screen, ANA, REPLY),
+        heights=(1000, 1180),
+        has_thread=True,
+    )
 
 
-def test_pictures_of_a_digest(chrome: Chrome, gallery: Path) -> None:
+def test_pictures_of_a_digest(chrome: Chrome, gallery: Gallery) -> None:
     # A week of a busy team; the message is the product's own.
     digest = metrics_message(a_busy_week())
     said = message(ts(1), BOT, digest.text, blocks=[*digest.blocks])
     with FakeSlack(workspace([said])) as slack:
         screen = Screen(chrome, slack.url)
-        for name, size, scheme in (
-            ("digest-light", (1100, 1000), "light"),
-            ("digest-dark", (1100, 1000), "dark"),
-            ("digest-phone", (390, 1240), "light"),
-        ):
-            screen.size(*size, scheme=scheme)
-            screen.open("U0ANA", CHANNEL)
+
+        def show() -> None:
+            screen.open(ANA, CHANNEL)
             screen.one(".chart-picture svg")
             words_on(screen, "Calls of each day", "process_refund")
-            screen.save(gallery / f"{name}.png")
-    ensure_pictures(gallery, 3)
 
-
-def ensure_pictures(gallery: Path, count: int) -> None:
-    """Check that there are so many pictures, and something on each."""
-    pictures = list(gallery.glob("*.png"))
-    assert len(pictures) >= count
-    assert all(picture.stat().st_size > 10_000 for picture in pictures)
+        gallery.in_each_look(screen, "digest", show, heights=(1000, 1240))

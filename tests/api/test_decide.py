@@ -34,16 +34,20 @@ def issuer() -> Issuer:
 
 @pytest.fixture
 async def stack(store: Store, issuer: Issuer) -> AsyncGenerator[ApiStack]:
-    harness = ServiceHarness(store)
-    async with serving(harness) as found:
-        tokens = PersonTokens(
-            SETTINGS,
-            now_s=store.conn.clock.now_s,
-            fetch=issuer.fetch,
-            clock_s=lambda: issuer.now_s,
-        )
-        found.api.decisions = Decisions(tokens, harness.reviews)
+    async with serving(ServiceHarness(store)) as found:
+        trust(found, issuer)
         yield found
+
+
+def trust(stack: ApiStack, issuer: Issuer, **changes: Any) -> None:
+    """Take decisions of people with a token of an issuer."""
+    tokens = PersonTokens(
+        SETTINGS.model_copy(update=changes),
+        now_s=stack.harness.store.conn.clock.now_s,
+        fetch=issuer.fetch,
+        clock_s=lambda: issuer.now_s,
+    )
+    stack.api.decisions = Decisions(tokens, stack.harness.reviews)
 
 
 async def ask(
@@ -175,17 +179,11 @@ async def test_a_standing_approval_is_given_in_slack_alone(
     stack.harness.policy = standing.allowing_policy()
     asked = await standing.proposed(stack.harness)
     (item,) = asked.items
-    body = {
-        "expected_version": 1,
-        "action_hash": item.action_hash,
-        "decision": decision,
-        "reason": "no",
-    }
-    url = f"{stack.url}/v1/approvals/{asked.id}/decide"
-    headers = {"Authorization": f"Bearer {issuer.token()}"}
-    async with httpx.AsyncClient(headers=headers) as client:
+    body = {"expected_version": 1, "action_hash": item.action_hash, "reason": "no"}
+    url = f"/v1/approvals/{asked.id}/decide"
+    async with stack.client(issuer.token()) as client:
         replies = [
-            await client.post(url, json={**body, **call})
+            await client.post(url, json={**body, "decision": decision, **call})
             for call in ({}, {"call": item.id})
         ]
 
@@ -291,16 +289,8 @@ async def test_an_address_counts_once_it_is_verified(
     stack: ApiStack, issuer: Issuer
 ) -> None:
     _, verdict = await held(stack)
-    by_mail = SETTINGS.model_copy(
-        update={"claim": "email", "reviewers": {"ana@x": SETTINGS.reviewers["ana"]}}
-    )
-    tokens = PersonTokens(
-        by_mail,
-        now_s=stack.harness.store.conn.clock.now_s,
-        fetch=issuer.fetch,
-        clock_s=lambda: 0.0,
-    )
-    stack.api.decisions = Decisions(tokens, stack.harness.reviews)
+    people = {"ana@x": SETTINGS.reviewers["ana"]}
+    trust(stack, issuer, claim="email", reviewers=people)
     refused = [
         await ask(stack, verdict, issuer.token(email="ana@x")),
         await ask(stack, verdict, issuer.token(email="ana@x", email_verified="true")),
@@ -372,14 +362,7 @@ async def test_a_vote_of_somebody_unlisted_is_asked_about(
     stack: ApiStack, issuer: Issuer
 ) -> None:
     _, verdict = await held(stack, "wire_money")
-    people = {"chloe": SETTINGS.reviewers["chloe"]}
-    tokens = PersonTokens(
-        SETTINGS.model_copy(update={"reviewers": people}),
-        now_s=stack.harness.store.conn.clock.now_s,
-        fetch=issuer.fetch,
-        clock_s=lambda: 0.0,
-    )
-    stack.api.decisions = Decisions(tokens, stack.harness.reviews)
+    trust(stack, issuer, reviewers={"chloe": SETTINGS.reviewers["chloe"]})
     click = await stack.harness.click(verdict)
     for _ in range(2):
         await stack.harness.reviews.decide(click, Approve(), ANA)
@@ -416,24 +399,15 @@ async def test_unchanged_arguments_keep_the_order_and_number_types_of_the_reques
     async with stack.client() as client:
         submitted = await client.post("/v1/submit", content=body)
         verdict = Verdict.model_validate(submitted.json()[0])
-        changed = {
-            "lines": [{"a": 1, "n": 3}, 1],
-            "amount": 5,
-            "order": {"at": "x", "no": 7},
-        }
+        order = {"at": "x", "no": 7}
+        changed = {"lines": [{"a": 1, "n": 3}, 1], "amount": 5, "order": order}
         await ask(stack, verdict, issuer.token(), "edit", modified_args=changed)
         item = await stack.harness.item(verdict.item_id)
-        question = {
-            "run": {"agent": "support", "thread": "t1"},
-            "questions": [
-                {
-                    "kind": "keyturn.approval",
-                    "item_id": item.id,
-                    "action_hash": verdict.action_hash,
-                }
-            ],
-        }
-        answered = await client.post("/v1/answers", json=question)
+        about = {"item_id": item.id, "action_hash": verdict.action_hash}
+        run = {"agent": "support", "thread": "t1"}
+        question = {"kind": "keyturn.approval", **about}
+        asked = {"run": run, "questions": [question]}
+        answered = await client.post("/v1/answers", json=asked)
 
     args = answered.json()[0]["answer"]["args"]
     lines = '"lines": [{"n": 3, "a": 1}, 1.0]'

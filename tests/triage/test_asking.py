@@ -13,7 +13,7 @@ import pytest
 from keyturn import Keyturn
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.protocol.records import Tier
-from keyturn.gateway.triage.asking import Assessment, TriageFailure, ask, require_triage
+from keyturn.gateway.triage.asking import TriageFailure, ask, require_triage
 from keyturn.gateway.triage.request import TriageRequest
 
 REQUEST = TriageRequest(agent="a", tool="t", tier=Tier.APPROVE, hour_utc=0)
@@ -80,16 +80,6 @@ def test_triage_that_could_never_answer_is_refused_where_it_is_given(
         require_triage(given, "what was given")
     with pytest.raises(SettingsError, match=words):
         Keyturn(triage=given)
-
-
-async def test_good_assessment_is_passed_on() -> None:
-    triage = Played({"raise_to": "escalate", "score": 7})
-
-    response = await ask(triage, REQUEST, LONG)
-
-    assert response.assessment == Assessment(raise_to=Tier.ESCALATE, score=7)
-    assert response.failure is None
-    assert triage.heard == [REQUEST]
 
 
 @pytest.mark.parametrize(

@@ -173,16 +173,6 @@ async def test_a_model_that_obeys_the_arguments_changes_nothing(
         assert apply_assessment(tier, reply.assessment, may_deny=True) is tier
 
 
-async def test_a_model_that_quotes_the_arguments_still_raises() -> None:
-    said = f'The note says: {BEGGING}. So {{"raise_to": "escalate"}}'
-    triage = ChatModelTriage(Writer(reply=AIMessage(said)))
-
-    reply = await ask(triage, REQUEST, LONG)
-
-    assert reply.assessment is not None
-    assert reply.assessment.raise_to is Tier.ESCALATE
-
-
 async def test_the_packet_is_data_in_a_message_of_its_own() -> None:
     model = Writer(reply=AIMessage("{}"))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
@@ -22,7 +21,6 @@ from keyturn.gateway.trust.webhook_signatures import (
 )
 from tests.store_secrets import SECRETS
 
-AT: dict[str, Any] = {"thread_id": "t1", "agent": "shop"}
 KEY = webhook_secret(SECRETS[0], "default", "app", 1)
 NOW_S = 1_800_000_000
 BODY = body_of(DECIDED, News(agent="shop", thread="t1", approval="ap_1"), 5)

@@ -81,9 +81,7 @@ async def _needed(conn: Connection, heads: list[re.Match[str]]) -> set[str]:
 
 
 def _needed_by(
-    head: re.Match[str],
-    stored: Mapping[str, bytes],
-    card: Mapping[str, bytes],
+    head: re.Match[str], stored: Mapping[str, bytes], card: Mapping[str, bytes]
 ) -> set[str]:
     """Return the keys that an approval needs as long as an item of it is open."""
     base, approval = head["base"], head["id"]

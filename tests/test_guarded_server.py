@@ -102,8 +102,7 @@ async def test_a_body_that_does_not_come_holds_up_no_stop(
 
 
 @pytest.mark.parametrize(
-    ("body_bytes", "answers"),
-    [(len(BODY), b"1000 bytes"), (len(BODY) - 1, b" 413 ")],
+    ("body_bytes", "answers"), [(len(BODY), b"1000 bytes"), (len(BODY) - 1, b" 413 ")]
 )
 async def test_a_body_that_comes_with_its_header_is_bounded_as_any_other(
     body_bytes: int, answers: bytes

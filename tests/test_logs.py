@@ -11,12 +11,7 @@ import pytest
 
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.logs import (
-    REPEATED_AFTER_S,
-    LogSettings,
-    Repeats,
-    write_logs,
-)
+from keyturn.gateway.logs import REPEATED_AFTER_S, LogSettings, Repeats, write_logs
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO    item.done item=1\n")
 

@@ -85,11 +85,7 @@ class Between:
         headers = {k: v for k, v in request.headers.items() if k.lower() in _KEPT}
         try:
             reply = await self._client.request(
-                request.method,
-                request.path,
-                content=body,
-                headers=headers,
-                timeout=90,
+                request.method, request.path, content=body, headers=headers, timeout=90
             )
         except httpx.HTTPError:
             return _hung_up(request)

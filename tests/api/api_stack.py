@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Collection, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -18,7 +18,9 @@ from keyturn.gateway.api.server import Api, no_report
 from keyturn.gateway.api.serving import tenant_services
 from keyturn.gateway.client.http_gateway import HttpGateway
 from keyturn.gateway.guarded_server import GuardedServer, Limits
-from keyturn.gateway.protocol.http_api import MAX_BODY_BYTES
+from keyturn.gateway.protocol import run_context
+from keyturn.gateway.protocol.http_api import MAX_BODY_BYTES, LeaseRef
+from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.service.report.event_feed import EventFeed
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store.http.api_keys import FoundKey
@@ -119,3 +121,11 @@ async def serving(
     finally:
         feed.end_waits()
         await runner.cleanup()
+
+
+@contextmanager
+def under(run: RunRef, token: str, fence: int) -> Generator[None]:
+    """Send requests under a lease on a thread while the block runs."""
+    text = LeaseRef(run, token, fence).text
+    with run_context.under_lease(partial(str, text)):
+        yield

@@ -128,10 +128,7 @@ WIDER: list[dict[str, object]] = [
 
 @pytest.mark.parametrize("change", WIDER)
 async def test_a_key_that_somebody_widened_is_refused_and_reported(
-    store: Store,
-    kept: ApiKeyStore,
-    keys: ApiKeys,
-    change: dict[str, object],
+    store: Store, kept: ApiKeyStore, keys: ApiKeys, change: dict[str, object]
 ) -> None:
     new = await made(kept)
     seal, _, content = (await stored(store))[new.kept.id].partition(b" ")

@@ -23,16 +23,10 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize(
     ("tool", "kind"),
-    [
-        *(("process_refund", kind) for kind in ARGUMENTS),
-        ("look_up", "nested"),
-    ],
+    [*(("process_refund", kind) for kind in ARGUMENTS), ("look_up", "nested")],
 )
 async def test_no_step_of_a_call_walks_them_on_the_event_loop(
-    stack: ApiStack,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: str,
-    tool: str,
+    stack: ApiStack, monkeypatch: pytest.MonkeyPatch, kind: str, tool: str
 ) -> None:
     args = ARGUMENTS[kind]
     ref = {"agent": "support", "thread": "t1", "message_id": "m1"}

@@ -17,11 +17,7 @@ from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.guarded_server import Limits
 from keyturn.gateway.protocol import http_api
 from keyturn.gateway.protocol.http_api import OPERATIONS, Scope
-from keyturn.gateway.protocol.http_problems import (
-    TOO_MANY,
-    UNAVAILABLE,
-    ProblemKind,
-)
+from keyturn.gateway.protocol.http_problems import TOO_MANY, UNAVAILABLE, ProblemKind
 from keyturn.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef
 from keyturn.gateway.store.connection.connection import text
 from keyturn.gateway.store.store import Store

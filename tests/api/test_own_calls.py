@@ -13,9 +13,7 @@ from keyturn.gateway.approvals.decisions import Approve, Edit
 from keyturn.gateway.client.http_gateway import HttpGateway
 from keyturn.gateway.errors import NotAllowed
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol import run_context
 from keyturn.gateway.protocol.edits import edit_hash
-from keyturn.gateway.protocol.http_api import LeaseRef
 from keyturn.gateway.protocol.records import Result, RunRef
 from keyturn.gateway.protocol.wire import (
     CallEnd,
@@ -28,7 +26,7 @@ from keyturn.gateway.protocol.wire import (
     VerdictKind,
 )
 from keyturn.gateway.remote.program import RemoteThreads
-from tests.api.api_stack import ApiStack
+from tests.api.api_stack import ApiStack, under
 from tests.service.harness import ANA, claim_of
 
 POLICY = """
@@ -123,14 +121,14 @@ async def test_a_call_without_a_record_is_noted_by_keys_of_its_tool(
     async with stack.gateway(mails) as mine, stack.gateway(orders) as theirs:
         threads = RemoteThreads(mine.connection)
         first = await threads.lease_step(RUN, "take", token=FIRST)
-        with run_context.under_lease(lambda: LeaseRef(RUN, FIRST, first.fence).text):
+        with under(RUN, FIRST, first.fence):
             (verdict,) = await mine.submit(turn("send_mail"))
             begun = await mine.report_progress(progress("begin", "send_mail"))
             with pytest.raises(NotAllowed, match="no such call"):
                 await note(theirs)
         await threads.lease_step(RUN, "free", token=FIRST)
         second = await threads.lease_step(RUN, "take", token=SECOND)
-        with run_context.under_lease(lambda: LeaseRef(RUN, SECOND, second.fence).text):
+        with under(RUN, SECOND, second.fence):
             again = await mine.report_progress(progress("begin", "send_mail"))
 
     assert (verdict.kind, begun.may_run) == (VerdictKind.RUN, True)

@@ -247,11 +247,7 @@ METHODS = [b"GET", b"POST", b"PUT", b"HEAD", b"OPTIONS", b"x", b"G\0T"]
 PATHS = [b"/v1/note", b"/v1/submit", b"/v1/events", b"/healthz", b"/", b"/%00", b"*"]
 
 
-@settings(
-    max_examples=examples(300),
-    deadline=None,
-    suppress_health_check=EVERY,
-)
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=EVERY)
 @given(
     method=st.sampled_from(METHODS),
     path=st.sampled_from(PATHS) | st.binary(max_size=40),

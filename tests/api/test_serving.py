@@ -19,11 +19,7 @@ from keyturn.gateway.client import outgoing
 from keyturn.gateway.client.http_gateway import HttpGateway
 from keyturn.gateway.config import Settings
 from keyturn.gateway.embed import Keyturn
-from keyturn.gateway.errors import (
-    KeyRefused,
-    SettingsError,
-    StoreUnavailable,
-)
+from keyturn.gateway.errors import KeyRefused, SettingsError, StoreUnavailable
 from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
 from keyturn.gateway.service.report.audit_reading import security_events
 from keyturn.gateway.service_settings import ApiSettings

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
-from contextlib import asynccontextmanager, contextmanager
-from functools import partial
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -13,7 +12,6 @@ import pytest
 from keyturn.gateway.approvals.decisions import Approve, Decided
 from keyturn.gateway.client.http_gateway import HttpGateway
 from keyturn.gateway.errors import LeaseLost, NotAllowed
-from keyturn.gateway.protocol import run_context
 from keyturn.gateway.protocol.http_api import (
     LEASE_HEADER,
     MAX_FENCE,
@@ -31,7 +29,7 @@ from keyturn.gateway.protocol.wire import (
 )
 from keyturn.gateway.remote.program import RemoteThreads
 from keyturn.gateway.store.runs.threads import REACH
-from tests.api.api_stack import ApiStack, serving
+from tests.api.api_stack import ApiStack, serving, under
 from tests.service.harness import ANA, claim_of
 
 RUN = RunRef(agent="support", thread="t 1/ä%")
@@ -50,12 +48,12 @@ def turn(*ids: str) -> Turn:
 @asynccontextmanager
 async def leased(threads: RemoteThreads, run: RunRef = RUN) -> AsyncGenerator[None]:
     held = await threads.lease_step(run, "take", token=MINE)
-    with run_context.under_lease(partial(str, LeaseRef(run, MINE, held.fence).text)):
+    with under(run, MINE, held.fence):
         yield
 
 
 async def settled_under_a_lease(threads: RemoteThreads) -> None:
-    with run_context.under_lease(partial(str, LeaseRef(RUN, MINE, 1).text)):
+    with under(RUN, MINE, 1):
         await threads.settle(RUN, [], is_finished=True)
 
 
@@ -102,18 +100,15 @@ async def test_what_a_late_holder_writes_is_refused(
     await threads.lease_step(RUN, "free", token=MINE)
     now = await threads.lease_step(RUN, "take", token=OTHERS)
 
-    with run_context.under_lease(lambda: LeaseRef(RUN, MINE, late.fence).text):
+    with under(RUN, MINE, late.fence):
         with pytest.raises(LeaseLost):
             await gateway.submit(turn("c1"))
         assert await gateway.outcomes(REF) == ()
-    with run_context.under_lease(lambda: LeaseRef(RUN, OTHERS, now.fence).text):
+    with under(RUN, OTHERS, now.fence):
         (verdict,) = await gateway.submit(turn("c1"))
         click = await stack.harness.click(verdict)
         decided = await stack.harness.reviews.decide(click, Approve(), ANA)
-    with (
-        run_context.under_lease(lambda: LeaseRef(RUN, MINE, late.fence).text),
-        pytest.raises(LeaseLost),
-    ):
+    with under(RUN, MINE, late.fence), pytest.raises(LeaseLost):
         await gateway.claim(claim_of(REF, verdict))
 
     assert isinstance(decided, Decided)
@@ -126,13 +121,9 @@ async def test_who_does_not_know_the_holders_token_writes_nothing_under_its_leas
     free = RunRef(agent=RUN.agent, thread="t2")
 
     for run, token in ((RUN, OTHERS), (RUN, "0" * 32), (free, MINE)):
-        text = LeaseRef(run, token, held.fence).text
-        with (
-            run_context.under_lease(partial(str, text)),
-            pytest.raises(LeaseLost),
-        ):
+        with under(run, token, held.fence), pytest.raises(LeaseLost):
             await gateway.submit(turn("c1"))
-    with run_context.under_lease(lambda: LeaseRef(RUN, MINE, held.fence).text):
+    with under(RUN, MINE, held.fence):
         assert await gateway.submit(turn("c1"))
 
 
@@ -202,10 +193,7 @@ async def test_a_key_of_another_agent_or_tenant_changes_nothing(
     async with stack.gateway(other) as theirs:
         with pytest.raises(NotAllowed, match="does not speak for"):
             await ask(RemoteThreads(theirs.connection))
-    async with (
-        serving(stack.harness, tenant="acme") as acme,
-        acme.gateway() as theirs,
-    ):
+    async with serving(stack.harness, tenant="acme") as acme, acme.gateway() as theirs:
         # Their tenant has a different thread of the same name.
         found = await ask(RemoteThreads(theirs.connection))
         assert not found or getattr(found, "name", "") != held.name
@@ -266,13 +254,6 @@ def begin(ref: TurnRef) -> CallProgress:
     return CallProgress(verb="begin", ref=ref, tool="get_order", tool_call_id="c1")
 
 
-@contextmanager
-def under(run: RunRef, token: str, fence: int) -> Generator[None]:
-    text = LeaseRef(run, token, fence).text
-    with run_context.under_lease(partial(str, text)):
-        yield
-
-
 async def approved(stack: ApiStack, gateway: HttpGateway) -> Verdict:
     (verdict,) = await gateway.submit(turn_of(PLAIN_REF))
     click = await stack.harness.click(verdict)
@@ -316,17 +297,11 @@ async def test_a_program_that_takes_no_leases_needs_none(
 ) -> None:
     verdict = await approved(stack, gateway)
     await threads.lease_step(OTHER, "take", token=OTHERS)
-
-    await ask(gateway, verdict)
-
-
-async def test_a_lease_that_was_given_back_keeps_nobody_out(
-    gateway: HttpGateway, threads: RemoteThreads
-) -> None:
+    # A lease that was given back keeps nobody out.
     await threads.lease_step(PLAIN_RUN, "take", token=MINE)
     await threads.lease_step(PLAIN_RUN, "free", token=MINE)
 
-    assert await gateway.submit(turn_of(PLAIN_REF))
+    await ask(gateway, verdict)
 
 
 async def test_what_came_of_a_claim_is_told_by_its_own_fence(

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench import __main__ as command
-from bench import (
-    load,
-)
+from bench import load
 from bench.clicks import ensure_decided, prepare
 from bench.stats import Figure, Measured, NotMeasured, percentile, ratio, table
 from keyturn.gateway.store.store import Store

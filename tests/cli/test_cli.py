@@ -118,8 +118,7 @@ def test_help_on_a_narrow_terminal_says_as_much_as_on_a_wide_one(
 
 
 @pytest.mark.parametrize(
-    "words",
-    [[], ["doctor"], ["manifest"], ["policy", "check"], ["policy", "explain"]],
+    "words", [[], ["doctor"], ["manifest"], ["policy", "check"], ["policy", "explain"]]
 )
 def test_help_teaches_by_examples(shell: Shell, words: list[str]) -> None:
     out = shell.said(*words, "--help")

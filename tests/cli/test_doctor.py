@@ -69,9 +69,7 @@ def doctor(sandbox: Sandbox, shell: Shell, store: Store) -> Doctor:
     return Doctor(sandbox, shell)
 
 
-async def test_the_doctor_is_content_when_everything_is_there(
-    doctor: Doctor,
-) -> None:
+async def test_the_doctor_is_content_when_everything_is_there(doctor: Doctor) -> None:
     doctor.shell.write(GRAPH, "graph.py")
     doctor.shell.write("agents: {a: {graph: 'graph.py:graph'}}")
 
@@ -143,10 +141,7 @@ async def test_a_group_of_nobody_is_named_with_what_it_makes_impossible(
     assert checks["role senior"][0] == "bad"
     assert words in checks["role senior"][1]
     assert "nobody can decide" in checks["role senior"][1]
-    assert checks[ESCALATE] == (
-        "bad",
-        "cannot be approved: it takes 1 more of senior.",
-    )
+    assert checks[ESCALATE] == ("bad", "cannot be approved: it takes 1 more of senior.")
 
 
 async def test_what_slack_does_not_say_is_not_counted_as_nobody(doctor: Doctor) -> None:

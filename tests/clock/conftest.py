@@ -103,10 +103,7 @@ def clock(moved_server: tuple[str, Clock]) -> Clock:
 
 
 @pytest.fixture
-async def store(
-    moved_server: tuple[str, Clock],
-    clock: Clock,
-) -> AsyncGenerator[Store]:
+async def store(moved_server: tuple[str, Clock], clock: Clock) -> AsyncGenerator[Store]:
     """Give an empty store; afterwards each key lives as long as it is needed."""
     opened = Store(moved_server[0], secrets=SECRETS, lease_ms=2000)
     await opened.conn.command("FLUSHALL")

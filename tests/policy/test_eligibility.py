@@ -124,10 +124,7 @@ SOME = "{when: args.n > 1, needs: one_senior, because: some}"
                 ("", "mail", "escalate", ["senior"]),
             ],
         ),
-        (
-            "tools: {wipe: {tier: deny}}\nprotect: {ask_about_invalid_calls: true}",
-            [],
-        ),
+        ("tools: {wipe: {tier: deny}}\nprotect: {ask_about_invalid_calls: true}", []),
         (
             "tools: {look: {tier: auto}}\nprotect: {ask_about_invalid_calls: true}",
             [("", "look", "approve", ["support"])],

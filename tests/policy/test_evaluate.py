@@ -177,10 +177,7 @@ def test_an_empty_or_unknown_reviewer_list_lets_nobody_approve(
 ) -> None:
     policy = Policy(version=1, tools={"t": ToolRule(needs=needs)})
     anyone = Reviewer(
-        team="T1",
-        user="U1",
-        usergroups=frozenset({"S1"}),
-        account=AccountKind.MEMBER,
+        team="T1", user="U1", usergroups=frozenset({"S1"}), account=AccountKind.MEMBER
     )
 
     requirement = evaluate(policy, agent="a", tool="t", args={}).requirement

@@ -8,14 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyturn.gateway.policy.hours import (
-    holiday,
-    off_hours,
-    span,
-    utc,
-    weekday,
-    zone,
-)
+from keyturn.gateway.policy.hours import holiday, off_hours, span, utc, weekday, zone
 
 LONDON = "Europe/London"
 DAY = "08:00-18:00"
@@ -98,15 +91,7 @@ def test_every_weekday_minute_is_in_one_span_or_the_other(
         assert off_hours(now, LONDON, inside) != off_hours(now, LONDON, outside)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "8-18",
-        "08:00-08:00",
-        "08:00-24:30",
-        "",
-    ],
-)
+@pytest.mark.parametrize("text", ["8-18", "08:00-08:00", "08:00-24:30", ""])
 def test_hours_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="write '08:00-18:00'"):
         span(text)

@@ -328,12 +328,7 @@ def test_an_overridable_tool_is_never_below_what_its_rules_demand(
     policy = policy_of(tier, rules, loose=True)
 
     evaluation = evaluate(
-        policy,
-        agent="a",
-        tool="t",
-        args=args,
-        facts=facts,
-        requested_tier=asked,
+        policy, agent="a", tool="t", args=args, facts=facts, requested_tier=asked
     )
 
     assert all(evaluation.tier.rank >= rule.to.rank for rule in evaluation.fired)

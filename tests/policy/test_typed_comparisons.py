@@ -239,11 +239,7 @@ def test_a_rule_that_mixes_types_on_every_call_is_refused_at_load(
 
 @pytest.mark.parametrize(
     "when",
-    [
-        "args.a == timestamp('2026-07-04T02:30:00Z')",
-        "now == '2026-07-04'",
-        "'a' == 3",
-    ],
+    ["args.a == timestamp('2026-07-04T02:30:00Z')", "now == '2026-07-04'", "'a' == 3"],
 )
 def test_what_no_call_can_hold_is_refused_at_load(when: str) -> None:
     tool = {"raise": [{"to": "deny", "when": when, "because": "b"}]}

@@ -154,9 +154,7 @@ def test_a_refusal_counts_as_escalate_unless_the_policy_lets_triage_refuse(
 @given(
     st.lists(st.none() | st.builds(Assessment, raise_to=st.none() | TIERS), max_size=4)
 )
-def test_of_several_assessments_the_most_cautious_counts(
-    several: list[Any],
-) -> None:
+def test_of_several_assessments_the_most_cautious_counts(several: list[Any]) -> None:
     chosen = most_cautious(several)
 
     tiers = [one.raise_to for one in several if one and one.raise_to]

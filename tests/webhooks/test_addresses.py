@@ -99,8 +99,7 @@ async def post(
     timeout_s: float = 30.0,
 ) -> list[Answer]:
     settings = WebhookSettings(
-        private_hosts=(HOST, "localhost") if private else (),
-        timeout_s=timeout_s,
+        private_hosts=(HOST, "localhost") if private else (), timeout_s=timeout_s
     )
     poster = Poster(settings, names)
     try:
@@ -226,11 +225,7 @@ async def test_of_a_long_answer_nothing_is_kept(receiver: Receiver) -> None:
 
 @pytest.mark.parametrize(
     ("given", "pause_s"),
-    [
-        ("7", 7.0),
-        ("Wed, 21 Oct 2215 07:28:00 GMT", 0.0),
-        ("٣", 0.0),
-    ],
+    [("7", 7.0), ("Wed, 21 Oct 2215 07:28:00 GMT", 0.0), ("٣", 0.0)],
 )
 async def test_a_receiver_may_ask_for_a_pause(
     receiver: Receiver, given: str, pause_s: float

@@ -69,12 +69,7 @@ def test_only_so_many_messages_are_remembered(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(
     "body",
-    [
-        b"",
-        b"\xff",
-        b'{"type":"x","timestamp":"no","data":{}}',
-        b" " * (MOST_BYTES + 1),
-    ],
+    [b"", b"\xff", b'{"type":"x","timestamp":"no","data":{}}', b" " * (MOST_BYTES + 1)],
 )
 def test_what_is_signed_and_no_message_is_refused(body: bytes) -> None:
     verifier = WebhookVerifier([shown(KEY)], clock_s=Clock())

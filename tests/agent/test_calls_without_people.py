@@ -278,27 +278,6 @@ async def test_a_turn_that_moved_on_gets_its_result_back(
     assert by_call(state)["c1"].text == "paid 10.0 to ada"
 
 
-@pytest.mark.parametrize("is_broken", [False, True])
-async def test_a_step_of_a_plain_node_runs_under_a_claim_too(
-    runner: Runner, memory: InMemorySaver, *, is_broken: bool
-) -> None:
-    gateway = FakeGateway({"wire": Tier.NOTIFY})
-
-    def wire(amount: int) -> str:
-        if is_broken:
-            broken()
-        return f"wired {amount}"
-
-    graph = step_graph(runner, memory, "wire", WIRE, run=wire, gateway=gateway)
-
-    state = await runner.run(graph, GO)
-
-    expected = Unsure if is_broken else Approved
-    assert isinstance(state["outcome"], expected)
-    ended = ItemState.FAILED if is_broken else ItemState.EXECUTED
-    assert gateway.only().state is ended
-
-
 async def test_a_step_that_was_cut_off_is_unsure(
     runner: Runner, memory: InMemorySaver
 ) -> None:

@@ -150,15 +150,6 @@ def test_a_validator_that_fails_in_its_own_way_is_a_misfit() -> None:
         canonical_args(described(Broken), {"amount": 1})
 
 
-def test_a_default_of_another_type_counts_as_the_tool_reads_it() -> None:
-    def pay(amount: Decimal = 0, limit: int = None, key: str = 7) -> str:  # type: ignore[assignment]  # pyright: ignore[reportArgumentType] # noqa: RUF013 - people write this
-        """Pay."""
-        return f"{amount} {limit} {key}"
-
-    assert canonical_args(tool(pay), {}) == {"amount": "0"}
-    assert canonical_args(tool(pay), {"key": "k"}) == {"amount": "0", "key": "k"}
-
-
 def test_an_argument_is_written_under_the_name_that_it_is_read_by() -> None:
     class Choice(BaseModel):
         customer: int = Field(validation_alias=AliasChoices("cid", "customerId"))
@@ -357,7 +348,6 @@ def noting(kind: Any, got: list[Any]) -> BaseTool:
 WRITTEN: list[tuple[Any, Any, Any]] = [
     (Line, LINE, LINE),
     (list[Line], [LINE], [LINE]),
-    (dict[str, Line | None], {"a": LINE, "b": None}, {"a": LINE, "b": None}),
     (Either, {"amt": "2.5"}, LINE),
     (Row, {"line": LINE}, {"line": LINE}),
     (Held, {"line": LINE}, {"line": LINE}),
@@ -368,13 +358,10 @@ WRITTEN: list[tuple[Any, Any, Any]] = [
         {"valueIn": 1, "parts": [{"valueIn": 2, "parts": []}]},
     ),
     (Known, {"amount": "3"}, {"amount": 3}),
-    (list[Known], [{"amount": 3}], [{"amount": 3}]),
     (Secret, "hunter2", "hunter2"),
     (Json[dict[str, int]], '{"a": 1}', '{"a":1}'),
     (Json[Line], '{"amountRead": 2.5}', '{"amountRead":2.5}'),
     (Json[set[str]], '["b", "a"]', '["a","b"]'),
-    (Json[list[SecretStr]], '["hunter2"]', '["hunter2"]'),
-    (Json[int] | None, None, None),
     (list[Json[int]], [str(2**60)], [str(2**60)]),
     (Decimal, str(10**30), str(10**30)),
 ]

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from langchain.agents.middleware import (
     AgentMiddleware,
-    ModelFallbackMiddleware,
     ToolRetryMiddleware,
 )
 from langchain_core.tools import BaseTool, tool
@@ -19,32 +18,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.agent import guarded
 from keyturn.agent.grants import ToolEscape, contained
-from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
+from keyturn.agent.scripted_model import calling
 from keyturn.gateway.protocol.records import ItemState, Tier
 from tests.agent.agent_runner import Effects, Runner, build, by_call, pay, results
 from tests.agent.fake_gateway import FakeGateway
-
-
-async def test_calls_of_a_model_that_stands_in_for_another_are_asked_about_once(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    def down(_messages: object) -> Any:
-        raise ConnectionError("the first model is down")
-
-    gateway = FakeGateway({})
-    graph = build(
-        gateway,
-        effects.tools(),
-        model=ScriptedModel(reply=down),
-        before=[ModelFallbackMiddleware(scripted([pay()]))],
-        saver=memory,
-    )
-    await runner.say(graph, "pay")
-    gateway.approve(gateway.only().id)
-
-    await runner.resume(graph, gateway)
-
-    assert effects.paid == [(10, "ada")]
 
 
 @pytest.mark.parametrize(("tier", "times"), [(Tier.AUTO, 3), (Tier.APPROVE, 1)])

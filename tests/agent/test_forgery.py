@@ -250,38 +250,6 @@ async def test_another_middleware_cannot_change_what_was_cleared(
     assert effects.paid == []
 
 
-async def test_retrying_around_and_inside_runs_once(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    class Twice(AgentMiddleware[Any, Any, Any]):
-        """Run everything twice."""
-
-        def wrap_tool_call(self, request: Any, handler: Any) -> Any:
-            handler(request)
-            return handler(request)
-
-        async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
-            await handler(request)
-            return await handler(request)
-
-    for place in ("before", "after"):
-        gateway = FakeGateway(FREE)
-        where: dict[str, Any] = {place: [Twice()]}
-        graph = build(gateway, effects.tools(), pay(), saver=InMemorySaver(), **where)
-        await runner.say(graph, "pay")
-        gateway.approve("ap0.0")
-        answers = await runner.answers(graph, gateway)
-        for _ in range(2):
-            state = await runner.state(graph)
-            if state.interrupts:
-                pause = state.interrupts[0].id
-                answer = next(iter(answers.values()))
-                await runner.run(graph, Command(resume={pause: answer}), STRICT)
-
-        assert len(effects.paid) == 1, place
-        effects.paid.clear()
-
-
 async def _rewrite(
     runner: Runner, graph: Any, values: dict[str, Any], node: str
 ) -> None:

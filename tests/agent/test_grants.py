@@ -123,23 +123,6 @@ def test_arguments_that_the_runtime_injects_are_not_part_of_the_grant() -> None:
         assert peek.invoke({"query": "q", "state": {"x": 1}}) == "q 1"
 
 
-class _Old(BaseTool):
-    name: str = "old"
-    description: str = "A tool of the old kind."
-
-    def _run(self, amount: float) -> str:
-        return f"old {amount}"
-
-
-def test_a_tool_class_of_ones_own_can_be_guarded() -> None:
-    old = guarded(_Old())
-
-    with grant_scope(_grant({"amount": 1}, "old")):
-        assert old.invoke({"amount": 1}) == "old 1"
-    with pytest.raises(NotAllowed):
-        old.invoke({"amount": 1})
-
-
 def test_a_tool_that_its_own_guard_refused_did_nothing() -> None:
     with grant_scope(_grant({"amount": 1})), pytest.raises(NotStarted) as refused:
         pay.invoke({"amount": 2})
@@ -191,39 +174,18 @@ async def with_config(order: str, given: RunnableConfig) -> object:
     return order, place_in(given), None
 
 
-async def with_callbacks(order: str, callbacks: Any = None) -> object:
-    return order, None, isinstance(callbacks, BaseCallbackManager)
-
-
 async def with_both(order: str, config: RunnableConfig, callbacks: Any = None) -> Any:
     place = place_in(config)
     return order, place, isinstance(callbacks, BaseCallbackManager)
 
 
-async def with_unknown_names(order: str, other: Any = None) -> object:
-    return order, other, None
-
-
-with_unknown_names.__annotations__["other"] = "Nowhere"
-
-
-class Called:
-    """An object that is called like a function."""
-
-    async def __call__(self, order: str) -> object:
-        return order, None, None
-
-
 FUNCTIONS: dict[str, object] = {
     "plain": plain,
     "config": with_config,
-    "callbacks": with_callbacks,
     "both": with_both,
-    "unknown names": with_unknown_names,
     "method": Shop().plain,
     "method with config": Shop().with_config,
     "partial": functools.partial(with_config),
-    "object": Called(),
 }
 
 

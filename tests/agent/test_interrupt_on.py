@@ -16,13 +16,12 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.agent import ApprovalMiddleware, HumanInTheLoopMiddleware
 from keyturn.agent.scripted_model import calling
-from keyturn.gateway.protocol.records import Tier, Verb
+from keyturn.gateway.protocol.records import Tier
 from tests.agent.agent_runner import (
     CONFIG,
     Effects,
     Runner,
     agent_with,
-    by_call,
     item_of,
     pay,
 )
@@ -55,7 +54,6 @@ def _look(tool_call: Any, state: Any, runtime: Any) -> str:
 
 TABLE: dict[str, dict[str, bool | InterruptOnConfig]] = {
     "nothing": {},
-    "all of one": {"pay": True},
     "none of one": {"pay": False},
     "both": {"pay": True, "look_up": True},
     "a tool that is not there": {"drop": True},
@@ -63,12 +61,7 @@ TABLE: dict[str, dict[str, bool | InterruptOnConfig]] = {
     "one of two": {"pay": False, "look_up": ONLY_TWO},
     "when": {"pay": {**ONLY_TWO, "when": _is_large}},
     "when never": {"pay": {**ONLY_TWO, "when": lambda _: False}},
-    "when always": {"pay": {**ONLY_TWO, "when": lambda _: True}},
     "when sees": {"pay": {**ONLY_TWO, "when": _sees_all}},
-    "when of all": {
-        "pay": {**ONLY_TWO, "when": _is_large},
-        "look_up": {**ONLY_TWO, "when": lambda r: r.tool_call["args"]["query"] == "x"},
-    },
     "described": {"pay": {**ONLY_TWO, "description": "Look closely"}},
     "described by code": {"pay": {**ONLY_TWO, "description": _look}},
 }
@@ -120,22 +113,6 @@ async def test_unlisted_tools_run_only_as_far_as_policy_says(
     assert {i.ctx.tool_call_id for i in gateway.pending()} == pauses
     assert effects.looked == (["x"] if tier.is_auto_approved else [])
     assert effects.paid == []
-
-
-async def test_allowed_decisions_narrow_what_a_reviewer_may_say(
-    runner: Runner, effects: Effects
-) -> None:
-    gateway = FakeGateway(allow=(Verb.APPROVE, Verb.REJECT, Verb.RESPOND))
-    interrupt_on: dict[str, bool | InterruptOnConfig] = {
-        "pay": {"allowed_decisions": ["approve", "edit"]}
-    }
-    agent = agent_with(
-        ApprovalMiddleware(gateway=gateway, interrupt_on=interrupt_on), effects, pay()
-    )
-
-    await runner.say(agent, "pay")
-
-    assert gateway.only().allow == (Verb.APPROVE, Verb.REJECT)
 
 
 def _spell_out(call: Any, state: Any, runtime: Any) -> str:
@@ -205,23 +182,6 @@ async def test_an_args_schema_is_what_an_edit_is_checked_against(
     [
         {},
         {"allowed_decisions": []},
-    ],
-)
-def test_a_config_without_decisions_is_refused_as_langchain_refuses_it(
-    config: Any,
-) -> None:
-    with pytest.raises(ValueError, match="Invalid `interrupt_on` config") as theirs:
-        Stock(interrupt_on={"pay": config})
-    with pytest.raises(ValueError, match="tool 'pay'") as ours:
-        HumanInTheLoopMiddleware(interrupt_on={"pay": config})
-
-    assert str(ours.value).startswith(str(theirs.value).split(" (e.g.")[0])
-    assert str(ours.value).endswith(str(theirs.value).split("Got config")[1])
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
         {"allowed_decisions": ["approve", "accept"]},
         {"allowed_decisions": "approve"},
         {"allowed_decisions": ["approve"], "args_schema": "int"},
@@ -230,9 +190,7 @@ def test_a_config_without_decisions_is_refused_as_langchain_refuses_it(
         None,
     ],
 )
-def test_a_config_that_langchain_would_trip_over_later_is_refused_at_once(
-    config: Any,
-) -> None:
+def test_a_config_that_nobody_can_use_is_refused_at_once(config: Any) -> None:
     with pytest.raises(ValueError, match="Invalid `interrupt_on` config for tool 'p'"):
         ApprovalMiddleware("support", interrupt_on={"p": config})
 
@@ -254,46 +212,11 @@ def test_the_other_arguments_of_langchain_are_taken_too() -> None:
     assert str(ours.value) == str(theirs.value)
 
 
-def test_the_options_can_be_read_back_as_langchains_are() -> None:
-    options: dict[str, Any] = {
-        "interrupt_on": {"pay": ONLY_TWO, "look_up": False, "mail": True},
-        "description_prefix": "Look",
-        "interrupt_mode": "per_call",
-    }
-
-    ours, stock = HumanInTheLoopMiddleware(**options), Stock(**options)
-
-    assert ours.description_prefix == stock.description_prefix
-    assert ours.interrupt_mode == cast("Any", stock).interrupt_mode
-    assert ours.interrupt_on == stock.interrupt_on
-    assert ApprovalMiddleware("support").interrupt_on == {}
-
-
 AFTER_MODEL = "model"
 
 
 def _flipping(first: bool) -> Iterator[bool]:  # noqa: FBT001 - the word itself
     return itertools.chain([first], itertools.repeat(not first))
-
-
-async def test_a_rejected_call_never_runs_when_its_predicate_changes_its_mind(
-    runner: Runner, saver: Any, effects: Effects
-) -> None:
-    gateway = FakeGateway(default=Tier.AUTO)
-    words = _flipping(first=True)
-    interrupt_on: dict[str, bool | InterruptOnConfig] = {
-        "pay": {**ONLY_TWO, "when": lambda _: next(words)}
-    }
-    middleware = HumanInTheLoopMiddleware(interrupt_on=interrupt_on, gateway=gateway)
-    agent = agent_with(middleware, effects, pay(), saver=saver)
-    await runner.say(agent, "pay")
-    gateway.reject(gateway.only().id, "no")
-
-    end = await runner.resume(agent, gateway)
-
-    assert effects.paid == []
-    assert by_call(end)["c1"].status == "error"
-    assert next(words) is False, "it was asked exactly once"
 
 
 async def test_a_call_let_through_stays_so_when_its_sibling_is_resumed(
@@ -426,32 +349,3 @@ async def test_a_hint_in_state_that_cannot_be_read_holds_its_call(
 
     assert effects.paid == []
     assert len(gateway.pending()) == 1
-
-
-async def test_state_cannot_take_back_a_wish_that_the_gateway_has_heard(
-    runner: Runner, effects: Effects
-) -> None:
-    gateway = FakeGateway(default=Tier.AUTO)
-    middleware = HumanInTheLoopMiddleware({"pay": True}, gateway=gateway)
-    saver = InMemorySaver()
-    agent = agent_with(middleware, effects, pay(), saver=saver)
-    await runner.say(agent, "pay")
-    note = (await runner.state(agent)).values["keyturn_turn"]
-    verdict = {**note["verdicts"]["c1"], "kind": "run", "tier": "auto"}
-    forged = {
-        **note,
-        "verdicts": {"c1": verdict},
-        "hints": {"c1": {"hold": False}},
-    }
-    fresh = agent_with(
-        HumanInTheLoopMiddleware({"pay": True}, gateway=gateway),
-        effects,
-        pay(),
-        saver=saver,
-    )
-    fresh.update_state(CONFIG, {"keyturn_turn": forged}, as_node=AFTER_MODEL)
-
-    end = await runner.run(fresh, None)
-
-    assert effects.paid == []
-    assert "does not run" in by_call(end)["c1"].text

@@ -124,18 +124,6 @@ async def test_a_first_attempt_that_took_effect_beside_the_second_is_told(
     assert ("So it took effect twice" in read.text) is late.ok
 
 
-async def test_without_a_doubt_nobody_is_asked_about_late_reports(
-    runner: Runner, effects: Effects, memory: InMemorySaver
-) -> None:
-    gateway = FakeGateway(FREE)
-    graph = build(gateway, effects.tools(), pay(), AIMessage("paid"), saver=memory)
-    await runner.say(graph, "pay ada")
-    gateway.approve("ap0.0")
-    await runner.resume(graph, gateway)
-
-    assert gateway.calls["late_reports"] == 0
-
-
 async def test_the_model_is_not_asked_while_the_gateway_cannot_say(
     played: Played,
 ) -> None:

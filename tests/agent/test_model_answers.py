@@ -88,20 +88,6 @@ class AskingTwice(Answering):
         return await handler(request)
 
 
-async def test_a_turn_takes_no_step_of_its_own(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    """Each step writes a checkpoint, and a bare agent takes these two a turn."""
-    graph = build(FakeGateway(ALL_FREE), effects.tools(), pay(), pay(), saver=memory)
-
-    await runner.say(graph, "pay twice")
-
-    steps = [one.next for one in graph.get_state_history(CONFIG)][::-1]
-    names = [name for step in steps for name in step]
-    turns = ["model", "tools", "model", "tools", "model"]
-    assert names == ["__start__", "ApprovalMiddleware.before_agent", *turns]
-
-
 async def test_no_checkpoint_has_an_answer_without_the_verdicts_on_its_calls(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
@@ -347,35 +333,6 @@ async def test_no_tool_runs_without_the_arguments_that_nobody_could_read(
     ]
     for provider, payload in providers.payloads(end["messages"]).items():
         assert providers.problems(provider, payload) == []
-
-
-async def test_of_an_answer_that_broke_off_none_of_the_last_calls_runs(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    """Which of them was the last one is not known any more."""
-    answer = streamed({**OPENAI, "finish_reason": "length"})
-    mixed = answer.model_copy(update={"invalid_tool_calls": [{**BAD, "id": "c9"}]})
-    graph = build(FakeGateway(FREE), effects.tools(), mixed, saver=memory)
-
-    end = await runner.say(graph, "look")
-
-    assert effects.looked == ["whole"]
-    assert "token limit" in by_call(end)["c1"].text
-    assert "not a JSON object" in by_call(end)["c9"].text
-
-
-async def test_an_unreadable_call_with_the_id_of_another_one_stops_both(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    good = calling(("look_up", {"query": "whole"}, "c1"))
-    graph = build(
-        FakeGateway(FREE), effects.tools(), unreadable(BAD, good=good), saver=memory
-    )
-
-    end = await runner.say(graph, "look")
-
-    assert effects.looked == []
-    assert "same id" in by_call(end)["c1"].text
 
 
 async def test_an_unreadable_call_of_no_tool_ends_the_run_as_ever(

@@ -147,20 +147,6 @@ async def test_an_agent_in_a_tool_is_at_home_outside_but_for_a_thread_of_its_own
     assert run_of(gateway, "c1") == (own if config else RUN)
 
 
-async def test_the_outermost_agent_is_at_home_in_its_own_thread(
-    runner: Runner, effects: Effects, memory: InMemorySaver
-) -> None:
-    gateway = FakeGateway()
-    graph = build(gateway, effects.tools(), pay(), saver=memory)
-    stale = RunRef(agent="another", thread="left over")
-
-    with connected(gateway, stale):
-        await runner.say(graph, "pay ada")
-
-    assert run_of(gateway, "c1") == RUN
-    assert next(iter(gateway.turns.values()))[0].ref.nested_in is None
-
-
 @pytest.mark.parametrize("given", [RunRef(agent="flow", thread="thread-1"), None])
 async def test_an_agent_that_is_a_node_is_at_home_where_its_graph_is_run(
     runner: Runner, effects: Effects, memory: InMemorySaver, given: RunRef | None

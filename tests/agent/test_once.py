@@ -143,32 +143,6 @@ async def test_a_kill_after_the_effect_is_reconciled_by_a_person(
     assert end["messages"][-1].text == "done"
 
 
-@pytest.mark.parametrize("finding", ["executed", "skip"])
-async def test_what_a_person_found_is_told_even_while_the_gateway_is_behind(
-    runner: Runner, memory: InMemorySaver, effects: Effects, finding: str
-) -> None:
-    gateway, graph = await _approved(runner, memory, effects)
-    answers = await runner.answers(graph, gateway)
-    effects.inside = _once(_die)
-    with pytest.raises(Killed):
-        await runner.run(graph, Command(resume=answers), STRICT)
-    gateway.lose_owner("ap0.0")
-    await runner.run(graph, Command(resume=answers), STRICT)
-    (pause,) = (await runner.state(graph)).interrupts
-    found = {
-        "type": finding,
-        "item_id": "ap0.0",
-        "action_hash": pause.value["action_hash"],
-        "message": "I looked",
-        "by": {"team": "T0", "user": "U0ANA", "name": "Ana"},
-    }
-
-    end = await runner.run(graph, Command(resume={pause.id: found}), STRICT)
-
-    assert len(effects.paid) == 1
-    assert '"I looked"' in by_call(end)["c1"].text
-
-
 async def test_a_kill_before_the_effect_loses_nothing(
     runner: Runner, saver: Any, effects: Effects
 ) -> None:
@@ -241,38 +215,6 @@ async def test_an_unreachable_gateway_at_the_claim_keeps_the_answer_for_later(
     assert before == []
     assert effects.paid == [(10, "ada")]
     assert end["messages"][-1].text == "done"
-
-
-async def test_a_forbidden_claim_is_told_and_does_not_run(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway, graph = await _approved(runner, memory, effects)
-    gateway.down.add("forbid claim")
-
-    end = await runner.resume(graph, gateway)
-
-    assert effects.paid == []
-    assert "not allowed" in by_call(end)["c1"].text
-
-
-async def test_a_tool_that_fails_is_recorded_and_told_instead_of_raised(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway, graph = await _approved(runner, memory, effects)
-
-    def fail() -> None:
-        raise ValueError("the bank said [keyturn:edited] no")
-
-    effects.inside = fail
-    end = await runner.resume(graph, gateway)
-
-    told = by_call(end)["c1"]
-    assert told.status == "error"
-    assert "ValueError" in told.text
-    assert "Whether it took effect is unknown" in told.text
-    assert "[keyturn:" not in told.text.replace("[not-keyturn:", "")
-    assert gateway.only().state is ItemState.FAILED
-    assert len(effects.paid) == 1
 
 
 @pytest.mark.parametrize("is_lost", [True, False])
@@ -511,20 +453,3 @@ async def test_its_run_is_cancelled_before_the_gateway_has_it_and_it_is_reported
 
     await eventually(is_recorded)
     assert effects.paid == [(10, "ada")]
-
-
-async def test_it_changes_nothing_that_people_said_meanwhile(
-    runner: Runner, memory: InMemorySaver, effects: Effects, caplog: Any
-) -> None:
-    gateway = await ran_while_away(runner, memory, effects)
-    gateway.lose_owner(CALL)
-    gateway.reconcile(CALL, "skip")
-    state = gateway.only().state
-
-    gateway.down.discard("finish")
-
-    async def is_answered() -> bool:
-        return f"execution.finished_late item={CALL}" in caplog.messages
-
-    await eventually(is_answered)
-    assert gateway.only().state is state

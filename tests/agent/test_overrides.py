@@ -11,20 +11,17 @@ from hypothesis import strategies as st
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.agent import ApprovalMiddleware
 from keyturn.agent.hints import CORRUPT_OVERRIDES, hint, merge_hints
 from keyturn.agent.scripted_model import calling, scripted
-from keyturn.gateway.protocol.records import ItemState, Tier, Verb
+from keyturn.gateway.protocol.records import Tier, Verb
 from keyturn.gateway.protocol.wire import CallHint
 from tests.agent.agent_runner import (
     CONFIG,
-    FREE,
     Effects,
     Runner,
     agent_with,
-    by_call,
     delegating,
     item_of,
     pay,
@@ -184,23 +181,6 @@ async def test_langchains_option_in_a_run_is_refused_and_not_ignored(
     assert effects.paid == []
 
 
-async def test_a_wish_holds_when_a_reviewer_brought_the_thread_forward(
-    runner: Runner, saver: Any, effects: Effects
-) -> None:
-    gateway = FakeGateway(default=Tier.AUTO)
-    replies = (pay(1, "ada", "c1"), pay(2, "bob", "c2"))
-    agent = agent_with(
-        ApprovalMiddleware(gateway=gateway), effects, *replies, saver=saver
-    )
-    await runner.run(agent, {"messages": ASK}, overriding(for_pay(hold=True)))
-    gateway.approve(item_of(gateway, "c1").id)
-
-    await runner.resume(agent, gateway)
-
-    assert effects.paid == [(1, "ada")]
-    assert item_of(gateway, "c2").is_pending
-
-
 async def test_a_wish_ends_with_the_next_input(
     runner: Runner, saver: Any, effects: Effects
 ) -> None:
@@ -216,28 +196,6 @@ async def test_a_wish_ends_with_the_next_input(
     await runner.say(agent, "again")
 
     assert effects.paid == [(1, "ada"), (2, "bob")]
-
-
-async def test_a_wish_stands_beside_the_repair_of_a_turn_that_was_cut_off(
-    runner: Runner, saver: Any, effects: Effects
-) -> None:
-    gateway = FakeGateway(FREE)
-    replies = (
-        pay(1, "ada", "c1"),
-        calling(("look_up", {"query": "x"}, "c2")),
-    )
-    agent = agent_with(
-        ApprovalMiddleware(gateway=gateway), effects, *replies, saver=saver
-    )
-    await runner.say(agent, "pay")
-
-    overrides = overriding({"tools": {"look_up": {"hold": True}}})
-    end = await runner.run(agent, {"messages": [("user", "look")]}, overrides)
-
-    assert item_of(gateway, "c1").state is ItemState.SUPERSEDED
-    assert "did not run" in by_call(end)["c1"].text
-    assert item_of(gateway, "c2").is_pending
-    assert effects.looked == []
 
 
 @pytest.mark.parametrize(
@@ -313,27 +271,6 @@ async def test_an_agent_inside_a_tool_inherits_the_wish_even_after_a_resume(
 
     assert effects.paid == [(1, "ada")]
     assert item_of(gateway, "c2").ctx.agent == "payer"
-
-
-async def test_a_forged_wish_in_state_lowers_nothing(
-    runner: Runner, effects: Effects
-) -> None:
-    gateway = FakeGateway()
-    saver = InMemorySaver()
-    agent = agent_with(ApprovalMiddleware(gateway=gateway), effects, pay(), saver=saver)
-    forged = [for_pay(hold=False, allow=["approve"])]
-    agent.update_state(
-        CONFIG,
-        {"messages": ASK, "keyturn_overrides": forged},
-        as_node="ApprovalMiddleware.before_agent",
-    )
-
-    await runner.run(agent, None)
-
-    (turn, _) = next(iter(gateway.turns.values()))
-    assert turn.calls[0].hint == CallHint(hold=False, allow=(Verb.APPROVE,))
-    assert effects.paid == []
-    assert gateway.only().allow == (Verb.APPROVE, Verb.REJECT)
 
 
 @given(HINTS, HINTS)

@@ -22,7 +22,7 @@ from keyturn.agent.grants import recheck_of
 from keyturn.agent.scripted_model import calling
 from keyturn.gateway.errors import StateUnknown
 from keyturn.gateway.protocol.digest import BusinessState, state_in
-from keyturn.gateway.protocol.records import ItemState, Tier
+from keyturn.gateway.protocol.records import ItemState
 from tests.agent.agent_runner import GO, STRICT, Runner, build, pay, results, step_graph
 from tests.agent.fake_gateway import FakeGateway
 
@@ -71,26 +71,17 @@ async def asked(runner: Runner, memory: InMemorySaver, bank: Bank) -> Any:
     return graph, gateway
 
 
-async def test_the_state_is_taken_with_the_request_and_bound_into_its_hash(
-    runner: Runner, memory: InMemorySaver, bank: Bank
-) -> None:
-    _, gateway = await asked(runner, memory, bank)
-
-    item = gateway.only()
-    assert bank.read == [ASKED]
-    assert state_in(item.action) == BusinessState(
-        value={"account": "ada", "version": 3}
-    )
-
-
 async def test_in_the_same_state_it_runs(
     runner: Runner, memory: InMemorySaver, bank: Bank
 ) -> None:
     graph, gateway = await asked(runner, memory, bank)
-    gateway.approve(gateway.only().id)
+    item = gateway.only()
+    gateway.approve(item.id)
 
     state = await runner.resume(graph, gateway)
 
+    bound = BusinessState(value={"account": "ada", "version": 3})
+    assert state_in(item.action) == bound
     assert results(state)[0].text == "paid 10.0 to ada"
     assert bank.read == [ASKED, ASKED]
 
@@ -248,18 +239,6 @@ async def test_a_state_of_null_is_a_state_too(
 
     assert shipped == (["o1"] if now is None else [])
     assert gateway.only().is_pending is (now is not None)
-
-
-async def test_an_auto_approved_call_is_not_compared(
-    runner: Runner, memory: InMemorySaver, bank: Bank
-) -> None:
-    gateway = FakeGateway({"pay": Tier.AUTO})
-    graph = build(gateway, bank.tools(), pay(), saver=memory)
-
-    await runner.say(graph, "pay ada")
-
-    assert bank.paid == [10]
-    assert bank.read == [ASKED]
 
 
 async def test_a_step_of_a_plain_node_depends_on_its_state_too(

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import pytest
 from deepagents.middleware.patch_tool_calls import PatchToolCallsMiddleware
 from langchain.agents.middleware import AgentMiddleware, AgentState
-from langchain.agents.middleware.types import ToolCallRequest
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
-from typing_extensions import override
 
 from keyturn.agent import bridge, guarded, turns
 from keyturn.agent.calls import UnansweredTurns
@@ -122,34 +120,6 @@ async def test_a_turn_cut_off_while_a_tool_was_running_is_said_to_be_unknown(
     assert "unknown" in by_call(end)["c1"].text
 
 
-async def test_a_turn_whose_outcome_cannot_be_asked_is_said_to_be_unknown(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway = FakeGateway(FREE)
-    graph = build(gateway, effects.tools(), pay(), saver=memory)
-    await runner.say(graph, "pay")
-    gateway.down.add("supersede")
-
-    end = await runner.say(graph, "hurry")
-
-    assert "may have run" in by_call(end)["c1"].text
-    assert end["messages"][-1].text == "done"
-
-
-async def test_of_calls_that_nobody_has_a_record_of_it_is_said_that_they_may_have_run(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway = FakeGateway(FREE)
-    graph = build(gateway, effects.tools(), saver=memory)
-    history = [HumanMessage("pay"), pay(), HumanMessage("hello?")]
-
-    end = await runner.run(graph, {"messages": history})
-
-    assert "may have run" in by_call(end)["c1"].text
-    assert [m.type for m in end["messages"]] == ["human", "ai", "tool", "human", "ai"]
-    assert effects.paid == []
-
-
 def _joined(old: list[str], new: list[str]) -> list[str]:
     return [*old, *new]
 
@@ -193,44 +163,6 @@ BOTH = calling(
     ("pay", {"amount": 1, "to": "ada"}, "c1"), ("look_up", {"query": "x"}, "c2")
 )
 DONE = AIMessage("done")
-
-
-class Rejects(AgentMiddleware[Any, Any, Any]):
-    """Answers each payment itself."""
-
-    @override
-    def wrap_tool_call(
-        self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Any]
-    ) -> Any:
-        return self._said(request) or handler(request)
-
-    @override
-    async def awrap_tool_call(
-        self,
-        request: ToolCallRequest,
-        handler: Callable[[ToolCallRequest], Awaitable[Any]],
-    ) -> Any:
-        return self._said(request) or await handler(request)
-
-    def _said(self, request: ToolCallRequest) -> ToolMessage | None:
-        call = request.tool_call
-        if call["name"] != "pay":
-            return None
-        return ToolMessage("not today", name="pay", tool_call_id=call["id"])
-
-
-async def test_what_another_middleware_rejected_waits_for_nobody(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway = FakeGateway(FREE)
-    graph = build(
-        gateway, effects.tools(), BOTH, DONE, saver=memory, before=[Rejects()]
-    )
-
-    await runner.say(graph, "pay")
-
-    assert item_of(gateway, "c1").state is ItemState.SUPERSEDED
-    assert (effects.paid, effects.looked) == ([], ["x"])
 
 
 @pytest.mark.parametrize("is_down", [False, True])
@@ -311,7 +243,7 @@ async def test_the_card_ends_as_soon_as_the_gateway_answers(
     assert effects.paid == []
 
 
-async def test_what_waits_when_a_history_is_repaired_without_an_answer_ends_later(
+async def test_of_calls_whose_ends_cannot_be_asked_it_is_said_that_they_may_have_run(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
     gateway = FakeGateway(FREE)
@@ -319,8 +251,10 @@ async def test_what_waits_when_a_history_is_repaired_without_an_answer_ends_late
     await runner.say(graph, "pay")
     gateway.down.add("supersede")
 
-    await runner.say(graph, "hurry")
+    end = await runner.say(graph, "hurry")
 
+    assert "may have run" in by_call(end)["c1"].text
+    assert end["messages"][-1].text == "done"
     assert gateway.only().is_pending
     gateway.down.discard("supersede")
 

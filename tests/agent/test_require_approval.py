@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import math
 import uuid
 from collections.abc import Awaitable, Callable
@@ -26,7 +25,6 @@ from keyturn.agent import (
     grant,
 )
 from keyturn.agent.require_approval import (
-    binding_problem,
     canonical_step,
     step_problem,
     values,
@@ -347,54 +345,6 @@ async def test_a_result_that_is_not_plain_is_given_once_and_then_said_to_be_lost
     assert "took effect" in outcomes[1].message
 
 
-def _wire(effects: Effects, runner: Runner) -> Any:
-    def wire(to: str, amount: int, note: str = "") -> str:
-        effects.paid.append((amount, to))
-        return f"wired {amount}{note}"
-
-    async def awire(to: str, amount: int, note: str = "") -> str:
-        return wire(to, amount, note)
-
-    return awire if runner.is_async else wire
-
-
-async def test_a_function_gets_the_authorized_arguments_by_name(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway = FakeGateway()
-    graph = step_graph(
-        runner, memory, "wire", ARGS, run=_wire(effects, runner), gateway=gateway
-    )
-    await runner.run(graph, GO)
-    gateway.edit("ap0.0", {"to": "ada", "amount": 2, "note": "!"}, "less")
-
-    end = await runner.resume(graph, gateway)
-
-    assert effects.paid == [(2, "ada")]
-    assert end["outcome"].result == "wired 2!"
-
-
-async def test_arequire_approval_takes_a_plain_function_too(
-    memory: InMemorySaver, effects: Effects
-) -> None:
-    runner = Runner(is_async=True)
-    gateway = FakeGateway()
-    graph = step_graph(
-        runner,
-        memory,
-        "wire",
-        ARGS,
-        run=_wire(effects, Runner(is_async=False)),
-        gateway=gateway,
-    )
-    await runner.run(graph, GO)
-    gateway.approve("ap0.0")
-
-    end = await runner.resume(graph, gateway)
-
-    assert end["outcome"] == Approved("wired 5", ARGS)
-
-
 async def test_a_function_with_another_signature_is_refused_before_anybody_is_asked(
     runner: Runner, memory: InMemorySaver
 ) -> None:
@@ -424,27 +374,6 @@ async def test_a_coroutine_function_in_a_synchronous_step_is_refused(
         await runner.run(graph, GO)
 
     assert not gateway.turns
-
-
-def test_every_kind_of_function_is_understood() -> None:
-    class Wire:
-        def __call__(self, *, amount: int) -> int:
-            return amount
-
-    def wire(amount: int, to: str) -> str:
-        return f"{amount}{to}"
-
-    def takes_all(**given: object) -> object:
-        return given
-
-    args: Any = {"amount": 5}
-
-    assert binding_problem(Wire(), args) == ""
-    assert binding_problem(functools.partial(wire, to="ada"), args) == ""
-    assert binding_problem(takes_all, args) == ""
-    assert binding_problem(dict, args) == ""
-    assert "missing a required argument: 'to'" in binding_problem(wire, args)
-    assert "is not a function" in binding_problem(7, args)  # type: ignore[arg-type] # what a user may write
 
 
 def book(

@@ -37,7 +37,6 @@ from tests.agent.agent_runner import (
     results,
 )
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.shapes import Noted, shapes
 from tests.service.harness import POLICY, ServiceHarness
 from tests.streams import audit_entries
 
@@ -225,25 +224,6 @@ async def test_a_stubborn_model_cannot_open_cards_for_ever(
     model.seen.clear()
     await runner.say(agent, "once more")
     assert len(gateway.items) > 3
-
-
-async def test_a_made_up_default_is_the_same_after_the_pause(
-    runner: Runner, memory: InMemorySaver
-) -> None:
-
-    noted: Noted = []
-    gateway = FakeGateway(FREE)
-    several = shapes(noted)["several"]
-    agent = build(
-        gateway, [several], calling(("several", {"value": ["1"]}, "c1")), saver=memory
-    )
-    await runner.say(agent, "go")
-    item = gateway.only()
-    gateway.approve(item.id)
-
-    await runner.resume(agent, gateway)
-
-    assert noted == [item.args]
 
 
 class WithoutTools(AgentMiddleware[Any, Any, Any]):

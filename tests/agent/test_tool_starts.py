@@ -12,7 +12,6 @@ from deepagents import create_deep_agent  # pyright: ignore[reportUnknownVariabl
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.config import ContextThreadPoolExecutor
 from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config
@@ -185,20 +184,9 @@ async def test_an_approved_call_with_an_ungated_agent_inside_ends_as_failed(
 PAYMENTS = [{"amount": 1, "to": "ada"}, {"amount": 2, "to": "bob"}]
 
 
-def _in_a_copying_pool(inner: Any, pays: BaseTool) -> Any:
-    with ContextThreadPoolExecutor(1) as pool:
-        return pool.submit(inner.invoke, _given("pay")).result()
-
-
 def _in_a_pool_with_the_configuration(inner: Any, pays: BaseTool) -> Any:
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(inner.invoke, _given("pay"), get_config()).result()
-
-
-def _two_agents_deep(inner: Any, pays: BaseTool) -> Any:
-    delegate = _delegate(lambda job: inner.invoke(_given(job)), _never)
-    middle = _ungated(scripted([DELEGATE]), [delegate])
-    return middle.invoke(_given("pay"))
 
 
 def _sent(inner: Any, pays: BaseTool) -> Any:
@@ -222,11 +210,9 @@ async def _never(job: str) -> str:
 
 WAYS: dict[str, Below] = {
     "the tool": lambda _, pays: pays.invoke(PAYMENTS[0]),
-    "a copying pool": _in_a_copying_pool,
     "a pool with the configuration": _in_a_pool_with_the_configuration,
     "a batch": lambda _, pays: pays.batch(cast("Any", PAYMENTS)),
     "a stream": lambda inner, _: list(inner.stream(_given("pay"))),
-    "two agents deep": _two_agents_deep,
     "sent": _sent,
 }
 ASYNC_WAYS: dict[str, Below] = {

@@ -13,7 +13,6 @@ from langchain_core.messages import (
     AIMessage,
     HumanMessage,
     SystemMessage,
-    ToolCall,
     ToolMessage,
 )
 from langchain_core.runnables import RunnableConfig
@@ -204,21 +203,6 @@ async def test_calls_decided_one_by_one_run_one_by_one(
     assert gateway.calls["submit"] == 1
 
 
-async def test_an_agent_paused_in_one_process_goes_on_in_another(
-    runner: Runner, saver: Any, effects: Effects
-) -> None:
-    gateway = FakeGateway(FREE)
-    await runner.say(build(gateway, effects.tools(), TURN, saver=saver), "pay")
-    gateway.edit("ap0.0", {"amount": 1, "to": "ada"})
-    gateway.approve("ap1.0")
-
-    another = build(gateway, effects.tools(), AIMessage("bye"), saver=saver)
-    end = await runner.resume(another, gateway)
-
-    assert sorted(effects.paid) == [(1, "ada"), (20, "bob")]
-    assert end["messages"][-1].text == "bye"
-
-
 async def test_what_policy_denies_is_told_and_does_not_run(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
@@ -257,21 +241,6 @@ async def test_without_any_gateway_nothing_runs_and_the_model_is_told_how(
 
     assert (effects.paid, effects.looked) == ([], [])
     assert "No approval gateway is connected" in results(end)[0].text
-
-
-async def test_a_connected_gateway_is_found_in_the_context_of_the_run(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway = FakeGateway(FREE)
-    graph = build(None, effects.tools(), TURN, saver=memory)
-
-    with connected(gateway):
-        await runner.say(graph, "pay")
-        gateway.approve("ap0.0")
-        gateway.reject("ap1.0")
-        await runner.resume(graph, gateway)
-
-    assert effects.paid == [(10, "ada")]
 
 
 async def test_two_calls_with_one_id_are_both_refused(
@@ -397,13 +366,6 @@ async def test_the_note_can_be_switched_off_and_its_failure_is_no_failure(
 
     assert isinstance(model.seen[0][0], HumanMessage)
     assert isinstance(silent.seen[0][0], HumanMessage)
-
-
-def test_the_name_of_the_middleware_never_changes() -> None:
-    class Mine(ApprovalMiddleware):
-        pass
-
-    assert Mine().name == "ApprovalMiddleware"
 
 
 async def test_private_state_stays_out_of_what_a_caller_gets_and_gives(
@@ -570,36 +532,6 @@ def test_the_note_is_added_to_a_system_message_of_either_shape(content: Any) -> 
     assert type(system.content) is type(content)
 
 
-def test_an_agent_that_needs_nobody_gets_no_note() -> None:
-    note = AgentNote(gated_tools=(), other_tools_are_gated=False)
-
-    assert with_note(None, note) is None
-
-
-async def test_the_state_of_the_middleware_is_plain_json(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway = FakeGateway({"look_up": Tier.DENY})
-    graph = build(gateway, effects.tools(), pay(), saver=memory)
-    await runner.say(graph, "pay")
-    gateway.edit("ap0.0", {"amount": 1, "to": "ada"})
-    await runner.resume(graph, gateway)
-
-    values = (await runner.state(graph)).values
-
-    for name in ("keyturn_turn", "keyturn_edits"):
-        assert _is_plain(values[name]), name
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(_is_plain(member) for member in value.values())  # pyright: ignore[reportUnknownVariableType] - JSON
-    if isinstance(value, list):
-        return all(_is_plain(element) for element in value)  # pyright: ignore[reportUnknownVariableType] - JSON
-    return value is None or type(value) in {str, int, float, bool}
-
-
-CALL = ToolCall(name="pay", args={"amount": 1}, id="c1")
 ANA = Person(team="T0", user="U0ANA", name="Ana")
 
 

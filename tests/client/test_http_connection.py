@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import subprocess
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
@@ -21,10 +25,11 @@ from keyturn.gateway.errors import (
     NotAllowed,
     SettingsError,
     StoreUnavailable,
+    ThreadUnavailable,
     Unanswered,
 )
 from keyturn.gateway.protocol.port import connected
-from keyturn.gateway.protocol.records import Result
+from keyturn.gateway.protocol.records import Result, RunRef, Verb
 from keyturn.gateway.protocol.run_context import HEADER
 from keyturn.gateway.protocol.wire import (
     Claimed,
@@ -34,6 +39,8 @@ from keyturn.gateway.protocol.wire import (
     TurnRef,
     VerdictKind,
 )
+from keyturn.gateway.resume.program_runs import Drive
+from keyturn.gateway.setting_forms import RetrySettings
 from keyturn.gateway.store.store import Store
 from tests.api.api_stack import ApiStack, serving
 from tests.service.harness import ANA, ServiceHarness, claim_of
@@ -270,3 +277,138 @@ def test_url_and_key_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
         assert http_gateway.current_gateway() is not found
     with pytest.raises(SettingsError, match="gateway='https"):
         http_gateway.given_gateway(found, "tk_1")
+
+
+KEY = "tk_" + "0" * 16 + "_" + "0" * 64
+
+TWO_LOOPS = """
+import asyncio, sys
+from keyturn.gateway.client.http_gateway import HttpGateway
+from keyturn.gateway.errors import KeyRefused
+
+gateway = HttpGateway(*sys.argv[1:])
+for _ in range(2):
+    try:
+        asyncio.run(gateway.note("support"))
+    except KeyRefused:
+        print("answered")
+"""
+
+
+@pytest.fixture
+async def stack(store: Store) -> AsyncGenerator[ApiStack]:
+    async with serving(ServiceHarness(store)) as found:
+        yield found
+
+
+async def test_a_program_need_not_close_what_its_agents_ask_by(stack: ApiStack) -> None:
+    ended = await asyncio.to_thread(
+        subprocess.run,
+        [
+            sys.executable,
+            "-W",
+            "default::ResourceWarning",
+            "-c",
+            TWO_LOOPS,
+            stack.url,
+            KEY,
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert ended.stdout.split() == ["answered", "answered"]
+    assert ended.stderr == ""
+
+
+async def test_the_key_goes_to_the_gateway_that_was_named_alone(
+    stack: ApiStack,
+) -> None:
+    met = list[str]()
+
+    async def elsewhere(request: web.BaseRequest) -> web.StreamResponse:
+        met.append(request.headers.get("Authorization", ""))
+        raise web.HTTPTemporaryRedirect(f"{stack.url}/v1/note")
+
+    runner = web.ServerRunner(web.Server(elsewhere))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    gateway = HttpGateway(f"http://127.0.0.1:{runner.addresses[0][1]}", stack.key())
+    try:
+        with pytest.raises(StoreUnavailable, match="answered 307"):
+            await gateway.note("support")
+    finally:
+        await gateway.aclose()
+        await runner.cleanup()
+
+    assert len(met) == 1
+
+
+def turn(args: dict[str, Any], **more: Any) -> Turn:
+    call = ProposedCall(tool="process_refund", args=args, tool_call_id="c1")
+    return Turn(ref=REF, calls=(call,), **more)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (float("nan"), "'/calls/0/args/amount': a number is not finite"),
+        (float("-inf"), "'/calls/0/args/amount': a number is not finite"),
+        ("\ud800", "'/calls/0/args/amount': a string contains half of a surrogate"),
+        (2**63, "'/calls/0/args/amount'"),
+    ],
+)
+async def test_arguments_that_are_no_json_are_refused_and_name_the_place(
+    stack: ApiStack, value: object, words: str
+) -> None:
+    async with stack.gateway() as gateway:
+        with pytest.raises(NotAllowed, match=words):
+            await gateway.submit(turn({"amount": value}))
+
+    assert await stack.harness.opened() == []
+
+
+async def test_a_text_that_is_no_unicode_is_refused_in_the_same_words(
+    stack: ApiStack,
+) -> None:
+    asked = turn({"amount": 5}, says="\ud800")
+
+    async with stack.gateway() as gateway:
+        for port in (gateway, stack.harness.agents):
+            with pytest.raises(
+                NotAllowed, match="contains half of a surrogate pair, so"
+            ):
+                await port.submit(asked)
+        with pytest.raises(NotAllowed, match="half of a surrogate"):
+            await gateway.finish("ap_1.0", 1, Result(ok=True, summary="\ud800"))
+
+
+@pytest.mark.parametrize("value", [float("nan"), "\ud800", 2**70])
+async def test_a_schema_that_is_no_json_takes_only_edits_away(
+    stack: ApiStack, value: object
+) -> None:
+    asked = turn({"amount": 5}, schemas={"process_refund": {"default": value}})
+
+    async with stack.gateway() as gateway:
+        (verdict,) = await gateway.submit(asked)
+
+    assert verdict.kind is VerdictKind.HOLD
+    assert Verb.EDIT not in verdict.allow
+
+
+async def test_what_waits_names_its_gateway_and_no_words_of_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    drive = Drive(RunRef(agent="support", thread="t1"), cast("Any", None), None)
+    down = ThreadUnavailable("nothing listens there")
+    down.__cause__ = StoreUnavailable("did not answer")
+
+    with caplog.at_level(logging.WARNING):
+        for error in (down, ConnectionError("a secret")):
+            assert drive.pause_s(error, RetrySettings(), "https://gateway.example")
+
+    assert "run.waiting gateway=https://gateway.example agent=support" in caplog.text
+    assert "nothing listens there" in caplog.text
+    assert "error=ConnectionError" in caplog.text
+    assert "a secret" not in caplog.text

@@ -6,7 +6,6 @@ repeats their results. The tools write their effects to a ledger file, one line 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -146,12 +145,12 @@ def look_up(order: str) -> str:
 
 
 def graph(
-    *more: BaseTool, waits_for: asyncio.Event | None = None
+    *more: BaseTool, wait: Callable[[], Awaitable[object]] | None = None
 ) -> Pregel[Any, Any, Any, Any]:
     """Make the agent, perhaps with more tools, or a model that waits."""
     make = cast("Callable[..., Pregel[Any, Any, Any, Any]]", create_agent)
     return make(
-        obedient(waits_for.wait if waits_for else None),
+        obedient(wait),
         tools=[
             guarded(refund),
             guarded(email),

@@ -272,10 +272,6 @@ async def test_an_error_of_the_graph_is_not_taken_for_a_refused_answer(
     assert (state.is_cut_off, state.taken) == (True, "k")
 
 
-async def test_a_thread_that_nobody_began_does_not_exist(stack: Stack) -> None:
-    assert not (await stack.runner.probe("new")).exists
-
-
 @pytest.mark.parametrize(
     ("messages", "words"),
     [

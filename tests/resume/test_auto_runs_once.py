@@ -37,7 +37,6 @@ tools:
   delegate: {tier: auto}
   consult: {tier: auto}
   ask_and_count: {tier: auto}
-  ask: {tier: notify}
 """,
     "policy.yml",
 )
@@ -98,13 +97,7 @@ class Stage:
             state = await inner.ainvoke({"messages": [HumanMessage(question)]})
             return f"They say: {state['messages'][-1].text}"
 
-        @tool
-        def ask() -> str:
-            """Ask a person."""
-            sample_tools.note("ask")
-            return f"said {interrupt('what?')}"
-
-        return [ping, count, poll, delegate, ask_and_count, consult, ask]
+        return [ping, count, poll, delegate, ask_and_count, consult]
 
     def runner(self) -> Runner:
         """Return the agent, as one more process would run it."""
@@ -214,21 +207,6 @@ async def test_a_notified_call_is_not_repeated_when_its_owner_was_killed(
 
         assert len(sample_tools.ledger()) == 1
         assert await stage.words() == messages.CUT_OFF
-
-
-async def test_a_call_that_pauses_inside_goes_on_under_the_next_lease(
-    stage: Stage,
-) -> None:
-    one = stage.runner()
-    await stage.under(lambda: one.start("t1", '[["ask", {}]]', key="k"))
-    [question] = (await one.probe("t1")).pending
-
-    await stage.under(
-        lambda: one.resume("t1", {question.id: cast("Any", "yes")}, key="k")
-    )
-
-    assert sample_tools.ledger() == ["ask", "ask"]
-    assert await stage.words() == "said yes"
 
 
 async def test_an_agent_inside_a_call_goes_on_that_was_cut_off_after_a_pause(

@@ -130,18 +130,6 @@ async def test_gateways_that_start_together_on_a_fresh_postgres_all_start(
         await eventually(none_is_locked)
 
 
-@pytest.mark.slow
-async def test_a_postgres_that_does_not_answer_is_named_without_its_password(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("keyturn.gateway.resume.checkpoints._CONNECT_S", 2)
-    with pytest.raises(SettingsError, match=r"at '127\.0\.0\.1'") as caught:
-        async with open_checkpoints("postgresql://user:hunter2@127.0.0.1:1/keyturn"):
-            pass
-    assert "hunter2" not in str(caught.value)
-    assert "Connection refused" in str(caught.value)
-
-
 async def test_a_user_that_may_create_no_tables_is_told_so(postgres: str) -> None:
     fresh, name = fresh_database(postgres), f"reader_{secrets.token_hex(6)}"
     with psycopg.connect(fresh, autocommit=True) as own:

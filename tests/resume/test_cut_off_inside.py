@@ -1,4 +1,4 @@
-"""An agent inside a tool has a name, and belongs to the run of the outer agent."""
+"""What waits inside a tool ends with a new message, and with its thread."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from langchain_core.tools import tool
 from langgraph.pregel import Pregel
 
 from keyturn.agent import ApprovalMiddleware, guarded
-from keyturn.gateway.approvals.decisions import Decided, Forbidden, Stale
+from keyturn.gateway.approvals.decisions import Forbidden, Stale
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.approvals.lifecycle import UNEXECUTED
 from keyturn.gateway.approvals.record import Item
+from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.errors import ThreadUnavailable
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.checkpoints import open_checkpoints
@@ -28,6 +29,15 @@ from keyturn.gateway.running import running
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.store import Store
 from tests.resume import sample_tools
+from tests.resume.programs import (
+    AT,
+    asked,
+    begin,
+    calling_tools,
+    decide,
+    in_process,
+    items_of,
+)
 from tests.resume.resume_stack import DAN, POLICY, Stack
 from tests.service.harness import person
 
@@ -149,27 +159,54 @@ async def test_a_new_message_ends_what_waits_inside_and_a_late_click_is_refused(
     assert not [line for line in sample_tools.ledger() if line.startswith("refund")]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(4))
-async def test_a_click_while_a_new_message_comes_has_one_end(
-    stack: Nested, number: int
+GRAPH = sample_tools.graph(delegate)
+
+
+@pytest.fixture
+async def tk(store: Store, tmp_path: Path) -> AsyncGenerator[Keyturn]:
+    """Open a program with an agent that calls another one, which pays."""
+    async with in_process(store, tmp_path, policy=FREE) as opened:
+        yield opened
+
+
+async def waiting(tk: Keyturn) -> tuple[asyncio.Task[dict[str, Any]], Item]:
+    """Make the inner agent ask; return the run and the call."""
+    given = calling_tools(("delegate", {"task": ONE}))
+    run = begin(tk, GRAPH, given, timeout_s=60)
+    return run, await asked(tk)
+
+
+async def states(tk: Keyturn) -> list[ItemState]:
+    """Return the states of the thread's calls."""
+    return [item.state for item in await items_of(tk)]
+
+
+async def test_what_waits_in_it_is_superseded_and_a_late_click_refused(
+    tk: Keyturn,
 ) -> None:
-    async with stack.working():
-        item = await stack.delegated()
+    run, item = await waiting(tk)
 
-        outcome, _ = await asyncio.gather(
-            stack.decide(item), stack.say(f"never mind {number}")
-        )
-        await stack.idle()
+    await tk.delete(GRAPH, **AT)
 
-    [ended] = await stack.states()
-    refunds = [line for line in sample_tools.ledger() if line.startswith("refund")]
-    if isinstance(outcome, Decided):
-        # Decided first: it was executed before the message, or ended without an
-        # execution.
-        assert ended in {ItemState.EXECUTED, ItemState.LAPSED}
-    else:
-        assert isinstance(outcome, Stale)
-        assert ended is ItemState.SUPERSEDED
-    assert len(refunds) == (ended is ItemState.EXECUTED)
-    assert ended in UNEXECUTED | {ItemState.EXECUTED}
+    assert await states(tk) == [ItemState.SUPERSEDED]
+    late = await decide(tk, item)
+    assert isinstance(late, Stale)
+    assert late.state is ItemState.SUPERSEDED
+    with pytest.raises(ThreadUnavailable, match="was deleted"):
+        await run
+    with pytest.raises(ThreadUnavailable, match="There is no thread"):
+        await tk.run(GRAPH, **AT)
+    assert sample_tools.ledger() == []
+
+
+async def test_a_thread_that_somebody_runs_is_not_deleted(tk: Keyturn) -> None:
+    run, item = await waiting(tk)
+    keys = tk.store.keys_of_tenant("default")
+
+    async with tk.store.threads.lease(keys, "shop", "t1"):
+        with pytest.raises(ThreadUnavailable, match="Another process"):
+            await tk.delete(GRAPH, **AT)
+
+    assert await states(tk) == [ItemState.PENDING]
+    await decide(tk, item)
+    assert (await run)["messages"][-1].text == "refunded 1 5"

@@ -6,9 +6,7 @@ import errno
 import socket
 import sqlite3
 import ssl
-from collections.abc import Callable
 from contextlib import closing
-from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -17,7 +15,7 @@ import psycopg
 import pytest
 from langchain_core.language_models.chat_models import generate_from_stream
 from langgraph.errors import GraphRecursionError
-from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from keyturn.gateway.errors import GraphError, StateUnknown, StoreUnavailable
 from keyturn.gateway.resume.diagnosis import (
@@ -240,35 +238,8 @@ def test_a_full_disk_is_told_from_a_database_that_is_locked() -> None:
     )
 
 
-def _empty_stream() -> None:
-    generate_from_stream(iter(()))
-
-
-def _page_of_a_proxy() -> None:
-    # Imported here: that takes seconds, and every process of a run collects all tests.
-    from langchain_openai import ChatOpenAI  # noqa: PLC0415 - see above
-
-    model: Any = ChatOpenAI(model="gpt-5", api_key=SecretStr("not-a-key"))
-    model._create_chat_result("<html>")
-
-
-def _arguments_that_are_no_object() -> None:
-    from langchain_anthropic import ChatAnthropic  # noqa: PLC0415 - as above
-
-    about: dict[str, Any] = {"model": "claude-sonnet-4-5", "api_key": "not-a-key"}
-    model: Any = ChatAnthropic(**about)
-    call = {"type": "tool_use", "id": "c1", "name": "pay", "input": [1]}
-    said: dict[str, Any] = {"content": [call], "stop_reason": "tool_use", "usage": {}}
-    model._format_output(SimpleNamespace(model_dump=lambda: said))
-
-
-@pytest.mark.parametrize(
-    "read", [_empty_stream, _page_of_a_proxy, _arguments_that_are_no_object]
-)
-def test_an_answer_that_langchain_cannot_read_may_be_another_one_next_time(
-    read: Callable[[], None],
-) -> None:
-    with pytest.raises((ValueError, AttributeError)) as unread:
-        read()
+def test_an_answer_that_langchain_cannot_read_may_be_another_one_next_time() -> None:
+    with pytest.raises(ValueError, match="generation") as unread:
+        generate_from_stream(iter(()))
 
     assert diagnose(unread.value).kind is ErrorKind.UNKNOWN

@@ -14,9 +14,6 @@ from uuid import UUID
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import StateGraph
-from langgraph.types import interrupt
-from typing_extensions import TypedDict
 
 from keyturn.gateway.approvals.decisions import Decided, Edit, Forbidden
 from keyturn.gateway.approvals.events import Event, EventName
@@ -54,17 +51,6 @@ from tests.resume.programs import (
 from tests.resume.resume_stack import ANA, DAN, POLICY, RULES
 from tests.resume.test_run_outages import Provider
 from tests.store_secrets import SECRETS
-
-
-class Name(TypedDict):
-    """A state with a name in it."""
-
-    name: str
-
-
-def _ask(state: Name) -> Name:
-    return {"name": f"{state['name']}{interrupt('your name?')}"}
-
 
 CALL = json.dumps([("refund", {"order": "78291", "amount": 1})])
 
@@ -106,19 +92,6 @@ async def test_a_program_that_died_goes_on_waiting_with_the_same_call(
     assert len(sample_tools.ledger()) == 1
 
 
-async def test_another_input_supersedes_what_waits(opened: Open) -> None:
-    async with opened() as tk:
-        first = begin(tk, sample_tools.graph, refund())
-        await asked(tk)
-
-        hello = saying("hello")
-        final = await tk.run(sample_tools.graph, hello, **AT)
-
-        assert words(final) == "You said hello"
-        assert (await first)["messages"][-1].text == "You said hello"
-        assert sample_tools.ledger() == []
-
-
 async def test_the_same_input_is_one_turn_unless_its_message_has_another_id(
     opened: Open,
 ) -> None:
@@ -132,23 +105,6 @@ async def test_the_same_input_is_one_turn_unless_its_message_has_another_id(
         final = await tk.run(sample_tools.graph, hello(id="2"), **AT)
 
     assert [one.text for one in final["messages"]] == ["hello", "You said hello"] * 2
-
-
-@pytest.mark.slow
-async def test_a_wait_can_be_bounded_and_taken_up_again(opened: Open) -> None:
-    async with opened() as tk:
-        with pytest.raises(TimeoutError, match=r"'t1' was not finished within 0.5 s"):
-            await tk.run(
-                sample_tools.graph,
-                refund(),
-                thread_id="t1",
-                agent="shop",
-                timeout_s=0.5,
-            )
-        await decide(tk, await asked(tk))
-        final = await tk.run(sample_tools.graph, **AT)
-
-    assert words(final) == "refunded 78291 899"
 
 
 async def test_who_asked_has_to_be_a_person(opened: Open) -> None:
@@ -186,13 +142,6 @@ async def test_who_asked_cannot_approve(opened: Open, team: str) -> None:
     assert isinstance(outcome, Forbidden)
 
 
-async def test_an_error_of_the_graph_reaches_the_caller(opened: Open) -> None:
-    broken = saying("break")
-    async with opened() as tk:
-        with pytest.raises(RuntimeError, match="the model is down"):
-            await tk.run(sample_tools.graph, broken, **AT)
-
-
 async def test_an_agent_that_calls_itself_otherwise_is_named(opened: Open) -> None:
     async with opened() as tk:
         with pytest.raises(GraphError, match=r"ApprovalMiddleware\('store'\)"):
@@ -207,18 +156,6 @@ async def test_without_thread_and_input_there_is_nothing_to_wait_for(
     async with opened() as tk:
         with pytest.raises(ThreadUnavailable, match="no thread 'new'"):
             await tk.run(sample_tools.graph, thread_id="new", agent="shop")
-
-
-async def test_a_question_that_is_not_ours_is_handed_to_the_caller(
-    opened: Open,
-) -> None:
-    builder: StateGraph[Name] = StateGraph(Name)
-    builder.add_node("ask", _ask)  # pyright: ignore[reportUnknownMemberType] - its overloads are partial
-    builder.set_entry_point("ask")
-    async with opened() as tk:
-        state = await tk.run(builder, {"name": ""}, thread_id="t1", agent="asker")
-
-    assert [one.value for one in state["__interrupt__"]] == ["your name?"]
 
 
 async def test_a_synchronous_agent_asks_the_same_gateway(opened: Open) -> None:
@@ -406,20 +343,6 @@ async def kept(tk: Keyturn) -> StalledRun | None:
     keys = tk.store.keys_of_tenant("default")
     run = keys.stalled_run("shop", "t1")
     return await tk.store.stalled.find(keys, run)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("short_pauses")
-async def test_a_run_waits_until_its_model_is_back(
-    tk: Keyturn, provider: Provider
-) -> None:
-    provider.error = ConnectionError()
-    run = begin(tk, sample_tools.graph, LOOK_UP)
-    await provider.failed(times=6)
-    provider.error = None
-
-    assert words(await run) == "found 1"
-    assert sample_tools.ledger() == ["look_up 1"]
 
 
 @pytest.mark.usefixtures("short_pauses")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -68,9 +68,9 @@ def place(store: Store, thread: str = "t1") -> ThreadRef:
     return ThreadRef(store.keys_of_tenant("default"), "shop", thread)
 
 
-def runner(saver: Saver, step: asyncio.Event | None = None) -> Runner:
-    """Return the shop's agent; its model waits for ``step``, if one is given."""
-    return Runner(attached(sample_tools.graph(waits_for=step), saver))
+def runner(saver: Saver, wait: Callable[[], Awaitable[object]] | None = None) -> Runner:
+    """Return the shop's agent; its model waits, if given for what."""
+    return Runner(attached(sample_tools.graph(wait=wait), saver))
 
 
 async def take_away(store: Store, at: ThreadRef) -> None:
@@ -101,16 +101,17 @@ async def history(one: Runner, thread: str = "t1") -> list[str]:
 async def test_a_late_model_answer_changes_nothing_of_a_thread_that_went_on(
     store: Store, savers: tuple[Saver, Saver]
 ) -> None:
-    at, think = place(store), asyncio.Event()
-    slow, quick = runner(savers[0], think), runner(savers[1])
+    at, asked, think = place(store), asyncio.Event(), asyncio.Event()
+
+    async def wait() -> None:
+        asked.set()
+        await think.wait()
+
+    slow, quick = runner(savers[0], wait), runner(savers[1])
     late = asyncio.create_task(
         under_lease(store, at, lambda: slow.start("t1", "hello", key="k"))
     )
-
-    async def has_begun() -> bool:
-        return (await quick.probe("t1")).exists
-
-    await eventually(has_begun)
+    await asked.wait()
     await take_away(store, at)
     await under_lease(store, at, lambda: quick.nudge("t1", key="k"))
     ids = await history(quick)

@@ -9,8 +9,6 @@ from typing import Any, cast
 import pytest
 from deepagents import create_deep_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
-from langchain_core.messages import AIMessage
-from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
@@ -20,12 +18,10 @@ from langgraph_supervisor import create_supervisor  # pyright: ignore[reportMiss
 from langgraph_swarm import create_handoff_tool, create_swarm  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType] - no types
 
 from keyturn.agent import ApprovalMiddleware, gated_subagents, guarded
-from keyturn.agent.scripted_model import calling, scripted
+from keyturn.agent.scripted_model import scripted
 from keyturn.cli.main import run
-from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import GraphError
 from keyturn.gateway.resume.graphs import as_graph, attached, described
-from keyturn.gateway.store.store import Store
 
 ASK = cast("Any", create_agent)
 RAN: list[str] = []
@@ -155,10 +151,6 @@ UNGATED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: gated(Asking(inner=plain())),
         "'tools > ask > tools'",
     ),
-    "an agent in a bound method": (
-        lambda: gated(asking(plain().with_config({"tags": ["x"]}))),
-        "'tools > ask > tools'",
-    ),
     "three agents deep": (
         lambda: gated(asking(gated(asking(plain()), agent="middle"))),
         "'tools > ask > tools > ask > tools'",
@@ -202,26 +194,12 @@ GATED: dict[str, Callable[[], Any]] = {
     "a gate of somebody's own": lambda: ASK(
         scripted([]), [wire], middleware=[Wrapping("billing")]
     ),
-    "many middlewares": lambda: ASK(
-        scripted([]), [wire], middleware=[*_idle(12), gate()]
-    ),
     "a gated agent as a node": lambda: nodes(("pay", gated(wire))),
     "a gated agent in a tool": lambda: gated(asking(gated(wire, agent="inner"))),
     "guarded tools": lambda: nodes(("act", ToolNode([guarded(wire)]))),
     "a node that only computes": lambda: nodes(("compute", _same)),
     "gated subagents": lambda: deep(subagents=gated_subagents(agent="billing")),
 }
-
-
-def _idle(count: int) -> list[Any]:
-    def same(self: object, request: Any, handler: Any) -> Any:
-        return handler(request)
-
-    base: Any = ApprovalMiddleware.__mro__[1]
-    return [
-        type(f"Idle{number}", (base,), {"wrap_tool_call": same})()
-        for number in range(count)
-    ]
 
 
 @pytest.mark.parametrize("shape", GATED)
@@ -344,44 +322,3 @@ def test_the_doctor_lists_the_tools_of_each_agent(
     assert lines["✔ agent billing"].endswith(f"gated: wire; {free}")
     assert "can start tools that no gate clears: 'wire'" in lines["✖ agent bare"]
     assert lines["✔ agent known"].endswith("ungated as the settings say: wire")
-
-
-GO = {"messages": [("user", "go")]}
-WIRE = calling(("wire", {"to": "eve"}, "w1"))
-
-
-async def test_a_subagent_that_cannot_be_seen_starts_no_tool_either(
-    store: Store, tmp_path: Path
-) -> None:
-    @tool
-    async def ask(question: str) -> str:
-        """Ask an agent that is made only now."""
-        made = ASK(scripted([look, WIRE, AIMessage("over")]), [wire, look_up])
-        return str((await made.ainvoke(GO))["messages"][-1].text)
-
-    look = calling(("look_up", {"query": "eve"}, "l1"))
-    replies = [calling(("ask", {"question": "?"}, "a1")), AIMessage("over")]
-    graph = ASK(scripted(replies), [ask], middleware=[gate("a")])
-    (tmp_path / "p.yml").write_text(POLICY)
-
-    async with Keyturn(
-        policy=tmp_path / "p.yml",
-        url=store.conn.url,
-        data_dir=tmp_path,
-        ungated={"a": ["look_up"]},
-    ) as tk:
-        end = await tk.run(graph, GO, thread_id="t", agent="a", timeout_s=60)
-        own = ASK(
-            scripted(replies),
-            [ask],
-            middleware=[gate("a")],
-            checkpointer=InMemorySaver(),
-        )
-        config: RunnableConfig = {"configurable": {"thread_id": "u"}}
-        with tk.connected():
-            same = await own.ainvoke(GO, config)
-
-    assert RAN == ["eve", "eve"]
-    for state in (end, same):
-        assert "The tool 'wire' did not run" in state["messages"][-2].text
-        assert state["messages"][-1].text == "over"

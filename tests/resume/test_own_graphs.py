@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -194,23 +192,6 @@ async def test_a_config_that_moves_a_thread_is_refused(
     assert sample_tools.ledger() == []
 
 
-@pytest.mark.slow
-async def test_a_finished_thread_leaves_no_graph_behind(opened: Open) -> None:
-    async with opened() as tk:
-
-        async def finished() -> weakref.ref[Graph]:
-            graph = graph_of("ann")
-            run = begin(tk, graph, PAY, "ann")
-            await decide(tk, await asked(tk, "ann"))
-            await run
-            return weakref.ref(graph)
-
-        graph = await finished()
-        gc.collect()
-
-        assert graph() is None
-
-
 async def put_back(tk: Keyturn) -> None:
     """Wait until the one job was offered and put back, for the second time."""
     keys = tk.store.keys_of_tenant("default")
@@ -273,21 +254,6 @@ def asking(*orders: str) -> AIMessage:
     return calling(*(("look_up", {"order": one}, f"l{one}") for one in orders))
 
 
-async def end_of(tk: Keyturn, graph: Any) -> list[str]:
-    """Run a thread whose calls are all approved; return what its tools returned."""
-    run = tk.run(graph, GO, **AT, timeout_s=60)
-    running = asyncio.create_task(run)
-
-    async def is_done() -> bool:
-        for item in await items_of(tk):
-            if item.is_pending:
-                await decide(tk, item)
-        return running.done()
-
-    await eventually(is_done)
-    return [one.text for one in running.result()["messages"] if one.type == "tool"]
-
-
 @pytest.mark.parametrize("is_deep", [False, True])
 async def test_two_that_share_a_state_side_by_side_are_refused_and_run_nothing(
     tk: Keyturn,
@@ -305,22 +271,3 @@ async def test_two_that_share_a_state_side_by_side_are_refused_and_run_nothing(
     # Either one may have asked first; no message is lost.
     states = {item.state for item in await items_of(tk)}
     assert states <= {ItemState.PENDING, ItemState.WITHDRAWN}
-
-
-async def test_one_that_is_asked_again_later_has_its_state_and_runs(
-    tk: Keyturn,
-) -> None:
-    one = payer(checkpointer=True)
-    saver = InMemorySaver()
-    graph = lead({"1": one, "2": one}, asking("1"), asking("2"), checkpointer=saver)
-
-    assert await end_of(tk, graph) == ["paid 1", "paid 2"]
-    assert sample_tools.ledger() == ["paid 1", "paid 2"]
-
-
-async def test_two_with_names_of_their_own_run_side_by_side(tk: Keyturn) -> None:
-    one, two = (named(payer(checkpointer=True), name) for name in ("one", "two"))
-    graph = lead({"1": one, "2": two}, asking("1", "2"), checkpointer=InMemorySaver())
-
-    assert await end_of(tk, graph) == ["paid 1", "paid 2"]
-    assert sorted(sample_tools.ledger()) == ["paid 1", "paid 2"]

@@ -19,7 +19,6 @@ from keyturn.gateway.errors import (
     KeyRefused,
     SettingsError,
 )
-from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.remote import program
 from keyturn.gateway.remote.program import Keyturn as WithoutStore
 from keyturn.gateway.remote.program import RemoteKeyturn
@@ -29,9 +28,7 @@ from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.programs import AT, asked, begin, decide, refund, words
 from tests.resume.resume_stack import AT_ONCE, RULES
-from tests.store_secrets import SECRETS
 
-RUN = RunRef(agent="shop", thread="t1")
 Answered = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -161,31 +158,3 @@ async def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(SettingsError, match=r"keyturn\[server\]"):
         WithoutStore()
     assert WithoutStore.remote is Keyturn.remote
-
-
-async def test_a_claim_is_repeated_as_long_as_the_lease_of_the_thread_lives(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("keyturn.agent.bridge.FIRST_PAUSE_S", 0.001)
-    patient = Store(store.conn.url, secrets=SECRETS, lease_ms=120_000)
-    asked_for = list[str]()
-
-    @web.middleware
-    async def failing(request: web.Request, handler: Answered) -> web.StreamResponse:
-        asked_for.append(request.path.removeprefix("/v1/"))
-        if request.path.endswith("/claim") and asked_for.count("claim") <= 7:
-            return web.Response(status=502, text="no")
-        return await handler(request)
-
-    async with remote_program(
-        patient, RULES, tmp_path, retries=AT_ONCE, middlewares=[failing]
-    ) as tk:
-        run = begin(tk, sample_tools.graph, refund())
-        await decide(tk, await asked(tk))
-        final = await run
-    await patient.close()
-
-    assert words(final) == "refunded 78291 899"
-    # In one step of the thread: nothing was asked in between.
-    first = asked_for.index("claim")
-    assert asked_for[first : first + 8] == ["claim"] * 8

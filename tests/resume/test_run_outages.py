@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from keyturn.agent import bridge
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Item
-from keyturn.gateway.errors import ThreadUnavailable
+from keyturn.gateway.errors import StoreUnavailable, ThreadUnavailable
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume.retries import Retries
 from keyturn.gateway.resume.store_threads import ThreadRef
 from keyturn.gateway.service.people.freezing import RunService
+from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.setting_forms import RetrySettings
 from keyturn.gateway.store.connection.connection import text
 from keyturn.gateway.store.keys import RETENTION
@@ -25,14 +26,7 @@ from keyturn.gateway.store.runs.jobs import Delivery, Job, JobKind, sealed_job
 from keyturn.gateway.store.runs.stalled import RunState, StalledRun
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.resume_stack import (
-    AT_ONCE,
-    GIVING_UP,
-    ORIGIN,
-    REFUND,
-    Stack,
-    open_stack,
-)
+from tests.resume.resume_stack import AT_ONCE, GIVING_UP, ORIGIN, REFUND, Stack
 from tests.streams import announced
 
 SECRET = "sk-live-78291"
@@ -76,21 +70,6 @@ async def refund_asked(stack: Stack) -> Item:
     # Else the run that asked takes the answer, and the decision's job is one more.
     await stack.idle()
     return item
-
-
-class Database:
-    """A database of threads that may be away for the runner."""
-
-    def __init__(self, stack: Stack, patch: pytest.MonkeyPatch) -> None:
-        self.is_away = False
-        probe = stack.runner.probe
-
-        async def asked(thread: str) -> Any:
-            if self.is_away:
-                raise ConnectionError("the database is away")
-            return await probe(thread)
-
-        patch.setattr(stack.runner, "probe", asked)
 
 
 async def stalled(stack: Stack) -> StalledRun | None:
@@ -165,21 +144,6 @@ async def test_what_cannot_pass_is_parked_at_once_with_its_real_reason(
     assert event.reason == parked.reason
     assert len(sample_tools.ledger()) == 1
     assert await stack.store.stalled.counts(stack.keys) == (0, 1)
-
-
-@pytest.mark.slow
-async def test_what_nobody_knows_is_parked_when_its_time_is_over(
-    stack: Stack, provider: Provider
-) -> None:
-    async with stack.working(retries=GIVING_UP):
-        item = await refund_asked(stack)
-        provider.error = RuntimeError(SECRET)
-        await stack.decide(item)
-        parked = await until_stalled(stack, RunState.PARKED)
-
-    assert provider.calls > 1
-    assert "RuntimeError" in parked.reason
-    assert SECRET not in parked.model_dump_json()
 
 
 @pytest.mark.slow
@@ -284,53 +248,6 @@ async def test_waiting_and_passable_parked_runs_are_tried_when_a_process_starts(
     async with stack.working():
         assert await stack.words(count=2) == "found 2"
     assert await stalled(stack) is None
-
-
-@pytest.mark.slow
-async def test_a_run_in_which_an_approval_ends_during_an_outage_says_so(
-    stack: Stack, provider: Provider, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    database = Database(stack, monkeypatch)
-    async with stack.working(retries=AT_ONCE):
-        item = await refund_asked(stack)
-        database.is_away = True
-        await stack.decide(item)
-        await until_stalled(stack, RunState.WAITING)
-        await lapse(stack, item.id)
-        database.is_away = False
-        await stack.words()
-
-    assert await stack.states() == [ItemState.LAPSED]
-    assert sample_tools.ledger() == []
-
-
-async def lapse(stack: Stack, item_id: str) -> None:
-    """End an authorization now, and wait until it has lapsed."""
-    head = stack.keys.head(item_id.rpartition(".")[0])
-    await stack.store.conn.command("HSET", head, "0:l", "1")
-    await stack.store.conn.command(
-        "ZADD", stack.keys.expiry, 1, stack.keys.listed(item_id[:-2])
-    )
-
-    async def is_over() -> bool:
-        return await stack.states() == [ItemState.LAPSED]
-
-    await eventually(is_over)
-
-
-@pytest.mark.slow
-async def test_a_gateway_of_other_agents_passes_a_job_on_at_once(
-    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("keyturn.gateway.resume.retries.UNSERVED_MS", 3_600_000)
-    async with open_stack(stack.store, tmp_path / "other.db") as other:
-        other.runners.clear()
-        async with other.working(), stack.working():
-            # Several: which of the two is given the first one is not known.
-            for thread in ("t1", "t2", "t3", "t4"):
-                await stack.say("hello", thread=thread)
-                assert await stack.words(thread=thread) == "You said hello"
-    assert await stack.store.stalled.counts(stack.keys) == (0, 0)
 
 
 @pytest.mark.slow
@@ -465,29 +382,6 @@ async def test_a_run_is_kept_while_people_have_to_say_something(
     assert await is_kept(stack)
 
 
-async def test_a_run_that_nobody_serves_is_forgotten_with_its_job(
-    stack: Stack,
-) -> None:
-    queue, retries = stack.store.queue(stack.keys), Retries(stack.store)
-    await queue.prepare()
-    await queue.put(RESUME)
-    taken = await queue.take("another", block_ms=1)
-    assert taken
-    await retries.requeue_unserved(place(stack), taken)
-    await aged(stack)
-    await stack.store.conn.command(
-        "ZADD", stack.keys.retry, "XX", 0, RESUME.model_dump_json()
-    )
-    await queue.requeue_due()
-    taken = await queue.take("another", block_ms=1)
-    assert taken
-    await retries.requeue_unserved(place(stack), taken)
-    assert await stack.store.stalled.counts(stack.keys) == (1, 0)
-
-    assert not await is_kept(stack)
-    assert await queue.depth() == 0
-
-
 NOW_OR_NEVER = load_policy("version: 1\n", "policy.yml")
 
 
@@ -512,31 +406,6 @@ async def changed(stack: Stack, run: str, **fields: object) -> None:
 
 def service(stack: Stack) -> RunService:
     return RunService(stack.store, lambda: NOW_OR_NEVER)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"of_nobody": 1},
-        {"id": "run_default_\x1b]0;owned\x07"},
-        {"agent": "another"},
-        {"since_ms": 10**18},
-    ],
-)
-async def test_a_run_that_nobody_can_read_stops_no_other(
-    stack: Stack, fields: dict[str, object]
-) -> None:
-    other = await failed(stack, "t3")
-    await changed(stack, await failed(stack), **fields)
-
-    assert [one.id for one in await service(stack).all()] == [other]
-    async with stack.working():
-        await stack.ask(REFUND)
-        [item] = await stack.asked()
-        await stack.decide(item)
-        assert await stack.words() == "refunded 78291 899"
-    assert len(sample_tools.ledger()) == 1
 
 
 async def test_a_thread_whose_failed_run_nobody_can_read_goes_on(stack: Stack) -> None:
@@ -564,3 +433,46 @@ async def test_what_is_no_record_at_all_is_left_out(stack: Stack) -> None:
     assert [one.id for one in await service(stack).all()] == [other]
     assert await service(stack).find(runs[5]) is None
     assert await stack.store.conn.command("HEXISTS", stack.keys.stalled, runs[5]) == 0
+
+
+class Cut:
+    """Submissions that reach the store, whose answers do not come back."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:
+        self.left = times
+        self._submit = AgentService.submit
+        monkeypatch.setattr(AgentService, "submit", self._cut(self._submit))
+        monkeypatch.setattr(bridge, "FIRST_PAUSE_S", 0.001)
+
+    def _cut(self, submit: Any) -> Any:
+        async def cut(service: AgentService, turn: Any) -> Any:
+            verdicts = await submit(service, turn)
+            if self.left:
+                self.left -= 1
+                raise StoreUnavailable("The store does not answer.")
+            return verdicts
+
+        return cut
+
+
+async def test_a_call_is_asked_about_when_the_store_is_back(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As when the lease nearly ends.
+    monkeypatch.setattr(bridge, "HAND_BACK_S", 3600.0)
+    cut = Cut(monkeypatch, times=2 * bridge.PORT_TRIES)
+    async with stack.working(retries=AT_ONCE):
+        await stack.ask(REFUND)
+        [item] = await stack.asked()
+        await stack.decide(item)
+
+        assert await stack.words() == "refunded 78291 899"
+        await stack.idle()
+
+    assert cut.left == 0
+    assert len(sample_tools.ledger()) == 1
+    assert await stack.events(EventName.RUN_WAITING)
+    # The calls with lost answers have ended; no one can decide them any more.
+    states = [one.state for one in await stack.items()]
+    assert states.count(ItemState.EXECUTED) == 1
+    assert not {ItemState.PENDING, ItemState.AUTHORIZED} & set(states)

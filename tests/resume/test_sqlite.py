@@ -19,9 +19,7 @@ from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import GraphError, SettingsError
 from keyturn.gateway.resume import checkpoints
 from keyturn.gateway.resume.checkpoints import open_checkpoints
-from keyturn.gateway.resume.fence_tables import fenced
 from keyturn.gateway.store.store import Store
-from tests.conftest import eventually
 from tests.forked import Forked
 from tests.resume import sample_tools
 from tests.resume.checkpoint_process import keep_step, keep_steps
@@ -244,28 +242,3 @@ async def test_what_is_no_place_for_threads_is_refused_and_makes_no_file(
 
     assert "hush" not in str(refused.value)
     assert not files_in(tmp_path) & {":memory:", "postgresql+asyncpg:", "d"}
-
-
-async def test_threads_are_read_while_a_write_waits_for_another_process(
-    file: Path,
-) -> None:
-    async with open_checkpoints(str(file)) as opened:
-        saver = fenced(opened)
-        await keep_step(saver, "t1")
-        # As another process would: SQLite allows one writer at a time.
-        with closing(sqlite3.connect(file)) as other:
-            other.execute("BEGIN IMMEDIATE")
-            writing = asyncio.create_task(keep_step(saver, "t2"))
-
-            async def waits() -> bool:
-                return cast("checkpoints.SqliteSaver", saver).lock.locked()
-
-            await eventually(waits)
-
-            async with asyncio.timeout(10):
-                found = await saver.aget_tuple({"configurable": {"thread_id": "t1"}})
-
-            assert found is not None
-            assert not writing.done()
-            other.rollback()
-        await writing

@@ -21,7 +21,6 @@ from keyturn.gateway.protocol.records import Finding, ItemState
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.resume.store_threads import ThreadRef
-from keyturn.gateway.resume.thread_state import ThreadState
 from keyturn.gateway.service.run.agents import AgentService
 from keyturn.gateway.store.runs.jobs import Delivery, Job, JobKind, JobQueue
 from keyturn.gateway.store.store import Store
@@ -30,30 +29,6 @@ from tests.levels import size
 from tests.panics import apanic, panic
 from tests.resume import sample_tools
 from tests.resume.resume_stack import DAN, EMAIL, REFUND, RULES, Stack, open_stack
-
-
-async def expire(stack: Stack) -> None:
-    """Move the clock past the deadline of all approvals."""
-    for approval in await stack.approvals():
-        await stack.store.conn.transaction(
-            ["HSET", stack.keys.head(approval.id), "expires", 1],
-            ["ZADD", stack.keys.expiry, 1, stack.keys.listed(approval.id)],
-        )
-
-
-@pytest.mark.slow
-async def test_silence_ends_in_an_expiry_that_the_agent_is_told_of(
-    stack: Stack,
-) -> None:
-    async with stack.working():
-        await stack.ask(REFUND)
-        await stack.asked()
-
-        await expire(stack)
-
-        assert "Nobody decided in time" in await stack.words()
-        assert await stack.states() == [ItemState.EXPIRED]
-        assert sample_tools.ledger() == []
 
 
 async def test_each_call_of_a_turn_ends_as_it_was_decided(stack: Stack) -> None:
@@ -74,21 +49,6 @@ async def test_each_call_of_a_turn_ends_as_it_was_decided(stack: Stack) -> None:
             "look_up",
             "refund",
         ]
-
-
-@pytest.mark.slow
-async def test_a_new_message_supersedes_what_waits(stack: Stack) -> None:
-    async with stack.working():
-        await stack.ask(REFUND)
-        [item] = await stack.asked()
-
-        await stack.say("never mind")
-
-        assert await stack.words() == "You said never mind"
-        assert await stack.states() == [ItemState.SUPERSEDED]
-        await stack.decide(item)
-        await stack.idle()
-        assert sample_tools.ledger() == []
 
 
 async def test_what_was_approved_before_a_new_message_runs_before_it(
@@ -164,25 +124,6 @@ async def test_reading_jobs_goes_on_after_anything(
         assert await stack.words() == "You said hello"
 
     assert troubles == []
-
-
-@pytest.mark.slow
-async def test_a_store_that_fails_in_the_middle_leaves_the_job_to_be_tried_again(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    troubles: list[Exception] = [StoreUnavailable("gone")]
-    probe = stack.runner.probe
-
-    async def troubled(thread: str) -> ThreadState:
-        if troubles:
-            raise troubles.pop(0)
-        return await probe(thread)
-
-    monkeypatch.setattr(stack.runner, "probe", troubled)
-    monkeypatch.setattr(stack.store, "lease_ms", 300)
-    async with stack.working():
-        await stack.say("hello")
-        assert await stack.words() == "You said hello"
 
 
 async def decide_two_amid_the_run_of_one(

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 import psycopg
 
@@ -45,12 +46,12 @@ class Chaos:
         loop = asyncio.get_running_loop()
         start = loop.time()
         kinds: list[tuple[str, Callable[[random.Random], Awaitable[None]], int]] = [
-            ("kill", self._kill, 3),
+            ("kill", partial(self._end, signal.SIGKILL), 3),
             ("stop", self._stop, 4),
-            ("restart", self._restart, 1),
-            ("cut store", self._cut_store, 3),
-            ("cut checkpoints", self._cut_checkpoints, 2),
-            ("cut slack", self._cut_slack, 2),
+            ("restart", partial(self._end, signal.SIGTERM), 1),
+            ("cut store", partial(self._cut, "store", [*ROLES]), 3),
+            ("cut checkpoints", partial(self._cut, "postgres", GATEWAYS), 2),
+            ("cut slack", partial(self._cut, "slack", BOTS), 2),
             ("slack fault", self._slack_fault, 2),
             ("duplicate", self._duplicate, 2),
             ("policy", self._policy, 1),
@@ -75,15 +76,10 @@ class Chaos:
     def _note(self, text: str) -> None:
         self.done[-1] += f" {text}"
 
-    async def _kill(self, dice: random.Random) -> None:
+    async def _end(self, how: signal.Signals, dice: random.Random) -> None:
         name = dice.choice([*ROLES])
         self._note(name)
-        await self.stack.members[name].end(signal.SIGKILL)
-
-    async def _restart(self, dice: random.Random) -> None:
-        name = dice.choice([*ROLES])
-        self._note(name)
-        await self.stack.members[name].end(signal.SIGTERM)
+        await self.stack.members[name].end(how)
 
     async def _stop(self, dice: random.Random) -> None:
         name, for_s = dice.choice([*ROLES]), dice.uniform(0.1, 3 * LEASE_S)
@@ -93,16 +89,7 @@ class Chaos:
         await asyncio.sleep(for_s)
         member.send(signal.SIGCONT)
 
-    async def _cut_store(self, dice: random.Random) -> None:
-        await self._cut(dice, [*ROLES], "store")
-
-    async def _cut_checkpoints(self, dice: random.Random) -> None:
-        await self._cut(dice, GATEWAYS, "postgres")
-
-    async def _cut_slack(self, dice: random.Random) -> None:
-        await self._cut(dice, BOTS, "slack")
-
-    async def _cut(self, dice: random.Random, names: list[str], network: str) -> None:
+    async def _cut(self, network: str, names: list[str], dice: random.Random) -> None:
         name, for_s = dice.choice(names), dice.uniform(0.1, 3 * LEASE_S)
         self._note(f"of {name} for {for_s:.1f} s")
         cut = self.stack.members[name].cuts[network]

@@ -62,16 +62,12 @@ def evaluation_of(
     return evaluate(POLICY, agent="a", tool=tool, args=args, facts=facts)
 
 
-def test_a_rule_that_does_not_hold_changes_nothing() -> None:
-    evaluation = evaluation_of("refund", amount=10)
-
-    assert (evaluation.tier, evaluation.fired) == (Tier.APPROVE, ())
-    assert evaluation.reasons == ("The policy lists this tool as approve.",)
-
-
-def test_a_rule_that_holds_raises_and_says_what_it_saw() -> None:
+def test_only_a_rule_that_holds_raises_and_says_what_it_saw() -> None:
+    calm = evaluation_of("refund", amount=10)
     evaluation = evaluation_of("refund", amount=501, card="4111")
 
+    assert (calm.tier, calm.fired) == (Tier.APPROVE, ())
+    assert calm.reasons == ("The policy lists this tool as approve.",)
     assert evaluation.tier is Tier.ESCALATE
     assert evaluation.requirement.approvals == 2
     assert evaluation.reasons[1:] == (
@@ -190,14 +186,11 @@ def requesting(tool: str, requested_tier: Tier) -> Evaluation:
     )
 
 
-def test_a_run_may_ask_for_more_of_any_tool() -> None:
-    assert requesting("look_up", Tier.ESCALATE).tier is Tier.ESCALATE
-
-
-def test_a_run_may_ask_for_less_only_where_the_policy_lets_it() -> None:
+def test_a_run_may_ask_for_more_and_for_less_only_where_the_policy_lets_it() -> None:
     loose, firm = requesting("tag", Tier.AUTO), requesting("refund", Tier.AUTO)
 
     assert (loose.tier, firm.tier) == (Tier.AUTO, Tier.APPROVE)
+    assert requesting("look_up", Tier.ESCALATE).tier is Tier.ESCALATE
     assert firm.reasons[1] == (
         "This run of the agent asked for auto; the policy does not let it."
     )
@@ -315,24 +308,17 @@ def test_no_rule_wish_or_fact_ever_lowers_a_tier(
     assert tier.rank <= plain.tier.rank <= raised.tier.rank
     assert plain.tier.rank <= longer.tier.rank
     assert all(plain.tier.rank >= rule.to.rank for rule in plain.fired)
-
-
-@given(TIERS, st.lists(st.tuples(TIERS, WHEN), max_size=4), ARGS, ANY_FACTS, TIERS)
-def test_an_overridable_tool_is_never_below_what_its_rules_demand(
-    tier: Tier,
-    rules: list[tuple[Tier, str]],
-    args: JsonObject,
-    facts: Facts | None,
-    asked: Tier,
-) -> None:
-    policy = policy_of(tier, rules, loose=True)
-
-    evaluation = evaluate(
-        policy, agent="a", tool="t", args=args, facts=facts, requested_tier=asked
+    if asked is None:
+        return
+    loose = evaluate(
+        policy_of(tier, rules, loose=True),
+        agent="a",
+        tool="t",
+        args=args,
+        facts=facts,
+        requested_tier=asked,
     )
-
-    assert all(evaluation.tier.rank >= rule.to.rank for rule in evaluation.fired)
-    if tier is Tier.DENY:
-        assert evaluation.tier is Tier.DENY
+    assert all(loose.tier.rank >= rule.to.rank for rule in loose.fired)
+    assert (loose.tier is Tier.DENY) or tier is not Tier.DENY
     if facts is not None and facts.problems:
-        assert evaluation.tier.rank >= Tier.ESCALATE.rank
+        assert loose.tier.rank >= Tier.ESCALATE.rank

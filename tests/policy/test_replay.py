@@ -10,6 +10,7 @@ import pytest
 from keyturn.gateway.errors import PolicyError
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.replay import Replayed, read_rows, replay
+from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.protocol.records import Tier
 
 START = 1_782_900_000_000
@@ -55,13 +56,13 @@ def opened(
 RAN = row("call.ran", 9, tool="odd", tier="auto", call={"args": {}})
 
 
-def evaluated(*rows: dict[str, Any]) -> list[Replayed]:
+def evaluated(*rows: dict[str, Any], policy: Policy = POLICY) -> list[Replayed]:
     text = "\n".join(json.dumps(one) for one in rows)
-    return replay(POLICY, read_rows(text, "audit.jsonl"))
+    return replay(policy, read_rows(text, "audit.jsonl"))
 
 
-def tiers(*rows: dict[str, Any]) -> list[Tier]:
-    return [one.now for one in evaluated(*rows)]
+def tiers(*rows: dict[str, Any], policy: Policy = POLICY) -> list[Tier]:
+    return [one.now for one in evaluated(*rows, policy=policy)]
 
 
 def test_a_call_that_ran_is_compared_with_what_it_would_need_now() -> None:
@@ -139,8 +140,7 @@ tools: {refund: {tier: escalate, needs: [support, senior]}}
     lead = row("item.authorized", 2, "ap1.0") | {"actor": "U0LEAD", "roles": ["senior"]}
 
     def lacking(*rows: dict[str, Any]) -> dict[str, int]:
-        text = "\n".join(json.dumps(one) for one in rows)
-        return replay(policy, read_rows(text, "audit.jsonl"))[0].lacking
+        return evaluated(*rows, policy=policy)[0].lacking
 
     assert lacking(ana, lead) == {}
     assert lacking(ana, edited, lead) == {"support or senior": 1}
@@ -251,9 +251,8 @@ def test_requests_count_whatever_became_of_them() -> None:
         opened(64.5, "ap6.0", 1),
         opened(66, "ap7.0", 1),
     ]
-    text = "\n".join(json.dumps(one) for one in rows)
 
-    found = [one.now for one in replay(ASKED, read_rows(text, "audit.jsonl"))]
+    found = tiers(*rows, policy=ASKED)
 
     # The third and the fourth are refused and count as requests all the same, until
     # each has its hour behind it.
@@ -295,18 +294,14 @@ def test_what_became_of_the_same_call_is_taken_from_the_log(
     rows += [row(end, 1, "ap_1.0") for end in ends]
     rows += [opened(2, "ap_2.0", 20), opened(24 * 60 + 2, "ap_3.0", 30)]
 
-    found = replay(REPEATED, read_rows("\n".join(map(json.dumps, rows)), "a.jsonl"))
-
-    assert [one.now for one in found] == [Tier.APPROVE, tier, Tier.APPROVE]
+    assert tiers(*rows, policy=REPEATED) == [Tier.APPROVE, tier, Tier.APPROVE]
 
 
 def test_calls_that_ran_without_people_are_counted_as_they_came() -> None:
     call: Any = {"tool": "look_up", "tier": "auto", "call": {"args": {"order": 7}}}
     rows = [row("call.ran", minute, **call) for minute in (0, 1, 24 * 60 + 2)]
 
-    found = replay(REPEATED, read_rows("\n".join(map(json.dumps, rows)), "a.jsonl"))
-
-    assert [one.now for one in found] == [Tier.AUTO, Tier.APPROVE, Tier.AUTO]
+    assert tiers(*rows, policy=REPEATED) == [Tier.AUTO, Tier.APPROVE, Tier.AUTO]
 
 
 def test_a_gesture_that_only_voted_neither_counts_nor_ends_rejections() -> None:

@@ -41,9 +41,6 @@ class Judgement:
 FEWEST = 8
 """Fewer samples show the waves of load: a quarter of them would be one moment."""
 
-TOLERANCE = 1.15
-"""How far above the largest value of the first quarter the last one may be."""
-
 RISE = 0.05
 """How much of the middle value a certain slope may add over all samples."""
 
@@ -68,13 +65,10 @@ def kind_of(key: str) -> str:
 
 
 def judge(samples: Sequence[Sample]) -> Judgement:
-    """Return names that end above the band of the first quarter, or rise all the time.
+    """Return the names of what certainly rises (`_slope`).
 
-    The band is the maximum of the first quarter of the samples, plus `TOLERANCE`. The
-    median of the last quarter is compared: one peak is no growth. Growth that is too
-    slow to leave the band has a slope, with its interval (`_slope`). Keys with a
-    lifetime become more until the first of them end, under a constant load. So only
-    samples from after the longest lifetime count.
+    Keys with a lifetime become more until the first of them end, under a constant load.
+    So only samples from after the longest lifetime count.
     """
     judgement = Judgement([], [])
     for name in sorted({name for one in samples for name in one.found}):
@@ -92,27 +86,12 @@ def judge(samples: Sequence[Sample]) -> Judgement:
             continue
         least, slope = _slope(steady)
         judgement.per_hour[name] = slope * 3600
-        values = [value for _, value in steady]
-        span_s = steady[-1][0] - steady[0][0]
-        if line := _jump(values) or _rise(values, least * span_s, slope):
-            judgement.grown.append(f"{name} {line}")
+        middle = statistics.median(value for _, value in steady)
+        if least * (steady[-1][0] - steady[0][0]) > max(middle * RISE, FEW):
+            judgement.grown.append(
+                f"{name} rises by {slope * 3600:,.0f} an hour, around {middle:,.0f}"
+            )
     return judgement
-
-
-def _jump(values: Sequence[float]) -> str:
-    quarter = len(values) // 4
-    most, last = max(values[:quarter]), statistics.median(values[-quarter:])
-    if last <= max(most * TOLERANCE, most + FEW):
-        return ""
-    return f"grew from at most {most:,.0f} to {last:,.0f}"
-
-
-def _rise(values: Sequence[float], least: float, slope: float) -> str:
-    """Return the certain growth of values, if it is more than allowed."""
-    middle = statistics.median(values)
-    if least <= max(middle * RISE, FEW):
-        return ""
-    return f"rises by {slope * 3600:,.0f} an hour, around {middle:,.0f}"
 
 
 def _slope(steady: Sequence[tuple[float, float]]) -> tuple[float, float]:

@@ -9,12 +9,11 @@ minute to the last, so that their memory can be judged.
 Every thirty seconds it records, of the store: its memory, its connections, and for each
 kind of key the number of keys, their contents (members, fields, entries; the readers of
 a stream, and their unacknowledged entries) and their memory; of each process that runs
-on: its memory and its open files. It ends with 1 when one of them leaves the band of
-the first quarter or certainly rises (`growth.judge`), and with 2 when none does but the
-run was too short for some: a kind of key is judged by the samples from after its
-lifetime, the memory of processes by those from after the first quarter of the run, in
-which their caches fill. A quarter of an hour is enough for all keys but the outbox,
-which is still filling then.
+on: its memory and its open files. It ends with 1 when one of them certainly rises
+(`growth.judge`), and with 2 when none does but the run was too short for some: a kind
+of key is judged by the samples from after its lifetime, the memory of processes by
+those from after the first quarter of the run, in which their caches fill. A quarter of
+an hour is enough for all keys but the outbox, which is still filling then.
 
 Ended records are kept for a month, in which everything would grow. No setting shortens
 that, so this does, from outside: keys with a lifetime of ten minutes or more get one of
@@ -31,7 +30,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import random
 import signal
 import sys
@@ -40,7 +38,7 @@ import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -103,7 +101,6 @@ class Plan:
         kept_s: how long is kept here what the product keeps for a month.
         ask_s: how long between two messages to the agent.
         seed: of all dice.
-        log: gets each sample as a line of JSON, so that a run can be looked into.
     """
 
     seconds: float
@@ -111,7 +108,6 @@ class Plan:
     kept_s: int = 60
     ask_s: float = ASK_S
     seed: int = 0
-    log: Path | None = None
 
 
 @dataclass
@@ -241,7 +237,6 @@ async def run(plan: Plan, folder: Path) -> tuple[list[Sample], Counter[str]]:
                 at_s = time.monotonic() - began
                 samples.append(await sample(everything, at_s, plan))
                 _tell(samples[-1], load.done)
-                _keep(samples[-1], plan.log)
                 _raise_errors(loops)
         finally:
             for loop in loops:
@@ -306,23 +301,14 @@ def _tell(seen: Sample, done: Counter[str]) -> None:
     progress(f"store {store:,.0f} kB, {keys:,.0f} keys; {dict(done)}")
 
 
-def _keep(seen: Sample, log: Path | None) -> None:
-    if log is not None:
-        with log.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(seen)) + "\n")
-
-
 def main() -> int:
     """Read the arguments, run, and print what grew and what cannot be judged."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak.mixed_load")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--sample-seconds", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--log", type=Path)
     given = parser.parse_args()
-    plan = Plan(
-        given.minutes * 60, given.sample_seconds, seed=given.seed, log=given.log
-    )
+    plan = Plan(given.minutes * 60, given.sample_seconds, seed=given.seed)
     with TemporaryDirectory(prefix="tk-mixed-") as folder:
         samples, done = asyncio.run(run(plan, Path(folder)))
     judgement = judge(samples)

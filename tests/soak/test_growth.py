@@ -15,12 +15,6 @@ def _series(*values: float, left_s: float = 0.0) -> list[Sample]:
     ]
 
 
-def test_what_grows_beyond_the_first_quarter_is_named() -> None:
-    rising = _series(*range(100, 900, 100))
-
-    assert judge(rising).grown == ["keys a grew from at most 200 to 750"]
-
-
 @pytest.mark.parametrize(
     "values",
     [
@@ -30,7 +24,7 @@ def test_what_grows_beyond_the_first_quarter_is_named() -> None:
         (900, 800, 700, 600, 500, 400, 300, 200),
         (100, 100, 100, 100, 100, 100, 100, 900, 100, 100, 100, 100),
     ],
-    ids=["waves", "within the band", "few", "falling", "one peak"],
+    ids=["waves", "one step", "few", "falling", "one peak"],
 )
 def test_what_is_steady_is_not(values: tuple[float, ...]) -> None:
     judgement = judge(_series(*values))
@@ -52,10 +46,3 @@ def test_what_rises_too_slowly_to_leave_the_band_is_named() -> None:
     rising = _series(*(1000 + at + 30 * (at % 3) for at in range(120)))
 
     assert judge(rising).grown == ["keys a rises by 120 an hour, around 1,090"]
-
-
-def test_waves_that_end_high_do_not_rise() -> None:
-    waves = _series(*(1000 + 100 * (at % 7) for at in range(119)))
-
-    assert judge(waves).grown == []
-    assert abs(judge(waves).per_hour["keys a"]) < 20

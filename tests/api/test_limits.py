@@ -47,7 +47,7 @@ async def kept(store: Store) -> list[str]:
 
 
 async def test_a_repeated_write_gets_the_first_answer(
-    stack: ApiStack, client: httpx.AsyncClient
+    client: httpx.AsyncClient,
 ) -> None:
     await client.post("/v1/submit", content=SUBMIT)
     first = await client.post("/v1/withdraw", content=WITHDRAW, headers=keyed("a"))
@@ -61,9 +61,7 @@ async def test_a_repeated_write_gets_the_first_answer(
     assert "Idempotent-Replayed" not in first.headers
 
 
-async def test_a_key_of_another_request_is_refused(
-    stack: ApiStack, client: httpx.AsyncClient
-) -> None:
+async def test_a_key_of_another_request_is_refused(client: httpx.AsyncClient) -> None:
     await client.post("/v1/withdraw", content=WITHDRAW, headers=keyed("a"))
     await client.post("/v1/submit", content=SUBMIT, headers=keyed("s"))
     other = WITHDRAW.replace(b"t1", b"t2")
@@ -102,9 +100,7 @@ async def test_the_right_to_run_is_never_answered_from_memory(
     assert b"process_refund" not in stored
 
 
-async def test_one_of_many_at_once_does_it(
-    stack: ApiStack, client: httpx.AsyncClient
-) -> None:
+async def test_one_of_many_at_once_does_it(client: httpx.AsyncClient) -> None:
     await client.post("/v1/submit", content=SUBMIT)
     replies = await asyncio.gather(
         *(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
@@ -42,9 +43,26 @@ class Received:
         return self.headers["webhook-id"]
 
 
-async def ok(_: web.Request) -> web.StreamResponse:
-    """Answer that all is well."""
-    return web.Response(status=204)
+def answering(*statuses: int, **headers: str) -> Answers:
+    """Return what answers with these, one after another, and stays with the last."""
+    left = list(statuses)
+
+    async def answer(_: web.Request) -> web.StreamResponse:
+        status = left.pop(0) if len(left) > 1 else left[0]
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return web.Response(status=status, headers=named)
+
+    return answer
+
+
+def waiting_for(event: asyncio.Event) -> Answers:
+    """Return what answers once an event comes."""
+
+    async def answer(_: web.Request) -> web.StreamResponse:
+        await event.wait()
+        return web.Response()
+
+    return answer
 
 
 @dataclass
@@ -54,7 +72,7 @@ class Receiver:
     port: int = 0
     certificates: Path = Path()
     requests: list[Received] = field(default_factory=list[Received])
-    answer: Answers = ok
+    answer: Answers = field(default_factory=lambda: answering(204))
 
     def url(self, host: str = HOST, path: str = "/keyturn") -> str:
         """Return where it is, by a name."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from pydantic import ValidationError
 
 from keyturn.gateway.service_settings import WebhookSettings, WebhookTarget
 from keyturn.gateway.webhooks import Answer, Poster, is_allowed
-from tests.webhooks.receiver import HOST, Receiver, receiving, trusting
+from tests.webhooks.receiver import HOST, Receiver, answering, receiving, waiting_for
 
 REFUSED = [
     *("0.0.0.1"),
@@ -82,13 +81,6 @@ class Names:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
-@pytest.fixture
-async def receiver(tmp_path: Path) -> AsyncGenerator[Receiver]:
-    async with receiving(tmp_path) as found:
-        with trusting(found):
-            yield found
-
-
 async def post(
     receiver: Receiver,
     names: Names,
@@ -149,14 +141,7 @@ async def test_a_name_that_is_bound_to_another_address_later_is_refused(
 async def test_no_redirect_is_followed(receiver: Receiver) -> None:
     names = Names(["127.0.0.1"])
     for target in ("http://169.254.169.254/latest", receiver.url(path="/elsewhere")):
-        location = {"Location": target}
-
-        async def redirect(
-            _: web.Request, location: dict[str, str] = location
-        ) -> web.StreamResponse:
-            return web.Response(status=307, headers=location)
-
-        receiver.answer = redirect
+        receiver.answer = answering(307, Location=target)
         [answer] = await post(receiver, names)
         assert answer.error == "status 307, and redirects are not followed"
 
@@ -192,12 +177,7 @@ async def test_a_certificate_that_is_not_trusted_is_refused(
 
 async def test_a_receiver_that_never_answers_is_given_up(receiver: Receiver) -> None:
     never = asyncio.Event()
-
-    async def wait(_: web.Request) -> web.StreamResponse:
-        await never.wait()
-        return web.Response()
-
-    receiver.answer = wait
+    receiver.answer = waiting_for(never)
     [answer] = await post(receiver, Names(["127.0.0.1"]), timeout_s=0.5)
     never.set()
 
@@ -230,10 +210,7 @@ async def test_of_a_long_answer_nothing_is_kept(receiver: Receiver) -> None:
 async def test_a_receiver_may_ask_for_a_pause(
     receiver: Receiver, given: str, pause_s: float
 ) -> None:
-    async def later(_: web.Request) -> web.StreamResponse:
-        return web.Response(status=429, headers={"Retry-After": given})
-
-    receiver.answer = later
+    receiver.answer = answering(429, Retry_After=given)
     [answer] = await post(receiver, Names(["127.0.0.1"]))
 
     assert answer == Answer(429, "status 429", pause_s)

@@ -29,17 +29,17 @@ from keyturn.gateway.webhooks import Answer, pause_after, sending_webhooks
 from tests.conftest import eventually
 from tests.service.harness import ANA, ServiceHarness
 from tests.store_secrets import SECRETS
-from tests.webhooks.receiver import HOST, Received, Receiver, receiving, trusting
+from tests.webhooks.receiver import (
+    HOST,
+    Received,
+    Receiver,
+    answering,
+    receiving,
+    waiting_for,
+)
 
 CANARY = 899.25
 READER = 'webhooks:"default":"app"'
-
-
-@pytest.fixture
-async def receiver(tmp_path: Path) -> AsyncGenerator[Receiver]:
-    async with receiving(tmp_path) as found:
-        with trusting(found):
-            yield found
 
 
 @pytest.fixture(autouse=True)
@@ -69,29 +69,65 @@ async def here(_: str, __: int) -> list[str]:
 
 
 @dataclass
-class Told:
-    """The stored facts about the target ``app``."""
+class App:
+    """A program, the gateway that tells it of decisions, and what is stored about it.
+
+    Attributes:
+        receiver: the program.
+    """
 
     store: Store
+    receiver: Receiver
+
+    def __post_init__(self) -> None:
+        self.harness = ServiceHarness(self.store)
+        keys = self.store.keys_of_tenant("default")
+        self.outbox = self.store.outbox(keys, reader=READER)
+
+    @property
+    def requests(self) -> list[Received]:
+        """Return what arrived."""
+        return self.receiver.requests
+
+    @asynccontextmanager
+    async def telling(self, **given: Any) -> AsyncGenerator[None]:
+        """Send in the block."""
+        settings = settings_for(self.receiver, **given)
+        async with sending_webhooks(settings, self.store, here):
+            yield
 
     async def state(self) -> ReceiverState:
         return await receiver_state(self.store, "default", "app")
 
-    async def waiting(self) -> int:
-        """Return how many events are not acknowledged."""
-        found = await reader_states(
-            self.store.conn, self.store.keys_of_tenant("default")
-        )
-        return next(one.unread for one in found if one.name.endswith(':"app"'))
+    async def arrived(self, count: int = 1) -> None:
+        """Wait until so many messages arrived."""
+        await eventually(arrived(self.receiver, count))
+
+    async def settled(self, count: int = 1) -> None:
+        """Wait until so many messages arrived, and no event waits."""
+        keys = self.store.keys_of_tenant("default")
+
+        async def nothing_waits() -> bool:
+            found = await reader_states(self.store.conn, keys)
+            return not any(one.unread for one in found if one.name.endswith(':"app"'))
+
+        await self.arrived(count)
+        await eventually(nothing_waits)
+
+    async def approve(self, thread: str = "t1") -> Click:
+        click, _ = await self.harness.refund(CANARY, thread=thread)
+        await self.harness.reviews.decide(click, Approve(), ANA)
+        return click
+
+    async def prepare(self) -> None:
+        """Let a process that died have begun to read."""
+        await self.outbox.prepare()
+        await self.outbox.take("a process that died", block_ms=1)
 
 
-@asynccontextmanager
-async def telling(
-    store: Store, receiver: Receiver, **given: Any
-) -> AsyncGenerator[Told]:
-    settings = settings_for(receiver, **given)
-    async with sending_webhooks(settings, store, here):
-        yield Told(store)
+@pytest.fixture
+def app(store: Store, receiver: Receiver) -> App:
+    return App(store, receiver)
 
 
 def arrived(receiver: Receiver, count: int = 1) -> Callable[[], Any]:
@@ -99,25 +135,6 @@ def arrived(receiver: Receiver, count: int = 1) -> Callable[[], Any]:
         return len(receiver.requests) >= count
 
     return have
-
-
-def idle(told: Told) -> Callable[[], Any]:
-    async def nothing_waits() -> bool:
-        return await told.waiting() == 0
-
-    return nothing_waits
-
-
-async def settled(receiver: Receiver, told: Told, count: int = 1) -> None:
-    """Wait until so many messages arrived, and no event waits."""
-    await eventually(arrived(receiver, count))
-    await eventually(idle(told))
-
-
-async def approve(harness: ServiceHarness, thread: str = "t1") -> Click:
-    click, _ = await harness.refund(CANARY, thread=thread)
-    await harness.reviews.decide(click, Approve(), ANA)
-    return click
 
 
 def amount_of(n: int) -> JsonObject:
@@ -132,15 +149,13 @@ def verified(received: Received, number: int = 1) -> dict[str, Any]:
     return body
 
 
-async def test_a_decision_is_told_without_what_was_decided(
-    store: Store, receiver: Receiver
-) -> None:
-    async with telling(store, receiver) as queue:
-        click = await approve(ServiceHarness(store))
-        await settled(receiver, queue)
-        standing = await queue.state()
+async def test_a_decision_is_told_without_what_was_decided(app: App) -> None:
+    async with app.telling():
+        click = await app.approve()
+        await app.settled()
+        standing = await app.state()
 
-    [received] = receiver.requests
+    [received] = app.requests
     body = verified(received)
     assert body["type"] == "approval.decided"
     assert body["data"] == {
@@ -159,14 +174,12 @@ async def test_a_decision_is_told_without_what_was_decided(
     assert standing.failing_ms is None
 
 
-async def test_a_tampered_message_does_not_verify(
-    store: Store, receiver: Receiver
-) -> None:
-    async with telling(store, receiver):
-        await approve(ServiceHarness(store))
-        await eventually(arrived(receiver))
+async def test_a_tampered_message_does_not_verify(app: App) -> None:
+    async with app.telling():
+        await app.approve()
+        await app.arrived()
 
-    [received] = receiver.requests
+    [received] = app.requests
     for name, value in (
         ("body", received.body.replace(b"t1", b"t2")),
         ("webhook-id", "msg_" + "0" * 32),
@@ -178,29 +191,24 @@ async def test_a_tampered_message_does_not_verify(
             verified(Received({**received.headers, **changed}, body))
 
 
-async def test_calls_of_one_card_are_one_message(
-    store: Store, receiver: Receiver
-) -> None:
-    harness = ServiceHarness(store)
-    _, verdicts = await harness.submit(
+async def test_calls_of_one_card_are_one_message(app: App) -> None:
+    _, verdicts = await app.harness.submit(
         *(("process_refund", amount_of(n)) for n in range(3))
     )
     for verdict in verdicts:
-        await harness.reviews.decide(
-            await harness.click(verdict), Reject(reason="no"), ANA
+        await app.harness.reviews.decide(
+            await app.harness.click(verdict), Reject(reason="no"), ANA
         )
-    async with telling(store, receiver) as queue:
-        await settled(receiver, queue)
+    async with app.telling():
+        await app.settled()
 
-    assert len({one.id for one in receiver.requests}) == 1
+    assert len({one.id for one in app.requests}) == 1
 
 
-async def test_a_program_is_told_of_its_own_agents_alone(
-    store: Store, receiver: Receiver
-) -> None:
+async def test_a_program_is_told_of_its_own_agents_alone(app: App) -> None:
     targets = {
-        "app": {"url": receiver.url(path="/app"), "agents": ["billing"]},
-        "all": {"url": receiver.url(path="/all"), "agents": ["*"]},
+        "app": {"url": app.receiver.url(path="/app"), "agents": ["billing"]},
+        "all": {"url": app.receiver.url(path="/all"), "agents": ["*"]},
     }
     paths: list[str] = []
 
@@ -208,92 +216,73 @@ async def test_a_program_is_told_of_its_own_agents_alone(
         paths.append(request.path)
         return web.Response()
 
-    receiver.answer = note
-    async with telling(store, receiver, targets=targets) as queue:
-        await approve(ServiceHarness(store))
-        await settled(receiver, queue)
+    app.receiver.answer = note
+    async with app.telling(targets=targets):
+        await app.approve()
+        await app.settled()
 
     assert paths == ["/all"]
 
 
-async def test_nothing_is_told_of_what_waits_runs_or_needs_nobody(
-    store: Store, receiver: Receiver
-) -> None:
-    harness = ServiceHarness(store)
-    async with telling(store, receiver) as queue:
-        click, claim = await harness.refund()
-        await harness.submit(("look_up_order", {"order": 1}), thread="t9")
-        await harness.reviews.decide(click, Approve(), ANA)
-        await eventually(arrived(receiver))
-        claimed = await harness.agents.claim(claim)
+async def test_nothing_is_told_of_what_waits_runs_or_needs_nobody(app: App) -> None:
+    async with app.telling():
+        click, claim = await app.harness.refund()
+        await app.harness.submit(("look_up_order", {"order": 1}), thread="t9")
+        await app.harness.reviews.decide(click, Approve(), ANA)
+        await app.arrived()
+        claimed = await app.harness.agents.claim(claim)
         assert claimed.kind == "new"
         # The reader goes in order: behind the next decision there is nothing before it.
-        other = await approve(harness, "t2")
-        await settled(receiver, queue, 2)
+        other = await app.approve("t2")
+        await app.settled(2)
 
-    told = [verified(one)["data"]["approval"] for one in receiver.requests]
+    told = [verified(one)["data"]["approval"] for one in app.requests]
     assert told == [click.approval, other.approval]
 
 
-async def test_a_message_is_sent_again_under_the_same_id(
-    store: Store, receiver: Receiver
-) -> None:
-    answers = [500, 302, 429, 503, 204]
+async def test_a_message_is_sent_again_under_the_same_id(app: App) -> None:
+    app.receiver.answer = answering(500, 302, 429, 503, 204, Retry_After="0")
+    async with app.telling():
+        await app.approve()
+        await app.settled(5)
+        standing = await app.state()
 
-    async def in_turn(_: web.Request) -> web.StreamResponse:
-        return web.Response(status=answers.pop(0), headers={"Retry-After": "0"})
-
-    receiver.answer = in_turn
-    async with telling(store, receiver) as queue:
-        await approve(ServiceHarness(store))
-        await settled(receiver, queue, 5)
-        standing = await queue.state()
-
-    assert answers == []
-    assert len({one.id for one in receiver.requests}) == 1
-    assert len({one.body for one in receiver.requests}) == 1
-    for one in receiver.requests:
+    assert len(app.requests) == 5
+    assert len({one.id for one in app.requests}) == 1
+    assert len({one.body for one in app.requests}) == 1
+    for one in app.requests:
         verified(one)
     assert standing.failing_ms is None
 
 
-async def test_a_message_that_is_given_up_is_reported(
-    store: Store, receiver: Receiver
-) -> None:
-    async def gone(_: web.Request) -> web.StreamResponse:
-        return web.Response(status=410)
-
-    receiver.answer = gone
-    async with telling(store, receiver) as queue:
-        await approve(ServiceHarness(store))
-        await settled(receiver, queue)
-        state = await queue.state()
+async def test_a_message_that_is_given_up_is_reported(app: App) -> None:
+    app.receiver.answer = answering(410)
+    async with app.telling():
+        await app.approve()
+        await app.settled()
+        state = await app.state()
 
     assert state.error == "status 410"
-    [event] = [one async for one in security_events(store, "default")]
+    [event] = [one async for one in security_events(app.store, "default")]
     assert (event.reason, event.data["about"], event.data["name"]) == (
         SecurityKind.STALLED,
         "webhook",
         "app",
     )
-    assert len(receiver.requests) == 1
+    assert len(app.requests) == 1
 
 
-async def test_a_message_ends_after_its_time(store: Store, receiver: Receiver) -> None:
-    async def fail(_: web.Request) -> web.StreamResponse:
-        return web.Response(status=500)
-
-    receiver.answer = fail
-    settings = settings_for(receiver)
+async def test_a_message_ends_after_its_time(app: App) -> None:
+    app.receiver.answer = answering(500)
+    settings = settings_for(app.receiver)
     short = settings.webhooks.model_copy(update={"retry_for": timedelta(seconds=0.2)})
     settings = settings.model_copy(update={"webhooks": short})
-    async with sending_webhooks(settings, store, here):
-        await approve(ServiceHarness(store))
-        await eventually(arrived(receiver))
-        await eventually(idle(Told(store)))
+    async with sending_webhooks(settings, app.store, here):
+        await app.approve()
+        await app.settled()
 
-    assert (await Told(store).state()).error == "status 500"
-    assert len({one.id for one in receiver.requests}) == 1
+    assert (await app.state()).error == "status 500"
+    assert len({one.id for one in app.requests}) == 1
 
 
 def test_pauses_become_longer_up_to_an_hour_and_are_spread() -> None:
@@ -313,66 +302,50 @@ def test_a_pause_is_as_long_as_is_asked_and_ends_with_the_message() -> None:
 
 
 async def test_a_slow_receiver_keeps_no_other_one_waiting(
-    store: Store, receiver: Receiver, tmp_path: Path
+    app: App, tmp_path: Path
 ) -> None:
     go_on = asyncio.Event()
-
-    async def wait(_: web.Request) -> web.StreamResponse:
-        await go_on.wait()
-        return web.Response()
-
     async with receiving(tmp_path) as slow:
-        slow.answer = wait
+        slow.answer = waiting_for(go_on)
         targets = {
             "slow": {"url": slow.url(), "agents": ["*"]},
-            "app": {"url": receiver.url(), "agents": ["*"]},
+            "app": {"url": app.receiver.url(), "agents": ["*"]},
         }
-        async with telling(store, receiver, targets=targets) as queue:
-            harness = ServiceHarness(store)
+        async with app.telling(targets=targets):
             for n in range(sending.AT_ONCE + 2):
-                await approve(harness, f"t{n}")
-            await settled(receiver, queue, sending.AT_ONCE + 2)
+                await app.approve(f"t{n}")
+            await app.settled(sending.AT_ONCE + 2)
             await eventually(arrived(slow))
             assert len(slow.requests) <= sending.AT_ONCE
             go_on.set()
             await eventually(arrived(slow, sending.AT_ONCE + 2))
 
 
-async def test_several_gateways_send_each_message_once(
-    store: Store, receiver: Receiver
-) -> None:
-    async with telling(store, receiver) as queue, telling(store, receiver):
-        harness = ServiceHarness(store)
+async def test_several_gateways_send_each_message_once(app: App) -> None:
+    async with app.telling(), app.telling():
         for n in range(12):
-            await approve(harness, f"t{n}")
-        await settled(receiver, queue, 12)
+            await app.approve(f"t{n}")
+        await app.settled(12)
 
-    ids = [one.id for one in receiver.requests]
+    ids = [one.id for one in app.requests]
     assert len(ids) == len(set(ids)) == 12
 
 
-async def test_what_was_read_and_not_sent_is_sent(
-    store: Store, receiver: Receiver
-) -> None:
-    await approve(ServiceHarness(store))
-    outbox = store.outbox(store.keys_of_tenant("default"), reader=READER)
-    await outbox.prepare()
-    assert await outbox.take("a process that died", block_ms=1)
+async def test_what_was_read_and_not_sent_is_sent(app: App) -> None:
+    await app.approve()
+    await app.prepare()
 
-    async with telling(store, receiver) as queue:
-        await settled(receiver, queue)
+    async with app.telling():
+        await app.settled()
 
-    assert len(receiver.requests) == 1
+    assert len(app.requests) == 1
 
 
-async def test_no_event_that_somebody_wrote_is_signed(
-    store: Store, receiver: Receiver
-) -> None:
-    harness = ServiceHarness(store)
-    keys = store.keys_of_tenant("default")
-    async with telling(store, receiver) as queue:
-        first = await approve(harness)
-        await eventually(arrived(receiver))
+async def test_no_event_that_somebody_wrote_is_signed(app: App) -> None:
+    keys = app.store.keys_of_tenant("default")
+    async with app.telling():
+        first = await app.approve()
+        await app.arrived()
         true = Event(
             name=EventName.ITEM_REJECTED,
             tenant="default",
@@ -389,44 +362,39 @@ async def test_no_event_that_somebody_wrote_is_signed(
             true.with_(approval=f"ap_s9_{'a' * 32}"),
         ):
             body = forged.model_dump_json(exclude_defaults=True)
-            await store.conn.command(
+            await app.store.conn.command(
                 "XADD", keys.outbox, "*", "e", body, "at", forged.at_ms
             )
         # Events are read in their order.
-        second = await approve(harness, thread="t2")
-        await settled(receiver, queue, 2)
+        second = await app.approve(thread="t2")
+        await app.settled(2)
 
-    told = [json.loads(one.body)["data"] for one in receiver.requests]
+    told = [json.loads(one.body)["data"] for one in app.requests]
     assert [one["approval"] for one in told] == [first.approval, second.approval]
 
 
 async def test_the_reader_of_a_target_that_is_gone_is_dropped(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "keyturn.yml").write_text("policy: {version: 1}")
-    settings = Settings.load(
-        tmp_path / "keyturn.yml", {"KEYTURN_SECRET": SECRETS[0].hex()}
-    )
-    outbox = store.outbox(store.keys_of_tenant("default"), reader=READER)
-    await outbox.prepare()
-    await outbox.take("sender", block_ms=1)
+    settings = settings_for(app.receiver)
+    none = settings.webhooks.model_copy(update={"targets": {}})
+    settings = settings.model_copy(update={"webhooks": none})
+    await app.prepare()
     monkeypatch.setattr(sending, "GONE_MS", -1)
 
-    async with sending_webhooks(settings, store, here):
+    async with sending_webhooks(settings, app.store, here):
 
         async def is_dropped() -> bool:
-            return not await outbox.is_known()
+            return not await app.outbox.is_known()
 
         await eventually(is_dropped)
 
 
 async def test_the_reader_of_a_target_is_kept_however_long_it_waits(
-    store: Store, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sending, "GONE_MS", -1)
-    outbox = store.outbox(store.keys_of_tenant("default"), reader=READER)
-    await outbox.prepare()
-    await outbox.take("sender", block_ms=1)
+    await app.prepare()
     looked, dropped = asyncio.Event(), list[str]()
 
     async def noted(*given: Any, **named: Any) -> None:
@@ -434,7 +402,7 @@ async def test_the_reader_of_a_target_is_kept_however_long_it_waits(
         looked.set()
 
     monkeypatch.setattr("keyturn.gateway.webhooks.drop_idle_readers", noted)
-    async with telling(store, receiver):
+    async with app.telling():
         await looked.wait()
 
     assert dropped == []

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from keyturn.bot.cards.frame import TABLE_FROM
 from keyturn.bot.ids import Input
@@ -18,10 +16,8 @@ from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.service.submit.proposals import MAX_BATCH
 from keyturn.sandbox.blockkit import validate_modal
 from tests.bot.cards.test_table import refunds
-from tests.bot.samples import BEN, a_vote, an_approval, an_item, frame
+from tests.bot.samples import BEN, a_vote, an_item, frame
 from tests.bot.slack_state import refused
-from tests.bot.strategies import hostile
-from tests.levels import examples
 
 EDITED = Edit(args={"order_id": "1", "amount": 2}, reason="half")
 
@@ -68,29 +64,19 @@ def read(approval: Approval, state: Any, staged: Choice | None = None) -> Choice
 
 def test_what_is_ticked_is_approved_and_the_rest_is_as_the_form_says() -> None:
     approval = refunds(12)
-
-    left = read(approval, ticked(approval, 1, 12))
-    gone = read(approval, ticked(approval, 1, 12, rest="reject"))
-
-    assert (left.approve, left.reject) == ((0, 11), ())
-    assert (gone.approve, gone.reject) == ((0, 11), tuple(range(1, 11)))
-    partition = gone.partition(approval, "no")
-    assert partition[0] == Approve()
-    assert partition[5] == Reject(reason="no")
-    assert left.partition(approval, "")[5] is None
-
-
-def test_an_edit_counts_where_its_call_is_ticked() -> None:
-    approval = refunds(12)
     staged = opened(approval).with_(edits={0: EDITED, 5: EDITED})
 
-    choice = read(approval, ticked(approval, 1, 2, rest="reject"), staged)
+    left = read(approval, ticked(approval, 1, 12), staged)
+    gone = read(approval, ticked(approval, 1, 12, rest="reject"), staged)
 
-    assert choice.approve == (1,)
-    assert choice.edits == {0: EDITED}
-    partition = choice.partition(approval, "no")
+    assert (left.approve, left.reject) == ((11,), ())
+    assert (gone.approve, gone.reject) == ((11,), tuple(range(1, 11)))
+    assert gone.edits == {0: EDITED}
+    partition = gone.partition(approval, "no")
     assert partition[0] == Edit(args=EDITED.args, reason="half")
+    assert partition[11] == Approve()
     assert partition[5] == Reject(reason="no")
+    assert left.partition(approval, "")[5] is None
 
 
 def test_boxes_keep_their_group_when_a_call_was_decided_meanwhile() -> None:
@@ -148,27 +134,3 @@ def test_boxes_that_slack_did_not_send_are_not_read_as_not_ticked() -> None:
     errors = refused(read, approval, state)
 
     assert "did not send all boxes" in errors[Input.OTHERS]
-
-
-def test_a_choice_survives_its_storage() -> None:
-    choice = Choice(approve=(1, 2), reject=(3,), edits={4: EDITED})
-
-    assert Choice.model_validate_json(choice.model_dump_json()) == choice
-
-
-@settings(max_examples=examples(40), deadline=None)
-@given(
-    st.lists(
-        st.dictionaries(hostile, hostile | st.none(), max_size=3),
-        min_size=TABLE_FROM,
-        max_size=12,
-    )
-)
-def test_hostile_arguments_make_no_form_invalid(values: list[dict[str, Any]]) -> None:
-    approval = an_approval(
-        *(an_item({**args}, index=index) for index, args in enumerate(values))
-    )
-    choice = opened(approval).with_(edits={0: EDITED})
-    view = choose.view(frame(approval), choice)
-
-    assert validate_modal(view) == []

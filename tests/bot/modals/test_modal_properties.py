@@ -8,10 +8,12 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from keyturn.bot.cards.frame import TABLE_FROM
 from keyturn.bot.cards.listing import boxes
 from keyturn.bot.ids import PAGE, View, unseal, verify
-from keyturn.bot.modals import call_form, details, edit
+from keyturn.bot.modals import call_form, choose, details, edit
 from keyturn.bot.text import reveal
+from keyturn.gateway.approvals.decisions import Edit
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.protocol.records import Tier, Verb
 from keyturn.sandbox.blockkit import validate_modal
@@ -43,6 +45,16 @@ def test_every_deciding_modal_is_accepted_and_tame(approval: Approval) -> None:
     _check(edit.view(frame(approval), 0, raised=raised, args={"other": True}))
     _check(call_form.rejection_form(frame(approval), 0))
     _check(call_form.response_form(frame(approval), 0))
+
+
+@_quick
+@given(st.lists(arguments, min_size=TABLE_FROM, max_size=12))
+def test_the_form_for_many_calls_is_accepted_and_tame(values: list[Any]) -> None:
+    calls = (an_item(args, index=index) for index, args in enumerate(values))
+    approval = an_approval(*calls)
+    edits = {0: Edit(args=values[1], reason="half")}
+
+    _check(choose.view(frame(approval), choose.opened(approval).with_(edits=edits)))
 
 
 @_quick
@@ -78,23 +90,6 @@ def test_every_character_of_the_arguments_is_on_some_page(args: Any) -> None:
 
     item = approval.items[0]
     assert shown == "".join(map(reveal, boxes(item.tool, item.args, ())))
-
-
-@_quick
-@given(st.integers(1, 8), st.sampled_from("x\u200bé\U0001d4b3\u0301\n ⟦"))
-def test_the_last_byte_of_the_longest_argument_is_within_reach(
-    thousands: int, filler: str
-) -> None:
-    args: Any = {"body": filler * (thousands * 1000) + "THE END"}
-    approval = an_approval(an_item(args))
-    last = details.page_count(approval, 0)
-
-    views = [
-        details.view(frame(approval, now_ms=0), 0, number)
-        for number in range(1, last + 1)
-    ]
-
-    assert "THE END" in "".join(text for view in views for text in _boxed(view))
 
 
 def _boxed(view: Any) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from keyturn.bot.blocks import notice
-from keyturn.bot.ids import PAGE, Action, Input, View, unseal, verify
+from keyturn.bot.ids import PAGE, Action, Input, Sealed, View, unseal, verify
 from keyturn.bot.modals import call_form, details, edit
 from keyturn.bot.modals.details import pages
 from keyturn.bot.text import template
@@ -21,6 +21,7 @@ from tests.bot.samples import (
     ANA,
     KEY,
     LATER,
+    LISTED,
     NOW,
     REFUND,
     TEAM,
@@ -50,6 +51,13 @@ EDITED = an_approval(
 )
 
 
+RAISED = REFUNDS.items[0].with_(
+    tier=Tier.ESCALATE,
+    reasons=(LISTED, "Raised to escalate: a refund over 1000."),
+    requirement=TWO.with_(approvals=3),
+)
+
+
 def _page(approval: Approval, number: int = 1, now_ms: int = NOW) -> Any:
     return details.view(frame(approval, now_ms=now_ms), 0, number)
 
@@ -59,30 +67,16 @@ VIEWS: dict[str, Any] = {
     "edit_raised": edit.view(
         frame(REFUNDS),
         0,
-        raised=REFUNDS.items[0].with_(
-            tier=Tier.ESCALATE,
-            reasons=(
-                "The policy lists this tool as approve.",
-                "Raised to escalate: a refund over 1000.",
-            ),
-            requirement=TWO.with_(approvals=3),
-            votes=(),
-        ),
+        raised=RAISED,
         args=REFUND | {"amount": 1200},
     ),
     "edit_denied": edit.view(
         frame(REFUNDS),
         0,
-        raised=REFUNDS.items[0].with_(
-            tier=Tier.DENY,
-            reasons=(
-                "The policy lists this tool as approve.",
-                "Raised to deny: nobody refunds so much.",
-            ),
-            requirement=TWO,
-            votes=(),
+        raised=RAISED.with_(
+            tier=Tier.DENY, reasons=(LISTED, "Raised to deny: nobody refunds so much.")
         ),
-        args=REFUND | {"amount": 2000},
+        args={},
     ),
     "reject": call_form.rejection_form(frame(REFUNDS), 0),
     "reject_with_reason": call_form.rejection_form(
@@ -123,25 +117,21 @@ def test_a_modal_is_sealed_for_what_its_submission_does(
     assert not verify(sealed, REFUNDS, key=KEY, team=TEAM, purpose=View.RESPOND)
 
 
-@pytest.mark.slow
-def test_pages_lead_to_each_other_and_the_last_one_approves() -> None:
-    count = details.page_count(LONG, 0)
-    number, seen = 1, [1]
+def _leads_to(number: int, action: Action) -> Sealed:
+    """Return the seal of a button on a page of the long call."""
+    sealed = unseal(_button(_page(LONG, number), action)["value"])
+    purpose = Action.VIEW_ALL if action is Action.VIEW_ALL else PAGE
+    assert verify(sealed, LONG, key=KEY, team=TEAM, purpose=purpose)
+    return sealed
 
-    while number < count:
-        button = _button(_page(LONG, number), Action.PAGE_NEXT)
-        number += 1
-        sealed = unseal(button["value"])
-        assert sealed.page == number
-        assert verify(sealed, LONG, key=KEY, team=TEAM, purpose=PAGE)
-        assert "submit" not in _page(LONG, number - 1)
-        seen.append(number)
 
-    assert len(seen) == count > 2
-    assert _page(LONG, count)["submit"]["text"] == "Approve"
-    back = unseal(_button(_page(LONG, count), Action.PAGE_BACK)["value"])
-    assert back.page == count - 1
-    assert verify(back, LONG, key=KEY, team=TEAM, purpose=PAGE)
+def test_pages_lead_to_each_other_and_the_last_one_to_the_next_call() -> None:
+    last = details.page_count(LONG, 0)
+
+    assert last > 2
+    assert _leads_to(1, Action.PAGE_NEXT).page == 2
+    assert _leads_to(last, Action.PAGE_BACK).page == last - 1
+    assert _leads_to(last, Action.VIEW_ALL).index == 1
 
 
 def test_the_words_of_triage_stay_when_the_call_was_edited_or_ran() -> None:
@@ -188,29 +178,6 @@ def test_a_call_is_shown_with_every_word_that_its_card_cuts() -> None:
     assert f'amount = "{words["b"]}"' in parts
 
 
-def test_the_last_page_of_a_batch_leads_to_the_next_call() -> None:
-    button = _button(_page(LONG, 99), Action.VIEW_ALL)
-
-    sealed = unseal(button["value"])
-
-    assert sealed.index == 1
-    assert verify(sealed, LONG, key=KEY, team=TEAM, purpose=Action.VIEW_ALL)
-
-
-@pytest.mark.parametrize(
-    ("approval", "now_ms"),
-    [
-        (REFUNDS, LATER),
-        (EDITED, NOW),
-        (an_approval(a_refund(allow=(Verb.REJECT,))), NOW),
-    ],
-)
-def test_what_cannot_be_approved_any_more_has_no_submit(
-    approval: Approval, now_ms: int
-) -> None:
-    assert "submit" not in _page(approval, now_ms=now_ms)
-
-
 def test_an_escalated_call_wants_a_tick_before_approval() -> None:
     item = LONG.items[0]
     state = untouched(_page(LONG, 99)["blocks"])
@@ -221,40 +188,24 @@ def test_an_escalated_call_wants_a_tick_before_approval() -> None:
     details.require_read(a_refund(), {})
 
 
-def test_an_edit_brings_arguments_and_reason() -> None:
-    item = a_refund()
-    state = untouched(VIEWS["edit"]["blocks"])
-    state = typed(state, "field:1", "449.50")
-    state = typed(state, Input.REASON, "  half was broken ")
+DEMANDING = a_refund(requires_reason=(Verb.EDIT, Verb.REJECT))
 
-    found = edit.submitted(item, state)
+
+def test_an_edit_brings_arguments_and_a_reason_if_it_needs_one() -> None:
+    state = typed(untouched(VIEWS["edit"]["blocks"]), "field:1", "449.50")
+
+    found = edit.submitted(a_refund(), typed(state, Input.REASON, "  half was broken "))
 
     assert found.args == REFUND | {"amount": 449.5}
     assert (found.reason, found.changed) == ("half was broken", True)
-
-
-def test_a_change_that_removes_every_argument_is_shown_with_its_consequence() -> None:
-    raised = REFUNDS.items[0].with_(tier=Tier.DENY)
-
-    view: Any = edit.view(frame(REFUNDS), 0, raised=raised, args={})
-    shown = str(view["blocks"][:2])
-
-    assert "78291" in shown
-
-
-def test_a_tool_that_requires_a_reason_gets_one_with_every_change() -> None:
-    item = a_refund(requires_reason=(Verb.EDIT, Verb.REJECT))
-    state = untouched(VIEWS["edit"]["blocks"])
-
-    assert not edit.submitted(item, state).changed
-    errors = refused(edit.submitted, item, typed(state, "field:1", "1"))
-    assert list(errors) == [Input.REASON]
+    assert [*refused(edit.submitted, DEMANDING, state)] == [Input.REASON]
+    unchanged = untouched(VIEWS["edit"]["blocks"])
+    assert not edit.submitted(DEMANDING, unchanged).changed
 
 
 @pytest.mark.parametrize(
     ("preset", "text", "reason"),
     [
-        (None, None, ""),
         ("duplicate", None, "Already done"),
         (None, " ask Kim ", "ask Kim"),
         ("duplicate", "see 412", "Already done: see 412"),
@@ -269,16 +220,9 @@ def test_a_rejection_joins_the_chosen_reason_and_the_words(
         state = chosen(state, Input.PRESET, preset)
 
     assert call_form.submitted_reason(state, [a_refund()]) == reason
-
-
-def test_a_rejection_without_a_reason_is_asked_for_one_where_it_is_required() -> None:
-    state = untouched(VIEWS["reject"]["blocks"])
-
-    item = a_refund(requires_reason=(Verb.EDIT, Verb.REJECT))
-
-    errors = refused(call_form.submitted_reason, state, [item])
-
-    assert list(errors) == [Input.REASON]
+    if not reason:
+        errors = refused(call_form.submitted_reason, state, [DEMANDING])
+        assert [*errors] == [Input.REASON]
 
 
 def test_a_choice_of_another_shape_is_refused() -> None:
@@ -289,19 +233,15 @@ def test_a_choice_of_another_shape_is_refused() -> None:
     assert list(errors) == [Input.PRESET]
 
 
-@pytest.mark.parametrize("text", [None, "", "  \n"])
-def test_an_answer_of_nothing_is_none(text: str | None) -> None:
+@pytest.mark.parametrize(("text", "sent"), [(None, ""), ("  \n", ""), (" a ", "a")])
+def test_an_answer_has_words(text: str | None, sent: str) -> None:
     state = typed(untouched(VIEWS["respond_in_batch"]["blocks"]), Input.MESSAGE, text)
 
-    errors = refused(call_form.required_text, state, Input.MESSAGE, "Write.")
-
-    assert errors == {Input.MESSAGE: "Write."}
-
-
-def test_an_answer_is_sent_without_blanks_at_its_ends() -> None:
-    state = typed(untouched(VIEWS["respond_in_batch"]["blocks"]), Input.MESSAGE, " a ")
-
-    assert call_form.required_text(state, Input.MESSAGE, "Write.") == "a"
+    if sent:
+        assert call_form.required_text(state, Input.MESSAGE, "Write.") == sent
+    else:
+        errors = refused(call_form.required_text, state, Input.MESSAGE, "Write.")
+        assert errors == {Input.MESSAGE: "Write."}
 
 
 def _button(view: Any, action: Action) -> Any:

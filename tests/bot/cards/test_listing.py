@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 from keyturn.bot.cards.listing import argument_titles, boxes, changes, fitted
 from keyturn.bot.text import chunks, reveal
 from keyturn.gateway.approvals.policy_decision import Preview
+from tests.bot.snapshots import assert_all_same
 from tests.bot.strategies import hostile
 
+FOLDER = Path(__file__).parent / "snapshots"
 EMAIL = Preview.model_validate("email")
 SQL = Preview.model_validate("sql")
 TEXTS = st.lists(
@@ -33,52 +36,116 @@ VALUES = st.recursive(
 """Small values out of whatever could imitate another value, a row or a mark."""
 
 
-def test_short_arguments_stand_aligned_and_sorted_under_the_tool() -> None:
-    found = boxes("refund", {"order_id": "78291", "amount": 899.5, "ok": True}, ())
-
-    assert found == (
-        'refund\n  amount    899.5\n  ok        true\n  order_id  "78291"',
-    )
+def listed(args: Any, *redact: str, **more: Any) -> str:
+    """Return the boxes of a call, one below the other."""
+    return "\n--\n".join(boxes("refund", args, redact, **more))
 
 
-def test_a_call_without_arguments_says_so() -> None:
-    assert boxes("ping", {}, ()) == ("ping\n  (no arguments)",)
+SCHEMA: Any = {
+    "properties": {
+        "amount": {"type": "number", "title": "Refund", "x-unit": "EUR"},
+        "share": {"type": "number", "x-unit": "%"},
+        "closes its bracket": {"title": "x)  999"},
+        "closes and opens": {"title": 'x") 9 ("'},
+        "brackets": {"title": "Total (net)"},
+        "lines": {"title": "two\nlines"},
+        "hidden": {"title": "\u202eb"},
+        "mark": {"title": "⟦text⟧"},
+        "long": {"title": "w" * 99},
+        "no text": {"title": ["list"]},
+        "same": {"title": "Same"},
+    }
+}
+LETTER = {
+    "body": "Dear Kim,\n\nhello.",
+    "subject": "Your order",
+    "cc": [],
+    "to": ["kim@example.com", "lee@example.com"],
+    "priority": 1,
+    "To": "b",
+}
+LISTINGS = {
+    "short arguments are aligned and sorted": listed({"b": "78291", "amount": 899.5}),
+    "no arguments": listed({}),
+    "a hidden value is in no box": listed({"card": "4111", "n": 1}, "args.card"),
+    "texts that would be misread bare are quoted": listed(
+        {
+            "empty": "",
+            "edge": " a",
+            "false": "false",
+            "list": "[]",
+            "number": "78291",
+            "plain": "2026-05-01",
+            "posing as hidden": "•••••• (hidden by policy)",
+            "quote": '"',
+        }
+    ),
+    "what could draw another line has a box": listed(
+        {
+            "amount": 5,
+            "gap": "a    b",
+            "lines": "line\n  amount    1.00",
+            "long": "a" * 61,
+            "nested": {"a": 1},
+            "tab": "a\tb",
+        }
+    ),
+    "a long text that reads as another value": listed({"body": '{\n  "b": 1\n}'}),
+    "a blank at the edge of a long text": listed({"body": " Dear Kim,\nall well.\n"}),
+    "titles and units": listed(
+        dict.fromkeys(SCHEMA["properties"], 1), titles=argument_titles(SCHEMA)
+    ),
+    "a name is none with a title": listed({"a (EUR)": 1}),
+    "an e-mail": listed(LETTER, preview=EMAIL),
+    "a short body, and addresses": listed(
+        {"body": "Hi", "to": ["Kim Lee <kim@a.example>"] * 3}, preview=EMAIL
+    ),
+    "no lists of addresses": listed(
+        {"to": {"a": 1}, "cc": ["a, b"], "bcc": "", "subject": None}, preview=EMAIL
+    ),
+    "a hidden character in an address": listed({"to": ["a\u202e"]}, preview=EMAIL),
+    "an address that is hidden": listed({"to": ["a", "b"]}, "args.to.0", preview=EMAIL),
+    "a statement": listed({"statement": "select 1"}, preview=SQL),
+    "a hidden statement, not even its kind": listed(
+        {"statement": "DROP TABLE t"}, "args.statement", preview=SQL
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    "value", ["line\n  amount    1.00", "a" * 61, "a    b", "a\tb", {"a": 1}]
-)
-def test_what_could_draw_another_line_gets_a_box_of_its_own(value: Any) -> None:
-    first, second = boxes("refund", {"note": value, "amount": 5}, ())
-
-    assert first == "refund\n  amount  5"
-    assert second.startswith("note\n")
+def test_a_call_is_listed_as_written_down() -> None:
+    assert_all_same(FOLDER, "listings", LISTINGS)
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        ("", '""'),
-        (" a", '" a"'),
-        ("a ", '"a "'),
-        ('"', '"\\""'),
-        ("false", '"false"'),
-        ("null", '"null"'),
-        ("78291", '"78291"'),
-        ("[]", '"[]"'),
-        ("•••••• (hidden by policy)", '"•••••• (hidden by policy)"'),
-        ("plain", "plain"),
-        ("2026-05-01", "2026-05-01"),
-    ],
-)
-def test_a_text_that_would_be_misread_bare_is_quoted(value: str, shown: str) -> None:
-    assert boxes("t", {"n": value}, ()) == (f"t\n  n  {shown}",)
+BEFORE: Any = {
+    "same": 2,
+    "number": 1,
+    "text": "1",
+    "gone": 1,
+    "card": "1",
+    "arrow": "a → b",
+    "lines": "a\n+ x",
+}
+AFTER: Any = {
+    "same": 2,
+    "number": "1",
+    "text": 2,
+    "new": "",
+    "card": "2",
+    "arrow": "c",
+    "lines": "b",
+}
+MAIL_BEFORE: Any = {"body": "We refund 20 euros for the lamp.", "to": "a", "n": 1}
+MAIL_AFTER: Any = {"body": "We refund 30 euros for the lamp.", "to": ["a"], "n": 2}
 
 
-def test_a_long_text_that_reads_as_another_value_says_that_it_is_text() -> None:
-    _, body = boxes("mail", {"body": '{\n  "b": 1\n}'}, ())
+def test_a_difference_is_shown_argument_by_argument() -> None:
+    texts = {
+        "values": changes(BEFORE, AFTER, ("args.card",), budget=500),
+        "nothing": changes(BEFORE, BEFORE, (), budget=500),
+        "an e-mail": changes(MAIL_BEFORE, MAIL_AFTER, (), budget=500, preview=EMAIL),
+    }
 
-    assert body == 'body\n⟦text⟧\n{\n  "b": 1\n}'
+    assert_all_same(FOLDER, "differences", texts)
 
 
 @pytest.mark.parametrize(
@@ -92,62 +159,6 @@ def test_a_long_text_that_reads_as_another_value_says_that_it_is_text() -> None:
 def test_a_mark_that_a_text_brings_along_is_none(literal: str, marked: str) -> None:
     assert boxes("t", {"a": literal}, ()) != boxes("t", {"a": marked}, ())
     assert boxes("t", {literal: 1}, ()) != boxes("t", {marked: 1}, ())
-
-
-def test_a_title_and_a_unit_stand_behind_the_name() -> None:
-    schema: Any = {
-        "properties": {
-            "amount": {"type": "number", "title": "Refund", "x-unit": "EUR"},
-            "order_id": {"type": "string", "title": "Order Id"},
-            "share": {"type": "number", "x-unit": "%"},
-        }
-    }
-    titles = argument_titles(schema)
-
-    (found,) = boxes(
-        "refund", {"order_id": "A 7", "share": 5, "amount": 9}, (), titles=titles
-    )
-
-    assert found.splitlines() == [
-        "refund",
-        "  amount (Refund, EUR)  9",
-        "  order_id              A 7",
-        "  share (%)             5",
-    ]
-
-
-def test_a_name_cannot_pass_for_one_with_a_title() -> None:
-    (plain,) = boxes("t", {"a (EUR)": 1}, ())
-    (titled,) = boxes("t", {"a": 1}, (), titles={"a": "EUR"})
-
-    assert (plain, titled) == ('t\n  "a (EUR)"  1', "t\n  a (EUR)  1")
-
-
-@pytest.mark.parametrize(
-    ("title", "shown"),
-    [
-        ("x)  999", 'a ("x) 999")'),
-        ("x) 999 (EUR", 'a ("x) 999 (EUR")'),
-        ('x") 9 ("', 'a ("x\\") 9 (\\"")'),
-        ("Total (net)", "a (Total (net))"),
-        ("two\nlines", "a (two lines)"),
-        ("\u202eb", "a (⟦U+202E⟧b)"),
-        ("⟦text⟧", "a (⟦U+27E6⟧text⟧)"),
-        ("w" * 99, f"a ({'w' * 59}…)"),
-        (["list"], "a"),
-        ("", "a"),
-        ("A", "a"),
-    ],
-)
-def test_a_title_adds_no_row_and_hides_nothing(title: object, shown: str) -> None:
-    schema: Any = {"properties": {"a": {"title": title}}}
-
-    text = "\n".join(boxes("t", {"a": 1}, (), titles=argument_titles(schema)))
-
-    assert shown in text
-    assert text.removeprefix("t\n").strip() in {f"{shown}  1", f"{shown}\n1"} or (
-        text == f"t\n  (no arguments)\n{shown}\n1"
-    )
 
 
 @given(st.dictionaries(TEXTS, VALUES, max_size=3), st.data())
@@ -195,100 +206,6 @@ def test_two_previews_of_calls_that_differ_never_read_the_same(
     assert (changes(one, other, (), budget=99_999, preview=preview) == "") == is_same
 
 
-def test_an_email_is_read_as_one() -> None:
-    args: Any = {
-        "body": "Dear Kim,\n\nhello.",
-        "subject": "Your order",
-        "cc": [],
-        "to": ["kim@example.com", "lee@example.com"],
-        "priority": 1,
-    }
-
-    assert boxes("mail", args, (), preview=EMAIL) == (
-        """\
-mail
-  To        kim@example.com, lee@example.com ⟦list of 2⟧
-  Cc        []
-  Subject   Your order
-  priority  1""",
-        "Body\nDear Kim,\n\nhello.",
-    )
-
-
-def test_a_short_body_and_a_statement_have_a_box_of_their_own() -> None:
-    assert boxes("m", {"body": "Hi"}, (), preview=EMAIL)[1:] == ("Body\nHi",)
-    assert boxes("q", {"statement": "select 1"}, (), preview=SQL)[1:] == (
-        "SQL (SELECT)\nselect 1",
-    )
-
-
-def test_many_addresses_stand_one_on_a_line() -> None:
-    args: Any = {"to": ["Kim Lee <kim@a.example>"] * 3}
-
-    _, found = boxes("m", args, (), preview=EMAIL)
-
-    assert found == "To\n" + "Kim Lee <kim@a.example>\n" * 3 + "⟦list of 3⟧"
-
-
-@pytest.mark.parametrize(
-    ("to", "shown"),
-    [
-        ({"a": 1}, '{\n  "a": 1\n}'),
-        ([1], "[\n  1\n]"),
-        (["a, b"], '[\n  "a, b"\n]'),
-        (["a\u202e"], "a⟦U+202E⟧ ⟦list of 1⟧"),
-        ("", '""'),
-        (None, "null"),
-    ],
-)
-def test_what_is_no_list_of_addresses_is_shown_as_ever(to: Any, shown: str) -> None:
-    text = "\n".join(boxes("m", {"to": to}, (), preview=EMAIL))
-
-    assert text.endswith(f"To  {shown}" if "\n" not in shown else f"To\n{shown}")
-
-
-def test_a_name_cannot_pass_for_a_label() -> None:
-    (found,) = boxes("m", {"to": "a", "To": "b", "bcc ": "c"}, (), preview=EMAIL)
-
-    assert found.splitlines()[1:] == ["  To      a", '  "To"    b', '  "bcc "  c']
-
-
-def test_of_a_hidden_statement_not_even_the_kind_is_said() -> None:
-    hidden = boxes("q", {"statement": "DROP TABLE t"}, ["args.statement"], preview=SQL)
-    partly = boxes("m", {"to": ["a", "b"]}, ["args.to.0"], preview=EMAIL)
-
-    assert hidden == ("q\n  SQL  •••••• (hidden by policy)",)
-    assert partly[1] == 'To\n[\n  "•••••• (hidden by policy)",\n  "b"\n]'
-
-
-def test_an_edit_of_an_email_is_shown_by_its_labels() -> None:
-    before: Any = {"body": "We refund 20 euros for the lamp.", "to": "a", "priority": 1}
-    after: Any = {
-        "body": "We refund 30 euros for the lamp.",
-        "to": ["a"],
-        "priority": 2,
-    }
-
-    assert changes(before, after, (), budget=500, preview=EMAIL).splitlines() == [
-        "To  a → a ⟦list of 1⟧",
-        "Body",
-        "~ We refund ⟦-20⟧⟦+30⟧ euros for the lamp.",
-        "priority  1 → 2",
-    ]
-
-
-def test_a_blank_at_the_edge_of_a_long_text_is_marked() -> None:
-    _, body = boxes("mail", {"body": " Dear Kim,\nall well.\n"}, ())
-
-    assert body == "body\n⟦U+0020⟧Dear Kim,\nall well.⟦U+000A⟧"
-
-
-def test_a_redacted_value_is_not_in_any_box() -> None:
-    found = boxes("pay", {"card": "4111", "n": 1}, ("args.card",))
-
-    assert found == ("pay\n  card  •••••• (hidden by policy)\n  n     1",)
-
-
 def test_a_call_that_does_not_fit_says_how_much_is_shown() -> None:
     found = fitted(boxes("mail", {"to": "kim", "body": "x" * 5_000}, ()), budget=3_000)
 
@@ -324,31 +241,3 @@ def test_a_chunk_ends_at_a_line_break_and_never_inside_a_mark() -> None:
     assert chunks("a" * 100 + "\n" + "b" * 60, 120) == ["a" * 100 + "\n", "b" * 60]
     assert chunks("a" * 116 + "⟦U+202E⟧" + "b", 120) == ["a" * 116, "⟦U+202E⟧b"]
     assert chunks("a" * 119 + "e\u0301", 120) == ["a" * 119, "e\u0301"]
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "shown"),
-    [
-        ({"n": 1}, {"n": 2}, "n  1 → 2"),
-        ({"n": 1}, {"n": "1"}, 'n  1 → "1"'),
-        ({"n": 1}, {}, "n  1 → ⟦not there⟧"),
-        ({}, {"n": ""}, 'n  ⟦not there⟧ → ""'),
-        ({"n": 1, "m": 2}, {"n": 1, "m": 2}, ""),
-        (
-            {"n": "a\n+ x"},
-            {"n": "b"},
-            "n\n- a\n- + x\n+ b",
-        ),
-        (
-            {"card": "1", "n": 1},
-            {"card": "2", "n": 1},
-            "card  changed, •••••• (hidden by policy)",
-        ),
-        ({"n": "a → b"}, {"n": "c"}, "n\n- a → b\n+ c"),
-        ({"n": "1"}, {"n": 2}, 'n  "1" → 2'),
-    ],
-)
-def test_a_difference_is_shown_argument_by_argument(
-    before: Any, after: Any, shown: str
-) -> None:
-    assert changes(before, after, ("args.card",), budget=500) == shown

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -17,13 +18,12 @@ from keyturn.bot.cards.metrics_messages import (
     DIGEST,
     OUTCOMES,
     Digest,
-    bars,
     digest_of,
     metrics_message,
 )
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.metrics.counts import Counts, Outcome
-from keyturn.gateway.metrics.fold import Metrics, Selection
+from keyturn.gateway.metrics.fold import Metrics
 from tests.bot.samples_of_metrics import week_before
 from tests.bot.strategies import CANARY, hostile
 from tests.levels import examples
@@ -63,6 +63,9 @@ def test_the_chart_has_every_call_of_every_day_once() -> None:
     metrics.days["2026-11-17"] = counts(auto=7, approved=3, edited=1, rejected=1)
     metrics.days["2026-11-20"] = counts(auto=2, denied=1, expired=2, returned=9)
     metrics.days["2026-11-20"].failed_auto = 1
+    # Started on the day before, and lapsed on this one.
+    metrics.days["2026-11-22"] = counts(approved=3)
+    metrics.days["2026-11-22"].unused_auto = 2
 
     message = message_of(digest_of(metrics))
 
@@ -73,36 +76,27 @@ def test_the_chart_has_every_call_of_every_day_once() -> None:
     ]  # fmt: skip
     assert chart_of(message) == {
         "Auto-approved": [0, 7, 0, 0, 1, 0, 0],
-        "Approved": [0, 3, 0, 0, 0, 0, 0],
+        "Approved": [0, 3, 0, 0, 0, 0, 3],
         "Corrected": [0, 2, 0, 0, 0, 0, 0],
         "Other": [0, 0, 0, 0, 4, 0, 0],
     }
-
-
-@pytest.mark.parametrize("has_chart", [True, False])
-def test_the_text_tells_what_the_chart_shows(*, has_chart: bool) -> None:
-    metrics = week_before(MONDAY)
-    metrics.days["2026-11-17"] = counts(auto=7, approved=3, edited=1, rejected=1)
-
-    message = message_of(digest_of(metrics), has_chart=has_chart)
-
     assert (
         "Calls of each day: Mon 16: 0; Tue 17: 12 (7 auto-approved, 3 approved, "
-        in (message.text)
-    )
-    assert "2 corrected); Wed 18: 0; " in message.text
+        "2 corrected); Wed 18: 0; "
+    ) in message.text
+    assert "Sun 22: 3 (3 approved)" in message.text
 
 
 def test_without_a_chart_the_days_are_bars_of_text() -> None:
     metrics = week_before(MONDAY)
-    metrics.days["2026-11-17"] = counts(auto=7)
+    metrics.days["2026-11-17"] = counts(auto=1)
+    metrics.days["2026-11-18"] = counts(auto=400)
 
     message = message_of(digest_of(metrics), has_chart=False)
 
     assert part(message, "data_visualization") is None
-    assert "Tue 17 ████████████████████ 7" in json.dumps(
-        message.blocks, ensure_ascii=False
-    )
+    shown = json.dumps(message.blocks, ensure_ascii=False)
+    assert f"Tue 17 █ 1\\nWed 18 {'█' * 20} 400" in re.sub(" +", " ", shown)
 
 
 def test_a_week_of_runs_without_calls_has_neither() -> None:
@@ -119,9 +113,8 @@ def test_a_week_of_runs_without_calls_has_neither() -> None:
     ("due", "first", "last"),
     [
         (MONDAY, "2026-11-16", "2026-11-22"),
-        # Clocks went back and forward in these weeks.
+        # Clocks went back in this week.
         (datetime(2026, 10, 26, 9, tzinfo=LONDON), "2026-10-19", "2026-10-25"),
-        (datetime(2026, 3, 30, 9, tzinfo=LONDON), "2026-03-23", "2026-03-29"),
         # Midnight of that Sunday does not exist in this zone.
         (
             datetime(2026, 9, 7, 9, tzinfo=ZoneInfo("America/Santiago")),
@@ -207,66 +200,15 @@ def test_slack_takes_the_digest_of_any_week(
             assert sum(values[n] for values in drawn.values()) >= count
 
 
-def test_a_digest_of_hostile_names_is_a_message_that_slack_takes() -> None:
-    tools = ["<!channel> *x*", "\u202eevil", "x" * 5000, ""]
-    digest = Digest(
-        since_ms=0,
-        until_ms=1,
-        facts=(("Auto-approved", "9 %", "9 of 100 calls"), ("Failed", "", "8")),
-        tools=tuple((name, *["1"] * 5) for name in tools),
-        days=(("2026-11-23", 0), ("2026-11-24", 10**9)),
-        outcomes=((0, 0, 0, 0), (10**9, 0, 0, 0)),
-    )
-
-    message = message_of(digest)
-
-    ensure_valid_message(message.blocks, message.text)
-    shown = json.dumps(message.blocks, ensure_ascii=False)
-    assert "\u202e" not in shown
-    assert "mrkdwn" not in json.dumps(message.blocks[2:])
-
-
-def test_a_day_with_calls_has_a_bar() -> None:
-    rows = bars([("2026-11-23", 0), ("2026-11-24", 1), ("2026-11-25", 400)])
-
-    assert [line.count("█") for line in rows.splitlines()] == [0, 1, 20]
-    assert rows.splitlines()[2].startswith("Wed 25 ")
-
-
-def test_a_longer_period_shows_its_last_days() -> None:
-    until = datetime(2026, 11, 23, tzinfo=UTC)
-    period = Selection(until_ms=int(until.timestamp() * 1000))
-    metrics = Metrics(period)
-    metrics.days["2026-11-22"] = counts(auto=1)
-
-    digest = digest_of(metrics)
-
-    assert (len(digest.days), digest.days[-1]) == (20, ("2026-11-22", 1))
-    message = message_of(digest)
-    ensure_valid_message(message.blocks, message.text)
-
-
-def test_a_day_has_as_many_calls_as_its_parts() -> None:
-    metrics = week_before(MONDAY)
-    metrics.days["2026-11-17"] = counts(approved=3)
-    # Started on the day before, and lapsed on this one.
-    metrics.days["2026-11-17"].unused_auto = 2
-
-    message = message_of(digest_of(metrics))
-
-    assert "Tue 17: 3 (3 approved)" in message.text
-
-
 @pytest.mark.parametrize(
     ("limit_ms", "said"),
     [(3_000, "3 seconds"), (90_000, "90 seconds"), (300_000, "5 minutes")],
 )
-@pytest.mark.parametrize("reason", ["waiting", "waiting_over"])
 def test_a_limit_of_waiting_is_told_in_a_unit_that_fits(
-    limit_ms: int, said: str, reason: str
+    limit_ms: int, said: str
 ) -> None:
     data = {"count": "1", "limit_ms": str(limit_ms), "since": "1"}
     name = EventName.METRICS_ALERT
-    event = Event(name=name, tenant="acme", reason=reason, data=data)
+    event = Event(name=name, tenant="acme", reason="waiting", data=data)
 
     assert f"longer than {said}" in json.dumps(metrics_message(event).blocks)

@@ -15,7 +15,6 @@ from keyturn.bot.cards.special_cards import (
     plain_notification,
     report_line,
 )
-from keyturn.bot.ids import CARD_EVENT
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.gestures import MAX_ITEMS
 from keyturn.gateway.approvals.record import Approval, Item, Remark
@@ -160,17 +159,6 @@ def test_no_text_of_a_stranger_is_interpreted(text: str, name: str) -> None:
         problems = validate_message([*message.blocks], message.text, update=True)
         assert [str(problem) for problem in problems] == []
         assert_tame(message.blocks, message.text)
-
-
-def test_metadata_holds_ids_only() -> None:
-    approval = a_message()
-
-    message = shown(approval)
-
-    assert message.metadata == {
-        "event_type": CARD_EVENT,
-        "event_payload": {"approval": approval.id, "version": 1, "rev": approval.rev},
-    }
 
 
 def test_many_calls_are_counted_by_tool_and_agent() -> None:

@@ -106,11 +106,6 @@ class View:
     errors: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
-    def external_id(self) -> str:
-        """Return the app's id of this view, or ""."""
-        return str(self.document.get("external_id") or "")
-
-    @property
     def blocks(self) -> list[JsonObject]:
         """Return the view's blocks."""
         blocks: list[JsonObject] = self.document["blocks"]

@@ -31,14 +31,9 @@ def push(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
 
 
 def update(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
-    """Replace an open view, identified by `view_id` or `external_id`."""
+    """Replace an open view."""
     document = _document(arguments, "modal", "home")
-    view_id, external_id = (
-        optional(arguments, name) for name in ("view_id", "external_id")
-    )
-    if not (view_id or external_id):
-        required(arguments, "view_id")
-    view = views.find_view(slack, view_id, external_id)
+    view = views.find_view(slack, required(arguments, "view_id"))
     if view.document["type"] != document["type"]:
         raise ApiError(INVALID_VIEW)
     changed = views.update_view(slack, view, document, optional(arguments, "hash"))

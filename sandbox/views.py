@@ -35,7 +35,6 @@ def _add(
     stack = workspace.modals[user_id]
     if len(stack) >= STACK:
         raise ApiError("push_limit_reached")
-    _check_external_id(slack, document, None)
     view_id = f"V{secrets.token_hex(5).upper()}"
     kept = _document(document)
     view = View(
@@ -64,7 +63,6 @@ def publish_home(
     before = workspace.homes.get(user_id)
     if expected_hash and (before is None or before.hash != expected_hash):
         raise ApiError("hash_conflict")
-    _check_external_id(slack, document, before)
     view_id = before.id if before else f"V{secrets.token_hex(5).upper()}"
     kept = _document(document)
     view = View(
@@ -89,7 +87,6 @@ def update_view(
     """
     if expected_hash and expected_hash != view.hash:
         raise ApiError("hash_conflict")
-    _check_external_id(slack, document, view)
     kept = _document(document)
     changed = replace(
         view,
@@ -122,10 +119,10 @@ def open_views(slack: FakeSlack) -> list[View]:
     return [*modals, *workspace.homes.values()]
 
 
-def find_view(slack: FakeSlack, view_id: object, external_id: object = None) -> View:
-    """Return an open view by its id or the app's id; raise `not_found`."""
+def find_view(slack: FakeSlack, view_id: str) -> View:
+    """Return an open view by its id; raise `not_found`."""
     for view in open_views(slack):
-        if view_id == view.id or (external_id and external_id == view.external_id):
+        if view_id == view.id:
             return view
     raise ApiError("not_found")
 
@@ -174,19 +171,6 @@ def _document(document: JsonObject) -> JsonObject:
         "clear_on_close": False,
     }
     return {**defaults, **document, "blocks": with_ids(document["blocks"])}
-
-
-def _check_external_id(
-    slack: FakeSlack, document: JsonObject, itself: View | None
-) -> None:
-    wanted = document.get("external_id")
-    for view in open_views(slack):
-        if (
-            wanted
-            and view.external_id == wanted
-            and (itself is None or view.id != itself.id)
-        ):
-            raise ApiError("duplicate_external_id")
 
 
 def _new_hash(slack: FakeSlack) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -99,23 +98,6 @@ async def test_a_port_in_use_is_named(stack: Stack) -> None:
                 pass
 
 
-async def test_in_socket_mode_a_port_in_use_ends_nothing_but_the_health_endpoints(
-    stack: Stack, caplog: pytest.LogCaptureFixture
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-
-        async with stack.running(mode=SlackMode.SOCKET, port=port) as bot:
-            assert bot.url == ""
-            verdict = await stack.refund()
-            card = await stack.card(verdict)
-            await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-
-            item = (await stack.approval(verdict)).items[0]
-            assert item.state is ItemState.AUTHORIZED
-    assert f"Port {port} on 127.0.0.1 is in use" in caplog.text
-
-
 @pytest.mark.parametrize("method", ["auth.test", "apps.connections.open"])
 async def test_a_slack_that_is_away_while_the_bot_starts_is_asked_again(
     stack: Stack,
@@ -165,19 +147,6 @@ async def test_a_lost_socket_is_replaced_and_the_other_serves_meanwhile(
         await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
 
         assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
-
-
-async def test_an_envelope_that_comes_twice_is_taken_once(stack: Stack) -> None:
-    async with stack.running(mode=SlackMode.SOCKET):
-        stack.sandbox.faults.plan_delivery("duplicate")
-
-        await stack.actor("U0DAN").say("#general", "@keyturn refund")
-
-        async def is_asked() -> bool:
-            return await stack.store.queue(stack.keys).depth() == 1
-
-        await eventually(is_asked)
-    assert await stack.store.queue(stack.keys).depth() == 1
 
 
 @pytest.mark.parametrize("mode", [SlackMode.HTTP, SlackMode.SOCKET])
@@ -245,23 +214,3 @@ async def test_what_was_promised_is_done_before_the_end(
 
     assert done == ["first", "second"]
     assert "task.failed name=broken" in caplog.text
-
-
-async def test_what_never_ends_is_cancelled_in_the_end(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    tasks, cancelled = Tasks(), asyncio.Event()
-
-    async def forever() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
-
-    tasks.later(forever(), name="forever")
-    await asyncio.sleep(0)
-    with caplog.at_level(logging.WARNING):
-        await tasks.drain(timeout_s=0.01)
-
-    assert cancelled.is_set()
-    assert "tasks.cancelled count=1" in caplog.text

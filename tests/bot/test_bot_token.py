@@ -63,23 +63,6 @@ async def test_a_token_that_stopped_working_is_noticed_without_any_event(
         assert (await readiness(stack))[0] == 503
 
 
-async def test_an_event_about_another_token_changes_nothing(stack: Stack) -> None:
-    async with stack.running():
-        stack.sandbox.control.restore_bot_token()
-        await stack.sandbox.control.announce("tokens_revoked", tokens={"oauth": ["U1"]})
-        await stack.bot_is_quiet()
-
-        assert await readiness(stack) == (200, [])
-
-
-async def test_a_slack_that_is_away_is_no_lost_token(stack: Stack) -> None:
-    async with stack.running():
-        stack.sandbox.control.advance(CHECKED_S)
-        stack.sandbox.faults.plan("http_500", "auth.test")
-
-        assert await readiness(stack) == (200, [])
-
-
 async def test_what_happens_without_a_token_is_told_when_it_works_again(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.protocol.records import ItemState, Result
 from keyturn.sandbox.blockkit import validate_message
 from tests.bot.readable import readable
-from tests.bot.samples import TWO, an_approval, an_item, in_state
+from tests.bot.samples import an_approval, an_item, in_state
 
 PLACE = ("C0APPROVALS", "1.0")
 
@@ -100,18 +100,6 @@ def test_what_happens_after_a_failure_is_told_after_it_and_ends_its_wait() -> No
     assert entry.due_at == 0
 
 
-def test_other_people_are_not_told_in_the_same_reply() -> None:
-    approval = failed(2, asks=True)
-    other = approval.items[1].with_(requirement=TWO)
-    approval = approval.replacing(other)
-    entry, replies = QueueEntry("ap", "ap"), FailureReplies()
-
-    for index in range(2):
-        add(entry, replies, approval, event_of(approval, index, asks=True))
-
-    assert len(entry.messages) == 2
-
-
 def test_many_long_errors_fit_into_one_reply() -> None:
     approval = failed(99, error="x" * 5_000)
 
@@ -121,16 +109,3 @@ def test_many_long_errors_fit_into_one_reply() -> None:
     assert "*Calls 1-99:* ❌ Failed." in readable(note.blocks)
     assert "… and 89 more" in readable(note.blocks)
     assert note.text == "99 calls failed."
-
-
-def test_calls_that_may_have_run_are_told_apart_from_failed_ones() -> None:
-    approval = failed(2, asks=True)
-    doubt = approval.items[1].with_(result=None)
-    events = [event_of(approval, n, asks=True) for n in range(2)]
-
-    note = failures_note(events, approval.replacing(doubt))
-
-    text = readable(note.blocks)
-    assert "*Calls 1:* ❌ Failed. Should they run again?" in text
-    told = "❓ We don't know whether these ran: the worker stopped. Please check."
-    assert f"*Calls 2:* {told}" in text

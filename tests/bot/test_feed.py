@@ -8,13 +8,10 @@ import pytest
 
 from keyturn.bot.delivery import publisher
 from keyturn.bot.delivery.outbox_queue import (
-    NOTIFICATIONS_AT_ONCE,
     OutboxQueue,
-    Urgency,
 )
 from keyturn.bot.delivery.publisher import Feed
 from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.store.events.outbox import Outbox
 from keyturn.gateway.store.store import Store
 
@@ -96,31 +93,6 @@ async def test_cards_and_calls_for_people_are_seen_behind_any_number_of_lines(
     assert held["old7"] == [VOTE]
     assert held["old5"] == [], "its card is brought up to date, its line can wait"
     assert all(entry.is_card_due for entry in queue)
-
-
-async def test_notifications_that_find_no_room_take_none_from_cards_and_share_messages(
-    outbox: Outbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(publisher, "CAPACITY", 3)
-    monkeypatch.setattr(publisher, "_BLOCK_MS", 1)
-    queue, reading = feed_of(outbox)
-    await reading.start()
-    for number in range(3):
-        await outbox.put(about(f"old{number}", HISTORY))
-    for number in range(NOTIFICATIONS_AT_ONCE + 2):
-        opened = about(f"note{number}", CARD)
-        await outbox.put(opened.with_(tier=Tier.NOTIFY))
-
-    await reading.read_new()
-    found = [entry.key for entry in queue]
-    monkeypatch.setattr(publisher, "CAPACITY", 100)
-    await reading.read_new()
-
-    assert found == ["old0", "old1", "old2"]
-    late = [entry for entry in queue if entry.key not in found]
-    assert {entry.urgency for entry in late} == {Urgency.HISTORY}
-    assert sum(entry.is_auto_approved for entry in late) == NOTIFICATIONS_AT_ONCE
-    assert [len(entry.events) for entry in late if entry.summary_channel] == [2]
 
 
 @pytest.mark.slow

@@ -98,25 +98,6 @@ async def test_a_command_is_answered_while_the_store_answers_nothing(
     assert "cannot keep anything right now, so nothing was recorded" in said
 
 
-async def test_a_command_is_answered_whose_store_answers_no_more(
-    stack: Stack, wire: Proxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = StoreNonces.is_first
-
-    async def last(self: StoreNonces, digest: str) -> bool:
-        is_first = await real(self, digest)
-        wire.close()
-        return is_first
-
-    monkeypatch.setattr(StoreNonces, "is_first", last)
-    async with stack.running():
-        await stack.actor("U0ANA").command(COMMAND, FREEZE, CHANNEL)
-
-        said = await stack.told("U0ANA", "send the command again")
-        wire.open()
-    assert "it is not confirmed that anything was done" in said
-
-
 @pytest.mark.parametrize("before", [0, 1])
 async def test_a_click_is_answered_while_the_store_answers_nothing(
     stack: Stack, wire: Proxy, before: int

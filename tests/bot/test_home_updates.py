@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.reviewers.home_tabs import HomeTab
 from tests.bot.bot_stack import Stack
 from tests.bot.listeners.test_review_together import home, home_of, text_of, waiting
-from tests.levels import sample
 
 LOOKING = pytest.mark.usefixtures("looking")
 
@@ -99,20 +97,6 @@ async def test_nobody_is_published_a_tab_that_would_show_the_same(stack: Stack) 
         assert len(published(stack, "U0CHLOE")) == before, "she decides no refunds"
 
 
-@pytest.mark.slow
-async def test_many_changes_at_once_are_few_publications(stack: Stack) -> None:
-    async with stack.running():
-        await home(stack, shows="Waiting for you: 0")
-        clock = asyncio.get_running_loop().time
-        began, before = clock(), len(published(stack, "U0ANA"))
-
-        await waiting(stack, 30)
-        await shown(stack, "U0ANA", "Waiting for you: 30")
-
-        seconds = clock() - began
-        assert len(published(stack, "U0ANA")) - before <= seconds + 2
-
-
 @LOOKING
 async def test_who_has_not_used_their_tab_lately_is_left_alone(stack: Stack) -> None:
     async with stack.running():
@@ -146,22 +130,3 @@ async def test_a_filter_holds_while_the_tab_is_kept_up_to_date(stack: Stack) -> 
         assert "Refund" not in text_of(await ana.home()).split("How approvals work")[0]
         await ana.act_in_home(Action.FILTER_TOOL, chosen="*")
         await shown(stack, "U0ANA", "Refund")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("count", sample([100, 1000], 1))
-async def test_a_long_queue_is_shown_in_pages(stack: Stack, count: int) -> None:
-    verdicts = await waiting(stack, count)
-    async with stack.running():
-        # The cards of all of them are being drawn by the same process.
-        shows = f"Waiting for you: {count}"
-        ana = await home(stack, shows=shows, timeout_s=30 + count / 10)
-        assert "Review 40 together" in text_of(await ana.home())
-        assert f"1 to 20 of {count}" in text_of(await ana.home())
-
-        await ana.act_in_home(Action.HOME_NEXT)
-        await shown(stack, "U0ANA", f"21 to 40 of {count}")
-        await ana.act_in_home(Action.REVIEW)
-
-        await ana.wait_for_view(lambda view: "Calls 31-40" in text_of(view))
-        assert len(verdicts) == count

@@ -34,13 +34,3 @@ async def test_words_under_a_card_there_are_offered(hosted: Stack) -> None:
         await ana.say(CHANNEL, "@keyturn too much", str(card["ts"]))
 
         await ana.message_with(CHANNEL, lambda m: has_button(m, Action.REJECT_WORDS))
-
-
-async def test_who_is_of_the_other_workspace_is_told_that_they_cannot(
-    hosted: Stack,
-) -> None:
-    async with hosted.running():
-        await hosted.actor("U0STRANGER").say(CHANNEL, "@keyturn refund order 78291")
-
-        await hosted.told("U0STRANGER", "Only members of this workspace can ask")
-        assert await hosted.store.queue(hosted.keys).depth() == 0

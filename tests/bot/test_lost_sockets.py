@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
 
-import aiohttp
 import pytest
 
 from keyturn.bot import ingress
 from keyturn.bot.ids import Action
-from keyturn.bot.web import Slack
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.sandbox.socket_mode import CONNECTIONS, TICKET_LIFE_S, Connection
+from keyturn.sandbox.socket_mode import TICKET_LIFE_S
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually
 
@@ -30,12 +27,6 @@ async def click_counts(stack: Stack) -> None:
     ts = str((await stack.card(verdict))["ts"])
     await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
     assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
-
-
-async def are_new(stack: Stack, before: list[Connection]) -> bool:
-    """Return whether two connections are open, and none of those before."""
-    now = [one for one in stack.sandbox.control.sockets.connections if not one.closing]
-    return len(now) == 2 and not any(one in before for one in now)
 
 
 def opened(stack: Stack) -> int:
@@ -93,31 +84,3 @@ async def test_a_start_without_anybody_at_the_addresses_goes_on_when_somebody_is
     control.refuse_sockets(enabled=False)
     await starting
     assert "ticket=" not in caplog.text
-
-
-async def test_where_too_many_are_open_slack_is_not_asked_all_the_time(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ingress, "PING_S", 0.4)
-    control = stack.sandbox.control
-    async with AsyncExitStack() as others:
-        session = await others.enter_async_context(aiohttp.ClientSession())
-        token, url = stack.sandbox.bot_token, stack.sandbox.api_url
-        slack = Slack(token, api_url=url, session=session)
-        for _ in range(CONNECTIONS):
-            address = await slack.open_socket(stack.sandbox.app_token)
-            await others.enter_async_context(session.ws_connect(address))
-        own, held = opened(stack), [*control.sockets.connections]
-        async with stack.running(mode=SlackMode.SOCKET):
-
-            async def are_asked_for() -> bool:
-                return opened(stack) >= own + 12
-
-            await eventually(are_asked_for)
-            times = [one.at for one in stack.sandbox.calls if one.method == OPEN][own:]
-            # Of two connections, each for the sixth time.
-            assert times[11] - times[0] >= 0.4 * 4 - 0.1
-            await others.aclose()
-
-            await eventually(lambda: are_new(stack, held))
-            await click_counts(stack)

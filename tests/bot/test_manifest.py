@@ -105,14 +105,6 @@ def test_an_address_that_slack_cannot_deliver_to_is_refused(given: str) -> None:
     assert ":." not in str(caught.value)
 
 
-@pytest.mark.parametrize("given", [HTTP, f"{HTTP}/", "https://[::1]:8443", f"{HTTP}/a"])
-def test_an_address_is_taken_with_or_without_a_slash(given: str) -> None:
-    manifest: Any = render(given)
-
-    url = manifest["settings"]["interactivity"]["request_url"]
-    assert url == f"{given.rstrip('/')}/slack/events"
-
-
 def test_the_scopes_are_those_that_the_bot_uses() -> None:
     assert SCOPES == (
         "app_mentions:read",

@@ -77,23 +77,6 @@ async def second(stack: Stack) -> tuple[Verdict, str]:
     return verdict, ts
 
 
-async def test_a_card_is_not_found_in_a_channel_where_slack_does_not_know_it(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        verdict, ts = await shared(stack)
-        stack.sandbox.control.fault(
-            "refuse", "chat.getPermalink", error="message_not_found"
-        )
-        ana = stack.actor("U0ANA")
-
-        await ana.say(NEW, "@keyturn too much", ts)
-
-        keys, store = stack.keys, stack.store.moved_channels
-        assert await store.known(keys) == {}
-    assert (await stack.approval(verdict)).items[0].is_pending
-
-
 @pytest.mark.parametrize("is_used", [True, False], ids=["used", "not used"])
 async def test_what_stands_there_is_redacted(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, *, is_used: bool
@@ -122,18 +105,6 @@ async def was_refused(stack: Stack) -> bool:
         call.method == "chat.update" and call.error == "channel_not_found"
         for call in stack.sandbox.calls
     )
-
-
-async def test_nothing_new_is_posted_there(stack: Stack) -> None:
-    async with stack.running(fallback_channel="C0GENERAL"):
-        _, ts = await shared(stack)
-        await stack.actor("U0ANA").click(NEW, ts, Action.APPROVE)
-        await nothing_is_left(stack)
-
-        verdict = await stack.refund("t2")
-
-        assert await stack.card(verdict, channel="C0GENERAL")
-        assert await stack.cards(verdict, NEW) == []
 
 
 async def test_where_a_channel_is_now_counts_only_as_a_bot_noted_it(

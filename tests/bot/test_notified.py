@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
-from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.decisions import (
     AccountKind,
     Approve,
@@ -16,7 +14,6 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.wire import ClaimRequest, TurnRef
-from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.sandbox.json_types import JsonObject
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, says
@@ -103,32 +100,6 @@ async def test_an_edit_that_raises_a_call_notifies_those_who_decide_it_then(
         await nothing_is_left(stack)
         assert len(await notified(stack, "U0CHLOE")) == 1
         assert len(await notified(stack, "U0BEN", "🔔 Your decision is needed.")) == 1
-
-
-async def test_a_card_that_is_drawn_before_the_event_of_an_edit_notifies_nobody_twice(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    raising(stack)
-    read, edits = ReviewService.read_as_of_now, list[Edit]()
-
-    async def edited_meanwhile(self: ReviewService, approval_id: str) -> Any:
-        if edits:
-            click = click_on(await stack.approval(verdict))
-            await stack.reviews.decide(click, edits.pop(), ana())
-        return await read(self, approval_id)
-
-    monkeypatch.setattr(ReviewService, "read_as_of_now", edited_meanwhile)
-    async with stack.running():
-        verdict = await stack.refund()
-        place = await stack.drawn(verdict)
-        await nothing_is_left(stack)
-        edits.append(Edit(args={"amount": 950, "order_id": "78291"}))
-
-        await stack.actor("U0ANA").click(CHANNEL, place.ts, Action.TAKE)
-
-        await eventually(is_told(stack, "U0CHLOE", "Edited by"))
-        await nothing_is_left(stack)
-        assert len(await notified(stack, "U0CHLOE")) == 1
 
 
 @pytest.mark.slow

@@ -115,31 +115,6 @@ async def test_a_copy_whose_answer_was_lost_becomes_true_after_the_decision(
         assert not has_button(copy, Action.APPROVE)
 
 
-async def test_a_copy_that_cannot_be_looked_for_is_posted_again_and_one_counts(
-    direct: Stack,
-) -> None:
-    direct.sandbox.faults.plan("lost_response", "chat.postMessage", after=1)
-    direct.sandbox.faults.plan("refuse", "conversations.history")
-    async with direct.running():
-        verdict = await direct.refund()
-        await direct.card(verdict, says("Sent directly to"))
-        await nothing_is_left(direct)
-        doubled = [
-            u
-            for u in ("U0ANA", "U0BEN")
-            if len(await copies_of(direct, verdict, u)) == 2
-        ]
-        assert len(doubled) == 1
-        (user,) = doubled
-        lost, kept = await copies_of(direct, verdict, user)
-
-        await direct.actor(user).click(DM[user], str(lost["ts"]), Action.APPROVE)
-        await direct.told(user, "not the newest copy", DM[user])
-        assert (await direct.approval(verdict)).items[0].is_pending
-        await direct.actor(user).click(DM[user], str(kept["ts"]), Action.APPROVE)
-        assert (await direct.approval(verdict)).items[0].state is ItemState.AUTHORIZED
-
-
 async def asked_for(stack: Stack, method: str) -> bool:
     return any(call.method == method for call in stack.sandbox.calls)
 

@@ -9,15 +9,13 @@ import pytest
 
 from keyturn.bot.delivery import card_updater, publisher, queue_sender
 from keyturn.bot.delivery.card_publisher import CardPublisher
-from keyturn.bot.ids import Action
 from keyturn.bot.web import SlackNoResponse
 from keyturn.gateway.approvals.decisions import Reject
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.store.events.outbox import Outbox
 from tests.approvals.builders import click_on
-from tests.bot.bot_stack import CHANNEL, TEAM, Stack, has_button
+from tests.bot.bot_stack import TEAM, Stack
 from tests.conftest import eventually
-from tests.lifetimes import lose_records
 from tests.service.harness import ANA
 
 
@@ -72,38 +70,6 @@ async def test_a_bot_that_slack_refuses_goes_on_when_it_is_helped(
         stack.sandbox.control.scopes(scopes)
 
         await stack.card(verdict)
-
-
-@pytest.mark.slow
-async def test_a_line_of_history_that_is_refused_is_dropped(
-    stack: Stack, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        await stack.card(verdict)
-        approval = await stack.approval(verdict)
-        stack.sandbox.faults.plan("rate_limit", "chat.postMessage", seconds=1)
-        click = click_on(approval)
-        ana = ANA.with_(team=TEAM, usergroups=frozenset({"S0SUPPORT"}))
-        await stack.reviews.decide(click, Reject(reason="no"), ana)
-        await stack.card(verdict, lambda m: not has_button(m, Action.APPROVE))
-        stack.sandbox.control.archive(CHANNEL)
-
-        async def is_dropped() -> bool:
-            return "message.dropped" in caplog.text
-
-        await eventually(is_dropped)
-
-
-async def test_an_approval_that_is_gone_is_let_go(stack: Stack) -> None:
-    await stack.refund()
-    await lose_records(stack.store.conn)
-    outbox = stack.store.outbox(stack.keys, reader="slack:default")
-
-    async with stack.running():
-        await stack.card(await stack.refund(thread="t2"))
-    await outbox.prepare()
-    assert (await outbox.left("test"))[0] == []
 
 
 async def test_a_card_without_a_response_is_given_up_when_its_approval_is_over(

@@ -22,7 +22,7 @@ from keyturn.gateway.service.report.audit_reading import security_events
 from keyturn.gateway.store.keys import RETENTION
 from keyturn.gateway.store.reviewers.posted_messages import LOOK, Ended
 from tests.approvals.builders import click_on
-from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button
+from tests.bot.bot_stack import POLICY, Stack, has_button
 from tests.bot.test_notified import ana
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
@@ -36,7 +36,6 @@ SHARED = POLICY.replace(
     "  send_email: {tier: approve, idempotent: true}",
     "  send_email: {tier: approve, batch: {within: 1s, up_to: 2}}",
 )
-BOT = "U0KEYTURN"
 CANARY = "order-CANARY-4711"
 DAY = timedelta(days=1)
 OVER = timedelta(0)
@@ -199,31 +198,6 @@ async def test_it_is_tried_again_where_slack_fails(
     stack.sandbox.faults.plan(fault, "chat.update", calls=3)
 
     await redact(stack)
-
-
-@pytest.mark.parametrize("why", ["archived", "deleted", "left"])
-async def test_what_nobody_can_change_ends_it(stack: Stack, why: str) -> None:
-    async with keeping(stack, DAY):
-        verdict = await decided(stack)
-    [card] = await stack.cards(verdict)
-    workspace = stack.sandbox.workspace
-    if why == "archived":
-        stack.sandbox.control.archive(CHANNEL)
-    elif why == "left":
-        stack.sandbox.control.leave(CHANNEL, BOT)
-    else:
-        for one in [*workspace.messages[CHANNEL].values()]:
-            workspace.drop_message(one)
-    await time_is_over(stack)
-    async with keeping(stack, OVER):
-
-        async def is_over() -> bool:
-            approval = (await stack.approval(verdict)).id
-            posted = await stack.store.posted_messages.read(stack.keys, approval)
-            return bool(posted.ended and posted.ended.redacted_rev)
-
-        await eventually(is_over)
-    assert card
 
 
 async def test_a_message_that_cannot_be_edited_is_deleted(stack: Stack) -> None:

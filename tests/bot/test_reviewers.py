@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -169,18 +168,6 @@ async def test_who_was_given_a_role_just_now_is_not_told_that_they_lack_it() -> 
         assert reviewer.usergroups == MINE
 
 
-async def test_an_outsider_who_clicks_on_and_on_uses_up_no_questions() -> None:
-    async with opened() as ctx:
-        for second in range(60):
-            ctx.times[0] = float(second)
-            reviewer = await ctx.reviewers.resolve(
-                "U0EVE", user_team=TEAM, groups=[SUPPORT], fresh=True
-            )
-            assert (reviewer.usergroups, reviewer.unknown_groups) == (NONE, NONE)
-
-        assert ctx.calls("usergroups.users.list") <= 60 / FRESH_S
-
-
 async def test_after_a_429_nothing_is_asked_until_retry_after_is_over() -> None:
     async with opened() as ctx:
         ctx.sandbox.faults.plan("rate_limit", "usergroups.users.list", seconds=30)
@@ -196,15 +183,6 @@ async def test_after_a_429_nothing_is_asked_until_retry_after_is_over() -> None:
         )
 
         assert (known.usergroups, known.unknown_groups) == (MINE, NONE)
-
-
-async def test_a_group_that_does_not_exist_has_nobody_in_it() -> None:
-    async with opened() as ctx:
-        reviewer = await ctx.reviewers.resolve(
-            "U0ANA", user_team=TEAM, groups=[SUPPORT, "S0NONE"]
-        )
-
-        assert (reviewer.usergroups, reviewer.unknown_groups) == (MINE, NONE)
 
 
 @pytest.mark.parametrize("method", ["users.info", "usergroups.users.list"])
@@ -223,18 +201,6 @@ async def test_an_answer_without_the_answer_means_nobody_is_known(
         )
         assert is_open
         assert (known.account, known.usergroups) == (AccountKind.MEMBER, MINE)
-
-
-async def test_a_storm_of_clicks_asks_once() -> None:
-    async with opened() as ctx:
-        await asyncio.gather(
-            *(
-                ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
-                for _ in range(50)
-            )
-        )
-
-        assert ctx.calls() == 2
 
 
 async def test_whoever_is_known_is_so_by_the_newest_answers() -> None:

@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from datetime import timedelta
 
-import aiohttp
 import pytest
 
 from keyturn.bot.ids import Action, seal_outage
@@ -222,21 +221,3 @@ async def test_a_seal_of_another_outage_or_team_tries_nothing(run: Run) -> None:
     assert found
     assert found.state is RunState.PARKED
     assert await run.tries() == []
-
-
-async def test_readyz_counts_failed_runs_and_stays_ready(run: Run) -> None:
-    async with run.stack.running() as bot, aiohttp.ClientSession() as session:
-        url = bot.url.replace("/slack/events", "/readyz")
-        await run.asked()
-        await run.fails(ConnectionError())
-        async with session.get(url) as waiting:
-            assert (waiting.status, await waiting.json()) == (
-                200,
-                {"ready": True, "runs": {"waiting": 1, "parked": 0}},
-            )
-        await run.fails(KeyError())
-        async with session.get(url) as parked:
-            assert (await parked.json())["runs"] == {"waiting": 0, "parked": 1}
-        await run.goes_on()
-        async with session.get(url) as ready:
-            assert await ready.json() == {"ready": True}

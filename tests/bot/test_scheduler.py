@@ -212,25 +212,6 @@ async def test_words_leave_a_place_at_work_to_a_new_card(stand: Stand) -> None:
     await stand.scheduler.finish(1.0)
 
 
-async def test_a_topic_is_overdue_since_it_could_have_been_worked_on(
-    stand: Stand,
-) -> None:
-    stand.needs = Call(UPDATE, "")
-    while stand.limits.take(UPDATE) == 0:
-        pass
-    stand.add(HISTORY, "ap1")
-    free_s = stand.limits.wait_s(UPDATE)
-    assert stand.scheduler.overdue_s() == 0
-
-    stand.now += free_s + 40
-
-    assert stand.scheduler.overdue_s() == pytest.approx(40)
-    next(iter(stand.queue)).not_before = stand.now - 30
-    assert stand.scheduler.overdue_s() == pytest.approx(30)
-    next(iter(stand.queue)).is_busy = True
-    assert stand.scheduler.overdue_s() == 0
-
-
 async def test_people_who_are_called_come_before_words_and_words_before_history(
     stand: Stand,
 ) -> None:

@@ -8,8 +8,7 @@ import pytest
 
 from keyturn.bot.blocks import ensure_valid_message
 from keyturn.bot.cards.channel_messages import security_message
-from keyturn.bot.delivery.event_messages import is_silent
-from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind, summary
+from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
 
 HOSTILE = "<!channel> *x* <https://evil.example|ok>\u202e"
 
@@ -28,16 +27,3 @@ def test_names_of_strangers_are_shown_and_not_interpreted(kind: SecurityKind) ->
     assert not any("evil" in one or "channel" in one for one in marked)
     assert "evil" in shown
     assert "\u202e" not in shown
-
-
-def test_a_summary_says_how_many() -> None:
-    event = summary("default", SecurityKind.SEAL_WRONG, 997)
-
-    shown = json.dumps(security_message(event).blocks)
-
-    assert "997 more" in shown
-    assert "seal_wrong" in shown
-
-
-def test_it_is_posted_in_a_channel() -> None:
-    assert not is_silent(summary("default", SecurityKind.REPLAYED, 2))

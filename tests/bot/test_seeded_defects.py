@@ -202,14 +202,3 @@ async def test_it_expires_quietly(stack: Stack) -> None:
     total = (await StatisticsService(stack.store).metrics()).total
     assert total.seeded == {"shown": 1, "expired": 1}
     assert total.rubber_stamped.whole == 0
-
-
-async def test_a_restart_goes_on_where_it_was(stack: Stack) -> None:
-    approval, message = await shown(stack)
-    for _ in range(3):
-        await look(stack)
-
-    found = await stack.actor("U0ANA").messages(CHANNEL)
-
-    cards = [m["ts"] for m in found if approval.id in json.dumps(m["blocks"])]
-    assert cards == [message["ts"]]

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from pathlib import Path
 
 import aiohttp
 import pytest
 
 from keyturn.bot.ids import Action
-from keyturn.cli.command_context import CommandContext
-from keyturn.cli.doctor import run_checks
-from keyturn.cli.reviewer_checks import State
 from keyturn.gateway.service.report.process_check import NO_WRITES
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually
@@ -67,18 +63,3 @@ async def test_a_decision_that_a_missing_right_cut_in_two_is_not_said_to_be_unre
         await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
         assert "not confirmed" in await stack.told("U0ANA", "recorded")
-
-
-async def test_the_doctor_says_that_a_full_store_keeps_nothing(
-    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "keyturn.yml").write_text("{}")
-    env = {"KEYTURN_REDIS_URL": stack.store.conn.url}
-    await stack.store.conn.command("CONFIG SET", "maxmemory", "1")
-
-    checks = run_checks(CommandContext(env, None, debug=False), post=False)
-    found = {check.name: check async for check in checks}
-
-    assert found["store"].state is State.BAD
-    assert "raise 'maxmemory'" in found["store"].text

@@ -74,21 +74,3 @@ async def test_events_that_no_bot_reads_are_seen_by_every_bot_of_the_tenant(
             return status == 503 and "No bot has read" in why
 
         await eventually(is_unready)
-
-
-async def test_an_error_that_nobody_thought_of_does_not_end_publishing(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    real, failures = Feed.start, [ZeroDivisionError(), KeyError()]
-
-    async def failing(self: Feed) -> None:
-        if failures:
-            raise failures.pop()
-        await real(self)
-
-    monkeypatch.setattr(publisher, "_RETRY_S", 0.02)
-    monkeypatch.setattr(Feed, "start", failing)
-    async with stack.running():
-        await stack.card(await stack.refund())
-
-    assert caplog.text.count("publisher.failed_and_leads_again") == 2

@@ -129,15 +129,6 @@ async def test_no_answer_in_time_is_silence(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"), [(404, SlackRefused), (429, RateLimited), (500, SlackRefused)]
-)
-async def test_a_response_url_may_refuse(status: int, kind: type[SlackError]) -> None:
-    async with slack_that(answering({}, status)) as (slack, url):
-        with pytest.raises(kind):
-            await slack.respond(url, {"text": "x"})
-
-
-@pytest.mark.parametrize(
     ("told", "kind"),
     [
         ('{"error": "expired_url", "ok": false}', SlackRefused),
@@ -172,25 +163,6 @@ async def test_what_a_card_says_follows_no_redirect() -> None:
             await slack.respond(url, {"text": "x"})
 
     assert len(paths) == 1
-
-
-async def test_a_call_says_whose_it_is_and_how_it_is_written() -> None:
-    """Without the charset Slack warns; without the agent it cannot name the caller."""
-    sent: list[web.BaseRequest] = []
-
-    async def handle(request: web.Request) -> web.Response:
-        sent.append(request)
-        return web.json_response({"ok": True})
-
-    async with slack_that(handle) as (slack, _):
-        await slack.call("chat.postMessage", channel="C1", text="x")
-        await slack.open_socket("xapp-1")
-
-    call, socket = (one.headers for one in sent)
-    assert call["Content-Type"] == "application/json;charset=utf-8"
-    assert call["Authorization"].startswith("Bearer xoxb-")
-    assert "slackclient" in call["User-Agent"]
-    assert socket["Authorization"] == "Bearer xapp-1"
 
 
 async def test_nothing_is_tried_again_by_itself() -> None:

@@ -1,12 +1,11 @@
 """A test can change the workspace and its faults, in Python or over HTTP."""
 
-import asyncio
 from typing import Any
 
 import aiohttp
 import pytest
 
-from keyturn.sandbox.client import People, Person, UserActionFailed
+from keyturn.sandbox.client import People
 from keyturn.sandbox.server import Sandbox
 from tests.sandbox.bolt_app import error
 
@@ -98,36 +97,6 @@ async def test_people_act_on_a_sandbox_that_runs_elsewhere(sandbox: Sandbox) -> 
         (message,) = await ana.messages("C0GENERAL")
 
     assert message["text"] == "from afar"
-
-
-async def test_people_are_told_what_is_missing(sandbox: Sandbox, ana: Person) -> None:
-    async with People(sandbox.url) as people:
-        with pytest.raises(UserActionFailed, match="user_not_found"):
-            await people.person("U0NO").state()
-    with pytest.raises(UserActionFailed, match="channel_not_found"):
-        await ana.messages("#nowhere")
-    with pytest.raises(UserActionFailed, match="no_view_is_open"):
-        await ana.submit()
-    with pytest.raises(UserActionFailed, match="no_home"):
-        await ana.act_in_home("refresh")
-    with pytest.raises(TimeoutError, match="U0ANA waited"):
-        await ana.wait_for_view(timeout_s=0.05)
-
-
-async def test_waiting_ends_when_the_sandbox_stops() -> None:
-    sandbox = Sandbox()
-    await sandbox.__aenter__()
-    stopped = asyncio.Event()
-
-    async with People(sandbox.url) as people:
-        waiting = asyncio.create_task(
-            people.person("U0ANA").wait_for(lambda _: stopped.set())
-        )
-        await stopped.wait()
-        await sandbox.__aexit__(None, None, None)
-
-        with pytest.raises(TimeoutError, match="sandbox stopped"):
-            await waiting
 
 
 async def test_a_channel_that_is_shared_outside_has_another_id(

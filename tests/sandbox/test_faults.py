@@ -53,27 +53,6 @@ async def test_a_failed_call_changes_nothing(
     assert (await post(client))["ok"]
 
 
-async def test_faults_of_calls_and_deliveries_last_as_long_as_planned(
-    sandbox: Sandbox,
-) -> None:
-    faults = sandbox.faults
-    faults.plan(Fault.SLOW, "a", calls=2)
-    faults.plan(Fault.RESET, "b")
-    faults.plan_delivery(DeliveryFault.DUPLICATE, deliveries=2)
-
-    seen = [faults.next_fault(name) for name in ("b", "a", "a", "a", "b")]
-    delivered = [faults.next_delivery_fault() for _ in range(3)]
-
-    assert [planned and planned.fault for planned in seen] == [
-        Fault.RESET,
-        Fault.SLOW,
-        Fault.SLOW,
-        None,
-        None,
-    ]
-    assert [bool(planned) for planned in delivered] == [True, True, False]
-
-
 async def test_a_delivery_can_come_twice_or_claim_to_be_a_retry(
     sandbox: Sandbox, app: RunningApp, ana: Person
 ) -> None:

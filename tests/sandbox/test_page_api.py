@@ -116,21 +116,6 @@ async def test_no_address_of_this_machine_is_reached_by_another_sites_name(
             assert response.status == 200
 
 
-async def test_the_pages_own_origin_may_act(
-    sandbox: Sandbox, session: aiohttp.ClientSession, ana: Person
-) -> None:
-    body = {"user": "U0ANA", "type": "message", "channel": APPROVALS, "text": "hi"}
-    url = f"{sandbox.url}/sandbox/act"
-
-    async with session.post(
-        url, json=body, headers={"Origin": sandbox.url}
-    ) as response:
-        answer = await response.json()
-
-    assert answer["ok"] is True
-    assert [m["text"] for m in await ana.messages(APPROVALS)] == ["hi"]
-
-
 async def test_the_page_is_served_under_a_strict_policy(
     sandbox: Sandbox, session: aiohttp.ClientSession
 ) -> None:

@@ -9,7 +9,6 @@ from keyturn.sandbox.clock import Clock
 from keyturn.sandbox.rate_limits import LIMITS, UNLIMITED, RateLimits
 from keyturn.sandbox.server import Sandbox
 from keyturn.sandbox.web_api import APP_METHODS, METHODS
-from tests.sandbox.bolt_app import error
 
 
 def taken(rates: RateLimits, method: str, calls: int, channel: str = "") -> int:
@@ -47,22 +46,6 @@ def test_posting_is_counted_per_channel_one_a_second_in_bursts_of_ten() -> None:
         clock.advance(1)
         passed += taken(rates, "chat.postMessage", 1, "C1")
     assert 20 <= passed <= 30
-
-
-async def test_a_channel_has_one_count_under_all_its_names(
-    sandbox: Sandbox, client: Any
-) -> None:
-    for _ in range(5):
-        await client.chat_postMessage(channel="C0APPROVALS", text="t")
-        await client.chat_postMessage(channel="#agent-approvals", text="t")
-
-    for name in ("C0APPROVALS", "agent-approvals"):
-        posting = client.chat_postMessage(channel=name, text="t")
-        assert await error(posting) == "ratelimited"
-    assert (await client.chat_postMessage(channel="U0ANA", text="t"))["ok"]
-    unknown = client.chat_postMessage(channel="C0NONE", text="t")
-    assert await error(unknown) == "channel_not_found"
-    assert sandbox.rates.enabled
 
 
 async def test_the_fifty_first_update_in_a_minute_gets_429_with_retry_after(

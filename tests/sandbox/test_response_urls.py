@@ -58,23 +58,6 @@ async def test_a_response_can_replace_or_delete_the_original(
     assert again == (200, None), "it is not said that nothing was replaced"
 
 
-async def test_a_private_message_can_delete_itself(
-    http_app: RunningApp, ana: Person
-) -> None:
-    @http_app.on("action", "approve")
-    async def approve(ack: Any, respond: Any) -> None:
-        await ack()
-        await respond(delete_original=True)
-
-    shown = await http_app.client.chat_postEphemeral(
-        channel=APPROVALS, user="U0ANA", text="psst", blocks=card("one")
-    )
-
-    await ana.click(APPROVALS, shown["message_ts"], "approve")
-
-    assert await ana.messages(APPROVALS) == []
-
-
 async def test_a_sixth_post_or_a_late_one_is_refused(
     sandbox: Sandbox, url: str
 ) -> None:

@@ -1,14 +1,12 @@
 """A workspace that is kept in a file outlives its server."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
-from keyturn.sandbox.serve import serve
 from keyturn.sandbox.server import Sandbox
 from tests.sandbox.blocks import card, home, modal
-from tests.sandbox.bolt_app import error, new_client, until
+from tests.sandbox.bolt_app import new_client, until
 
 APPROVALS = "C0APPROVALS"
 
@@ -60,29 +58,3 @@ async def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path) -> No
             pass
 
     assert path.read_text("utf-8") == '{"shopping": ["milk"]}'
-
-
-async def test_serving_announces_how_to_reach_it(tmp_path: Path) -> None:
-    lines: list[str] = []
-    state_path = tmp_path / "slack.json"
-
-    serving = asyncio.create_task(
-        serve(
-            request_url="http://127.0.0.1:9/slack",
-            state_path=state_path,
-            announce=lines.append,
-        )
-    )
-    await until(lambda: len(lines) == 5)
-    settings = dict(line.removeprefix("export ").split("=", 1) for line in lines[1:])
-    async with Sandbox() as another:
-        client = new_client(another, settings["SLACK_BOT_TOKEN"])
-        assert await error(client.auth_test()) == "invalid_auth"
-        client.base_url = settings["KEYTURN_SLACK_API_URL"]
-        assert (await client.auth_test())["ok"]
-    serving.cancel()
-
-    with pytest.raises(asyncio.CancelledError):
-        await serving
-    assert lines[0].startswith("# A local Slack: http://127.0.0.1:")
-    assert state_path.exists()

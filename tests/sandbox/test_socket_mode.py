@@ -74,29 +74,6 @@ async def test_a_ticket_opens_one_socket_and_soon(
             await session.ws_connect(url)
 
 
-async def test_each_delivery_goes_to_one_of_several_sockets(
-    sandbox: Sandbox, client: Any, ana: Person, session: aiohttp.ClientSession
-) -> None:
-    opened = [await connected(sandbox, client, session) for _ in range(2)]
-    ts = await posted(client)
-    got = [0, 0]
-
-    async def answer(place: int) -> None:
-        async for message in opened[place][0]:
-            got[place] += 1
-            envelope = message.json()
-            await opened[place][0].send_json({"envelope_id": envelope["envelope_id"]})
-
-    readers = [asyncio.create_task(answer(place)) for place in range(2)]
-    for _ in range(4):
-        await ana.click(APPROVALS, ts, "approve")
-    for socket, _ in opened:
-        await socket.close()
-    await asyncio.gather(*readers)
-
-    assert got == [2, 2]
-
-
 async def test_an_eleventh_socket_is_sent_away(
     sandbox: Sandbox, client: Any, session: aiohttp.ClientSession
 ) -> None:

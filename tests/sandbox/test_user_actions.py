@@ -7,7 +7,7 @@ import pytest
 from keyturn.sandbox.client import Person, UserActionFailed
 from keyturn.sandbox.json_types import JsonObject
 from keyturn.sandbox.server import Sandbox
-from tests.sandbox.blocks import button, card, field, modal, options, plain
+from tests.sandbox.blocks import button, card, options, plain
 from tests.sandbox.bolt_app import RunningApp
 
 APPROVALS = "C0APPROVALS"
@@ -86,35 +86,6 @@ async def test_a_click_on_what_a_message_showed_before_arrives_as_it_was(
     assert await failure(ana.click(APPROVALS, ts, "approve", "never")) == (
         "action_not_found"
     )
-
-
-async def test_a_click_on_what_a_home_tab_showed_before_arrives_as_it_was(
-    http_app: RunningApp, ana: Person
-) -> None:
-    @http_app.on("action", "approve")
-    async def approve(ack: Any, body: dict[str, Any]) -> None:
-        http_app.heard.append(body)
-        await ack()
-
-    def tab(value: str) -> JsonObject:
-        # Without a block_id, which Slack then makes anew each time.
-        accessory = {"accessory": button("approve", value)}
-        block = {"type": "section", "text": plain("One"), **accessory}
-        return {"type": "home", "blocks": [block]}
-
-    client = http_app.client
-    await client.views_publish(user_id="U0ANA", view=tab("v1"))
-    shown = await ana.home()
-    await client.views_publish(user_id="U0ANA", view=tab("v2"))
-
-    assert shown is not None
-    block = shown["blocks"][0]["block_id"]
-    await ana.act_in_home("approve", block)
-
-    (heard,) = http_app.heard
-    assert heard["actions"][0]["value"] == "v1"
-    assert heard["view"]["blocks"][0]["accessory"]["value"] == "v2"
-    assert await failure(ana.act_in_home("approve", "never")) == "action_not_found"
 
 
 async def test_who_cannot_read_a_channel_cannot_act_in_it(
@@ -202,44 +173,6 @@ async def test_an_element_reports_what_was_chosen_and_keeps_it(
             chosen={"selected_option": {"value": "c"}},
         )
         assert await failure(forged) == "invalid_values"
-
-
-async def test_an_input_tells_the_app_only_when_it_dispatches(
-    sandbox: Sandbox, http_app: RunningApp, ana: Person
-) -> None:
-    http_app.note_clicks("value")
-    text = {"type": "plain_text_input"}
-    blocks = [field("quiet", text), field("loud", text, dispatch_action=True)]
-    answer = await http_app.client.chat_postMessage(
-        channel=APPROVALS, text="t", blocks=blocks
-    )
-
-    for block_id in ("quiet", "loud"):
-        await ana.click(APPROVALS, answer["ts"], "value", block_id, chosen="hello")
-
-    (body,) = http_app.heard
-    assert body["actions"][0]["value"] == "hello"
-    assert body["actions"][0]["block_id"] == "loud"
-    assert body["state"]["values"]["quiet"]["value"]["value"] == "hello"
-
-
-async def test_an_app_that_is_away_leaves_a_submitted_view_open(
-    sandbox: Sandbox, client: Any, ana: Person
-) -> None:
-    trigger_id = sandbox.slack.triggers.issue("U0ANA")
-    await client.views_open(trigger_id=trigger_id, view=modal())
-
-    assert await failure(ana.submit()) == "app_did_not_respond"
-    assert await failure(ana.command("/approvals", "", APPROVALS)) == (
-        "app_did_not_respond"
-    )
-
-    assert await ana.view() is not None
-    texts = [notice["text"] for notice in await ana.notices()]
-    assert texts == [
-        "Keyturn is not reachable.",
-        "/approvals failed: Keyturn is not reachable.",
-    ]
 
 
 @pytest.mark.parametrize(

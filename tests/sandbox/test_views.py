@@ -85,24 +85,6 @@ async def test_a_stack_holds_three_views(sandbox: Sandbox, client: Any) -> None:
     assert await error(fourth) == "push_limit_reached"
 
 
-async def test_an_external_id_is_unique_and_finds_its_view(
-    sandbox: Sandbox, client: Any, ana: Person
-) -> None:
-    await opened(sandbox, client, external_id="ap_1")
-
-    second = client.views_open(
-        trigger_id=trigger(sandbox), view=modal(external_id="ap_1")
-    )
-    assert await error(second) == "duplicate_external_id"
-    await client.views_update(
-        external_id="ap_1", view=modal(callback_id="new", external_id="ap_1")
-    )
-
-    view = await ana.view()
-    assert view is not None
-    assert view["callback_id"] == "new"
-
-
 async def test_an_update_with_an_old_hash_conflicts(
     sandbox: Sandbox, client: Any
 ) -> None:
@@ -115,19 +97,6 @@ async def test_an_update_with_an_old_hash_conflicts(
 
     assert newer["view"]["hash"] != view["hash"]
     assert await error(stale) == "hash_conflict"
-
-
-async def test_a_closed_or_unknown_view_cannot_be_updated(
-    sandbox: Sandbox, client: Any, ana: Person
-) -> None:
-    view = await opened(sandbox, client)
-    await ana.close_view()
-
-    update = client.views_update(view_id=view["id"], view=modal())
-    neither = client.api_call("views.update", json={"view": modal()})
-
-    assert await error(update) == "not_found"
-    assert await error(neither) == "invalid_arguments"
 
 
 async def test_what_was_entered_survives_an_update_of_the_view(

@@ -118,22 +118,6 @@ def test_the_first_word_may_name_the_agent(
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "It runs only if"),
-        ("help", "It runs only if"),
-        ("show ap_none", "There is no such approval"),
-        ("show", "Write `/approvals show` and the id of an approval: the 8 characters"),
-    ],
-)
-async def test_the_command_explains_itself(stack: Stack, text: str, words: str) -> None:
-    async with stack.running():
-        await stack.actor("U0EVE").command("/approvals", text, "#general")
-
-        await stack.told("U0EVE", words, "C0GENERAL")
-
-
-@pytest.mark.parametrize(
     ("event", "words"),
     [
         ({"bot_id": "B1"}, ""),

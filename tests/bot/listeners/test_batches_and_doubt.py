@@ -52,17 +52,6 @@ async def test_an_escalated_call_has_a_card_of_its_own(stack: Stack) -> None:
             assert (item.is_pending, item.votes) == (True, ())
 
 
-async def test_who_may_not_approve_one_call_may_not_approve_all(stack: Stack) -> None:
-    async with stack.running():
-        first, _ = await stack.submit(("process_refund", REFUND), ("send_email", MAIL))
-        card = await stack.card(first)
-
-        await stack.actor("U0DAN").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
-
-        await stack.told("U0DAN", "You asked for this")
-        assert (await stack.approval(first)).rev == 1
-
-
 async def test_one_call_of_a_batch_is_decided_alone(stack: Stack) -> None:
     async with stack.running():
         _, second = await stack.submit(("process_refund", REFUND), ("send_email", MAIL))

@@ -58,9 +58,3 @@ async def test_what_cannot_be_handed_over_is_said_calmly(
         await delegate(stack, words, answer)
 
         assert await stack.store.delegations.all(stack.keys) == ()
-
-
-async def test_a_guest_has_no_queue_to_hand_over(stack: Stack) -> None:
-    async with stack.running():
-        words = "Only members of this workspace can delegate decisions"
-        await delegate(stack, "@ben 4h", words, "U0GUEST")

@@ -9,10 +9,8 @@ import pytest
 from keyturn.bot.ids import COMMAND
 from keyturn.gateway.approvals.decisions import AccountKind, Click, Reject, Reviewer
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.errors import NotConfirmed, Unanswered
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.wire import VerdictKind
-from keyturn.gateway.service.people.freezing import ReviewerFreezes
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack
@@ -105,30 +103,6 @@ async def test_what_cannot_be_read_changes_nothing(stack: Stack, words: str) -> 
         await ask(stack, words, "Write `/approvals freeze tool NAME REASON`")
 
         assert await stack.reviews.freezes.frozen() == ()
-
-
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (NotConfirmed(), "no replica of the store has confirmed it"),
-        (Unanswered("timeout", "ask again."), "not confirmed that anything was done"),
-        (RuntimeError("a bug"), "Something went wrong on our side"),
-    ],
-    ids=["no replica", "no answer", "a bug"],
-)
-async def test_a_command_that_goes_wrong_sends_nobody_to_a_card(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
-) -> None:
-    async def fail(*_: object) -> bool:
-        raise error
-
-    monkeypatch.setattr(ReviewerFreezes, "freeze_by", fail)
-    async with stack.running():
-        await stack.actor("U0ANA").command(COMMAND, "freeze everything why", CHANNEL)
-
-        said = await stack.told("U0ANA", words)
-        assert "card" not in said
-        assert "send the command again" in said
 
 
 async def test_hostile_names_and_reasons_are_shown_and_never_read(stack: Stack) -> None:

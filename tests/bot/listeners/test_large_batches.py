@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from keyturn.bot.ids import Action, Input, View
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval
@@ -31,46 +29,12 @@ def states(approval: Approval) -> set[ItemState]:
     return {item.state for item in approval.items}
 
 
-async def reply(stack: Stack, ts: str, words: str) -> JsonObject:
-    """Wait for a reply under a card, which is posted after the card is drawn."""
-    return await stack.actor("U0ANA").message_with(
-        CHANNEL,
-        lambda m: m.get("thread_ts") == ts != m["ts"] and words in str(m["blocks"]),
-    )
-
-
 async def opened(stack: Stack) -> tuple[Verdict, JsonObject, str]:
     """Submit the refunds; return the first, their one card and its ts."""
     verdicts = await stack.submit(*REFUNDS)
     assert len({verdict.item_id.split(".")[0] for verdict in verdicts}) == 1
     card = await stack.card(verdicts[0])
     return verdicts[0], card, str(card["ts"])
-
-
-@pytest.mark.slow
-async def test_a_batch_is_drawn_three_times_at_most_whatever_its_size(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        verdicts = await stack.submit(*REFUNDS)
-        card = await stack.card(verdicts[0])
-        ts = str(card["ts"])
-        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
-        await stack.card(verdicts[0], says("56 approved"))
-
-        for verdict in verdicts:
-            await stack.execute(verdict)
-
-        await stack.card(verdicts[0], says("56 done"))
-        await stack.drawn(verdicts[0])
-        drawn = [
-            call
-            for call in stack.sandbox.calls
-            if call.method == "chat.update" and call.arguments["ts"] == ts
-        ]
-        assert len(drawn) <= 3
-        await reply(stack, ts, "56 approved")
-        assert len(await stack.notes(card)) == 1
 
 
 async def choose(stack: Stack, user: str, ts: str) -> Actor:
@@ -163,17 +127,6 @@ async def test_calls_that_are_not_ticked_stay_waiting_unless_the_form_rejects_th
 
         approval = await stack.approval(first)
         assert [item.index for item in approval.items if item.is_pending] == [0, 11]
-
-
-async def test_a_form_in_which_nothing_is_chosen_says_so(stack: Stack) -> None:
-    async with stack.running():
-        first, _, ts = await opened(stack)
-        ana = await choose(stack, "U0ANA", ts)
-
-        errors = await ana.submit(without(*range(1, 57)))
-
-        assert "Nothing is chosen" in errors[Input.OTHERS]
-        assert (await stack.approval(first)).rev == 1
 
 
 async def test_an_edit_that_needs_more_people_is_not_kept_for_the_batch(

@@ -8,18 +8,16 @@ from functools import partial
 
 import pytest
 
-from keyturn.bot.ids import Action, Input, View, seal
+from keyturn.bot.ids import Action, Input, View
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.strict_json import JsonObject as Args
 from keyturn.gateway.protocol.wire import ClaimRequest, TurnRef, Verdict
-from keyturn.sandbox.json_types import JsonObject, as_objects
+from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, says
 from tests.bot.markup_audit import assert_tame
 from tests.bot.strategies import CANARY
-from tests.bot.tampering import click_with
 from tests.bot.test_publisher import POST, UPDATE, calls, nothing_is_left
 from tests.streams import audit_entries
 
@@ -146,26 +144,6 @@ async def test_a_reviewer_freezes_the_tool_and_everybody_is_told(stack: Stack) -
         await stack.told("U0ANA", "frozen already")
 
 
-async def test_each_tool_of_a_notification_has_its_own_button(stack: Stack) -> None:
-    stack.policy = load_policy(POLICY + "  tweet: {tier: notify}\n", "policy.yml")
-    async with stack.running():
-        verdict, _, _ = await stack.submit(POST_NOTICE, ("tweet", {}), POST_NOTICE)
-        message = await message_of(stack, verdict)
-        (block,) = [
-            str(block["block_id"])
-            for block in as_objects(message["blocks"])
-            if "Freeze tweet" in json.dumps(block)
-        ]
-
-        await stack.actor("U0ANA").click(
-            CHANNEL, str(message["ts"]), Action.FREEZE_TOOL, block
-        )
-
-        await stack.told("U0ANA", "The tool is frozen")
-        (freeze,) = await stack.reviews.freezes.frozen()
-        assert freeze.scope.name == "tweet"
-
-
 async def test_a_report_stands_on_the_message_in_its_thread_and_in_the_audit_log(
     stack: Stack,
 ) -> None:
@@ -195,33 +173,6 @@ async def test_a_report_stands_on_the_message_in_its_thread_and_in_the_audit_log
         )
         await eve.click(CHANNEL, str(message["ts"]), Action.REPORT)
         await stack.told("U0EVE", "You reported this already")
-
-
-@pytest.mark.parametrize(
-    ("part", "other"),
-    [
-        (":1:0:", ":1:0:AA"),
-        (":1:0:", ":1:1:"),
-        (":1:0:", ":2:0:"),
-        (":1:0:", ":1:all:"),
-        (":1:0:", ":1:9:"),
-        ("ap_default_", "ap_other_"),
-        ("ap_default_", ""),
-    ],
-    ids=["mac", "call", "version", "whole", "beyond", "tenant", "no id"],
-)
-async def test_a_value_that_we_did_not_seal_stops_nothing(
-    stack: Stack, part: str, other: str
-) -> None:
-    async with stack.running():
-        verdict, _ = await stack.submit(POST_NOTICE, POST_NOTICE)
-        message = await message_of(stack, verdict)
-        value = sealed(stack, await stack.approval(verdict), Action.FREEZE_TOOL)
-
-        await click_with(stack, message, Action.FREEZE_TOOL, value.replace(part, other))
-
-        await stack.told("U0ANA", "othing")
-        assert await stack.reviews.freezes.frozen() == ()
 
 
 async def test_hostile_arguments_are_shown_redacted_and_never_read(
@@ -282,8 +233,3 @@ async def test_a_cut_off_call_asks_what_became_of_it_and_not_to_run_it_again(
         assert "it took effect" in shown(after)
         [item] = (await stack.approval(verdict)).items
         assert item.state is ItemState.EXECUTED
-
-
-def sealed(stack: Stack, approval: Approval, purpose: Action) -> str:
-    index = 0 if purpose is Action.FREEZE_TOOL else None
-    return seal(approval, index, key=stack.config.seal_key, team=TEAM, purpose=purpose)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from keyturn.bot.ids import Action, Input, View
 from keyturn.gateway.protocol.wire import Verdict
 from tests.bot.bot_stack import CHANNEL, Stack
-from tests.bot.listeners.test_batches_and_doubt import worker_dies
 from tests.bot.listeners.test_review_together import home, text_of, waiting
 
 
@@ -42,19 +41,6 @@ async def test_history_names_who_decided_what_and_is_searched(stack: Stack) -> N
     assert "78201" in one
     assert "78200" not in one
     assert "No decision matches your search" in none
-
-
-async def test_of_a_call_in_doubt_history_says_that_nobody_knows(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        (verdict,) = await approved(stack, 1)
-        await worker_dies(stack, verdict)
-
-        found = await answered(stack, "U0ANA", "history")
-
-    assert "in doubt: nobody knows yet whether it ran" in found
-    assert "approved by" not in found
 
 
 async def test_mine_lists_what_a_person_decided_and_nobody_elses(stack: Stack) -> None:

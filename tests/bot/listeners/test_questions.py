@@ -196,25 +196,3 @@ async def test_an_answer_that_does_not_fit_is_explained_under_its_input(
 
         assert why in errors[block]
         assert (await stack.approval(verdict)).items[0].is_pending
-
-
-async def test_four_sets_have_four_cards_beside_the_card_of_a_call(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        sets = [
-            ("ask_user", cast("Args", {"questions": [{"question": f"Number {n}?"}]}))
-            for n in range(4)
-        ]
-        refund = ("process_refund", cast("Args", {"amount": 5, "order_id": "1"}))
-        verdicts = await stack.submit(*sets[:2], refund, *sets[2:])
-
-        cards = [await stack.card(one) for one in verdicts]
-        assert len({str(card["ts"]) for card in cards}) == 5
-        for n in (3, 0, 4, 1):
-            assert "Recorded" in await replied(stack, verdicts[n], "U0DAN", f"n{n}")
-
-        for n in (0, 1, 3, 4):
-            assert (await decision(stack, verdicts[n])).answers == (f"n{n}",)
-        assert (await stack.approval(verdicts[2])).items[0].is_pending
-    assert stack.sandbox.problems == []

@@ -70,34 +70,6 @@ async def test_home_lists_what_waits_for_this_person_and_nobody_elses(
     assert "Waiting for others" not in shown["U0ANA"] + shown["U0CHLOE"]
 
 
-async def test_home_lists_what_its_editor_may_only_reject_and_view_all_does_it(
-    stack: Stack,
-) -> None:
-    stack.policy = load_policy(RISING, "policy.yml")
-    async with stack.running():
-        verdict = await stack.refund(amount=400)
-        ana = await opened(stack, verdict, Action.EDIT)
-        view = await ana.wait_for_view()
-        change = {block_of(view, "amount"): "600", Input.REASON: "two of them"}
-        await ana.submit(change)
-        await ana.wait_for_view(lambda v: v["callback_id"] == View.EDIT_RAISED)
-        await ana.submit(change)
-        await ana.open_home()
-        shown = await ana.wait_for(
-            lambda s: s if "Waiting for others: 1" in home_of(s) else None
-        )
-
-        await ana.act_in_home(Action.VIEW_ALL)
-        await ana.wait_for_view()
-        await ana.act_in_view(Action.REJECT)
-        await ana.wait_for_view(lambda v: v["callback_id"] == View.REJECT)
-        await ana.submit({Input.REASON: "a mistake"})
-
-        assert "Nothing waits for you" in home_of(shown)
-        item = (await stack.approval(verdict)).items[0]
-        assert item.state is ItemState.REJECTED
-
-
 async def test_who_has_more_than_one_look_reads_is_told_so(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,37 +8,16 @@ import pytest
 
 from keyturn.bot.ids import Action, seal
 from keyturn.gateway.approvals.decisions import AccountKind, Click, Edit, Reviewer
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.client import UserActionFailed
-from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button
+from tests.bot.bot_stack import CHANNEL, TEAM, Stack, has_button
 from tests.bot.tampering import button_value, click_with, copied, expire
-from tests.conftest import eventually
-from tests.lifetimes import lose_records
 
 
 async def is_untouched(stack: Stack, verdict: Verdict) -> bool:
     approval = await stack.approval(verdict)
     return approval.rev == 1 and approval.items[0].state is ItemState.PENDING
-
-
-@pytest.mark.parametrize("button", [Action.APPROVE, Action.EDIT])
-async def test_where_nobody_is_in_the_group_who_clicks_is_told_what_to_do(
-    stack: Stack, button: Action
-) -> None:
-    only_group = POLICY.replace(", users: [U0DAN]", "")
-    stack.policy = load_policy(only_group, "policy.yml")
-    stack.sandbox.control.set_group("S0SUPPORT", [])
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-
-        await stack.actor("U0CHLOE").click(CHANNEL, str(card["ts"]), button)
-
-        await stack.told("U0CHLOE", "Nobody is in support now")
-        await stack.told("U0CHLOE", "its user group is empty or gone")
-        assert await is_untouched(stack, verdict)
 
 
 async def test_who_comes_second_reads_who_was_first(stack: Stack) -> None:
@@ -137,24 +116,6 @@ async def test_a_copy_of_a_card_in_another_channel_decides_nothing(
 
         await stack.told("U0ANA", "not the newest copy", "C0GENERAL")
         assert await is_untouched(stack, verdict)
-
-
-async def test_a_button_of_an_approval_that_is_gone_says_so(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        approval = (await stack.approval(verdict)).id
-
-        async def is_registered() -> bool:
-            # A card that is not registered yet is taken back when its record is gone.
-            return await stack.store.cards.place(stack.keys, approval) is not None
-
-        await eventually(is_registered)
-        await lose_records(stack.store.conn)
-
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-
-        await stack.told("U0ANA", "not known any more")
 
 
 async def edit_by_somebody_else(stack: Stack, verdict: Verdict) -> None:

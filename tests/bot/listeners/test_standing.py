@@ -138,14 +138,6 @@ async def test_more_than_the_policy_lets_people_is_refused_in_the_form(
     assert await stack.store.standing.listed(stack.keys) == []
 
 
-async def test_a_tool_without_allow_similar_offers_nothing(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund(amount=50)
-        card = await stack.card(verdict)
-
-    assert not has_button(card, Action.ALLOW_SIMILAR)
-
-
 async def test_who_keeps_the_role_is_confirmed(
     allowing: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from keyturn.bot.ids import Action, Input, seal
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.json_types import JsonObject, as_objects
-from tests.bot.bot_stack import CHANNEL, TEAM, Stack, says
+from tests.bot.bot_stack import CHANNEL, TEAM, Stack
 from tests.bot.listeners.test_refusals import edit_by_somebody_else
 
 WORDS = "Only half of it: <b> & *99*"
@@ -62,25 +62,6 @@ async def test_a_form_opens_with_the_words_that_were_written_under_the_card(
     assert stack.sandbox.problems == []
 
 
-async def test_an_edit_of_those_words_offers_the_new_ones(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        ana = stack.actor("U0ANA")
-        ts = await ana.say(CHANNEL, "@keyturn no", str(card["ts"]))
-        await ana.message_with(CHANNEL, lambda m: m["ephemeral"])
-
-        await ana.edit(CHANNEL, ts, "@keyturn no, half of it")
-
-        offer = await ana.message_with(CHANNEL, says("half of it"))
-        offer = await ana.message_with(
-            CHANNEL, lambda m: m["ephemeral"] and says("half of it")(m)
-        )
-        form = await opened_form(stack, offer, Action.REJECT_WORDS)
-        assert "no, half of it" in str(form["blocks"])
-        assert await stack.store.queue(stack.keys).depth() == 0
-
-
 @pytest.mark.parametrize(
     ("user", "words"),
     [
@@ -97,18 +78,6 @@ async def test_who_may_not_decide_is_offered_nothing_and_asks_nothing(
         answer = await said_under(stack, verdict, "@keyturn refund another", user)
 
         assert (words in str(answer["text"]), offered(answer)) == (True, [])
-        assert await stack.store.queue(stack.keys).depth() == 0
-
-
-async def test_who_asked_is_offered_to_take_the_call_back_and_nothing_else(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-
-        answer = await said_under(stack, verdict, "@keyturn no longer needed", "U0DAN")
-
-        assert offered(answer) == ["reject_words"]
         assert await stack.store.queue(stack.keys).depth() == 0
 
 

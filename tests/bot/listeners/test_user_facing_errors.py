@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from keyturn.bot.ids import Action, Input, View
-from keyturn.gateway.protocol.records import Verb
 from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, REFUND, TEAM, Stack, says
 from tests.bot.signed import interaction, post, signed_headers
@@ -97,24 +96,6 @@ async def test_why_a_window_does_not_open_says_what_helps(
         await stack.told("U0ANA", words)
 
 
-@pytest.mark.slow
-async def test_a_page_that_does_not_turn_is_told_in_the_window(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund(note=LONG)
-        card = await stack.card(verdict)
-        ana = stack.actor("U0ANA")
-        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
-        await ana.wait_for_view()
-        stack.sandbox.faults.plan("http_500", "views.update")
-
-        await ana.act_in_view(Action.PAGE_NEXT)
-
-        await ana.wait_for_view(says("did not show the page"))
-        await ana.close_view()
-        await ana.act_in_view(Action.PAGE_NEXT)
-        await ana.wait_for_view(says("Page 2 of"))
-
-
 async def test_a_window_that_was_overtaken_says_what_became_of_it(
     stack: Stack,
 ) -> None:
@@ -149,33 +130,6 @@ async def test_an_escalated_call_wants_a_tick_before_its_last_page_counts(
         assert len((await stack.approval(verdict)).items[0].votes) == 1
 
 
-@pytest.mark.parametrize(
-    ("action", "purpose", "block"),
-    [
-        (Action.REJECT, View.REJECT, Input.REASON),
-        (Action.RESPOND, View.RESPOND, Input.MESSAGE),
-    ],
-)
-async def test_words_that_are_missing_or_too_many_are_said_beside_the_input(
-    stack: Stack, action: Action, purpose: View, block: Input
-) -> None:
-    rules = stack.policy.tools["process_refund"].with_(requires_reason=(Verb.REJECT,))
-    tools = {**stack.policy.tools, "process_refund": rules}
-    stack.policy = stack.policy.with_(tools=tools)
-    async with stack.running():
-        verdict = await stack.refund()
-        card, ana = await stack.card(verdict), stack.actor("U0ANA")
-        await ana.click(CHANNEL, str(card["ts"]), action)
-        view = await ana.wait_for_view()
-
-        empty = await deliver(stack, submission(view, purpose, block, " "))
-        endless = await deliver(stack, submission(view, purpose, block, "x" * 3001))
-
-        assert f'"{block}"' in empty
-        assert "3001 characters" in endless
-        assert (await stack.approval(verdict)).rev == 1
-
-
 def submission(
     view: JsonObject, purpose: View, block: Input, text: str
 ) -> dict[str, Any]:
@@ -192,17 +146,6 @@ def submission(
             "state": {"values": {block: {block: {"value": text}}}},
         },
     }
-
-
-async def test_a_form_of_long_ago_asks_to_be_opened_again(stack: Stack) -> None:
-    async with stack.running():
-        view: JsonObject = {"id": "V1", "private_metadata": "x"}
-        payload = submission(view, View.REJECT, Input.REASON, "x")
-        payload["view"]["callback_id"] = "of_long_ago"
-
-        answer = await deliver(stack, payload)
-
-        assert "open it again" in answer
 
 
 async def test_a_verb_that_the_policy_does_not_allow_opens_no_form(

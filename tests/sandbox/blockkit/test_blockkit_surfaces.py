@@ -269,11 +269,7 @@ def test_a_modal_may_have_every_field() -> None:
     ("key", "value", "pointer"),
     [
         ("title", plain("x" * 25), "/title/text"),
-        ("submit", plain("x" * 25), "/submit/text"),
-        ("close", plain("x" * 25), "/close/text"),
         ("title", {"type": "mrkdwn", "text": "x"}, "/title/type"),
-        ("submit", {"type": "mrkdwn", "text": "x"}, "/submit/type"),
-        ("close", {"type": "mrkdwn", "text": "x"}, "/close/type"),
         ("private_metadata", "x" * 3_001, "/private_metadata"),
         ("callback_id", "x" * 256, "/callback_id"),
         ("external_id", "x" * 256, "/external_id"),

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.sandbox.page.block_scenes import every_block
-from tests.sandbox.page.fake_slack import FakeSlack, Json
-from tests.sandbox.page.scenes import BOT, message, ts, view, workspace
+from tests.sandbox.page.fake_slack import FakeSlack
+from tests.sandbox.page.scenes import BOT, message, ts, workspace
 from tests.sandbox.page.screen import Screen
 
 pytestmark = pytest.mark.browser
@@ -75,14 +75,6 @@ def test_a_button_with_an_address_shows_it_and_does_nothing(
     assert slack.acts == []
 
 
-def test_a_button_for_other_people_is_not_shown(blocks: Screen) -> None:
-    assert blocks.all('[data-action-id="hidden"]') == []
-
-    blocks.open("U0BEN")
-
-    assert blocks.text('[data-action-id="hidden"]') == "Hidden"
-
-
 def test_a_table_has_headings_and_raw_cells(blocks: Screen) -> None:
     table = block("table")
 
@@ -103,32 +95,3 @@ def test_pictures_are_described_and_never_loaded(blocks: Screen) -> None:
         "return performance.getEntriesByType('resource').map((e) => e.name);"
     )
     assert all(name.startswith(blocks.url) for name in loaded)
-
-
-@pytest.mark.parametrize("level", ["info", "warning", "error", "success"])
-def test_an_alert_shows_its_level_in_a_modal(
-    screen: Screen, slack: FakeSlack, level: str
-) -> None:
-    text = {"type": "plain_text", "text": "Mind this."}
-    alert: Json = {"type": "alert", "block_id": "a", "level": level, "text": text}
-    slack.show(views=[view("V1", [alert])])
-
-    screen.open()
-
-    shown = screen.one(".dialog .block-alert")
-    assert shown.get_attribute("data-level") == level
-    assert shown.text == "Mind this."
-
-
-def test_a_date_is_written_in_the_viewers_words(
-    screen: Screen, slack: FakeSlack
-) -> None:
-    dates = "<!date^1767225600^{date_num} {nonsense}|then> <!date^soon^{time}|later>"
-    slack.state = workspace([message(ts(1), BOT, dates)])
-
-    screen.open()
-
-    first, second = screen.all("article .message-text time")
-    assert first.text.endswith("{nonsense}")
-    assert first.get_attribute("datetime") == "2026-01-01T00:00:00.000Z"
-    assert second.text == "later"

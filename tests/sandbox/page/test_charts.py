@@ -14,14 +14,6 @@ pytestmark = pytest.mark.browser
 SPACE = "\ue00d"  # of WebDriver
 PICTURE = "article .chart-picture svg"
 MARKS = {"bar": "rect.bar", "line": "circle.dot", "area": "circle.dot"}
-# Of each mark, where it ends on the other side of the line of zero: above is negative.
-HEIGHTS = """
-const zero = document.querySelector(".zero").getBoundingClientRect().top;
-return [...document.querySelectorAll("rect.bar")].map((bar) => {
-  const {top, bottom} = bar.getBoundingClientRect();
-  return Math.round((bottom - zero > 1 ? bottom : top) - zero);
-});
-"""
 
 
 def show(screen: Screen, slack: FakeSlack, block: Json) -> None:
@@ -57,16 +49,6 @@ def test_a_chart_has_a_mark_for_each_value(
     assert len(titles) == 6
     drawn = screen.text(PICTURE)
     assert all(text in drawn for text in ("Mon 16", "Tue 17", "Wed 18", "Day", "Calls"))
-
-
-def test_bars_are_as_long_as_their_numbers(screen: Screen, slack: FakeSlack) -> None:
-    show(screen, slack, axis_chart("bar", series("x", 4, -2, 8)))
-    screen.one(PICTURE)
-
-    first, second, third = screen.run(HEIGHTS)
-
-    assert abs(third - 2 * first) <= 2
-    assert first < 0 < second
 
 
 def test_the_numbers_are_a_table_that_the_keyboard_opens(

@@ -18,8 +18,6 @@ pytestmark = pytest.mark.browser
 
 BOX = "#composer .composer-box"
 THREAD_BOX = "#thread .composer-box"
-GENERAL = '#channels [data-channel="C0GENERAL"]'
-APPROVALS = f'#channels [data-channel="{CHANNEL}"]'
 
 
 def arrives(slack: FakeSlack, said: Json, at: int = 0) -> None:
@@ -121,21 +119,6 @@ def test_a_link_to_a_message_opens_its_thread(screen: Screen, slack: FakeSlack) 
     assert screen.run("return location.search") == "?user=U0ANA"
 
 
-def test_unread_channels_have_a_dot_until_they_are_read(
-    screen: Screen, slack: FakeSlack
-) -> None:
-    screen.open()
-    screen.one(f"{GENERAL} .unread")
-
-    screen.click(GENERAL)
-    screen.gone(f"{GENERAL} .unread")
-    screen.click(APPROVALS)
-    arrives(slack, message(ts(0), "U0BEN", "something new"), at=1)
-
-    screen.one(f"{GENERAL} .unread")
-    assert screen.all(f"{APPROVALS} .unread") == []
-
-
 def test_another_person_is_one_click_away_and_stays_in_the_address(
     screen: Screen, slack: FakeSlack
 ) -> None:
@@ -151,34 +134,6 @@ def test_another_person_is_one_click_away_and_stays_in_the_address(
     assert "user=U0BEN" in screen.driver.current_url
     screen.driver.back()
     screen.wait(lambda: screen.text(".person-name") == "Ana Alves", "Ana again")
-
-
-def test_an_unknown_person_is_told_how_to_become_a_known_one(
-    screen: Screen, slack: FakeSlack
-) -> None:
-    screen.driver.get(f"{slack.url}/?user=U0NOBODY")
-
-    screen.wait(lambda: "add ?user=" in screen.text("#status"), "the advice")
-    assert "U0NOBODY" in screen.text("#status")
-    assert any("400" in problem for problem in screen.problems())
-
-
-def test_new_messages_are_announced_once_and_only_new_ones(
-    screen: Screen, slack: FakeSlack
-) -> None:
-    screen.open()
-    assert screen.run("return document.getElementById('live').textContent") == ""
-
-    said = message(
-        f"{int(slack.state['now']) + 60}.000001", BOT, "*words* for <@U0ANA>"
-    )
-    arrives(slack, {**said, "blocks": []})
-
-    live = "Keyturn in agent-approvals: words for @Ana Alves"
-    script = "return document.getElementById('live').textContent"
-    screen.wait(lambda: screen.run(script) == live, "the announcement")
-    slack.show(notices=[])
-    assert screen.run(script) == live
 
 
 def test_reading_further_up_is_not_disturbed_by_news(

@@ -8,10 +8,8 @@ from tests.sandbox.page.fake_slack import FakeSlack, Json
 from tests.sandbox.page.scenes import (
     BOT,
     CARD_TS,
-    CHANNEL,
     approval_card,
     button,
-    channel,
     message,
     option,
     plain,
@@ -150,19 +148,3 @@ def test_a_choice_in_a_message_is_sent_at_once(
     state = {"type": "static_select", "selected_option": options[1]}
     assert slack.acts[0]["chosen"] == state
     assert slack.acts[0]["values"] == {"b": {"f": state}}
-
-
-def test_the_focus_survives_an_update_of_the_card_it_is_on(
-    screen: Screen, slack: FakeSlack
-) -> None:
-    screen.open()
-    screen.one(APPROVE)
-    screen.run("document.querySelector('[data-action-id=reject]').focus()")
-    card = approval_card("amount 449.50")
-    card[-1]["block_id"] = "ap_7F3K:2"
-
-    said = message(CARD_TS, BOT, "x", blocks=card)
-    slack.show(channels=[channel(CHANNEL, "agent-approvals", [said])])
-    screen.one('[data-block-id="ap_7F3K:2"]')
-
-    assert screen.has_focus('[data-action-id="reject"]')

@@ -1,7 +1,6 @@
 """Hostile text stays text, and an injection that works is visible."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -84,31 +83,6 @@ def test_text_that_is_not_markup_is_shown_byte_for_byte(
 
     for at, text in enumerate(HOSTILE):
         shown_as_text(screen, f'article [data-block-id="b{at}"]', text)
-
-
-def test_a_reordering_character_does_not_reach_its_neighbours(
-    screen: Screen, slack: FakeSlack
-) -> None:
-    sections = [
-        {
-            "type": "context",
-            "block_id": "c",
-            "elements": [plain("a\u202eb"), plain("c")],
-        }
-    ]
-    slack.state = workspace([message(ts(1), BOT, "x", blocks=sections)])
-
-    screen.open()
-
-    screen.one('[data-block-id="c"]')
-    first, second = screen.left('[data-block-id="c"] .context-text')
-    assert first < second
-    isolated: Any = screen.run(
-        "return [...document.querySelectorAll(arguments[0])]"
-        ".map((node) => getComputedStyle(node).unicodeBidi)",
-        '[data-block-id="c"] bdi',
-    )
-    assert isolated == ["isolate", "isolate"]
 
 
 def test_names_titles_choices_and_notices_are_text_too(

@@ -1,6 +1,11 @@
-"""Approve, as a reviewer would, what the programs of the docs ask for."""
+"""Run the programs of the docs, and approve their calls as a reviewer would."""
 
 from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 from keyturn.gateway.approvals.decisions import (
     AccountKind,
@@ -11,7 +16,9 @@ from keyturn.gateway.approvals.decisions import (
     Reviewer,
 )
 from keyturn.gateway.embed import Keyturn
+from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import RunRef
+from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 
 HEAD = """
@@ -21,6 +28,23 @@ defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, needs: [U0ANA]}
 """The start of a policy in which Ana decides."""
 
 ANA = Reviewer(team="T0", user="U0ANA", name="Ana", account=AccountKind.MEMBER)
+
+
+def run(code: str, **names: Any) -> dict[str, Any]:
+    """Run the code of a page; return the names that it leaves."""
+    names |= {"__name__": "page"}
+    exec(compile(code, "page", "exec"), names)  # noqa: S102 - the page's own code
+    return names
+
+
+@asynccontextmanager
+async def embedded(
+    store: Store, folder: Path, rules: str = HEAD
+) -> AsyncGenerator[Keyturn]:
+    """Run a whole gateway by this policy on the store."""
+    policy = load_policy(rules, "policy.yml")
+    async with Keyturn(policy=policy, url=store.conn.url, data_dir=folder) as found:
+        yield found
 
 
 async def approve_all(

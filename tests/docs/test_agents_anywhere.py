@@ -41,7 +41,7 @@ from keyturn.gateway.trust.webhook_signatures import (
     webhook_secret,
 )
 from tests.api.api_stack import ApiStack, serving
-from tests.docs.reviewing import HEAD, approve_all
+from tests.docs.reviewing import HEAD, approve_all, run
 from tests.docs.test_readme import ROOT, blocks
 from tests.service.harness import ServiceHarness
 from tests.store_secrets import SECRETS
@@ -78,7 +78,7 @@ async def test_the_program_runs_its_thread_once_people_approved(
 
     def page() -> None:
         with contextlib.redirect_stdout(said):
-            exec(compile(AGENT + PROGRAM, "page", "exec"), {"__name__": "page"})  # noqa: S102 - the page's own code
+            run(AGENT + PROGRAM)
 
     running = asyncio.create_task(asyncio.to_thread(page))
     await approve_all(people(stack), RunRef(agent="billing", thread="invoice-42"))
@@ -88,14 +88,13 @@ async def test_the_program_runs_its_thread_once_people_approved(
 
 
 async def test_a_graph_that_is_invoked_otherwise_is_resumed(stack: ApiStack) -> None:
-    names: dict[str, Any] = {"__name__": "page"}
     before = PROGRAM.partition("\n\nasync def main")[0]
-    exec(compile(AGENT + before + OWN, "page", "exec"), names)  # noqa: S102 - the page's own code
+    names = run(AGENT + before + OWN)
 
     running = asyncio.create_task(names["pay_on_my_own"]("pay Ada"))
-    run = RunRef(agent="billing", thread="invoice-43")
+    run_ref = RunRef(agent="billing", thread="invoice-43")
     half = Edit(args={"to": "ada", "amount": 45.0})
-    await approve_all(people(stack), run, half)
+    await approve_all(people(stack), run_ref, half)
 
     assert "sent 45.0 to ada" in await running
 
@@ -104,7 +103,6 @@ async def test_a_graph_that_is_invoked_otherwise_is_resumed(stack: ApiStack) -> 
     ("decision", "said", "code"),
     [
         (Approve(), "sent 90 to ada under", 0),
-        (Edit(args={"to": "ada", "amount": 45}), "sent 45 to ada under", 0),
         (Reject(reason="not today"), "not approved: not today", 1),
     ],
 )
@@ -113,7 +111,7 @@ async def test_the_shell_script_asks_waits_claims_and_finishes(
 ) -> None:
     if not (shutil.which("curl") and shutil.which("jq")):
         pytest.skip("needs curl and jq")
-    run = RunRef(agent="billing", thread="invoice-42")
+    run_ref = RunRef(agent="billing", thread="invoice-42")
 
     async def script() -> tuple[int, str]:
         path = str(EXAMPLES / "other_languages" / "pay.sh")
@@ -125,7 +123,7 @@ async def test_the_shell_script_asks_waits_claims_and_finishes(
         return process.returncode or 0, out.decode()
 
     first = asyncio.create_task(script())
-    await approve_all(people(stack), run, decision)
+    await approve_all(people(stack), run_ref, decision)
     ended, shown = await first
     again = await script()
 
@@ -139,7 +137,7 @@ async def test_two_workers_of_the_application_answer_for_one_thread(
 ) -> None:
     monkeypatch.setattr(fastapi_remote, "DATABASE", str(tmp_path / "threads.sqlite"))
     monkeypatch.setenv("KEYTURN_DEMO_LEDGER", str(tmp_path / "effects.jsonl"))
-    run = RunRef(agent="support", thread="o1")
+    run_ref = RunRef(agent="support", thread="o1")
     async with contextlib.AsyncExitStack() as opened:
         workers: list[httpx.AsyncClient] = []
         for _ in range(2):
@@ -154,7 +152,7 @@ async def test_two_workers_of_the_application_answer_for_one_thread(
         await asyncio.gather(
             *(one.post("/orders/o1", json=question) for one in workers)
         )
-        await approve_all(people(stack), run)
+        await approve_all(people(stack), run_ref)
         said = None
         async with asyncio.timeout(30):
             while said is None:
@@ -194,54 +192,45 @@ async def test_the_application_takes_the_gateways_webhooks_and_no_others(
     assert (ours.status_code, theirs.status_code) == (204, 401)
 
 
-def test_the_compose_file_starts_what_the_docs_name() -> None:
-    found = yaml.safe_load((DEPLOY / "compose.yml").read_text(encoding="utf-8"))
+COMPOSE = yaml.safe_load((DEPLOY / "compose.yml").read_text(encoding="utf-8"))
+SERVICES: dict[str, Any] = COMPOSE["services"]
+UNITS = {
+    path.name: path.read_text(encoding="utf-8") for path in DEPLOY.glob("*.service")
+}
 
-    assert {*found["services"]} == {"valkey", "gateway", "bot", "proxy"}
-    store = " ".join(found["services"]["valkey"]["command"])
+
+def test_the_compose_file_starts_what_the_docs_name() -> None:
+    assert {*SERVICES} == {"valkey", "gateway", "bot", "proxy"}
+    store = " ".join(SERVICES["valkey"]["command"])
     for promised in ("appendonly yes", "appendfsync always", "noeviction"):
         assert promised in store
-    ports = {name for name, one in found["services"].items() if "ports" in one}
-    assert ports == {"proxy"}
-    assert found["networks"]["inside"]["internal"] is True
-    for one in found["services"].values():
-        assert {*one["networks"]} <= {*found["networks"]}
+    assert {name for name, one in SERVICES.items() if "ports" in one} == {"proxy"}
+    assert COMPOSE["networks"]["inside"]["internal"] is True
+    for one in SERVICES.values():
+        assert {*one["networks"]} <= {*COMPOSE["networks"]}
 
 
-def test_what_is_under_way_may_end_before_the_services_are_killed() -> None:
-    found = yaml.safe_load((DEPLOY / "compose.yml").read_text(encoding="utf-8"))
-
-    # Compose kills after ten seconds by default.
-    for name in ("gateway", "bot"):
-        assert found["services"][name]["stop_grace_period"] == "45s"
-    for name in ("keyturn-gateway", "keyturn-bot"):
-        unit = (DEPLOY / f"{name}.service").read_text(encoding="utf-8")
-        assert "TimeoutStopSec=45\n" in unit
-
-
-def test_gateway_and_bot_share_the_ledger_and_no_keys() -> None:
+def test_gateway_and_bot_may_end_their_work_and_share_the_ledger_and_no_keys() -> None:
     place = "/var/lib/keyturn-shared/checkpoints.sqlite"
-    services = yaml.safe_load((DEPLOY / "compose.yml").read_text("utf-8"))["services"]
-    gateway, bot = services["gateway"], services["bot"]
-
-    for one in (gateway, bot):
-        assert one["environment"]["KEYTURN_CHECKPOINTS"] == place
-        assert "shared:/var/lib/keyturn-shared" in one["volumes"]
-    assert not {f"{name}:/var/lib/keyturn" for name in ("gateway", "bot")} & (
-        {*gateway["volumes"]} & {*bot["volumes"]}
-    )
     folders: list[set[str]] = []
-    for name in ("keyturn-gateway", "keyturn-bot"):
-        unit = (DEPLOY / f"{name}.service").read_text(encoding="utf-8")
+    for name in ("gateway", "bot"):
+        service, unit = SERVICES[name], UNITS[f"keyturn-{name}.service"]
+        # Compose kills after ten seconds by default.
+        assert service["stop_grace_period"] == "45s"
+        assert "TimeoutStopSec=45\n" in unit
+        assert service["environment"]["KEYTURN_CHECKPOINTS"] == place
         assert f"Environment=KEYTURN_CHECKPOINTS={place}\n" in unit
         [found] = re.findall(r"^StateDirectory=(.*)$", unit, flags=re.MULTILINE)
         folders.append({*found.split()})
     assert folders[0] & folders[1] == {"keyturn-shared"}
+    both = {*SERVICES["gateway"]["volumes"]} & {*SERVICES["bot"]["volumes"]}
+    assert [one for one in both if "/var/lib" in one] == [
+        "shared:/var/lib/keyturn-shared"
+    ]
 
 
 def test_the_compose_file_builds_its_image_from_the_dockerfile(tmp_path: Path) -> None:
-    found = yaml.safe_load((DEPLOY / "compose.yml").read_text(encoding="utf-8"))
-    build = found["services"]["gateway"]["build"]
+    build = SERVICES["gateway"]["build"]
     top = (DEPLOY / build["context"]).resolve()
     lines = (top / build["dockerfile"]).read_text(encoding="utf-8").splitlines()
     steps = [line.split() for line in lines if line and line[0].isupper()]

@@ -14,12 +14,11 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from keyturn.agent.scripted_model import calling
 from keyturn.gateway.embed import Keyturn
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.store.store import Store
 from tests.agent.agent_runner import build
 from tests.conftest import eventually
-from tests.docs.reviewing import HEAD, approve_all
+from tests.docs.reviewing import HEAD, approve_all, embedded, run
 from tests.docs.test_readme import ROOT, blocks
 
 SAY = {"messages": [("user", "cancel order 78291")]}
@@ -36,7 +35,7 @@ def test_the_program_runs_an_agent_to_its_last_words(
     said = io.StringIO()
 
     with contextlib.redirect_stdout(said):
-        exec(compile(PROGRAM, "embedding.md", "exec"), {"__name__": "page"})  # noqa: S102 - the page's own code
+        run(PROGRAM)
 
     assert "Order 78377 is a desk chair for 312.50." in said.getvalue()
 
@@ -45,15 +44,15 @@ def test_the_program_runs_an_agent_to_its_last_words(
 async def test_the_order_is_cancelled_in_the_state_that_people_approved(
     store: Store, tmp_path: Path, version: int
 ) -> None:
-    names: dict[str, Any] = {"__name__": "page"}
-    exec(compile(STATE, "embedding.md", "exec"), names)  # noqa: S102 - the page's own code
+    names = run(STATE)
     order = names["ORDERS"]["78291"]
     call = calling(("cancel_order", {"order": "78291"}, "c1"))
     graph = build(None, names["tools"], call)
     run_ref = RunRef(agent="support", thread="t")
-    rules = load_policy(HEAD, "policy.yml")
-    async with Keyturn(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
-        run = asyncio.create_task(tk.run(graph, SAY, thread_id="t", agent="support"))
+    async with embedded(store, tmp_path) as tk:
+        running = asyncio.create_task(
+            tk.run(graph, SAY, thread_id="t", agent="support")
+        )
         await eventually(lambda: _waits(tk, run_ref, version=1))
         order["version"] = version
         await approve_all(tk, run_ref)
@@ -61,7 +60,7 @@ async def test_the_order_is_cancelled_in_the_state_that_people_approved(
             await eventually(lambda: _waits(tk, run_ref, version=2))
             assert order["status"] == "open"
             await approve_all(tk, run_ref)
-        await run
+        await running
 
     assert order["status"] == "cancelled"
 
@@ -79,13 +78,11 @@ async def _waits(tk: Keyturn, run_ref: RunRef, *, version: int) -> bool:
 async def test_the_plain_node_wires_the_money_once_it_may(
     store: Store, tmp_path: Path, *, is_asked: bool
 ) -> None:
-    names: dict[str, Any] = {"__name__": "page"}
-    exec(compile(NODE, "embedding.md", "exec"), names)  # noqa: S102 - the page's own code
+    names = run(NODE)
     listed = "tools: {}" if is_asked else "tools: {wire_money: {tier: auto}}"
-    rules = load_policy(HEAD + listed, "policy.yml")
 
-    async with Keyturn(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
-        run = asyncio.create_task(
+    async with embedded(store, tmp_path, HEAD + listed) as tk:
+        running = asyncio.create_task(
             tk.run(
                 names["graph"],
                 {"to": "ada", "amount": 90.0},
@@ -95,7 +92,7 @@ async def test_the_plain_node_wires_the_money_once_it_may(
         )
         if is_asked:
             await approve_all(tk, RunRef(agent="billing", thread="t"))
-        final = await run
+        final = await running
 
     assert final["said"] == "sent 90.0 to ada"
 
@@ -103,11 +100,9 @@ async def test_the_plain_node_wires_the_money_once_it_may(
 async def test_a_web_application_gives_out_an_id_and_comes_back(
     store: Store, tmp_path: Path
 ) -> None:
-    names: dict[str, Any] = {"__name__": "page"}
-    exec(compile(WEB, "embedding.md", "exec"), names)  # noqa: S102 - the page's own code
-    rules = load_policy(HEAD, "policy.yml")
+    names = run(WEB)
 
-    async with Keyturn(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
+    async with embedded(store, tmp_path) as tk:
         server = TestServer(names["make_app"](tk))
         async with TestClient(server) as client:
 
@@ -141,11 +136,9 @@ async def _has_ended(shown: Callable[[], Awaitable[dict[str, Any]]]) -> bool:
 async def test_a_program_resumes_its_own_graph_with_the_answers(
     store: Store, tmp_path: Path
 ) -> None:
-    names: dict[str, Any] = {"__name__": "page"}
-    exec(compile(OWN, "embedding.md", "exec"), names)  # noqa: S102 - the page's own code
-    rules = load_policy(HEAD, "policy.yml")
+    names = run(OWN)
 
-    async with Keyturn(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
+    async with embedded(store, tmp_path) as tk:
         said = asyncio.create_task(names["ask_on_my_own"](tk, "look up order 78377"))
         await approve_all(tk, RunRef(agent="support", thread="order-1"))
 

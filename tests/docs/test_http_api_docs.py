@@ -62,13 +62,3 @@ def test_each_problem_stands_there_with_what_a_client_does() -> None:
 
     row = r"^\| `([a-z-]+)` \| (\d+) \| [^|]+ \| (yes|no) \| `(\w+)` \|$"
     assert set(re.findall(row, PAGE, re.MULTILINE)) == expected
-
-
-def test_the_refusals_of_a_decision_are_those_of_the_code() -> None:
-    kinds = {
-        kind.name
-        for kind in vars(http_problems).values()
-        if isinstance(kind, ProblemKind)
-    }
-
-    assert {"stale", "settled", "expired"} <= kinds

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from deepagents import create_deep_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
@@ -78,20 +77,8 @@ def asked(graph: Any, gateway: FakeGateway, config: Any = CONFIG) -> set[str]:
     return {item.ctx.tool_call_id for item in gateway.pending()}
 
 
-def gate(names: dict[str, Any]) -> Any:
-    middleware = names["HumanInTheLoopMiddleware"]
-    return middleware(interrupt_on=names["interrupt_on"], agent="mailer")
-
-
 def texts(messages: list[BaseMessage]) -> dict[str, str]:
     return {m.tool_call_id: m.text for m in messages if isinstance(m, ToolMessage)}
-
-
-def test_the_agent_before_pauses_and_is_answered_by_position() -> None:
-    told = texts(page()["final"]["messages"])
-
-    assert told["b1"] == "Sent to alice."
-    assert "Keep the report." in told["b2"]
 
 
 def test_the_agent_after_pauses_at_the_same_tools_and_is_answered_by_people() -> None:
@@ -155,25 +142,3 @@ def test_each_subagent_of_deepagents_is_gated(name: str) -> None:
 
     assert waiting == {"c3"}
     assert gateway.only().ctx.agent == "mailer"
-
-
-def test_interrupt_on_of_deepagents_would_pause_beside_ours() -> None:
-    names = page()
-    gateway = PolicyGateway()
-    deep: Any = create_deep_agent(
-        model=scripted([calling(DELETE)]),
-        tools=[names["delete_file"]],
-        middleware=[gate(names)],
-        interrupt_on={"delete_file": True},
-    )
-
-    waiting = asked(deep, gateway)
-    (first,) = deep.get_state(CONFIG).interrupts
-    with connected(gateway):
-        deep.invoke(Command(resume={"decisions": [{"type": "approve"}]}), CONFIG)
-    (second,) = deep.get_state(CONFIG).interrupts
-
-    assert "action_requests" in first.value
-    assert second.value["tool_call_id"] == "c3"
-    # Its card is there from the start, and its question only behind LangChain's.
-    assert waiting == {"c3"}

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from keyturn.agent import ApprovalMiddleware
 from keyturn.gateway.approvals.decisions import Decision, Reject, Respond
-from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.policy.evaluate import evaluate_question
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.store.store import Store
-from tests.docs.reviewing import HEAD, approve_all
+from tests.docs.reviewing import HEAD, approve_all, embedded, run
 from tests.docs.test_readme import ROOT, blocks
 
 PAGE = (ROOT / "docs" / "questions.md").read_text(encoding="utf-8")
@@ -24,8 +22,7 @@ AGENT, NODE = blocks("python", PAGE)
 
 def test_the_agent_of_the_page_can_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
-    names: dict[str, Any] = {}
-    exec(compile(AGENT, "questions.md", "exec"), names)  # noqa: S102 - the page's own code
+    names = run(AGENT)
 
     assert any(
         name.startswith(ApprovalMiddleware("x").name) for name in names["graph"].nodes
@@ -38,18 +35,16 @@ def test_the_agent_of_the_page_can_ask(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_the_node_of_the_page_goes_on_with_what_people_answer(
     store: Store, tmp_path: Path, decision: Decision, region: str
 ) -> None:
-    names: dict[str, Any] = {"__name__": "page"}
-    exec(compile(NODE, "questions.md", "exec"), names)  # noqa: S102 - the page's own code
+    names = run(NODE)
     run_ref = RunRef(agent="deploy", thread="t")
-    rules = load_policy(HEAD, "policy.yml")
-    async with Keyturn(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
-        run = asyncio.create_task(
+    async with embedded(store, tmp_path) as tk:
+        running = asyncio.create_task(
             tk.run(names["graph"], {}, thread_id="t", agent="deploy")
         )
 
         await approve_all(tk, run_ref, decision)
 
-        assert (await run)["region"] == region
+        assert (await running)["region"] == region
 
 
 def test_the_entry_of_the_page_says_who_answers_where_and_until_when() -> None:

@@ -15,16 +15,11 @@ from keyturn.gateway.errors import NotVerified
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol import receipts
 from keyturn.receipts import Receipt, verifier
+from tests.docs.reviewing import run
 from tests.docs.test_readme import ROOT, blocks
 from tests.receipts.sample_receipts import ARGS, AUDIENCE, KEY, receipt, signed
 
 PAGE = (ROOT / "docs" / "receipts.md").read_text(encoding="utf-8")
-
-
-def run(code: str, **names: Any) -> dict[str, Any]:
-    """Run one block of the page; return the names it leaves."""
-    exec(compile(code, "receipts.md", "exec"), names)  # noqa: S102 - the page's own code
-    return names
 
 
 def fresh() -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,6 +19,7 @@ from keyturn.gateway.triage.asking import TriageFailure, ask
 from keyturn.gateway.triage.chat_model import ChatModelTriage
 from keyturn.gateway.triage.request import MAX_ARGUMENTS, MAX_VALUE, TriageRequest
 from tests.docs.chat_server import chat_server, says
+from tests.docs.reviewing import run
 from tests.docs.test_readme import ROOT, blocks
 
 PAGE = (ROOT / "docs" / "triage.md").read_text(encoding="utf-8")
@@ -31,13 +31,6 @@ REQUEST = TriageRequest(
     hour_utc=3,
 )
 LONG = timedelta(seconds=20)
-
-
-def run(code: str) -> dict[str, Any]:
-    """Run one block of the page; return the names it leaves."""
-    names: dict[str, Any] = {"__name__": "page"}
-    exec(compile(code, "triage.md", "exec"), names)  # noqa: S102 - the page's own code
-    return names
 
 
 def test_the_page_has_no_block_that_nothing_runs() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 import yaml
@@ -11,6 +10,7 @@ import yaml
 from keyturn.gateway.errors import NotVerified
 from keyturn.gateway.service_settings import WebhookSettings
 from keyturn.gateway.webhooks import FIRST_S, LONGEST_S
+from tests.docs.reviewing import run
 from tests.docs.test_readme import ROOT, blocks
 
 PAGE = (ROOT / "docs" / "webhooks.md").read_text(encoding="utf-8")
@@ -41,10 +41,7 @@ class Program:
 @pytest.mark.parametrize(("refuses", "status"), [(True, 401), (False, 204)])
 async def test_the_route_answers_as_it_should(*, refuses: bool, status: int) -> None:
     [route] = blocks("python", PAGE)
-    names: dict[str, Any] = {"__name__": "page"}
-    exec(compile(route, "page", "exec"), names)  # noqa: S102 - the page's own code
-
-    found = await names["keyturn_route"](Program(refuses=refuses), None, {}, b"")
+    found = await run(route)["keyturn_route"](Program(refuses=refuses), None, {}, b"")
 
     assert found == status
 

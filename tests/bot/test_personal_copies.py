@@ -115,6 +115,25 @@ async def test_a_copy_whose_answer_was_lost_becomes_true_after_the_decision(
         assert not has_button(copy, Action.APPROVE)
 
 
+async def test_no_copy_is_posted_where_somebody_wrote_that_it_belongs(
+    direct: Stack,
+) -> None:
+    verdict = await direct.refund()
+    approval = (await direct.approval(verdict)).id
+    written = {f"dm {user}": "C0GENERAL" for user in DM}
+    fields = [text for pair in written.items() for text in pair]
+    name = direct.keys.card(approval)
+    await direct.store.conn.command("HSET", name, *fields)
+    await direct.store.conn.command("PEXPIRE", name, 60_000)
+    async with direct.running():
+        for user in ("U0ANA", "U0BEN"):
+            await copy_of(direct, verdict, user)
+        await nothing_is_left(direct)
+
+    posted = await direct.actor("U0ANA").messages("C0GENERAL")
+    assert not any(is_card_of(one, approval) for one in posted)
+
+
 async def asked_for(stack: Stack, method: str) -> bool:
     return any(call.method == method for call in stack.sandbox.calls)
 

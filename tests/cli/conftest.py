@@ -91,15 +91,8 @@ def shell(
 
 
 @pytest.fixture
-def operator(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    empty_url: str,
-) -> Shell:
+def operator(shell: Shell, empty_url: str) -> Shell:
     """Give a shell with settings, on a machine that reaches an empty store."""
-    monkeypatch.chdir(tmp_path)
-    shell = Shell(tmp_path, capsys)
     shell.write("policy: {version: 1}\n")
     shell.env = {**ENV, "KEYTURN_REDIS_URL": empty_url}
     return shell

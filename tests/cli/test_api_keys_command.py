@@ -8,17 +8,17 @@ from tests.cli.conftest import Shell
 
 
 @pytest.fixture
-def shell(operator: Shell) -> Shell:
+def admin(operator: Shell) -> Shell:
     """Give a shell whose secret is in a file."""
     del operator.env["KEYTURN_SECRET"]
     return operator
 
 
-def test_a_key_is_shown_once(shell: Shell) -> None:
-    out = shell.said("api-keys", "create", "billing-prod", "--agent", "billing")
+def test_a_key_is_shown_once(admin: Shell) -> None:
+    out = admin.said("api-keys", "create", "billing-prod", "--agent", "billing")
     key = out.strip().splitlines()[-1]
-    listed = shell.said("api-keys", "list")
-    [row] = shell.found("api-keys", "list")
+    listed = admin.said("api-keys", "list")
+    [row] = admin.found("api-keys", "list")
 
     assert key.startswith("tk_")
     assert key.rpartition("_")[2] not in f"{listed}{row}"
@@ -31,8 +31,8 @@ def test_a_key_is_shown_once(shell: Shell) -> None:
     assert "billing-prod: agents billing; tools *;" in listed
 
 
-def test_a_key_can_be_narrowed(shell: Shell) -> None:
-    made = shell.found(
+def test_a_key_can_be_narrowed(admin: Shell) -> None:
+    made = admin.found(
         *("api-keys", "create", "ci", "--agent", "a", "--agent", "b", "--by", "ana"),
         *("--tool", "look_up", "--scope", "submit", "--scope", "read"),
         *("--expires", "12h"),
@@ -43,18 +43,18 @@ def test_a_key_can_be_narrowed(shell: Shell) -> None:
     assert (made["scopes"], made["created_by"]) == (["read", "submit"], "ana")
 
 
-def test_a_key_is_revoked_by_its_id_or_its_text(shell: Shell) -> None:
+def test_a_key_is_revoked_by_its_id_or_its_text(admin: Shell) -> None:
     first, second = (
-        shell.found("api-keys", "create", name, "--agent", "a")
+        admin.found("api-keys", "create", name, "--agent", "a")
         for name in ("first", "second")
     )
-    by_text = shell.said("api-keys", "revoke", second["key"])
+    by_text = admin.said("api-keys", "revoke", second["key"])
 
-    assert "(first) was revoked" in shell.said("api-keys", "revoke", first["id"])
+    assert "(first) was revoked" in admin.said("api-keys", "revoke", first["id"])
     assert "(second) was revoked" in by_text
     assert second["key"] not in by_text
-    assert "no active API key" in shell.refused("api-keys", "revoke", first["id"])
-    assert all(row["revoked_at"] for row in shell.found("api-keys", "list"))
+    assert "no active API key" in admin.refused("api-keys", "revoke", first["id"])
+    assert all(row["revoked_at"] for row in admin.found("api-keys", "list"))
 
 
 @pytest.mark.parametrize(
@@ -69,20 +69,20 @@ def test_a_key_is_revoked_by_its_id_or_its_text(shell: Shell) -> None:
         (("x", "--agent", "a", "--scope", "approve"), "scope"),
     ],
 )
-def test_a_mistake_makes_no_key(shell: Shell, words: tuple[str, ...], why: str) -> None:
-    assert why in shell.refused("api-keys", "create", *words)
-    assert "There is no API key" in shell.said("api-keys", "list")
+def test_a_mistake_makes_no_key(admin: Shell, words: tuple[str, ...], why: str) -> None:
+    assert why in admin.refused("api-keys", "create", *words)
+    assert "There is no API key" in admin.said("api-keys", "list")
 
 
-def test_a_key_that_ends_with_the_secret_before_is_marked(shell: Shell) -> None:
-    shell("api-keys", "create", "old", "--agent", "billing")
-    before = shell.said("api-keys", "list")
-    [secret] = shell.folder.rglob("secret.key")
+def test_a_key_that_ends_with_the_secret_before_is_marked(admin: Shell) -> None:
+    admin("api-keys", "create", "old", "--agent", "billing")
+    before = admin.said("api-keys", "list")
+    [secret] = admin.folder.rglob("secret.key")
     secret.rename(secret.with_name("secret.old.key"))
-    shell("api-keys", "create", "new", "--agent", "billing")
+    admin("api-keys", "create", "new", "--agent", "billing")
 
-    after = shell.said("api-keys", "list")
-    rows = shell.found("api-keys", "list")
+    after = admin.said("api-keys", "list")
+    rows = admin.found("api-keys", "list")
 
     assert "ends with that secret" not in before
     assert after.count("ends with that secret") == 1

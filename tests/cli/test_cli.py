@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import io
 import json
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from importlib import import_module
 from pathlib import Path
 
@@ -19,10 +17,8 @@ import typer
 from keyturn.bot.manifest import as_yaml, render
 from keyturn.cli import version
 from keyturn.cli.main import COMMANDS, UNEXPECTED, add
-from keyturn.cli.reviewer_checks import State
 from keyturn.gateway.config import Settings
 from keyturn.gateway.policy.load import load_policy
-from keyturn.sandbox.server import Sandbox
 from tests.cli.conftest import Shell
 
 ROOT = Path(__file__).parents[2]
@@ -278,89 +274,3 @@ def test_the_settings_that_ship_are_good(shell: Shell) -> None:
     assert len(notes) == 1, good
     assert "The role 'senior' gets direct messages." in notes[0]
     assert list(Settings.load(config, {}).agents) == ["support"]
-
-
-@pytest.fixture
-async def sandbox() -> AsyncIterator[Sandbox]:
-    async with Sandbox() as running:
-        yield running
-
-
-@pytest.fixture
-def asking(home: Shell, sandbox: Sandbox, empty_url: str) -> Shell:
-    """Give a shell on a machine that reaches a store and a sandbox."""
-    home.env = {
-        "KEYTURN_REDIS_URL": empty_url,
-        "KEYTURN_SLACK_API_URL": sandbox.api_url,
-        "SLACK_BOT_TOKEN": sandbox.bot_token,
-        "SLACK_APP_TOKEN": sandbox.app_token,
-    }
-    return home
-
-
-async def test_the_doctor_posts_only_when_asked(asking: Shell) -> None:
-    # In a thread: the doctor has a separate event loop.
-    checks = await asyncio.to_thread(asking.checks, "--post")
-
-    assert checks["channel #agent-approvals"][0] == State.GOOD
-    assert checks["channel C0GENERAL"][0] == State.GOOD
-    state, text = checks["channel #random"]
-    assert state == State.BAD
-    assert "chat.postMessage with 'channel_not_found': there is no such" in text
-
-
-async def test_the_doctor_names_what_is_wrong_with_the_tokens(asking: Shell) -> None:
-    asking.env["SLACK_APP_TOKEN"] = "xapp-wrong"
-    app_token = await asyncio.to_thread(asking.checks)
-    asking.env["SLACK_BOT_TOKEN"] = "xoxb-wrong"
-    bot_token = await asyncio.to_thread(asking.checks)
-    asking.env["KEYTURN_SLACK_API_URL"] = "http://127.0.0.1:1/api/"
-    silent = await asyncio.to_thread(asking.checks)
-
-    assert "connections.open with 'invalid_auth'" in app_token["Slack app token"][1]
-    assert "auth.test with 'invalid_auth': copy the" in bot_token["Slack bot token"][1]
-    assert "Slack scopes" not in bot_token
-    assert "Check the network, a proxy" in silent["Slack bot token"][1]
-
-
-def test_the_doctor_says_what_is_missing_here(home: Shell) -> None:
-    home.write("agents: {a: {graph: 'nowhere.py:graph'}}\npolicy: other.yml\n")
-    (home.folder / ".keyturn").mkdir()
-    home.write("short", ".keyturn/secret.key")
-
-    code, out, _ = home("doctor", KEYTURN_REDIS_URL="redis://127.0.0.1:1/0")
-
-    bad = [line[2:].split(": ")[0] for line in out.splitlines() if line[0] == "✖"]
-    assert code == 1
-    assert bad == ["policy", "secret", "store", "agent a", *["Slack secrets"] * 2]
-
-
-def test_the_doctor_reports_an_unreachable_store_once(home: Shell) -> None:
-    out = home("doctor", KEYTURN_REDIS_URL="redis://127.0.0.1:1/0").out
-
-    assert "✔ policy: " in out
-    assert out.count("The store does not answer") == 1
-
-
-@pytest.mark.parametrize(("is_on", "state"), [("true", "good"), ("false", "skipped")])
-def test_the_doctor_starts_the_embedded_store(
-    home: Shell, is_on: str, state: str
-) -> None:
-    home.write(f"encrypt_store: {is_on}")
-
-    checks = home.checks()
-
-    assert checks["store"][1].startswith("valkey 9.")
-    assert "acknowledged writes are on its disk" in checks["store"][1]
-    assert checks["encryption"][0] == state
-
-
-def test_the_doctor_stops_at_settings_that_cannot_be_read(home: Shell) -> None:
-    home.write("workerz: 1")
-
-    code, out, _ = home("doctor")
-
-    assert code == 1
-    assert out.splitlines()[-1] == (
-        "✖ settings: keyturn.yml:1: Unknown key 'workerz'; did you mean 'workers'?"
-    )

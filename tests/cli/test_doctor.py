@@ -8,7 +8,10 @@ from collections.abc import AsyncIterator
 from unittest.mock import AsyncMock, Mock
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
+from keyturn.bot.manifest import DIRECT_MESSAGES, SCOPES
 from keyturn.bot.web import Slack, SlackBody, SlackRefused
 from keyturn.cli import doctor as checking
 from keyturn.cli import reviewer_checks
@@ -16,6 +19,7 @@ from keyturn.cli.main import USAGE
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.server import Sandbox
 from tests.cli.conftest import Shell
+from tests.panics import Panic
 
 POLICY = """\
 version: 1
@@ -198,6 +202,99 @@ async def test_a_revoked_token_is_named(doctor: Doctor) -> None:
     assert "'token_revoked': install the app again" in checks["Slack bot token"][1]
 
 
+async def test_the_doctor_posts_only_when_asked(doctor: Doctor) -> None:
+    channels = (
+        'agents: {night: {channel: "#random", tools: {drop: {channel: C0GENERAL}}}}'
+    )
+    policy = POLICY.replace("C0APPROVALS", '"#agent-approvals"')
+    doctor.shell.write(policy + channels, "policy.yml")
+
+    checks = await doctor.checks("--post")
+
+    assert checks["channel #agent-approvals"][0] == "good"
+    assert checks["channel C0GENERAL"][0] == "good"
+    state, text = checks["channel #random"]
+    assert state == "bad"
+    assert "chat.postMessage with 'channel_not_found': there is no such" in text
+
+
+async def test_the_doctor_names_what_is_wrong_with_the_tokens(doctor: Doctor) -> None:
+    doctor.shell.env["SLACK_APP_TOKEN"] = "xapp-wrong"
+    app_token = await doctor.checks()
+    doctor.shell.env["SLACK_BOT_TOKEN"] = "xoxb-wrong"
+    bot_token = await doctor.checks()
+    doctor.shell.env["KEYTURN_SLACK_API_URL"] = "http://127.0.0.1:1/api/"
+    silent = await doctor.checks()
+
+    assert "connections.open with 'invalid_auth'" in app_token["Slack app token"][1]
+    assert "auth.test with 'invalid_auth': copy the" in bot_token["Slack bot token"][1]
+    assert "Slack scopes" not in bot_token
+    assert "Check the network, a proxy" in silent["Slack bot token"][1]
+
+
+ALL = ",".join(SCOPES)
+
+
+@pytest.mark.parametrize(
+    ("granted", "state", "text"),
+    [
+        ("chat:write", "bad", "the app lacks app_mentions:read, channels:history"),
+        (ALL, "good", "all are granted"),
+        (f"{ALL},files:read", "good", "not needed: files:read"),
+        ("", "skipped", "Slack did not return"),
+    ],
+)
+async def test_the_doctor_compares_the_granted_scopes(
+    doctor: Doctor, granted: str, state: str, text: str
+) -> None:
+    found, told = (await checked(doctor, granted))["Slack scopes"]
+
+    assert (found, text in told) == (state, True)
+
+
+@pytest.mark.parametrize(
+    ("notify", "state", "text"),
+    [
+        ("mention", "good", "all are granted"),
+        ("dm", "bad", "the app lacks im:write; add"),
+    ],
+)
+async def test_direct_messages_need_a_scope_only_where_the_policy_has_them(
+    doctor: Doctor, notify: str, state: str, text: str
+) -> None:
+    rule = f"  send_it: {{tier: approve, notify: {notify}}}\n"
+    doctor.shell.write(POLICY.replace("  wire:", rule + "  wire:"), "policy.yml")
+    granted = ",".join(one for one in SCOPES if one != DIRECT_MESSAGES)
+
+    found, told = (await checked(doctor, granted))["Slack scopes"]
+
+    assert (found, text in told) == (state, True)
+
+
+async def test_the_doctor_refuses_an_app_of_a_whole_organization(
+    doctor: Doctor,
+) -> None:
+    checks = await checked(doctor, ALL, is_enterprise_install=True)
+
+    assert checks["Slack bot token"][0] == "bad"
+    assert "Install it in the workspace" in checks["Slack bot token"][1]
+
+
+async def checked(doctor: Doctor, granted: str, **says: bool) -> Checks:
+    """Return the doctor's output for an app with these scopes."""
+
+    async def answer(request: web.Request) -> web.Response:
+        headers = {"X-OAuth-Scopes": granted}
+        reply = {"ok": True, "url": "wss://x", **says}
+        return web.json_response(reply, headers=headers)
+
+    app = web.Application()
+    app.router.add_post("/api/{method}", answer)
+    async with TestServer(app) as server:
+        doctor.shell.env["KEYTURN_SLACK_API_URL"] = str(server.make_url("/api/"))
+        return await doctor.checks()
+
+
 CRASHING = """\
 agents: {billing: {graph: "billing.py:graph"}}
 policy:
@@ -214,10 +311,6 @@ CHECKS = {
     "check_checkpoints": "checkpoints",
     "_graph": "agent billing",
 }
-
-
-class Panic(BaseException):
-    """What a library in Rust raises."""
 
 
 @pytest.mark.parametrize("error", [RuntimeError("hunter2"), Panic("hunter2")])
@@ -352,3 +445,47 @@ def test_a_graph_that_calls_itself_otherwise_is_refused_at_the_start(
     assert shown.code == code
     told = "'billing' calls itself 'bills'; write ApprovalMiddleware('billing')"
     assert told in shown.out + shown.err
+
+
+def test_the_doctor_says_what_is_missing_here(shell: Shell) -> None:
+    shell.write("agents: {a: {graph: 'nowhere.py:graph'}}\npolicy: other.yml\n")
+    (shell.folder / ".keyturn").mkdir()
+    shell.write("short", ".keyturn/secret.key")
+
+    code, out, _ = shell("doctor", KEYTURN_REDIS_URL="redis://127.0.0.1:1/0")
+
+    bad = [line[2:].split(": ")[0] for line in out.splitlines() if line[0] == "✖"]
+    assert code == 1
+    assert bad == ["policy", "secret", "store", "agent a", *["Slack secrets"] * 2]
+
+
+def test_the_doctor_reports_an_unreachable_store_once(shell: Shell) -> None:
+    shell.write(POLICY, "policy.yml")
+    out = shell("doctor", KEYTURN_REDIS_URL="redis://127.0.0.1:1/0").out
+
+    assert "✔ policy: " in out
+    assert out.count("The store does not answer") == 1
+
+
+@pytest.mark.parametrize(("is_on", "state"), [("true", "good"), ("false", "skipped")])
+def test_the_doctor_starts_the_embedded_store(
+    shell: Shell, is_on: str, state: str
+) -> None:
+    shell.write(f"encrypt_store: {is_on}")
+
+    checks = shell.checks()
+
+    assert checks["store"][1].startswith("valkey 9.")
+    assert "acknowledged writes are on its disk" in checks["store"][1]
+    assert checks["encryption"][0] == state
+
+
+def test_the_doctor_stops_at_settings_that_cannot_be_read(shell: Shell) -> None:
+    shell.write("workerz: 1")
+
+    code, out, _ = shell("doctor")
+
+    assert code == 1
+    assert out.splitlines()[-1] == (
+        "✖ settings: keyturn.yml:1: Unknown key 'workerz'; did you mean 'workers'?"
+    )

@@ -9,7 +9,6 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from aiohttp import web
 
 from keyturn.gateway.store.http.webhooks import note_attempt
 from keyturn.gateway.store.store import Store
@@ -20,7 +19,7 @@ from keyturn.gateway.trust.webhook_signatures import (
 )
 from tests.cli.conftest import Shell
 from tests.store_secrets import SECRETS
-from tests.webhooks.receiver import Receiver, receiving, trusting
+from tests.webhooks.receiver import Receiver, answering, receiving, trusting
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ def receiver(tmp_path: Path) -> Generator[Receiver]:
 
 
 @pytest.fixture
-def shell(operator: Shell, receiver: Receiver) -> Shell:
+def admin(operator: Shell, receiver: Receiver) -> Shell:
     app = {"url": receiver.url("localhost"), "agents": ["billing"], "secrets": [2, 1]}
     webhooks = {"targets": {"app": app}, "private_hosts": ["localhost"]}
     operator.write(json.dumps({"policy": {"version": 1}, "webhooks": webhooks}))
@@ -59,11 +58,11 @@ async def fails(store: Store) -> None:
 
 
 def test_the_secret_is_the_one_that_messages_are_signed_with(
-    shell: Shell, receiver: Receiver
+    admin: Shell, receiver: Receiver
 ) -> None:
-    in_use = shell.said("webhooks", "secret", "app")
-    first = shell.said("webhooks", "secret", "app", "--number", "1")
-    out = shell.said("webhooks", "test", "app")
+    in_use = admin.said("webhooks", "secret", "app")
+    first = admin.said("webhooks", "secret", "app", "--number", "1")
+    out = admin.said("webhooks", "test", "app")
 
     assert "accepted the message (status 204)" in out
     [received] = receiver.requests
@@ -78,33 +77,30 @@ def test_the_secret_is_the_one_that_messages_are_signed_with(
 
 
 def test_a_program_that_does_not_answer_well_is_an_error(
-    shell: Shell, receiver: Receiver
+    admin: Shell, receiver: Receiver
 ) -> None:
-    async def fail(_: web.Request) -> web.StreamResponse:
-        return web.Response(status=500)
-
-    receiver.answer = fail
-    err = shell.refused("webhooks", "test", "app")
+    receiver.answer = answering(500)
+    err = admin.refused("webhooks", "test", "app")
 
     assert "app did not accept the message: status 500. It was sent to 'https://" in err
 
 
-def test_a_target_that_fails_is_listed_and_named_by_the_doctor(shell: Shell) -> None:
-    assert "no messages yet" in shell.said("webhooks", "list")
-    assert shell.checks()["webhooks"][1] == "targets: 1; no message has failed"
-    shell.do(fails)
-    [row] = shell.found("webhooks", "list")
-    state, text = shell.checks()["webhooks"]
+def test_a_target_that_fails_is_listed_and_named_by_the_doctor(admin: Shell) -> None:
+    assert "no messages yet" in admin.said("webhooks", "list")
+    assert admin.checks()["webhooks"][1] == "targets: 1; no message has failed"
+    admin.do(fails)
+    [row] = admin.found("webhooks", "list")
+    state, text = admin.checks()["webhooks"]
 
     assert (row["last_ok_at"], row["error"]) == (None, "status 500")
     assert row["failing_since"]
-    assert "failing since" in shell.said("webhooks", "list")
+    assert "failing since" in admin.said("webhooks", "list")
     assert (state, "app (last with 'status 500')" in text) == ("bad", True)
 
 
 @pytest.mark.parametrize("word", ["secret", "test"])
-def test_another_name_is_a_mistake(shell: Shell, word: str) -> None:
-    assert "There is no webhook 'other'" in shell.refused("webhooks", word, "other")
+def test_another_name_is_a_mistake(admin: Shell, word: str) -> None:
+    assert "There is no webhook 'other'" in admin.refused("webhooks", word, "other")
 
 
 def test_without_targets_there_is_nothing(operator: Shell) -> None:

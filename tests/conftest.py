@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import shutil
 import tempfile
@@ -27,7 +26,7 @@ from tests.service.harness import ServiceHarness
 from tests.store_secrets import SECRETS
 from tests.topologies import Cluster, SentinelSet, programs
 
-pytest_plugins = ["pytester", "tests.distribution", "tests.levels"]
+pytest_plugins = ["tests.levels"]
 
 DURABLE = {
     "appendonly": "yes",
@@ -138,17 +137,6 @@ async def store(valkey_url: str, keyring: Keyring) -> AsyncGenerator[Store]:
 def harness(store: Store) -> ServiceHarness:
     """Give the services over the store, under the policy of the harness."""
     return ServiceHarness(store)
-
-
-@pytest.fixture
-def logging_kept() -> Generator[None]:
-    """Leave logging as it was before the test."""
-    root, ours = logging.getLogger(), logging.getLogger("keyturn")
-    handlers, level = list(root.handlers), root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    ours.setLevel(logging.NOTSET)
 
 
 @pytest.fixture

@@ -5,23 +5,36 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Generator
+from pathlib import Path
 from typing import Literal
 
 import pytest
 
+from keyturn.cli.command_context import CommandContext, configure_logs
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
+from keyturn.gateway.failures import log_failure
 from keyturn.gateway.logs import REPEATED_AFTER_S, LogSettings, Repeats, write_logs
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO    item.done item=1\n")
 
 
-pytestmark = pytest.mark.usefixtures("logging_kept")
+Capture = pytest.CaptureFixture[str]
 
 
-def test_a_line_says_when_how_important_and_what(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.fixture(autouse=True)
+def logging_kept() -> Generator[None]:
+    """Leave logging as it was before the test."""
+    root, ours = logging.getLogger(), logging.getLogger("keyturn")
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    ours.setLevel(logging.NOTSET)
+
+
+def test_a_line_says_when_how_important_and_what(capsys: Capture) -> None:
     write_logs(LogSettings())
 
     logging.getLogger("keyturn.gateway.x").info("item.done item=%s", 1)
@@ -29,7 +42,7 @@ def test_a_line_says_when_how_important_and_what(
     assert LINE.fullmatch(capsys.readouterr().err)
 
 
-def test_json_names_the_fields_of_an_event(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_names_the_fields_of_an_event(capsys: Capture) -> None:
     write_logs(LogSettings(format="json"))
 
     logging.getLogger("keyturn.bot.x").warning(
@@ -49,7 +62,7 @@ def test_json_names_the_fields_of_an_event(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_json_writes_nothing_that_ends_a_line_or_controls_a_terminal(
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
 ) -> None:
     write_logs(LogSettings(format="json"))
     hostile = "a\u2028b\x85c\x9b31md\u202ee\U000e0041f\ud800É"
@@ -64,7 +77,7 @@ def test_json_writes_nothing_that_ends_a_line_or_controls_a_terminal(
 
 
 def test_json_keeps_what_is_written_otherwise_and_says_its_error(
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
 ) -> None:
     write_logs(LogSettings(format="json"))
 
@@ -76,7 +89,7 @@ def test_json_keeps_what_is_written_otherwise_and_says_its_error(
     assert row["error"] == "ValueError []"
 
 
-def test_a_field_cannot_begin_another_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_field_cannot_begin_another_line(capsys: Capture) -> None:
     write_logs(LogSettings())
 
     logging.getLogger("keyturn.bot.x").info("click.decided user=%s", "U0\n2026 é\u202e")
@@ -117,9 +130,7 @@ def test_a_warning_that_is_repeated_is_written_once_a_minute_and_counted() -> No
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_repeated_line_with_a_percent_sign_is_written_with_its_count(
-    form: Literal["text", "json"],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    form: Literal["text", "json"], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = "GET /a%20b failed: disk at 100% of quota"
     write_logs(LogSettings(format=form))
@@ -141,7 +152,7 @@ def test_a_repeated_line_with_a_percent_sign_is_written_with_its_count(
 
 
 def test_a_malformed_line_of_a_library_does_not_break_who_logs_it(
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
 ) -> None:
     write_logs(LogSettings())
     malformed = "count %d"
@@ -151,10 +162,108 @@ def test_a_malformed_line_of_a_library_does_not_break_who_logs_it(
     assert "--- Logging error ---" in capsys.readouterr().err
 
 
-def test_json_names_fields_of_any_format(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_names_fields_of_any_format(capsys: Capture) -> None:
     write_logs(LogSettings(format="json"))
 
     logging.getLogger("x").warning("a.b wait_s=%.1f name=%r", 0.25, "é")
 
     row = json.loads(capsys.readouterr().err)
     assert (row["event"], row["wait_s"], row["name"]) == ("a.b", "0.2", "'é'")
+
+
+SECRET = "iban DE44\x1b[31m\nevil"
+
+
+def provider() -> None:
+    raise ValueError(SECRET)
+
+
+def fail() -> None:
+    try:
+        provider()
+    except ValueError as error:
+        logger = logging.getLogger("keyturn.gateway.x")
+        log_failure(logger, error, "job.failed job=%s", "7")
+
+
+@pytest.mark.parametrize("format_", ["text", "json"])
+def test_a_production_log_never_shows_the_words_of_an_error(
+    capsys: Capture, format_: Literal["text", "json"]
+) -> None:
+    write_logs(LogSettings(format=format_))
+
+    fail()
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "DE44" not in line
+    assert "ValueError [" in line
+
+
+@pytest.mark.parametrize("format_", ["text", "json"])
+def test_the_words_of_an_error_that_a_library_logs_are_for_developers_too(
+    capsys: Capture, format_: Literal["text", "json"]
+) -> None:
+    def fail_in_a_library() -> None:
+        try:
+            provider()
+        except ValueError:
+            logging.getLogger("aiohttp.server").exception("Error handling request")
+
+    write_logs(LogSettings(format=format_))
+    fail_in_a_library()
+    (line,) = capsys.readouterr().err.splitlines()
+    write_logs(LogSettings(format=format_), shows_errors=True)
+    fail_in_a_library()
+    shown = capsys.readouterr().err
+
+    assert "DE44" not in line
+    assert "Error handling request" in line
+    assert "ValueError [test_logs.py:" in line
+    assert "ValueError: iban DE44" in shown
+    assert "\x1b" not in shown
+
+
+def test_a_developers_log_shows_words_and_places_and_no_control_characters(
+    capsys: Capture,
+) -> None:
+    write_logs(LogSettings(), shows_errors=True)
+
+    fail()
+
+    told = capsys.readouterr().err
+    assert "job.failed job=7" in told
+    assert "ValueError: iban DE44\\x1b[31m\nevil\n" in told
+    assert "test_logs.py" in told
+    assert "\x1b" not in told
+    write_logs(LogSettings(format="json"), shows_errors=True)
+    fail()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "ValueError: iban DE44" in json.loads(line)["trace"]
+
+
+@pytest.mark.parametrize(
+    ("yaml", "debug", "insecure_dev", "is_shown"),
+    [
+        ("", False, False, False),
+        ("", True, False, True),
+        ("", False, True, True),
+        ("slack: {api_url: 'http://127.0.0.1:4000/api/'}", False, False, True),
+    ],
+)
+def test_debug_development_and_the_sandbox_show_the_words(
+    tmp_path: Path,
+    capsys: Capture,
+    yaml: str,
+    *,
+    debug: bool,
+    insecure_dev: bool,
+    is_shown: bool,
+) -> None:
+    (tmp_path / "keyturn.yml").write_text(yaml)
+    settings = Settings.load(tmp_path / "keyturn.yml", {})
+    session = CommandContext(env={}, debug=debug)
+
+    configure_logs(session, settings, insecure_dev=insecure_dev)
+    fail()
+
+    assert ("DE44" in capsys.readouterr().err) is is_shown

@@ -17,7 +17,7 @@ from keyturn.bot.ids import Action
 from keyturn.cli.demo_context import StoryFailed
 from keyturn.cli.demo_stack import CHANNEL, DemoStack, environment
 from keyturn.gateway.api.serving import api_key_seals
-from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.config import Settings, SlackMode
 from keyturn.gateway.policy_file import PolicyFile
 from keyturn.gateway.protocol.records import ItemState, RunRef
@@ -172,10 +172,6 @@ class House:
         found = await self.store.approvals.load_each(one.id for one in listed)
         return [one.approval for one in found]
 
-    async def items(self, thread: str) -> list[Item]:
-        """Return its calls, oldest first."""
-        return [one for it in await self.approvals(thread) for one in it.items]
-
     @asynccontextmanager
     async def people(self, *threads: str) -> AsyncGenerator[None]:
         """Approve all pending calls of some threads as Ana while the block runs."""
@@ -214,6 +210,36 @@ class House:
     async def was_allowed(self, thread: str) -> None:
         """Check that a person approved before a tool had its effect."""
         assert thread in self.clicked
+
+    async def runs_once(self, thread: str) -> None:
+        """Run the agent of a thread to its end, and its call once."""
+        async with self.people(thread):
+            agent = await self.start_agent(thread)
+            assert await agent.ended() == 0, (thread, self.said(thread))
+            await self.executed(thread)
+
+    async def executed(self, thread: str) -> None:
+        """Check that one call of a thread ran, once, and that none is pending."""
+        assert len(self.between.effects.get(thread, [])) == 1, thread
+        assert "paid 9" in self.said(thread)
+
+        async def is_settled() -> bool:
+            found = await self.states(thread)
+            return found.count(ItemState.EXECUTED) == 1 and all(
+                state in OVER for state in found if state is not ItemState.EXECUTED
+            )
+
+        await eventually(is_settled, within_s=LONG_S)
+
+    async def states(self, thread: str) -> list[ItemState]:
+        """Return the states of its calls, oldest first."""
+        return [
+            item.state for one in await self.approvals(thread) for item in one.items
+        ]
+
+    def said(self, thread: str) -> str:
+        """Return the log of its agent."""
+        return (self.folder / f"{thread}.log").read_text(encoding="utf-8")
 
     def kills(self, victim: str, fate: Fate = Fate.PASSED) -> Act:
         """Return what kills a process at a stage; all but agents are started again."""

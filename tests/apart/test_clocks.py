@@ -13,7 +13,6 @@ from keyturn.gateway.service.report.audit_reading import security_events
 from keyturn.gateway.service.report.process_check import process_problems
 from tests.apart.between import Act, Fate
 from tests.apart.house import LONG_S, House, open_house
-from tests.apart.test_kills import executed, said
 from tests.conftest import eventually
 from tests.levels import sample
 
@@ -66,10 +65,7 @@ async def test_whosever_clock_is_moved_and_whenever_the_call_runs_once(
             house.clocks[victim].move(0)
             thread = f"{victim}{ahead_s:+d}-{stage.replace(' ', '-')}"
             house.between.acts[thread, stage] = moves(house, victim, ahead_s)
-            async with house.people(thread):
-                agent = await house.start_agent(thread)
-                assert await agent.ended() == 0, (thread, said(house, thread))
-                await executed(house, thread)
+            await house.runs_once(thread)
             assert not house.between.acts
         await is_told(house, victim, ahead_s, times=number)
     house.clocks[victim].move(0)
@@ -94,7 +90,7 @@ async def is_told(house: House, victim: str, ahead_s: int, *, times: int) -> Non
         # It reports this itself, too.
         thread = house.between.thread
         sign = "+" if ahead_s > 0 else "-"
-        assert f"clock_differs ahead_s={sign}" in said(house, thread)
+        assert f"clock_differs ahead_s={sign}" in house.said(thread)
         return
     house.clocks[victim].move(ahead_s)
     is_good, text = await is_ready(house, victim)

@@ -9,7 +9,6 @@ import pytest
 
 from tests.apart.between import Act, Fate
 from tests.apart.house import House, open_house
-from tests.apart.test_kills import executed, said
 from tests.levels import sample
 
 pytestmark = pytest.mark.slow
@@ -30,13 +29,6 @@ def is_so(fate: Fate) -> Act:
     return act
 
 
-async def runs_once(house: House, thread: str) -> None:
-    async with house.people(thread):
-        agent = await house.start_agent(thread)
-        assert await agent.ended() == 0, (thread, said(house, thread))
-        await executed(house, thread)
-
-
 @pytest.mark.timeout(900)
 async def test_no_message_between_agent_and_gateway_can_be_lost_for_good(
     house: House,
@@ -51,7 +43,7 @@ async def test_no_message_between_agent_and_gateway_can_be_lost_for_good(
         for stage in stages:
             house.between.acts[fate, stage] = is_so(fate)
 
-        await runs_once(house, fate)
+        await house.runs_once(fate)
 
         assert not house.between.acts
 
@@ -73,7 +65,7 @@ async def test_a_gateway_that_is_cut_off_from_the_store_grants_a_claim_once(
         return Fate.PASSED
 
     house.between.acts[thread, stage] = cuts
-    await runs_once(house, thread)
+    await house.runs_once(thread)
     assert not house.between.acts
 
 
@@ -91,5 +83,5 @@ async def test_connections_that_are_reset_at_every_stage_lose_nothing(
                 return Fate.PASSED
 
             house.between.acts[name, stage] = act
-        await runs_once(house, name)
+        await house.runs_once(name)
         assert not house.between.acts

@@ -10,7 +10,7 @@ import pytest
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.keys import LEASE_MS
 from tests.apart.between import Fate
-from tests.apart.house import LONG_S, OVER, House, open_house
+from tests.apart.house import LONG_S, House, open_house
 from tests.conftest import eventually
 from tests.levels import sample
 
@@ -43,13 +43,11 @@ async def test_whoever_is_killed_and_whenever_the_call_runs_once(
         is_lost = victim == "gateway" and stage != "running"
         fate = Fate.DROPPED if is_lost else Fate.PASSED
         house.between.acts[thread, stage] = house.kills(victim, fate)
-        async with house.people(thread):
-            if victim == "agent":
+        if victim == "agent":
+            async with house.people(thread):
                 await ends_after_the_agent_was_killed(house, thread, stage)
-            else:
-                agent = await house.start_agent(thread)
-                assert await agent.ended() == 0, (thread, said(house, thread))
-                await executed(house, thread)
+        else:
+            await house.runs_once(thread)
 
         assert (thread, stage) in house.between.met
 
@@ -61,35 +59,13 @@ async def ends_after_the_agent_was_killed(
     assert await first.ended() != 0
     second = await house.start_agent(thread)
     if stage not in IN_DOUBT:
-        assert await second.ended() == 0, (thread, said(house, thread))
-        await executed(house, thread)
+        assert await second.ended() == 0, (thread, house.said(thread))
+        await house.executed(thread)
         return
 
     async def is_in_doubt() -> bool:
-        return ItemState.IN_DOUBT in await states(house, thread)
+        return ItemState.IN_DOUBT in await house.states(thread)
 
     await eventually(is_in_doubt, within_s=LONG_S)
     await second.kill()
     assert len(house.between.effects.get(thread, [])) == IN_DOUBT[stage]
-
-
-async def executed(house: House, thread: str) -> None:
-    """Check that one call of a thread ran, once, and that none is pending."""
-    assert len(house.between.effects.get(thread, [])) == 1, thread
-    assert "paid 9" in said(house, thread)
-
-    async def is_settled() -> bool:
-        found = await states(house, thread)
-        return found.count(ItemState.EXECUTED) == 1 and all(
-            state in OVER for state in found if state is not ItemState.EXECUTED
-        )
-
-    await eventually(is_settled, within_s=LONG_S)
-
-
-async def states(house: House, thread: str) -> list[ItemState]:
-    return [one.state for one in await house.items(thread)]
-
-
-def said(house: House, thread: str) -> str:
-    return (house.folder / f"{thread}.log").read_text(encoding="utf-8")

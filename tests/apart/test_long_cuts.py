@@ -10,7 +10,6 @@ import pytest
 from keyturn.gateway.protocol.records import ItemState
 from tests.apart.between import Act, Fate
 from tests.apart.house import LONG_S, House, open_house
-from tests.apart.test_kills import executed, said, states
 from tests.conftest import eventually
 from tests.levels import sample
 
@@ -28,7 +27,7 @@ async def house(tmp_path: Path) -> AsyncGenerator[House]:
 
 async def ends(house: House, thread: str, state: ItemState) -> None:
     async def has_ended() -> bool:
-        return await states(house, thread) == [state]
+        return await house.states(thread) == [state]
 
     await eventually(has_ended, within_s=LONG_S)
 
@@ -57,7 +56,7 @@ async def test_an_agent_that_was_cut_off_past_its_lease_runs_its_call_once(
         agent = await house.start_agent(thread)
 
         async def is_decided() -> bool:
-            found = await states(house, thread)
+            found = await house.states(thread)
             return bool(found) and ItemState.PENDING not in found
 
         await eventually(is_decided, within_s=LONG_S)
@@ -65,8 +64,8 @@ async def test_an_agent_that_was_cut_off_past_its_lease_runs_its_call_once(
         if stage == "running":
             await ends(house, thread, ItemState.IN_DOUBT)
         cut.open()
-        assert await agent.ended() == 0, said(house, thread)
-        await executed(house, thread)
+        assert await agent.ended() == 0, house.said(thread)
+        await house.executed(thread)
     assert not house.between.acts
 
 

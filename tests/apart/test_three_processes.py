@@ -43,9 +43,8 @@ async def test_three_processes_end_as_one_does(tmp_path: Path) -> None:
     def say(event: str, **fields: object) -> None:
         apart.append({"event": event, **fields})
 
-    env = {"PYTHONPATH": str(ROOT / "src")}
     scripts = sample((edit, approve), 1)
-    await play_apart(tmp_path, env, say, scripts)
+    await play_apart(tmp_path, say, scripts)
 
     alone = [one for script in scripts for one in told(played(script.__name__))]
     assert told(apart) == alone

@@ -13,14 +13,13 @@ import socket
 import sys
 import tempfile
 from collections.abc import (
-    AsyncGenerator,
     Awaitable,
     Callable,
     Generator,
     Mapping,
     Sequence,
 )
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -176,60 +175,6 @@ class Apart:
         return " ".join(lines[-5:]) if path.exists() else ""
 
 
-def without_agents(
-    config: Path, folder: Path, port: int, policy: Path | None = None
-) -> Path:
-    """Write settings of a gateway without agents, based on settings with agents.
-
-    Args:
-        config: the source settings, including the policy unless ``policy`` is given.
-        folder: the target folder.
-        port: the port of the HTTP API.
-        policy: the policy file instead.
-    """
-    document: dict[str, Any] = yaml.safe_load(config.read_text(encoding="utf-8"))
-    document.pop("agents", None)
-    document["api"] = {"listen": f"127.0.0.1:{port}"}
-    if policy is not None:
-        document["policy"] = str(policy)
-    path = folder / "keyturn.yml"
-    path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-    return path
-
-
-@asynccontextmanager
-async def open_apart(
-    config: Path, folder: Path, env: Mapping[str, str]
-) -> AsyncGenerator[tuple[Apart, Settings]]:
-    """Run a gateway and a bot in separate processes while the block runs.
-
-    Args:
-        config: the settings with the policy.
-        folder: for the settings, the store and the logs.
-        env: variables that point the bot at a workspace, over the machine's
-            environment.
-
-    Yields:
-        The processes, and the settings of gateway and bot.
-    """
-    machine = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
-    # The agent is imported from the folder of the given settings.
-    root = str(config.absolute().parent)  # noqa: ASYNC240 - no access to the disk
-    machine["PYTHONPATH"] = os.pathsep.join(
-        one for one in (root, machine.get("PYTHONPATH", "")) if one
-    )
-    async with AsyncExitStack() as stack:
-        port = stack.enter_context(kept_port())
-        path = without_agents(config, folder, port)
-        apart = Apart(folder, {**machine, **env, "NO_COLOR": "1"}, port)
-        stack.push_async_callback(apart.stop)
-        await apart.start("gateway")
-        await apart.make_key()
-        await apart.until_ready()
-        await apart.start("bot")
-        yield apart, Settings.load(path, apart.env)
-
-
 @contextmanager
 def kept_port() -> Generator[int]:
     """Reserve a port of this machine for a server that starts while the block runs.
@@ -321,10 +266,7 @@ class ApartContext(DemoContext):
 
 
 async def play_apart(
-    folder: Path,
-    env: Mapping[str, str],
-    say: Say,
-    scripts: Sequence[Script] = (approve, edit),
+    folder: Path, say: Say, scripts: Sequence[Script] = (approve, edit)
 ) -> None:
     """Play scripts of the demo, each with an agent in a separate process.
 
@@ -336,8 +278,22 @@ async def play_apart(
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         sandbox = await enter(Sandbox(port=0))
-        given = environment(sandbox, house, SlackMode.SOCKET, env)
-        apart, settings = await enter(open_apart(ROOT / "keyturn.yml", house, given))
+        machine = {k: v for k, v in os.environ.items() if not k.startswith(_OURS)}
+        machine["PYTHONPATH"] = os.pathsep.join((str(ROOT), str(ROOT / "src")))
+        given = environment(sandbox, house, SlackMode.SOCKET, machine)
+        port = stack.enter_context(kept_port())
+        document = yaml.safe_load((ROOT / "keyturn.yml").read_text(encoding="utf-8"))
+        del document["agents"]
+        document["api"] = {"listen": f"127.0.0.1:{port}"}
+        path = house / "keyturn.yml"
+        path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+        apart = Apart(house, {**given, "NO_COLOR": "1"}, port)
+        stack.push_async_callback(apart.stop)
+        await apart.start("gateway")
+        await apart.make_key()
+        await apart.until_ready()
+        await apart.start("bot")
+        settings = Settings.load(path, apart.env)
         # Only for the script, which reads the records.
         store = await enter(open_configured(settings))
         policy = PolicyFile(settings.policy)
@@ -373,7 +329,7 @@ async def main() -> None:
         print(f"{event:<20} {rest}")  # noqa: T201 - what `make demo-apart` shows
 
     with tempfile.TemporaryDirectory(prefix="keyturn-") as folder:
-        await play_apart(Path(folder), {}, say)
+        await play_apart(Path(folder), say)
 
 
 if __name__ == "__main__":

@@ -158,6 +158,17 @@ requirements: {two: {of: senior, approvals: 2}}
 tiers: {escalate: {needs: two, escalate_at: 50%, escalate_to: leads}}
 tools: {pay: {tier: escalate}, look_up: {tier: auto}}
 """
+UNUSED = """\
+version: 1
+defaults: {needs: [U0ANA, U0BEN]}
+roles: {senior: {users: [U0ANA, U0BEN]}}
+requirements: {two: {of: senior, approvals: 2}}
+"""
+UNTYPED = """\
+version: 1
+defaults: {needs: [U0ANA, U0BEN]}
+tools: {a: {raise: [{to: deny, when: args.level == 3, because: x}]}}
+"""
 
 
 @pytest.mark.parametrize(
@@ -166,9 +177,11 @@ tools: {pay: {tier: escalate}, look_up: {tier: auto}}
         (NOBODY, "'a' needs an approval, and no reviewer is set."),
         (TOO_FEW, "'two' needs 2 people at escalate, and 1 can be asked, so at that"),
         (CALLS_NOBODY, "'tiers.escalate.escalate_to' calls nobody for 'pay': none of"),
+        (UNUSED, "The requirement 'two' is not used"),
+        (UNTYPED, "p.yml:3: 'tools.a.raise[0].when': args.level has no declared type"),
     ],
 )
-def test_a_call_that_nobody_could_approve_is_pointed_out(
+def test_what_is_allowed_and_hardly_meant_is_pointed_out(
     home: Shell, text: str, note: str
 ) -> None:
     home.write(text, "p.yml")

@@ -194,20 +194,6 @@ def _until(words: str, lines: Iterator[str]) -> str:
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("extra", ["all", "slack"])
-def test_everything_can_be_started(
-    wheel: Path, tmp_path: Path, home: Path, extra: str
-) -> None:
-    programs = installed(f"{wheel}[{extra}]", tmp_path / "venv")
-
-    shown = run([programs / "keyturn", "--help"], home)
-    told = run([programs / "keyturn", "manifest"], home)
-
-    assert "Not installed" not in shown.stdout
-    assert "oauth_config" in told.stdout
-
-
-@pytest.mark.deep
 def test_the_demo_needs_no_clone(wheel: Path, tmp_path: Path) -> None:
     programs = installed(f"{wheel}[all]", tmp_path / "venv")
 

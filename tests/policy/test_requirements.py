@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import permutations
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyturn.cli.main import run
 from keyturn.cli.policy import explanation_rows, replay_lines
 from keyturn.gateway.approvals.quorum import Tally, stricter, tally
 from keyturn.gateway.approvals.requirement import Requirement, Vote
@@ -249,18 +247,6 @@ def test_a_requirement_that_leads_nowhere_is_refused_with_its_line(
     text: str, said: str
 ) -> None:
     assert any(said in one for one in problems(HEAD + text)), problems(HEAD + text)
-
-
-def test_the_check_command_prints_what_is_not_used(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "policy.yml"
-    file.write_text(HEAD + REQUIREMENTS + RULES, encoding="utf-8")
-
-    code = run(["policy", "check", str(file)])
-
-    assert code == 0
-    assert "The requirement 'three' is not used" in capsys.readouterr().out
 
 
 def test_a_replay_says_whose_word_an_approved_call_would_lack_now() -> None:

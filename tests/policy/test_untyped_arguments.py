@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 
-from keyturn.cli.main import run
 from keyturn.gateway.policy.load import load_with_lines
 from keyturn.gateway.policy.untyped import untyped_arguments
 
@@ -128,24 +126,6 @@ def test_one_argument_is_pointed_out_once_for_each_rule() -> None:
         ["raise[1]", "args.a"],
         ["raise[1]", "args.b"],
     ]
-
-
-def test_the_command_prints_the_warnings_and_succeeds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "p.yml"
-    file.write_text(
-        f"version: 1\ndefaults: {{needs: [U0ANA, U0BEN]}}\ntools: {{a: {{{RULE}}}}}"
-    )
-
-    code = run(["policy", "check", str(file)], {})
-    _, line = capsys.readouterr().out.splitlines()
-    code_of_json = run(["policy", "check", str(file), "--json"], {})
-    [note] = json.loads(capsys.readouterr().out)["notes"]
-
-    assert (code, code_of_json) == (0, 0)
-    assert line == f"· {note}"
-    assert note.startswith(f"{file}:3: 'tools.a.raise[0].when': args.level has no")
 
 
 @pytest.mark.parametrize("file", ["keyturn.yml", "policy.example.yml", "examples/"])

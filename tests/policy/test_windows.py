@@ -224,12 +224,6 @@ def test_a_truth_value_inside_a_list_is_neither_a_text_nor_a_number() -> None:
     assert len({window_key(one) for one in lists}) == len(lists)
 
 
-def test_texts_stay_apart() -> None:
-    keys = {window_key(one, SCHEMA, ("name",)) for one in ("7", "07", "+7", "7.0")}
-
-    assert len(keys) == 4
-
-
 @settings(max_examples=examples(300), deadline=None)
 @given(st.from_regex(r"\A[ +-]?[0-9_]{1,6}(\.[0-9]{0,2})?(e[0-9])? ?\Z"))
 def test_what_a_tool_reads_as_one_integer_has_one_key(text: str) -> None:

@@ -16,9 +16,28 @@ from typing import Any
 from keyturn.gateway.store.audit import files as audit_files
 from keyturn.gateway.store.connection.connection import Connection
 from keyturn.gateway.store.store import Store
-from tests.kill_points import cut
 from tests.service.audit_harness import AuditHarness
 from tests.store_secrets import SECRETS
+
+
+def cut(owner: Any, name: str, left: list[int], *, is_async: bool = False) -> None:
+    """Replace a function by one that ends the process at the chosen call."""
+    plain = getattr(owner, name)
+
+    def step() -> None:
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left[0] -= 1
+
+    def run(*args: Any, **named: Any) -> Any:
+        step()
+        return plain(*args, **named)
+
+    async def run_async(*args: Any, **named: Any) -> Any:
+        step()
+        return await plain(*args, **named)
+
+    setattr(owner, name, run_async if is_async else run)
 
 
 def _write_half(owner: Any, left: list[int]) -> None:

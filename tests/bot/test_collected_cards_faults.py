@@ -9,6 +9,7 @@ from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.protocol.wire import Verdict
 from tests.bot.bot_stack import CHANNEL, Stack, has_button
 from tests.bot.listeners.test_time import PATIENT, ring
+from tests.bot.tampering import expire
 from tests.bot.test_collected_cards import (
     batched,
     cards,
@@ -61,18 +62,6 @@ async def test_cards_from_before_the_rule_stay_as_they_are(stack: Stack) -> None
         assert len(await cards(stack)) == 2
 
 
-async def test_fewer_calls_share_a_card_from_one_moment_on(stack: Stack) -> None:
-    stack.policy = batched("within: 10m, up_to: 9")
-    async with stack.running():
-        verdicts = [await stack.refund(f"t{n}", amount=100 + n) for n in range(5)]
-        stack.policy = batched("within: 10m, up_to: 2")
-        verdicts += [await stack.refund("t9", amount=99)]
-
-        await have_cards(stack, verdicts)
-        await nothing_is_left(stack)
-        assert len(await cards(stack)) == 3
-
-
 async def test_the_last_call_on_a_card_can_be_decided_there(stack: Stack) -> None:
     async with stack.running():
         verdicts, ts = await three(stack)
@@ -122,6 +111,26 @@ async def test_a_choice_of_calls_that_moved_up_is_not_taken_for_others(
 
         await ana.wait_for_view(lambda one: "nothing was recorded" in str(one))
         assert await states(stack, verdicts) == ["pending"] * 3
+
+
+async def test_calls_that_all_expire_at_once_take_the_buttons_along(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdicts, ts = await three(stack)
+        for verdict in verdicts:
+            await expire(stack, await stack.approval(verdict))
+
+        # Late, and before a sweep.
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE_ALL)
+        await stack.sweeper.sweep()
+
+        card = await shown(stack, "3 expired")
+        assert not has_button(card, Action.APPROVE_ALL)
+        assert await states(stack, verdicts) == ["expired"] * 3
+        await nothing_is_left(stack)
+        updates = [one for one in stack.sandbox.calls if one.method == "chat.update"]
+        assert len(updates) <= 3
 
 
 async def test_a_corrupt_record_does_not_keep_people_from_the_others(

@@ -8,10 +8,8 @@ from keyturn.bot.blocks import Message
 from keyturn.bot.cards import table
 from keyturn.bot.delivery import card_publisher
 from keyturn.bot.ids import Action
-from keyturn.gateway.approvals.record import short_id
 from keyturn.gateway.approvals.timing import TimerKind
 from tests.bot.bot_stack import CHANNEL, Stack, has_button, says
-from tests.bot.listeners.test_read_access import answer
 from tests.bot.listeners.test_time import ring
 from tests.bot.test_collected_cards import (
     batched,
@@ -88,20 +86,6 @@ async def test_a_card_holds_as_many_calls_as_it_shows_whole(
         # The others wait with those that come after them.
         (card,) = await posted(stack)
         assert "Approve all 20" in str(card["blocks"])
-
-
-async def test_the_id_on_a_card_finds_it(stack: Stack) -> None:
-    async with stack.running():
-        verdicts, _ = await three(stack)
-        one = (await stack.approval(verdicts[0])).id
-        place = await stack.store.cards.place(stack.keys, one)
-        assert place
-
-        told = await answer(
-            stack, "U0ANA", f"show {short_id(place.collected)}", CHANNEL
-        )
-
-        assert "Approval needed for 3 calls (process_refund)" in told
 
 
 async def test_other_reviewers_for_all_calls_keep_the_card(stack: Stack) -> None:

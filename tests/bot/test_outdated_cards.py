@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-import aiohttp
 import pytest
 
 from keyturn.bot.delivery import publisher
 from keyturn.bot.ids import Action
-from keyturn.bot.web import Slack
 from keyturn.gateway.approvals.decisions import AccountKind, Reject, Reviewer
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
@@ -20,7 +18,6 @@ from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, says
 from tests.bot.tampering import expire
 from tests.bot.test_publisher import UPDATE, calls, nothing_is_left
-from tests.conftest import eventually
 
 PLAIN = """  process_refund:
     tier: approve
@@ -174,32 +171,6 @@ async def test_a_bot_that_was_away_finds_the_cards_that_are_evaluated_otherwise(
 
     async with stack.running():
         await stack.card(first, TWO)
-
-
-@pytest.mark.slow
-async def test_a_card_that_is_gone_is_redrawn_once_for_each_evaluation(
-    stack: Stack,
-) -> None:
-    async with stack.running(), aiohttp.ClientSession() as session:
-        first = await stack.refund(amount=700)
-        card = await stack.card(first)
-        token, url = stack.sandbox.bot_token, stack.sandbox.api_url
-        slack = Slack(token, api_url=url, session=session)
-        await slack.call("chat.delete", channel=CHANNEL, ts=str(card["ts"]))
-        await stack.refund(thread="t2", amount=700)
-
-        async def is_refused() -> bool:
-            return bool(calls(stack, UPDATE, ok=False))
-
-        await eventually(is_refused)
-        for n in range(2):
-            # A redraw of another order's card: everything was looked at once more.
-            one = await stack.refund(thread=f"u{n}", order_id=f"o{n}", amount=700)
-            await stack.refund(thread=f"v{n}", order_id=f"o{n}", amount=700)
-            await stack.card(one, TWO)
-        await nothing_is_left(stack)
-
-    assert len(calls(stack, UPDATE, ok=False)) == 1
 
 
 REFUNDS = FreezeScope(kind=ScopeKind.TOOL, name="process_refund")

@@ -26,12 +26,6 @@ HOSTILE = st.text(
     max_size=400,
 )
 
-JOINED = st.lists(
-    st.sampled_from(["a", "\u0301", "🇩", "🏽", "\u0903", "\u1161", "\n" * 5, "\u202e"]),
-    max_size=600,
-).map("".join)
-"""Letters of many characters, longer than what is walked together."""
-
 
 @pytest.mark.slow
 def test_no_hidden_code_point_of_all_unicode_survives_raw() -> None:
@@ -161,12 +155,6 @@ def test_an_excerpt_keeps_its_limit_and_counts_what_it_left_out(
     assert (seen.shown == seen.total) == seen.complete
     if not seen.complete:
         assert f"⟦{seen.total - seen.shown:,} characters not shown here⟧" in seen.text
-
-
-@settings(deadline=None)  # the machine may be busy
-@given(JOINED | HOSTILE)
-def test_a_text_comes_apart_in_the_same_places_from_both_ends(text: str) -> None:
-    assert [*text_module.pieces_backwards(text)][::-1] == [*text_module.pieces(text)]
 
 
 def test_a_cut_tears_no_accent_flag_skin_tone_or_syllable() -> None:

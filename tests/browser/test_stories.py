@@ -77,44 +77,6 @@ def test_edit_with_an_inline_error_first(screen: Screen, demo: Demo) -> None:
     )
 
 
-def test_respond(screen: Screen, demo: Demo) -> None:
-    screen.open("U0ANA", CHANNEL)
-    words_on(screen, "Approval needed")
-    screen.run("document.querySelector('[data-action-id=more]').focus()")
-    screen.press(Keys.ENTER)
-    assert screen.words(".menu").splitlines() == [
-        "Respond",
-        "Full details",
-        "Allow similar…",
-        "Ask the requester…",
-        "I'm on it",
-    ]
-    screen.press(Keys.ARROW_DOWN, Keys.ARROW_UP, Keys.ENTER)
-    screen.type('.dialog [data-block-id="message"] .control', "Ask for a photo.")
-    screen.click(".modal-submit")
-    screen.gone(".dialog")
-
-    words_on(screen, "Answered", "Ask for a photo.")
-
-    assert not demo.effects()
-
-
-def test_several_calls_on_one_card_are_decided_one_by_one(
-    screen: Screen, demo: Demo
-) -> None:
-    screen.open("U0ANA", CHANNEL)
-    words_on(screen, "Approval needed")
-    screen.click('[data-hook="suggestion-1"]')
-    words_on(screen, "Approval needed", "3 calls: ")
-
-    screen.click('[data-action-id="approve_all"]')
-    screen.click(".confirm-agree")
-    screen.wait(lambda: len(demo.effects()) == 3, "three effects")
-
-    tools = sorted(effect["tool"] for effect in demo.effects())
-    assert tools == ["change_address", "process_refund", "send_email"]
-
-
 def test_everything_works_with_the_keyboard_alone(screen: Screen, demo: Demo) -> None:
     screen.open("U0ANA", CHANNEL)
     screen.with_one(

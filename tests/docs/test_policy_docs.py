@@ -90,7 +90,6 @@ def test_a_command_prints_what_the_page_shows(
 REFUND: dict[str, object] = {"order_id": "78291", "customer_id": "C1", "amount": 49}
 PAYOUT: dict[str, object] = {"amount": 60, "iban": "GB1"}
 INSIDE = {"to": "ana@example.com", "subject": "Your order", "body": "It is on its way."}
-OUTSIDE = INSIDE | {"to": "ben@shop.example"}
 MONDAY, SATURDAY = "--at 2026-07-06T12:00Z", "--at 2026-07-04T12:00Z"
 ONE, TWO = "who one person of support", "who 2 people of support"
 
@@ -106,13 +105,10 @@ class Promise(NamedTuple):
 
 
 PROMISES = [
-    Promise("policy.yml", "look_up_order", {}, "tier auto"),
     Promise("policy.yml", "send_survey", {}, "tier notify"),
     Promise("policy.yml", "process_refund", REFUND, ONE),
     Promise("policy.yml", "process_refund", REFUND, "card Refund €49.00 to C1"),
-    Promise("policy.yml", "not_listed", {}, ONE),
     Promise("policy.yml", "drop_table", {}, "tier deny"),
-    Promise("refunds.yml", "process_refund", REFUND, ONE),
     Promise("refunds.yml", "process_refund", REFUND | {"amount": 501}, TWO),
     Promise("refunds.yml", "process_refund", REFUND, TWO, "--recent same_done_24h=1"),
     Promise(
@@ -122,16 +118,13 @@ PROMISES = [
         "payouts.yml", "pay_supplier", PAYOUT | {"amount": 10001}, "who 2 finance and 1"
     ),
     Promise("messages.yml", "send_email", INSIDE, "tier notify", MONDAY),
-    Promise("messages.yml", "send_email", OUTSIDE, "tier approve", MONDAY),
     Promise("messages.yml", "send_email", INSIDE, "who 2 people", SATURDAY),
     Promise("messages.yml", "run_query", {"query": "select 1"}, "tier approve"),
     Promise("messages.yml", "run_query", {"query": "drop table t"}, "who 2 people"),
     Promise(
         "messages.yml", "run_query", {"query": "select 1; select 2"}, "who 2 people"
     ),
-    Promise("on_call.yml", "not_listed", {}, ONE),
     Promise("on_call.yml", "not_listed", {}, "escalates to senior after 45m"),
-    Promise("on_call.yml", "wire_money", {}, TWO),
 ]
 
 

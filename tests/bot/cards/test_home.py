@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from keyturn.bot.cards.home import home, manual
 from keyturn.bot.cards.queue import HomeFilter, Page, mark_of, page_of, whole_line
@@ -115,19 +113,6 @@ def test_the_tab_lists_what_waits() -> None:
     texts = {name: readable(one["blocks"]) for name, one in views.items()}
 
     assert_all_same(Path(__file__).parent / "snapshots", "home", texts)
-
-
-@given(st.lists(st.integers(0, 100), min_size=2, max_size=6), st.data())
-def test_no_score_puts_a_call_further_back(scores: list[int], data: Any) -> None:
-    mine = data.draw(st.integers(0, len(scores) - 1))
-    queue = [
-        _scored(score, f"ap_{n}", created_at_ms=NOW + n)
-        for n, score in enumerate(scores)
-    ]
-    bare = [*queue]
-    bare[mine] = an_approval(id=f"ap_{mine}", created_at_ms=NOW + mine)
-
-    assert _order(*queue).index(f"ap_{mine}") <= _order(*bare).index(f"ap_{mine}")
 
 
 def test_what_does_not_fit_is_on_another_page() -> None:

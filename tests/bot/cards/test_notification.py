@@ -18,6 +18,7 @@ from keyturn.bot.cards.special_cards import (
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.gestures import MAX_ITEMS
 from keyturn.gateway.approvals.record import Approval, Item, Remark
+from keyturn.gateway.approvals.similar import Cover
 from keyturn.gateway.protocol.records import ItemState, Person, Result, Tier
 from keyturn.sandbox.blockkit import validate_message
 from tests.bot.markup_audit import assert_tame
@@ -65,6 +66,13 @@ MESSAGES = {
     "notification_failed": a_message(ended(a_call(), S.FAILED, "503")),
     "notification_in_doubt": a_message(
         a_call(state=S.IN_DOUBT, changed_at_ms=NOW + 60_000)
+    ),
+    "notification_of_a_covered_call_in_doubt": a_message(
+        a_call(
+            state=S.IN_DOUBT,
+            changed_at_ms=NOW + 60_000,
+            cover=Cover(approval="ap_9", given_by=(ANA, BEN), uses_left=3),
+        )
     ),
     "notification_lapsed": a_message(
         a_call(state=S.LAPSED, fence=0, changed_at_ms=NOW + 60_000)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from keyturn.bot.cards.special_cards import notification, standing_card
+from keyturn.bot.cards.special_cards import standing_card
 from keyturn.bot.ids import Action
 from keyturn.bot.modals import allow_similar
 from keyturn.gateway.approvals.record import Approval, Item
@@ -18,7 +18,6 @@ from keyturn.gateway.approvals.requirement import Revocation
 from keyturn.gateway.approvals.similar import (
     ALLOW_SIMILAR,
     Bounds,
-    Cover,
     Use,
     without,
 )
@@ -101,6 +100,7 @@ def ended(why: str, **changes: Any) -> Item:
 
 CARDS = {
     "standing_waiting": an_approval(SIMILAR.with_(votes=(a_vote(SIMILAR, ANA),))),
+    "standing_denied": an_approval(SIMILAR.with_(tier=Tier.DENY)),
     "standing_given": an_approval(GIVEN, uses=USES),
     "standing_revoked": an_approval(ended("It was revoked.", by=BEN), uses=USES),
     "standing_rejected_call": an_approval(ended(REJECTED), uses=USES),
@@ -122,17 +122,6 @@ def test_a_card_reads_as_written_down(name: str) -> None:
 
     assert validate_message([*message.blocks], message.text, update=True) == []
     assert_same(FOLDER, name, readable.readable(message.blocks, message.text))
-
-
-def test_a_covered_call_in_doubt_says_what_allowed_it() -> None:
-    cover = Cover(approval="ap_9", given_by=(ANA, BEN), uses_left=3)
-    item = a_refund(cover=cover, state=S.IN_DOUBT, changed_at_ms=NOW, fence=1)
-
-    shown = readable.readable(notification(frame(an_approval(item))).blocks)
-
-    assert "Allowed by the standing approval `9`, given by" in shown
-    assert "<@U0ANA>" in shown
-    assert "because" not in shown
 
 
 def test_the_form_and_the_list_read_as_written_down() -> None:
@@ -211,12 +200,3 @@ def test_nobody_allows_what_the_card_does_not_show_whole(args: JsonObject) -> No
     if "characters more" in shown:
         assert Action.APPROVE.value not in shown
     assert Action.REJECT.value in shown
-
-
-@pytest.mark.parametrize("tier", [Tier.APPROVE, Tier.DENY])
-def test_what_the_policy_denies_now_is_not_offered(tier: Tier) -> None:
-    item = SIMILAR.with_(tier=tier)
-
-    shown = str(standing_card(frame(an_approval(item))).blocks)
-
-    assert ('"approve"' in shown.replace("'", '"')) is (tier is Tier.APPROVE)

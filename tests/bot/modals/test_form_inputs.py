@@ -102,18 +102,6 @@ def test_parts_that_came_back_with_other_line_ends_stay_as_they_were() -> None:
     assert "\r" not in args["x"]
 
 
-def test_a_text_of_more_parts_than_a_form_has_inputs_stays_as_it_is() -> None:
-    args: Any = {f"a{place}": "b" for place in range(50)}
-    args["x"] = "word " * 12_000 + "."
-    item = an_item(args, args_schema={"properties": dict.fromkeys(args, TEXT)})
-
-    view = edit.view(frame(an_approval(item)), 0)
-
-    assert validate_modal(view) == []
-    assert not read_form(item, untouched(view["blocks"])).changed
-    assert "(the form is full)" in str(view["blocks"])
-
-
 @given(
     st.lists(st.sampled_from(["word", "\n", " ", "\n\n", "é", "😀" * 900]), min_size=99)
 )
@@ -216,15 +204,6 @@ def test_a_menu_keeps_null_apart_from_nothing(
     found = edited(item, chosen(state, "field:0", choice) if choice else state)
 
     assert found == args
-
-
-@pytest.mark.parametrize("value", [None, "", [], ...])
-def test_an_empty_value_null_and_nothing_stay_what_they_are(value: Any) -> None:
-    kind = "array" if value == [] else "string"
-    schema = _list_of_texts() if value == [] else {}
-    item = call(value, schema | {"type": [kind, "null"]}, required=False)
-
-    assert not read_form(item, opened(item)).changed
 
 
 def test_a_text_may_read_as_one_of_our_choices() -> None:

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from keyturn.gateway.approvals.decisions import AccountKind, Click, Reviewer
+from collections.abc import Sequence
+
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.deciding import decide
+from keyturn.gateway.approvals.decisions import (
+    AccountKind,
+    Click,
+    Decision,
+    Forbidden,
+    Outcome,
+    Reviewer,
+)
+from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.record import Approval, Context, Item, item_id
 from keyturn.gateway.approvals.requirement import Requirement, Role
 from keyturn.gateway.protocol import digest
@@ -106,3 +118,54 @@ def click_on(approval: Approval, index: int = 0) -> Click:
         version=approval.version,
         action_hash=approval.items[index].action_hash,
     )
+
+
+def evaluation(
+    tier: Tier = Tier.APPROVE, requirement: Requirement = ONE, **more: object
+) -> PolicyDecision:
+    """Return what a policy of this moment says about a call."""
+    return PolicyDecision(
+        tier=tier, requirement=requirement, policy_digest="sha256:1"
+    ).with_(**more)
+
+
+def say(
+    approval: Approval,
+    decision: Decision,
+    by: Person | Reviewer = ANA,
+    *,
+    click: Click | None = None,
+    now_ms: int = NOW_MS,
+    policy_now: PolicyDecision | None = None,
+    waiting_now: PolicyDecision | None = None,
+    voters: Sequence[Reviewer] | None = None,
+) -> Change | Outcome:
+    """Decide; earlier voters are still members, unless others are given."""
+    before = [vote.by for item in approval.items for vote in item.votes]
+    return decide(
+        approval,
+        click or click_on(approval),
+        decision,
+        reviewer(by) if isinstance(by, Person) else by,
+        now_ms=now_ms,
+        policy_now=policy_now,
+        waiting_now=waiting_now,
+        voters=tuple(map(reviewer, before)) if voters is None else voters,
+    )
+
+
+def changed(result: object) -> Change:
+    """Return a change; fail for a refusal."""
+    assert isinstance(result, Change), result
+    return result
+
+
+def left(result: object) -> Item:
+    """Return the first call of an approval, as a change leaves it."""
+    return changed(result).approval.items[0]
+
+
+def forbidden(result: object) -> str:
+    """Return why something is forbidden."""
+    assert isinstance(result, Forbidden), result
+    return result.reason

@@ -60,17 +60,11 @@ def test_the_same_words_have_another_hash_in_another_entry() -> None:
 
 
 def test_an_entry_is_read_from_its_leaf_and_what_it_hides() -> None:
-    found = leaf()
-
-    event = opened(json.loads(found.text), found.openings)
-
-    assert event == EVENT.with_(at_ms=17, seq="17-1")
-
-
-def test_what_was_erased_is_empty_and_the_rest_is_there() -> None:
-    event = opened(json.loads(leaf().text), {})
-
-    assert event == EVENT.with_(at_ms=17, seq="17-1", actor="", reason="", data={})
+    found, there = leaf(), EVENT.with_(at_ms=17, seq="17-1")
+    assert opened(json.loads(found.text), found.openings) == there
+    # What was erased is empty, and the rest is there.
+    erased = opened(json.loads(found.text), {})
+    assert erased == there.with_(actor="", reason="", data={})
 
 
 def test_another_value_than_the_hidden_one_is_refused() -> None:

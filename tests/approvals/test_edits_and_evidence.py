@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from keyturn.gateway.approvals import editing, evidence
+from keyturn.gateway.approvals.policy_decision import PolicyDecisionFields
 from keyturn.gateway.protocol import edits
-from keyturn.gateway.protocol.records import EditRecord
+from keyturn.gateway.protocol.records import EditRecord, Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
-from tests.approvals.builders import ANA, NOW_MS, an_item
+from tests.approvals.builders import ANA, NOW_MS, ONE, an_item
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=5)
 ARGS = st.dictionaries(
@@ -237,3 +238,29 @@ def test_a_value_in_the_place_of_an_object_with_a_hidden_member_is_hidden(
     assert "4111" not in json.dumps(shown)
     assert evidence.HIDDEN in json.dumps(shown, ensure_ascii=False)
     assert evidence.redacted({"card": None}, ["args.card.number"]) == {"card": None}
+
+
+# A summary is the policy's description, else the agent's own, marked as such.
+
+
+@pytest.mark.parametrize(
+    ("description", "agent_description", "summary"),
+    [
+        ("Refund of 12.00 EUR", "a small gift", "Refund of 12.00 EUR"),
+        ("", "a small gift", "The agent says: a small gift"),
+        ("Refund of 12.00 EUR", "", "Refund of 12.00 EUR"),
+        ("", "", ""),
+    ],
+)
+def test_the_agents_own_words_never_pass_for_the_policys(
+    description: str, agent_description: str, summary: str
+) -> None:
+    call = PolicyDecisionFields(
+        tier=Tier.APPROVE,
+        requirement=ONE,
+        allow=tuple(Verb),
+        description=description,
+        agent_description=agent_description,
+    )
+
+    assert call.summary == summary

@@ -7,12 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyturn.gateway.approvals.changes import Change
-from keyturn.gateway.approvals.deciding import decide
 from keyturn.gateway.approvals.decisions import (
     Approve,
     Expired,
-    Forbidden,
-    Refusal,
     Stale,
     Unknown,
 )
@@ -38,21 +35,22 @@ from tests.approvals.builders import (
     DAN,
     HOUR_MS,
     NOW_MS,
-    TWO,
+    ONE_SENIOR,
     an_approval,
     an_item,
-    click_on,
+    changed,
+    forbidden,
     reviewer,
+    say,
 )
 
 LATER = NOW_MS + HOUR_MS
 WHY = "Was it broken?"
 
 
-def after(result: Change | Inquiry | Refusal) -> Approval:
+def after(result: object) -> Approval:
     """Return the record after a change; fail for anything else."""
-    assert isinstance(result, Change), result
-    return result.approval
+    return changed(result).approval
 
 
 def asked(approval: Approval | None = None, text: str = WHY) -> Approval:
@@ -60,20 +58,16 @@ def asked(approval: Approval | None = None, text: str = WHY) -> Approval:
     return after(ask(approval or an_approval(), None, reviewer(ANA), text, NOW_MS))
 
 
-def decided() -> Approval:
-    """Return an approval that was approved after Ana asked."""
-    before = asked()
-    result = decide(before, click_on(before), Approve(), reviewer(BEN), now_ms=NOW_MS)
-    assert isinstance(result, Change)
-    return result.approval
+def replied(approval: Approval, text: str = "It was.", ts: str = "17.1") -> Approval:
+    """Return an approval after a reply of its requester."""
+    return after(reply(approval, DAN, text, ts, NOW_MS))
 
 
 def test_a_question_changes_nothing_but_what_is_shown() -> None:
     before = an_approval()
 
-    change = ask(before, None, reviewer(ANA), WHY, NOW_MS)
+    change = changed(ask(before, None, reviewer(ANA), WHY, NOW_MS))
 
-    assert isinstance(change, Change)
     assert change.approval == before.with_(
         rev=2, inquiries=(Inquiry(by=ANA, text=WHY, at_ms=NOW_MS),)
     )
@@ -89,42 +83,35 @@ def test_a_question_changes_nothing_but_what_is_shown() -> None:
 def test_the_requester_replies_and_who_else_writes_does_not() -> None:
     before = asked()
 
-    change = reply(before, DAN, "It was.", "17.1", NOW_MS + 1)
+    change = changed(reply(before, DAN, "It was.", "17.1", NOW_MS + 1))
 
-    assert isinstance(change, Change)
     assert change.approval.inquiries[-1] == Inquiry(
         by=DAN, text="It was.", at_ms=NOW_MS + 1, reply_ts="17.1"
     )
     (event,) = change.events
     assert (event.name, event.actor) == (EventName.APPROVAL_REPLIED, "T0/U0DAN")
     assert event.data == {"gesture": "thread_reply", "reply_ts": "17.1"}
-    assert isinstance(reply(before, BEN, "It was.", "17.1", NOW_MS), Forbidden)
-    assert isinstance(reply(an_approval(), DAN, "Hm", "17.1", NOW_MS), Forbidden)
+    forbidden(reply(before, BEN, "It was.", "17.1", NOW_MS))
+    forbidden(reply(an_approval(), DAN, "Hm", "17.1", NOW_MS))
     assert not takes_reply(an_approval(), DAN)
     assert takes_reply(before, DAN)
 
 
-def test_a_message_counts_once_also_after_the_end() -> None:
-    once = after(reply(asked(), DAN, "It was.", "17.1", NOW_MS))
-
-    again = reply(once, DAN, "It was, edited.", "17.1", LATER + 1)
-
-    assert again == once.inquiries[-1]
-
-
-def test_a_form_that_was_sent_twice_asks_once() -> None:
+def test_a_message_and_a_form_that_come_again_count_once() -> None:
     once = asked()
-
     assert ask(once, None, reviewer(ANA), WHY, NOW_MS + 9) == once.inquiries[0]
-    assert isinstance(ask(once, None, reviewer(BEN), WHY, NOW_MS), Change)
-    replied = after(reply(once, DAN, "Hm", "17.1", NOW_MS))
-    assert isinstance(ask(replied, None, reviewer(ANA), WHY, NOW_MS), Change)
+    after(ask(once, None, reviewer(BEN), WHY, NOW_MS))
+    told = replied(once)
+    # Also after the end.
+    again = reply(told, DAN, "It was, edited.", "17.1", LATER + 1)
+    assert again == told.inquiries[-1]
+    asked(told)
 
 
 @pytest.mark.parametrize(
     ("approval", "now_ms", "kind"),
     [
-        (decided(), NOW_MS, Stale),
+        (changed(say(asked(), Approve(), BEN)).approval, NOW_MS, Stale),
         (asked(), LATER, Expired),
     ],
 )
@@ -136,28 +123,22 @@ def test_what_is_over_takes_neither(
 
 
 def test_only_who_may_decide_the_call_asks_about_it() -> None:
-    senior = TWO.with_(of=TWO.of[1:], approvals=1, also=())
-    both = an_approval(an_item(), an_item(1, requirement=senior))
-
+    both = an_approval(an_item(), an_item(1, requirement=ONE_SENIOR))
     about = [
         isinstance(ask(both, call, reviewer(person), WHY, NOW_MS), Change)
         for person in (ANA, CHLOE)
         for call in (0, 1, None)
     ]
-
     assert about == [True, False, True, False, True, True]
-    assert isinstance(ask(both, None, reviewer(DAN), WHY, NOW_MS), Forbidden)
+    forbidden(ask(both, None, reviewer(DAN), WHY, NOW_MS))
     assert isinstance(ask(both, 2, reviewer(ANA), WHY, NOW_MS), Unknown)
     assert after(ask(both, 1, reviewer(CHLOE), WHY, NOW_MS)).inquiries[0].call == 1
 
 
 def test_nobody_is_asked_where_nobody_is_known() -> None:
     alone = an_approval().with_(requester=None, principals=())
-
-    refused = ask(alone, None, reviewer(ANA), WHY, NOW_MS)
-
-    assert isinstance(refused, Forbidden)
-    assert "The requester is not known" in refused.reason
+    refused = forbidden(ask(alone, None, reviewer(ANA), WHY, NOW_MS))
+    assert "The requester is not known" in refused
 
 
 @pytest.mark.parametrize(
@@ -165,12 +146,8 @@ def test_nobody_is_asked_where_nobody_is_known() -> None:
     [("x" * (MAX_QUESTION + 1), "x" * (MAX_REPLY + 1)), (" \n", "")],
 )
 def test_a_text_that_is_too_long_or_none_is_refused(question: str, answer: str) -> None:
-    refusals = [
-        ask(an_approval(), None, reviewer(ANA), question, NOW_MS),
-        reply(asked(), DAN, answer, "17.1", NOW_MS),
-    ]
-
-    assert all(isinstance(one, Forbidden) for one in refusals)
+    forbidden(ask(an_approval(), None, reviewer(ANA), question, NOW_MS))
+    forbidden(reply(asked(), DAN, answer, "17.1", NOW_MS))
 
 
 def test_what_is_kept_is_bounded() -> None:
@@ -178,10 +155,9 @@ def test_what_is_kept_is_bounded() -> None:
     for n in range(MOST_QUESTIONS):
         full = asked(full, f"Question {n}?")
     for n in range(MOST_REPLIES):
-        full = after(reply(full, DAN, f"Reply {n}", f"17.{n}", NOW_MS))
-
-    assert isinstance(ask(full, None, reviewer(ANA), "Why?", NOW_MS), Forbidden)
-    assert isinstance(reply(full, DAN, "So", "18.1", NOW_MS), Forbidden)
+        full = replied(full, f"Reply {n}", f"17.{n}")
+    forbidden(ask(full, None, reviewer(ANA), "Why?", NOW_MS))
+    forbidden(reply(full, DAN, "So", "18.1", NOW_MS))
 
 
 @given(st.lists(st.booleans(), max_size=MOST_QUESTIONS))

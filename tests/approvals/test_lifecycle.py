@@ -7,14 +7,33 @@ from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.ending import (
+    RESTORED,
+    THREAD_LOST,
+    doubt_restored,
+    end_with_thread,
+)
+from keyturn.gateway.approvals.executing import finish, shorten_claim
 from keyturn.gateway.approvals.lifecycle import (
     FINAL,
     TRANSITIONS,
     Transition,
     advance,
 )
+from keyturn.gateway.approvals.record import Approval, Item
+from keyturn.gateway.approvals.requirement import Vote
 from keyturn.gateway.errors import IllegalTransition
-from keyturn.gateway.protocol.records import ItemState
+from keyturn.gateway.protocol.records import Finding, ItemState, Result
+from tests.approvals.builders import (
+    ANA,
+    HOUR_MS,
+    NOW_MS,
+    an_approval,
+    an_item,
+    changed,
+    left,
+)
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -73,3 +92,120 @@ def test_the_diagram_in_the_readme_is_printed_from_the_table() -> None:
     rows += [f"    {state} --> [*]" for state in ItemState if state in ends]
 
     assert "\n".join(rows) in README.read_text(encoding="utf-8")
+
+
+# A claim lasts as long as its lease, and its result is recorded once.
+
+LEASE_MS = 60_000
+RAN, FAILED = Result(ok=True), Result(ok=False)
+
+
+def executing(**more: object) -> tuple[Approval, Item]:
+    item = an_item().with_(state=ItemState.EXECUTING, fence=2, owner="w1", **more)
+    return an_approval(item), item
+
+
+def test_a_claim_that_a_clock_made_too_long_is_cut_to_its_lease() -> None:
+    long = executing(claimed_until_ms=NOW_MS + LEASE_MS + 1)
+    right = executing(claimed_until_ms=NOW_MS + LEASE_MS)
+
+    cut = shorten_claim(*long, lease_ms=LEASE_MS, now_ms=NOW_MS)
+
+    assert cut is not None
+    assert cut.approval.items[0].claimed_until_ms == NOW_MS + LEASE_MS
+    assert cut.approval.rev == long[0].rev + 1
+    assert shorten_claim(*right, lease_ms=LEASE_MS, now_ms=NOW_MS) is None
+
+
+@pytest.mark.parametrize("result", [RAN, FAILED, None])
+def test_the_same_report_again_was_recorded_before(result: Result | None) -> None:
+    first = finish(*executing(), 2, result, now_ms=NOW_MS)
+    assert isinstance(first, Change)
+    after = first.approval
+
+    assert finish(after, after.items[0], 2, result, now_ms=NOW_MS) is True
+    assert finish(after, after.items[0], 1, result, now_ms=NOW_MS) is False
+
+
+@pytest.mark.parametrize(
+    ("found", "late", "is_contradicted"),
+    [
+        (None, RAN, False),
+        (Finding.EXECUTED, None, False),
+        (Finding.EXECUTED, RAN, False),
+        (Finding.EXECUTED, FAILED, True),
+        (Finding.SKIP, RAN, True),
+        (Finding.SKIP, FAILED, False),
+        (Finding.RERUN, RAN, True),
+        (Finding.RERUN, FAILED, True),
+    ],
+)
+def test_a_late_report_contradicts_what_people_found_or_does_not(
+    found: Finding | None, late: Result | None, *, is_contradicted: bool
+) -> None:
+    assert (
+        an_item().with_(finding=found, late_result=late).is_contradicted
+        is is_contradicted
+    )
+
+
+# After a loss or a restored copy, no call runs by an incomplete record.
+
+UNTOUCHED = sorted(set(ItemState) - {ItemState.PENDING, ItemState.AUTHORIZED})
+LATE_MS = NOW_MS + HOUR_MS
+
+
+def of_state(state: ItemState, **more: object) -> Approval:
+    return an_approval(an_item().with_(state=state, **more))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (ItemState.PENDING, ItemState.WITHDRAWN),
+        (ItemState.AUTHORIZED, ItemState.LAPSED),
+    ],
+)
+def test_a_call_that_did_not_begin_ends_with_its_thread(
+    before: ItemState, after: ItemState
+) -> None:
+    approval = of_state(before)
+    item = left(end_with_thread(approval, approval.items[0], NOW_MS))
+    assert (item.state, item.changed_at_ms) == (after, NOW_MS)
+    assert item.revoked is not None
+    assert (item.revoked.reason, item.revoked.is_final) == (THREAD_LOST, True)
+
+
+@pytest.mark.parametrize("state", UNTOUCHED)
+def test_a_call_that_began_or_ended_is_left_alone(state: ItemState) -> None:
+    approval = of_state(state)
+    assert end_with_thread(approval, approval.items[0], NOW_MS) is None
+    assert doubt_restored(approval, approval.items[0], NOW_MS) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "now_ms", "after"),
+    [
+        # It runs nothing, and is for people.
+        (ItemState.AUTHORIZED, NOW_MS, ItemState.IN_DOUBT),
+        # It is asked anew, once.
+        (ItemState.PENDING, NOW_MS, ItemState.PENDING),
+        (ItemState.PENDING, LATE_MS, ItemState.EXPIRED),
+    ],
+)
+def test_a_call_of_an_older_copy_may_have_run(
+    before: ItemState, now_ms: int, after: ItemState
+) -> None:
+    vote = Vote(by=ANA, roles=("support",), action_hash="h", at_ms=1)
+    approval = of_state(before, votes=(vote,))
+
+    change = changed(doubt_restored(approval, approval.items[0], now_ms))
+
+    [item] = change.approval.items
+    assert (item.state, item.is_restored) == (after, True)
+    if after is ItemState.IN_DOUBT:
+        assert item.revoked is not None
+        assert (item.revoked.reason, item.revoked.is_final) == (RESTORED, False)
+    if after is ItemState.PENDING:
+        assert (item.votes, change.approval.version) == ((), approval.version + 1)
+        assert doubt_restored(change.approval, item, now_ms) is None

@@ -6,9 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keyturn.gateway.approvals.changes import Change
-from keyturn.gateway.approvals.deciding import decide
 from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject
-from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.quorum import asks_more
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Requirement
@@ -26,8 +24,8 @@ from tests.approvals.builders import (
     TWO,
     an_approval,
     an_item,
-    click_on,
-    reviewer,
+    evaluation,
+    say,
 )
 from tests.levels import examples
 
@@ -51,13 +49,6 @@ STEPS = st.lists(
 )
 
 
-def evaluation(tier: Tier) -> PolicyDecision:
-    """Return the evaluation by a policy of that moment."""
-    return PolicyDecision(
-        tier=tier, reasons=(), requirement=REQUIREMENTS[tier], policy_digest=tier
-    )
-
-
 @settings(max_examples=examples(400), deadline=None)
 @example(
     Tier.APPROVE,
@@ -75,15 +66,8 @@ def test_no_vote_edit_policy_or_time_lowers_a_tier_or_what_it_demands(
     for person, decision, today, passed_ms in steps:
         now_ms += passed_ms
         before = approval.items[0]
-        result = decide(
-            approval,
-            click_on(approval),
-            decision,
-            reviewer(person),
-            now_ms=now_ms,
-            policy_now=evaluation(today),
-            voters=tuple(reviewer(vote.by) for vote in before.votes),
-        )
+        now = evaluation(today, REQUIREMENTS[today])
+        result = say(approval, decision, person, now_ms=now_ms, policy_now=now)
         if not isinstance(result, Change):
             continue
         after, approval = result.approval.items[0], result.approval

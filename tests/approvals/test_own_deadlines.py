@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyturn.gateway.approvals.changes import Change
-from keyturn.gateway.approvals.deciding import decide
 from keyturn.gateway.approvals.decisions import (
     Approve,
     Decision,
@@ -20,34 +19,29 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.approvals.ending import end_overdue
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.record import Approval
-from keyturn.gateway.approvals.requirement import Requirement
 from keyturn.gateway.approvals.revoking import revoke
 from keyturn.gateway.approvals.timing import LONGEST, end_of, ends, is_extendable
 from keyturn.gateway.approvals.waiting_changes import acknowledge, extend
-from keyturn.gateway.protocol.records import ItemState, Tier, Verb
+from keyturn.gateway.protocol.records import ItemState, Tier
 from tests.approvals.builders import (
     ANA,
     BEN,
     HOUR_MS,
     NOW_MS,
-    SENIOR,
+    ONE_SENIOR,
     an_approval,
     an_item,
     click_on,
+    evaluation,
     reviewer,
+    say,
 )
 from tests.levels import examples
 
 CALLS = 4
 MINUTE_MS = 60_000
 SHORT_MS = 10 * MINUTE_MS
-ESCALATED = PolicyDecision(
-    tier=Tier.ESCALATE,
-    requirement=Requirement(approvals=1, of=(SENIOR,)),
-    allow=tuple(Verb),
-    policy_digest="sha256:1",
-    ttl_ms=SHORT_MS,
-)
+ESCALATED = evaluation(Tier.ESCALATE, ONE_SENIOR, ttl_ms=SHORT_MS)
 
 
 def a_card() -> Approval:
@@ -63,9 +57,7 @@ def decided(
 ) -> Approval:
     """Return what a decision on one call makes of a card; itself, where refused."""
     click = click_on(approval, index)
-    found = decide(
-        approval, click, decision, reviewer(ANA), now_ms=now_ms, policy_now=policy_now
-    )
+    found = say(approval, decision, click=click, now_ms=now_ms, policy_now=policy_now)
     return found.approval if isinstance(found, Change) else approval
 
 
@@ -145,32 +137,18 @@ def test_no_call_changes_the_deadline_of_another(taken: list[Step]) -> None:
             assert approval.expires_at_ms == min(after.values())
 
 
+HOUR_EACH = dict.fromkeys(range(CALLS), NOW_MS + HOUR_MS)
+
+
 def test_an_edit_that_raises_one_call_leaves_the_others_their_hour() -> None:
     approval = edited(a_card(), 1, NOW_MS)
-
-    assert waiting(approval) == {
-        0: NOW_MS + HOUR_MS,
-        1: NOW_MS + SHORT_MS,
-        2: NOW_MS + HOUR_MS,
-        3: NOW_MS + HOUR_MS,
-    }
-    assert [[i.index for i in items] for items in ends(approval).values()] == [
-        [1],
-        [0, 2, 3],
-    ]
-
-
-def test_what_expired_with_its_own_deadline_is_told_so_later() -> None:
-    approval = swept(edited(a_card(), 1, NOW_MS), NOW_MS + SHORT_MS)
-
-    told = decide(
-        approval,
-        click_on(approval, 1),
-        Approve(),
-        reviewer(BEN),
-        now_ms=NOW_MS + SHORT_MS + 1,
-    )
-
+    assert waiting(approval) == {**HOUR_EACH, 1: NOW_MS + SHORT_MS}
+    found = [[i.index for i in items] for items in ends(approval).values()]
+    assert found == [[1], [0, 2, 3]]
+    # It is told later that it expired with its own deadline.
+    late = swept(approval, NOW_MS + SHORT_MS)
+    click, now_ms = click_on(late, 1), NOW_MS + SHORT_MS + 1
+    told = say(late, Approve(), BEN, click=click, now_ms=now_ms)
     assert told == Expired(expires_at_ms=NOW_MS + SHORT_MS)
 
 
@@ -207,12 +185,8 @@ def test_more_time_goes_to_what_can_get_more() -> None:
     while isinstance(change := extend(approval, reviewer(ANA), NOW_MS), Change):
         approval = change.approval
 
-    assert waiting(approval) == {
-        0: NOW_MS + LONGEST * HOUR_MS,
-        1: NOW_MS + LONGEST * SHORT_MS,
-        2: NOW_MS + LONGEST * HOUR_MS,
-        3: NOW_MS + LONGEST * HOUR_MS,
-    }
+    longest = dict.fromkeys(range(CALLS), NOW_MS + LONGEST * HOUR_MS)
+    assert waiting(approval) == {**longest, 1: NOW_MS + LONGEST * SHORT_MS}
     assert not is_extendable(approval, now_ms=NOW_MS)
 
 

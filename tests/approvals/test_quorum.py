@@ -9,9 +9,16 @@ from hypothesis import strategies as st
 from keyturn.gateway.approvals.quorum import roles_of, stricter, tally
 from keyturn.gateway.approvals.requirement import Requirement, Role, Vote
 from keyturn.gateway.protocol.records import Person
-from tests.approvals.builders import ANA, BEN, CHLOE, SENIOR, SUPPORT, TWO, reviewer
-
-ONE_SENIOR = Requirement(approvals=1, of=(SENIOR,))
+from tests.approvals.builders import (
+    ANA,
+    BEN,
+    CHLOE,
+    ONE_SENIOR,
+    SENIOR,
+    SUPPORT,
+    TWO,
+    reviewer,
+)
 
 HASH = "sha256:" + "a" * 64
 OTHER = "sha256:" + "b" * 64

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from keyturn.gateway.approvals.changes import Change
-from keyturn.gateway.approvals.deciding import MAX_TEXT, decide
+from keyturn.gateway.approvals.deciding import MAX_TEXT
 from keyturn.gateway.approvals.decisions import (
     AccountKind,
-    Click,
-    Forbidden,
     Invalid,
     Outcome,
     Reconcile,
@@ -25,22 +23,23 @@ from tests.approvals.builders import (
     ANA,
     BEN,
     CHLOE,
-    NOW_MS,
     ONE,
+    ONE_SENIOR,
     SENIOR,
     SUPPORT,
     an_approval,
     an_item,
-    click_on,
+    changed,
+    evaluation,
+    forbidden,
+    left,
     reviewer,
+    say,
 )
 
-ONE_SENIOR = Requirement(approvals=1, of=(SENIOR,))
 GROUPS = SUPPORT.with_(users=(), usergroups=("S0SUPPORT",))
 TWO = Requirement(approvals=2, of=(GROUPS, SENIOR), also=(ONE_SENIOR,))
-POLICY_NOW = PolicyDecision(
-    tier=Tier.APPROVE, requirement=ONE, policy_digest="sha256:1"
-)
+IN_SUPPORT = reviewer(ANA).with_(usergroups=frozenset({"S0SUPPORT"}))
 
 
 def doubtful(requirement: Requirement = ONE) -> Approval:
@@ -50,46 +49,27 @@ def doubtful(requirement: Requirement = ONE) -> Approval:
     )
 
 
-def in_support(person: Reviewer) -> Reviewer:
-    return person.with_(usergroups=frozenset({"S0SUPPORT"}))
-
-
-def say(
+def found(
     approval: Approval,
     who: Reviewer,
     *voters: Reviewer,
     finding: Finding = Finding.EXECUTED,
     note: str = "",
-    click: Click | None = None,
     policy_now: PolicyDecision | None = None,
 ) -> Change | Outcome:
-    return decide(
-        approval,
-        click or click_on(approval),
-        Reconcile(finding=finding, note=note),
-        who,
-        now_ms=NOW_MS,
-        policy_now=policy_now,
-        voters=voters,
-    )
-
-
-def noted(result: Change | Outcome) -> Change:
-    assert isinstance(result, Change), result
-    return result
+    said = Reconcile(finding=finding, note=note)
+    return say(approval, said, who, policy_now=policy_now, voters=voters)
 
 
 @pytest.mark.parametrize("state", sorted(set(ItemState) - {ItemState.IN_DOUBT}))
 def test_only_a_doubt_is_reconciled(state: ItemState) -> None:
     approval = an_approval(an_item().with_(state=state))
-
-    assert say(approval, reviewer(ANA)) == Stale(state=state)
+    assert found(approval, reviewer(ANA)) == Stale(state=state)
 
 
 def test_a_note_longer_than_slack_takes_is_refused() -> None:
-    noted(say(doubtful(), reviewer(ANA), note="x" * MAX_TEXT))
-
-    assert say(doubtful(), reviewer(ANA), note="x" * (MAX_TEXT + 1)) == Invalid(
+    changed(found(doubtful(), reviewer(ANA), note="x" * MAX_TEXT))
+    assert found(doubtful(), reviewer(ANA), note="x" * (MAX_TEXT + 1)) == Invalid(
         errors={"/note": "This is 3001 characters, 3000 are allowed."}
     )
 
@@ -104,46 +84,40 @@ def test_a_note_longer_than_slack_takes_is_refused() -> None:
 def test_the_last_word_waits_until_slack_knows_who_spoke_before(
     again: Reviewer,
 ) -> None:
-    first = noted(say(doubtful(TWO), in_support(reviewer(ANA)))).approval
-
-    found = say(first, reviewer(CHLOE), again)
-
-    assert isinstance(found, Forbidden)
-    assert found.reason.startswith("Slack did not say who is in support, so nothing")
+    first = changed(found(doubtful(TWO), IN_SUPPORT)).approval
+    reason = forbidden(found(first, reviewer(CHLOE), again))
+    assert reason.startswith("Slack did not say who is in support, so nothing")
 
 
 @pytest.mark.parametrize(
-    "again", [reviewer(ANA), in_support(reviewer(ANA, AccountKind.DEACTIVATED))]
+    "again", [reviewer(ANA), IN_SUPPORT.with_(account=AccountKind.DEACTIVATED)]
 )
 def test_who_lost_the_role_since_counts_no_more(again: Reviewer) -> None:
-    first = noted(say(doubtful(TWO), in_support(reviewer(ANA)))).approval
-
-    second = noted(say(first, reviewer(CHLOE), again))
-    third = noted(say(first, reviewer(CHLOE), in_support(reviewer(ANA))))
-
+    first = changed(found(doubtful(TWO), IN_SUPPORT)).approval
+    second = changed(found(first, reviewer(CHLOE), again))
     assert isinstance(second.waits_on, Voted)
     assert second.approval.items[0].state is ItemState.IN_DOUBT
-    assert (third.waits_on, third.approval.items[0].state) == (None, ItemState.EXECUTED)
+    third = found(first, reviewer(CHLOE), IN_SUPPORT)
+    assert left(third).state is ItemState.EXECUTED
 
 
 @pytest.mark.parametrize(
     ("policy_now", "reason"),
     [
-        (POLICY_NOW, None),
-        (POLICY_NOW.with_(tier=Tier.DENY), "no longer allows this call"),
-        (POLICY_NOW.with_(allow=(Verb.REJECT,)), "no longer allows this call"),
-        (POLICY_NOW.with_(stopped="All calls are stopped."), "All calls are stopped."),
+        (evaluation(), None),
+        (evaluation(Tier.DENY), "no longer allows this call"),
+        (evaluation(allow=(Verb.REJECT,)), "no longer allows this call"),
+        (evaluation(stopped="All calls are stopped."), "All calls are stopped."),
     ],
 )
 def test_nothing_runs_again_that_the_policy_of_now_forbids(
     policy_now: PolicyDecision, reason: str | None
 ) -> None:
-    found = say(doubtful(), reviewer(BEN), finding=Finding.RERUN, policy_now=policy_now)
-    left = say(doubtful(), reviewer(BEN), finding=Finding.SKIP, policy_now=policy_now)
-
-    assert noted(left).approval.items[0].state is ItemState.FAILED
+    ben = reviewer(BEN)
+    again = found(doubtful(), ben, finding=Finding.RERUN, policy_now=policy_now)
+    skipped = found(doubtful(), ben, finding=Finding.SKIP, policy_now=policy_now)
+    assert left(skipped).state is ItemState.FAILED
     if reason is None:
-        assert noted(found).approval.items[0].state is ItemState.AUTHORIZED
+        assert left(again).state is ItemState.AUTHORIZED
     else:
-        assert isinstance(found, Forbidden)
-        assert reason in found.reason
+        assert reason in forbidden(again)

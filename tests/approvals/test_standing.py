@@ -7,14 +7,10 @@ from pydantic import JsonValue
 
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
-from keyturn.gateway.approvals.record import Approval, Context, Item
+from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.requirement import Requirement, Role, Vote
-from keyturn.gateway.approvals.similar import (
-    ALLOW_SIMILAR,
-    STANDING_AGENT,
-    Bounds,
-    without,
-)
+from keyturn.gateway.approvals.revoking import revoke
+from keyturn.gateway.approvals.similar import ALLOW_SIMILAR, Bounds, Cover, without
 from keyturn.gateway.approvals.standing import (
     CHECKED_FOR_MS,
     POLICY_CHANGED,
@@ -30,100 +26,76 @@ from keyturn.gateway.approvals.standing import (
     was_taken_back,
 )
 from keyturn.gateway.protocol import digest
-from keyturn.gateway.protocol.records import ItemState, Person, Tier, Verb
+from keyturn.gateway.protocol.records import ItemState, Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
-
-NOW = 1_000_000
-POLICY = "sha256:now"
-SUPPORT = Role(name="support", users=("U0ANA",), usergroups=("S0SUPPORT",))
-SENIOR = Role(name="senior", users=("U0CHLOE",))
-ONE_SENIOR = Requirement(approvals=1, of=(SENIOR,))
-ONE = Requirement(approvals=1, of=(SUPPORT,))
-ANA = Person(team="T0", user="U0ANA")
-MEMBER = Reviewer(
-    team="T0",
-    user="U0ANA",
-    account=AccountKind.MEMBER,
-    usergroups=frozenset({"S0SUPPORT"}),
+from tests.approvals.builders import (
+    ANA,
+    DAN,
+    NOW_MS,
+    ONE_SENIOR,
+    an_approval,
+    an_item,
+    evaluation,
+    reviewer,
 )
+
+NOW = NOW_MS
+UNTIL = NOW + 1000
+GIVERS = Role(name="support", users=("U0ANA",), usergroups=("S0SUPPORT",))
+OF_GIVERS = Requirement(approvals=1, of=(GIVERS,))
+MEMBER = reviewer(ANA).with_(usergroups=frozenset({"S0SUPPORT"}))
 ARGS: JsonObject = {"customer": "c1", "amount": 30, "order": "o1"}
+BOUNDS = Bounds(
+    agent="support",
+    tool="refund",
+    equal={"customer": "c1"},
+    may_differ=("args.order",),
+    amount="args.amount",
+    each_micro=50_000_000,
+    total_micro=100_000_000,
+    uses=3,
+    until_ms=UNTIL,
+    source="ap_1.0",
+)
 
 
 def standing(state: ItemState = ItemState.AUTHORIZED, **changes: object) -> Approval:
-    bounds = Bounds(
-        agent="support",
-        tool="refund",
-        equal={"customer": "c1"},
-        may_differ=("args.order",),
-        amount="args.amount",
-        each_micro=50_000_000,
-        total_micro=100_000_000,
-        uses=3,
-        until_ms=NOW + 1000,
-        source="ap_1.0",
-    )
-    ctx = Context(
-        tenant="default",
-        agent=STANDING_AGENT,
-        thread="ap_default_1",
-        ns="",
-        message_id="ap_default_1",
-        tool_call_id=ALLOW_SIMILAR,
-    )
+    """Return a standing approval that Ana gave."""
     document = digest.action_document(
         tool=ALLOW_SIMILAR,
-        args=bounds.model_dump(mode="json"),
-        ctx=ctx.as_dict(),
+        args=BOUNDS.model_dump(mode="json"),
+        ctx=an_item().ctx.as_dict(),
         salt="00" * 16,
     )
-    vote = Vote(
-        by=ANA,
-        roles=("support",),
-        action_hash=digest.action_hash(document),
-        at_ms=NOW,
-    )
-    item = Item(
-        id="ap_default_1.0",
-        index=0,
-        ctx=ctx,
+    action_hash = digest.action_hash(document)
+    vote = Vote(by=ANA, roles=("support",), action_hash=action_hash, at_ms=NOW)
+    item = an_item(requirement=OF_GIVERS).with_(
         tool=ALLOW_SIMILAR,
         requested=document,
         action=document,
-        tier=Tier.APPROVE,
-        requirement=ONE,
-        allow=(Verb.APPROVE, Verb.REJECT),
         is_standing=True,
         state=state,
         changed_at_ms=NOW,
-        lapses_at_ms=NOW + 1000,
+        lapses_at_ms=UNTIL,
         votes=(vote,),
     )
-    return Approval(
-        id="ap_default_1",
-        tenant="default",
-        agent=STANDING_AGENT,
-        thread="ap_default_1",
-        message_id="ap_default_1",
-        channel="C0",
-        ttl_ms=1000,
-        policy_digest=POLICY,
-        items=(item,),
-    ).with_(**changes)
+    return an_approval(item).with_(policy_digest=POLICY, **changes)
 
 
-def decision(**changes: object) -> PolicyDecision:
-    return PolicyDecision(
-        tier=Tier.APPROVE, requirement=ONE, policy_digest=POLICY
-    ).with_(**changes)
+def decision(tier: Tier = Tier.APPROVE, **changes: object) -> PolicyDecision:
+    return evaluation(tier, OF_GIVERS).with_(**changes)
 
 
-def wanted(**changes: object) -> Wanted:
+POLICY = decision().policy_digest
+
+
+def wanted(args: JsonObject = ARGS, **changes: object) -> Wanted:
     given: dict[str, object] = {
         "agent": "support",
         "tool": "refund",
-        "args": ARGS,
+        "args": args,
         "evaluation": decision(),
-        "principals": (Person(team="T0", user="U0DAN"),),
+        "principals": (DAN,),
     }
     return Wanted(**(given | changes))  # type: ignore[arg-type]
 
@@ -132,22 +104,19 @@ def amount(call: Wanted, by: Approval | None = None, now_ms: int = NOW) -> int |
     return covered_amount(by or standing(), call, now_ms=now_ms)
 
 
-BOTH = Requirement(approvals=1, of=(SUPPORT,), also=(ONE_SENIOR,))
-
-
 @pytest.mark.parametrize(
     "evaluation",
     [
-        decision(tier=Tier.ESCALATE),
-        decision(tier=Tier.DENY),
-        decision(tier=Tier.NOTIFY),
+        decision(Tier.ESCALATE),
+        decision(Tier.DENY),
+        decision(Tier.NOTIFY),
         decision(allow=(Verb.REJECT,)),
         decision(asks_on_failure=True),
         decision(is_question=True),
         decision(policy_digest="sha256:then"),
-        decision(requirement=Requirement(approvals=2, of=(SUPPORT,))),
-        decision(requirement=Requirement(approvals=1, of=(SENIOR,))),
-        decision(requirement=BOTH),
+        decision(requirement=OF_GIVERS.with_(approvals=2)),
+        decision(requirement=ONE_SENIOR),
+        decision(requirement=OF_GIVERS.with_(also=(ONE_SENIOR,))),
     ],
 )
 def test_what_its_givers_could_not_have_approved_is_not_covered(
@@ -161,7 +130,7 @@ def test_what_its_givers_could_not_have_approved_is_not_covered(
     [
         wanted(agent="ops"),
         wanted(tool="Refund"),
-        wanted(args={**ARGS, "customer": "c2"}),
+        wanted({**ARGS, "customer": "c2"}),
         wanted(principals=(ANA,)),
     ],
 )
@@ -170,8 +139,8 @@ def test_a_call_of_another_kind_is_not_covered(call: Wanted) -> None:
 
 
 def test_no_call_has_more_than_the_amount_of_one() -> None:
-    assert amount(wanted(args={**ARGS, "amount": 50})) == 50_000_000
-    assert amount(wanted(args={**ARGS, "amount": 50.000001})) is None
+    assert amount(wanted({**ARGS, "amount": 50})) == 50_000_000
+    assert amount(wanted({**ARGS, "amount": 50.000001})) is None
 
 
 def test_without_votes_for_exactly_these_bounds_nothing_is_covered() -> None:
@@ -187,8 +156,8 @@ def test_without_votes_for_exactly_these_bounds_nothing_is_covered() -> None:
 def test_it_covers_only_while_it_is_in_force() -> None:
     call = wanted()
 
-    assert amount(call, now_ms=NOW + 999) is not None
-    assert amount(call, now_ms=NOW + 1000) is None
+    assert amount(call, now_ms=UNTIL - 1) is not None
+    assert amount(call, now_ms=UNTIL) is None
     for state in set(ItemState) - {ItemState.AUTHORIZED}:
         assert amount(call, standing(state)) is None
 
@@ -212,9 +181,9 @@ def test_uses_and_the_total_end_it() -> None:
     three, _ = used(used(one, "a.1", 1, NOW)[0], "a.2", 1, NOW)
 
     assert (cover.uses_left, cover.total_left_micro) == (2, 40_000_000)
-    assert amount(wanted(args={**ARGS, "amount": 40}), one) == 40_000_000
-    assert amount(wanted(args={**ARGS, "amount": 40.000001}), one) is None
-    assert amount(wanted(args={**ARGS, "amount": 0}), three) is None
+    assert amount(wanted({**ARGS, "amount": 40}), one) == 40_000_000
+    assert amount(wanted({**ARGS, "amount": 40.000001}), one) is None
+    assert amount(wanted({**ARGS, "amount": 0}), three) is None
     assert end_reason(one, POLICY) == ""
     assert end_reason(full, POLICY) == end_reason(three, POLICY) == USED_UP
     assert end_reason(one, "sha256:other") == POLICY_CHANGED
@@ -260,13 +229,13 @@ def test_arguments_inside_others_can_be_free() -> None:
 
 @pytest.mark.parametrize("odd", ["\ud800", 2**60])
 def test_a_call_that_cannot_be_written_down_is_not_covered(odd: str | int) -> None:
-    assert amount(wanted(args={**ARGS, "note": odd})) is None
+    assert amount(wanted({**ARGS, "note": odd})) is None
 
 
 @pytest.mark.parametrize("odd", [float("inf"), -1, 10**40, "1e2", "01", None, True])
 def test_what_is_no_plain_amount_is_not_covered(odd: JsonValue) -> None:
-    assert amount(wanted(args={**ARGS, "amount": odd})) is None
-    assert amount(wanted(args={"customer": "c1", "order": "o1"})) is None
+    assert amount(wanted({**ARGS, "amount": odd})) is None
+    assert amount(wanted({"customer": "c1", "order": "o1"})) is None
 
 
 def test_other_approvals_have_no_bounds() -> None:
@@ -274,3 +243,17 @@ def test_other_approvals_have_no_bounds() -> None:
 
     with pytest.raises(ValueError, match="no standing approval"):
         bounds_of(standing().replacing(item.with_(is_standing=False)))
+
+
+def test_a_notification_that_a_standing_approval_opened_ends_with_it() -> None:
+    cover = Cover(approval="ap_default_1", given_by=(ANA,), uses_left=1)
+    item = an_item().with_(state=ItemState.AUTHORIZED, cover=cover)
+    policy_now = evaluation(Tier.NOTIFY)
+    approval = an_approval(item)
+
+    def ended(by: Approval | None) -> bool:
+        found = revoke(approval, item, policy_now, now_ms=NOW, standing=by)
+        return found is not None
+
+    assert not ended(approval), "the policy needs nobody for it any more"
+    assert ended(None)

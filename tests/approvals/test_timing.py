@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import AccountKind, Refusal, Reviewer
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.approvals.record import Approval, Waiting
+from keyturn.gateway.approvals.record import Approval, Item, Waiting
+from keyturn.gateway.approvals.requirement import Asking, Role
 from keyturn.gateway.approvals.timing import (
     DOUBT_THEN_MS,
     LONGEST,
@@ -20,19 +21,24 @@ from keyturn.gateway.approvals.timing import (
     timers,
 )
 from keyturn.gateway.approvals.waiting_changes import acknowledge, extend, fire
-from keyturn.gateway.protocol.records import ItemState
-from tests.bot.samples import KIM, LATER, NOW, TEAM, a_refund, an_approval, in_state
-
-ANA = Reviewer(
-    team=TEAM,
-    user="U0ANA",
-    usergroups=frozenset({"S0SUPPORT"}),
-    account=AccountKind.MEMBER,
+from keyturn.gateway.protocol.records import ItemState, Tier
+from tests.approvals.builders import ANA as ANA_HERSELF
+from tests.approvals.builders import (
+    BEN,
+    CHLOE,
+    DAN,
+    HOUR_MS,
+    NOW_MS,
+    SENIOR,
+    TWO,
+    an_approval,
+    an_item,
+    changed,
+    reviewer,
 )
-NO_GROUPS: frozenset[str] = frozenset()
-EVE = ANA.with_(user="U0EVE", usergroups=NO_GROUPS)
-DAN = ANA.with_(user=KIM.user)
-HOUR = LATER - NOW
+
+ANA = reviewer(ANA_HERSELF)
+LATER_MS = NOW_MS + HOUR_MS
 
 
 class Act(Protocol):
@@ -45,10 +51,9 @@ class Act(Protocol):
         ...
 
 
-@given(st.lists(st.integers(0, HOUR), max_size=12))
+@given(st.lists(st.integers(0, HOUR_MS), max_size=12))
 def test_no_number_of_extensions_passes_twice_the_time(waits: list[int]) -> None:
-    approval, now_ms = an_approval(), NOW
-
+    approval, now_ms = an_approval(), NOW_MS
     for wait_ms in waits:
         now_ms += wait_ms
         before = approval
@@ -56,8 +61,7 @@ def test_no_number_of_extensions_passes_twice_the_time(waits: list[int]) -> None
         if isinstance(result, Change):
             approval = result.approval
             assert before.expires_at_ms < approval.expires_at_ms
-
-    assert approval.expires_at_ms <= NOW + LONGEST * HOUR
+    assert approval.expires_at_ms <= NOW_MS + LONGEST * HOUR_MS
     assert approval.items == an_approval().items
 
 
@@ -65,106 +69,85 @@ def test_no_number_of_extensions_passes_twice_the_time(waits: list[int]) -> None
 @pytest.mark.parametrize(
     ("who", "now_ms", "kind"),
     [
-        (EVE, NOW, "forbidden"),
-        (DAN, NOW, "forbidden"),
-        (ANA.with_(account=AccountKind.GUEST), NOW, "forbidden"),
-        (
-            ANA.with_(usergroups=NO_GROUPS, unknown_groups=ANA.usergroups),
-            NOW,
-            "forbidden",
-        ),
-        (ANA, LATER, "expired"),
+        (reviewer(CHLOE), NOW_MS, "forbidden"),
+        (reviewer(DAN), NOW_MS, "forbidden"),
+        (ANA.with_(account=AccountKind.GUEST), NOW_MS, "forbidden"),
+        (ANA.with_(account=AccountKind.UNKNOWN), NOW_MS, "forbidden"),
+        (ANA, LATER_MS, "expired"),
     ],
 )
 def test_only_who_may_decide_in_time_may_do_either(
     act: Act, who: Reviewer, now_ms: int, kind: str
 ) -> None:
     result = act(an_approval(), who, now_ms=now_ms)
-
     assert not isinstance(result, Change)
     assert result.kind == kind
 
 
 def test_who_takes_it_is_named_for_ten_minutes_and_may_be_followed() -> None:
-    first = acknowledge(an_approval(), ANA, now_ms=NOW)
-    assert isinstance(first, Change)
-    ben = ANA.with_(user="U0BEN")
-    second = acknowledge(first.approval, ben, now_ms=NOW + 1)
-    assert isinstance(second, Change)
+    first = changed(acknowledge(an_approval(), ANA, now_ms=NOW_MS)).approval
+    second = changed(acknowledge(first, reviewer(BEN), now_ms=NOW_MS + 1))
 
     taken = second.approval.acknowledged
     assert taken is not None
-    assert (taken.by.user, taken.until_ms) == ("U0BEN", NOW + 1 + 600_000)
-    assert timers(first.approval, second.approval, now_ms=NOW) == [
-        ("release", taken.until_ms)
-    ]
-    assert second.events[0].name is EventName.APPROVAL_ACKNOWLEDGED
-    assert second.events[0].actor == f"{TEAM}/U0BEN"
+    assert (taken.by, taken.until_ms) == (BEN, NOW_MS + 1 + 600_000)
+    rings = timers(first, second.approval, now_ms=NOW_MS)
+    assert rings == [("release", taken.until_ms)]
+    [event] = second.events
+    assert (event.name, event.actor) == (EventName.APPROVAL_ACKNOWLEDGED, "T0/U0BEN")
 
 
-def test_a_timer_of_a_card_that_nobody_waits_for_does_nothing() -> None:
-    for kind in TimerKind:
-        assert (
-            fire(an_approval(in_state(a_refund(), ItemState.EXECUTED)), kind, NOW)
-            is None
-        )
-        assert fire(an_approval(), kind, LATER) is None
+def of_state(state: ItemState) -> Approval:
+    return an_approval(an_item().with_(state=state))
+
+
+@pytest.mark.parametrize("kind", TimerKind)
+def test_a_timer_of_a_card_that_nobody_waits_for_does_nothing(kind: TimerKind) -> None:
+    assert fire(of_state(ItemState.EXECUTED), kind, NOW_MS) is None
+    assert fire(an_approval(), kind, LATER_MS) is None
 
 
 def test_people_are_asked_about_a_doubt_again_and_again() -> None:
-    approval = an_approval(in_state(a_refund(), ItemState.IN_DOUBT))
-
-    change = fire(approval, TimerKind.DOUBT, NOW)
-
-    assert change is not None
-    assert [event.name for event in change.events] == [
-        EventName.APPROVAL_STILL_IN_DOUBT
-    ]
-    assert change.timers == ((TimerKind.DOUBT.value, NOW + DOUBT_THEN_MS),)
-    assert fire(approval, TimerKind.REMIND, NOW) is None
+    approval = of_state(ItemState.IN_DOUBT)
+    change = changed(fire(approval, TimerKind.DOUBT, NOW_MS))
+    [event] = change.events
+    assert event.name is EventName.APPROVAL_STILL_IN_DOUBT
+    assert change.timers == ((TimerKind.DOUBT.value, NOW_MS + DOUBT_THEN_MS),)
+    assert fire(approval, TimerKind.REMIND, NOW_MS) is None
 
 
 def test_what_a_timer_did_is_on_the_record() -> None:
     approval = an_approval()
-    taken = acknowledge(approval, ANA, now_ms=NOW)
-    assert isinstance(taken, Change)
-
-    released = fire(taken.approval, TimerKind.RELEASE, NOW)
-    reminded = fire(approval, TimerKind.REMIND, NOW)
-    escalated = fire(approval, TimerKind.ESCALATE, NOW)
-
-    assert released is not None
-    assert (taken.approval.acknowledged is None, released.approval.acknowledged) == (
-        False,
-        None,
-    )
-    assert reminded is not None
-    assert reminded.approval.reminded_at_ms == NOW
-    assert escalated is not None
-    assert escalated.approval.escalated_at_ms == NOW
+    taken = changed(acknowledge(approval, ANA, now_ms=NOW_MS)).approval
+    released = changed(fire(taken, TimerKind.RELEASE, NOW_MS)).approval
+    reminded = changed(fire(approval, TimerKind.REMIND, NOW_MS)).approval
+    escalated = changed(fire(approval, TimerKind.ESCALATE, NOW_MS)).approval
+    assert taken.acknowledged is not None
+    assert released.acknowledged is None
+    assert (reminded.reminded_at_ms, escalated.escalated_at_ms) == (NOW_MS, NOW_MS)
 
 
 def test_a_longer_time_is_followed_by_another_reminder() -> None:
-    waiting = Waiting(remind_at_ms=HOUR // 2, escalate_at_ms=HOUR * 4 // 5)
-    approval = an_approval(waiting=waiting)
-    result = extend(approval, ANA, now_ms=NOW)
-    assert isinstance(result, Change)
+    waiting = Waiting(remind_at_ms=HOUR_MS // 2, escalate_at_ms=HOUR_MS * 4 // 5)
+    before = an_approval().with_(waiting=waiting)
+    after = changed(extend(before, ANA, now_ms=NOW_MS)).approval
+    rings = dict(timers(before, after, now_ms=NOW_MS))
+    assert rings == {
+        "remind": NOW_MS + HOUR_MS,
+        "escalate": NOW_MS + HOUR_MS * 13 // 10,
+    }
+    called = after.with_(escalated_at_ms=NOW_MS)
+    assert dict(timers(before, called, now_ms=NOW_MS)) == {"remind": NOW_MS + HOUR_MS}
 
-    rings = dict(timers(approval, result.approval, now_ms=NOW))
 
-    assert rings == {"remind": NOW + HOUR, "escalate": NOW + HOUR * 13 // 10}
-    called = result.approval.with_(escalated_at_ms=NOW)
-    assert dict(timers(approval, called, now_ms=NOW)) == {"remind": NOW + HOUR}
-
-
-@given(st.integers(1, 99), st.integers(0, 59), st.integers(-HOUR // 2, HOUR // 2))
+@given(st.integers(1, 99), st.integers(0, 59), st.integers(-HOUR_MS // 2, HOUR_MS // 2))
 def test_another_end_reminds_nobody_at_once(
     share: int, minutes: int, added_ms: int
 ) -> None:
     """Whether a raise brought the end forward, or a person extended it."""
-    at_ms, now_ms = HOUR * share // 100, NOW + minutes * HOUR // 60
+    at_ms, now_ms = HOUR_MS * share // 100, NOW_MS + minutes * HOUR_MS // 60
     waiting = Waiting(remind_at_ms=at_ms, escalate_at_ms=at_ms)
-    approval = an_approval(waiting=waiting)
+    approval = an_approval().with_(waiting=waiting)
     after = approval.with_(expires_at_ms=approval.expires_at_ms + added_ms)
     left_ms = after.expires_at_ms - now_ms
     assume(added_ms and left_ms > 0)
@@ -179,7 +162,47 @@ def test_another_end_reminds_nobody_at_once(
 def test_more_time_is_offered_when_little_is_left_or_people_were_called() -> None:
     approval = an_approval()
 
-    assert not is_pressing(approval, now_ms=NOW)
-    assert is_pressing(approval, now_ms=LATER - HOUR // 5)
-    assert is_pressing(approval.with_(reminded_at_ms=NOW), now_ms=NOW)
-    assert is_pressing(approval.with_(escalated_at_ms=NOW), now_ms=NOW)
+    assert not is_pressing(approval, now_ms=NOW_MS)
+    assert is_pressing(approval, now_ms=LATER_MS - HOUR_MS // 5)
+    assert is_pressing(approval.with_(reminded_at_ms=NOW_MS), now_ms=NOW_MS)
+    assert is_pressing(approval.with_(escalated_at_ms=NOW_MS), now_ms=NOW_MS)
+
+
+# Whom a card asks is changed in every role of an approval, those called later too.
+
+
+def asks_of(found: Approval) -> list[tuple[str, ...]]:
+    """Return whom the roles of each call ask, and whom those that are called later."""
+    of_items = [
+        role.asked.users for item in found.items for role in item.requirement.roles
+    ]
+    return [*of_items, *(role.asked.users for role in found.waiting.roles)]
+
+
+def by_tier(item: Item, role: Role) -> Role:
+    return role.with_(asking=Asking(users=(f"{role.name} at {item.tier.value}",)))
+
+
+def test_roles_are_asked_as_for_their_call_and_later_ones_as_for_the_highest() -> None:
+    items = (an_item(0), an_item(1, requirement=TWO, tier=Tier.ESCALATE))
+    waiting = Waiting(escalate_at_ms=1, roles=(SENIOR,))
+
+    found = an_approval(*items).with_(waiting=waiting).with_roles(by_tier)
+
+    assert asks_of(found) == [
+        ("support at approve",),
+        ("support at escalate",),
+        ("senior at escalate",),
+        ("senior at escalate",),
+    ]
+
+
+def test_a_call_that_is_decided_does_not_say_how_later_roles_are_asked() -> None:
+    decided = an_item(1, tier=Tier.ESCALATE).with_(state=ItemState.REJECTED)
+    waiting = Waiting(escalate_at_ms=1, roles=(SENIOR,))
+    found = an_approval(an_item(0), decided).with_(waiting=waiting)
+
+    assert asks_of(found.with_roles(by_tier))[-1] == ("senior at approve",)
+
+    ended = found.with_(items=(decided.with_(index=0),))
+    assert asks_of(ended.with_roles(by_tier))[-1] == ("senior at escalate",)

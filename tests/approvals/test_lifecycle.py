@@ -24,7 +24,7 @@ from keyturn.gateway.approvals.lifecycle import (
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.requirement import Vote
 from keyturn.gateway.errors import IllegalTransition
-from keyturn.gateway.protocol.records import Finding, ItemState, Result
+from keyturn.gateway.protocol.records import ItemState, Result
 from tests.approvals.builders import (
     ANA,
     HOUR_MS,
@@ -125,28 +125,6 @@ def test_the_same_report_again_was_recorded_before(result: Result | None) -> Non
 
     assert finish(after, after.items[0], 2, result, now_ms=NOW_MS) is True
     assert finish(after, after.items[0], 1, result, now_ms=NOW_MS) is False
-
-
-@pytest.mark.parametrize(
-    ("found", "late", "is_contradicted"),
-    [
-        (None, RAN, False),
-        (Finding.EXECUTED, None, False),
-        (Finding.EXECUTED, RAN, False),
-        (Finding.EXECUTED, FAILED, True),
-        (Finding.SKIP, RAN, True),
-        (Finding.SKIP, FAILED, False),
-        (Finding.RERUN, RAN, True),
-        (Finding.RERUN, FAILED, True),
-    ],
-)
-def test_a_late_report_contradicts_what_people_found_or_does_not(
-    found: Finding | None, late: Result | None, *, is_contradicted: bool
-) -> None:
-    assert (
-        an_item().with_(finding=found, late_result=late).is_contradicted
-        is is_contradicted
-    )
 
 
 # After a loss or a restored copy, no call runs by an incomplete record.

@@ -8,7 +8,7 @@ import shutil
 import signal
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -265,7 +265,27 @@ async def test_entries_in_files_are_kept_if_tree_and_note_are_lost(
     assert house.store.security.counts[SecurityKind.STALLED] == 1
 
 
-@pytest.mark.parametrize("lost", ["tree", "checkpoints", "older", "other", "flipped"])
+def _flipped(files: TreeFiles, _: Path) -> None:
+    body = bytearray(files.tree_path.read_bytes())
+    body[150 * 49 + 20] ^= 1
+    files.tree_path.write_bytes(body)
+
+
+def _older(files: TreeFiles, copy: Path) -> None:
+    shutil.rmtree(files.folder)
+    shutil.copytree(copy, files.folder)
+
+
+LOSSES: dict[str, Callable[[TreeFiles, Path], None]] = {
+    "half of the tree": lambda files, _: os.truncate(files.tree_path, 150 * 49),
+    "the checkpoints": lambda files, _: files.checkpoints_path.unlink(),
+    "the newest": _older,
+    "all of it": lambda files, _: shutil.rmtree(files.folder),
+    "a bit": _flipped,
+}
+
+
+@pytest.mark.parametrize("lost", LOSSES)
 async def test_a_tree_that_is_not_the_newest_is_not_continued(
     house: AuditHarness, lost: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -275,44 +295,22 @@ async def test_a_tree_that_is_not_the_newest_is_not_continued(
     shutil.copytree(files.folder, copy)
     await house.put(100)
     await house.writer.tick()
-    match lost:
-        case "tree":
-            os.truncate(files.tree_path, 150 * 49)
-        case "checkpoints":
-            files.checkpoints_path.unlink()
-        case "older":
-            shutil.rmtree(files.folder)
-            shutil.copytree(copy, files.folder)
-        case "other":
-            shutil.rmtree(files.folder)
-        case _:
-            body = bytearray(files.tree_path.read_bytes())
-            body[150 * 49 + 20] ^= 1
-            files.tree_path.write_bytes(body)
-    before = files.checkpoints_path.exists() and files.checkpoints_path.read_bytes()
+    LOSSES[lost](files, copy)
+    before = files.notes()
     await house.put(100)
 
     await house.another().tick(is_last=True)
 
     assert "audit.not_written" in caplog.text
-    exists = files.checkpoints_path.exists()
-    assert (exists and files.checkpoints_path.read_bytes()) == before
+    assert files.notes() == before
 
 
-async def put_note(house: AuditHarness, noted: Mapping[str, str | bytes]) -> None:
-    key = house.keys.audit_tree
-    await house.store.conn.command("DEL", key)
-    for name, value in noted.items():
-        await house.store.conn.command("HSET", key, name, value)
-
-
-async def noted_origin(house: AuditHarness) -> str:
-    noted = fields(await house.store.conn.command("HGETALL", house.keys.audit_tree))
-    return noted["origin"].decode()
+async def noted(house: AuditHarness) -> dict[str, bytes]:
+    return fields(await house.store.conn.command("HGETALL", house.keys.audit_tree))
 
 
 @pytest.mark.parametrize("is_running", [True, False])
-@pytest.mark.parametrize("value", ["0", "9" * 12, "9999999999999-0", "9" * 5000])
+@pytest.mark.parametrize("value", ["0", "9999999999999-0", "9" * 5000])
 @pytest.mark.parametrize("field", ["origin", "size", "root", "last", "moved"])
 async def test_no_field_that_anybody_can_write_stops_or_drops_entries_unsaid(
     house: AuditHarness, field: str, value: str, *, is_running: bool
@@ -351,14 +349,14 @@ async def test_a_note_that_is_gone_is_told_and_written_again(
 ) -> None:
     await house.put(100)
     await house.writer.tick()
-    origin = await noted_origin(house)
-    await put_note(house, {})
+    origin = (await noted(house))["origin"]
+    await house.store.conn.command("DEL", house.keys.audit_tree)
     await house.put(1)
 
     await (house.writer if is_running else house.another()).tick()
 
     # Not only with the next checkpoint: another machine could begin another tree.
-    assert await noted_origin(house) == origin
+    assert (await noted(house))["origin"] == origin
     assert house.store.security.counts == {SecurityKind.SEAL_WRONG: 1}
     await house.writer.tick(is_last=True)
     await assert_whole(house)
@@ -369,7 +367,7 @@ async def test_a_tree_that_another_machine_begins_is_told_where_there_is_one(
 ) -> None:
     await house.put(100)
     await house.writer.tick()
-    await put_note(house, {})
+    await house.store.conn.command("DEL", house.keys.audit_tree)
     own, house.store.tree_folder = house.store.tree_folder, tmp_path / "other"
     await house.another().tick(is_last=True)
     assert house.store.security.counts == {}
@@ -388,15 +386,15 @@ async def test_a_store_from_an_older_copy_goes_on_behind_the_tree(
     await house.put(100)
     await house.writer.tick()
     conn, keys = house.store.conn, house.keys
-    noted = fields(await conn.command("HGETALL", keys.audit_tree))
+    before = await noted(house)
     await house.put(100)
     await house.writer.tick()
     # As a copy from before the second hundred has it.
-    after = entry_id(noted["last"].decode())
+    after = entry_id(before["last"].decode())
     late = [row.seq async for row in house.store.audit(keys).live(after)]
     await conn.command("XDEL", keys.audit, *late)
     await conn.command("DEL", keys.audit_tree)
-    for name, value in noted.items():
+    for name, value in before.items():
         await conn.command("HSET", keys.audit_tree, name, value)
     await house.put(5)
 

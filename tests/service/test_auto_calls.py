@@ -8,7 +8,6 @@ import pytest
 
 from keyturn.gateway.approvals.decisions import Reject
 from keyturn.gateway.approvals.events import EventName
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Result, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
@@ -21,9 +20,8 @@ from keyturn.gateway.protocol.wire import (
     VerdictKind,
 )
 from keyturn.gateway.service.submit.submitting import FORBIDDEN, NEEDS_A_PERSON
-from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind, paused
 from keyturn.gateway.store.store import Store
-from tests.service.harness import ANA, POLICY, ServiceHarness
+from tests.service.harness import POLICY, ServiceHarness
 
 LOOK_UP = "look_up_order: {tier: auto}"
 RULE = "[{to: deny, when: args.n > 9, because: many}]"
@@ -93,38 +91,6 @@ async def test_what_an_agent_adds_to_a_call_counts(
     assert found[0].kind is not VerdictKind.RUN
 
 
-@pytest.mark.parametrize(
-    "scope",
-    [
-        FreezeScope(kind=ScopeKind.TENANT),
-        FreezeScope(kind=ScopeKind.AGENT, name="support"),
-        FreezeScope(kind=ScopeKind.TOOL, name="look_up_order"),
-    ],
-    ids=str,
-)
-async def test_a_freeze_stops_it(harness: ServiceHarness, scope: FreezeScope) -> None:
-    await harness.reviews.freezes.freeze(scope, "T0/U0ANA", "wrong orders")
-
-    _, verdicts = await harness.submit(CALL)
-
-    assert verdicts[0].kind is VerdictKind.DENY
-    assert "wrong orders" in verdicts[0].reason
-
-
-async def test_a_pause_of_the_agent_stops_it(harness: ServiceHarness) -> None:
-    policy = POLICY.replace("pause_after_rejections: 1000", "pause_after_rejections: 1")
-    harness.put_policy(of=policy)
-    click, _ = await harness.refund()
-    await harness.reviews.decide(click, Reject(), ANA)
-    frozen = harness.keys.frozen
-    assert await harness.command("HEXISTS", frozen, paused("support"))
-
-    _, verdicts = await harness.submit(CALL)
-
-    assert verdicts[0].kind is VerdictKind.DENY
-    assert "paused" in verdicts[0].reason
-
-
 async def test_a_call_that_was_rejected_under_another_policy_is_not_run(
     harness: ServiceHarness,
 ) -> None:
@@ -187,26 +153,7 @@ async def test_the_audit_log_is_told_the_same_of_it(harness: ServiceHarness) -> 
     assert unread == read
 
 
-async def test_it_is_a_precedent_of_a_later_call(harness: ServiceHarness) -> None:
-    await harness.submit(CALL)
-    repeated = "{to: deny, when: recent.same_done_24h > 0, because: done}"
-    rule = f"{{tier: auto, raise: [{repeated}]}}"
-    harness.put_policy(of=ruled(rule))
-
-    _, (again,) = await harness.submit(CALL)
-    _, (other,) = await harness.submit(("look_up_order", {"id": "2"}))
-
-    assert [again.kind, other.kind] == [VerdictKind.DENY, VerdictKind.RUN]
-
-
 # An auto-approved call does not run when the policy changed.
-
-AUTO = "look_up_order: {tier: auto}"
-
-
-def policy_with(look_up: str, more: str = "") -> str:
-    assert AUTO in POLICY
-    return POLICY.replace(AUTO, look_up) + more
 
 
 async def cleared(harness: ServiceHarness) -> tuple[Turn, tuple[Verdict, ...]]:
@@ -235,7 +182,7 @@ async def test_a_cleared_call_is_refused_by_a_stricter_policy(
     harness: ServiceHarness, now: str, reason: str
 ) -> None:
     turn, before = await cleared(harness)
-    harness.put_policy(of=policy_with(f"look_up_order: {now}"))
+    harness.put_policy(of=ruled(now))
 
     run, hold = await harness.agents.submit(turn)
 
@@ -250,8 +197,7 @@ async def test_a_cleared_call_stays_cleared_by_the_same_or_a_looser_policy(
     turn, before = await cleared(harness)
     assert await harness.agents.submit(turn) == before
 
-    looser = POLICY.replace("process_refund: {tier: approve}", "pay: {tier: auto}")
-    harness.put_policy(of=looser)
+    harness.put_policy(("process_refund: {tier: approve}", "pay: {tier: auto}"))
 
     assert await harness.agents.submit(turn) == before
 
@@ -303,8 +249,9 @@ FAILED = Result(ok=False, summary="no such order 78291")
 
 @pytest.fixture
 def failing(store: Store) -> ServiceHarness:
-    text = POLICY.replace("look_up_order: {tier: auto}\n", KEEPS_FAILING)
-    return ServiceHarness(store, load_policy(text, "policy.yml"))
+    harness = ServiceHarness(store)
+    harness.put_policy(("look_up_order: {tier: auto}\n", KEEPS_FAILING))
+    return harness
 
 
 def end_of(ref: TurnRef, call: str = "c0", **changes: object) -> CallEnd:
@@ -337,14 +284,9 @@ async def test_a_failure_that_is_told_often_counts_once(
     await asyncio.gather(*(failing.agents.ended(end_of(ref)) for _ in range(8)))
 
     assert await failures(failing) == 1
-    told = [
-        event
-        for event in await failing.audited()
-        if event.name is EventName.CALL_FAILED
-    ]
-    assert len(told) == 1
-    assert (told[0].tool, told[0].agent) == ("look_up_order", "support")
-    assert "78291" not in told[0].model_dump_json()
+    [told] = await failing.audited(EventName.CALL_FAILED)
+    assert (told.tool, told.agent) == ("look_up_order", "support")
+    assert "78291" not in told.model_dump_json()
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,11 @@ from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import (
     AnswerKind,
     Claimed,
-    ClaimRequest,
     Refused,
     Reopened,
 )
 from keyturn.gateway.store.store import Store
-from tests.service.harness import ANA, BEN, ServiceHarness
+from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
 from tests.store_secrets import SECRETS
 
 REFUND = "process_refund: {tier: approve}"
@@ -170,13 +169,7 @@ async def test_a_dead_attempt_is_not_repeated_when_the_policy_forbids_it(
 ) -> None:
     ref, (verdict,) = await harness.submit(("send_email", {"to": "ana@example.org"}))
     await harness.decide(verdict, Approve())
-    claim = ClaimRequest(
-        item_id=verdict.item_id,
-        ref=ref,
-        tool="send_email",
-        tool_call_id=verdict.tool_call_id,
-        owner="w1",
-    )
+    claim = claim_of(ref, verdict)
     assert isinstance(await harness.agents.claim(claim), Claimed)
     await harness.owner_dies(verdict.item_id)
     harness.put_policy(("send_email: {tier: approve", "send_email: {tier: deny"))

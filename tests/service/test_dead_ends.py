@@ -7,26 +7,16 @@ from pathlib import Path
 import pytest
 
 from keyturn.bot.cards.states import status_sentence
-from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.config import PolicySource
-from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.policy_file import PolicyFile, followed
 from keyturn.gateway.service.people.queue import dead_ends
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.service.harness import POLICY, ServiceHarness
-from tests.streams import announced
 
-REPLACED = POLICY.replace("users: [U0ANA, U0BEN, U0DAN]", "users: [U0EVE]")
-FORBIDDEN = POLICY.replace(
-    "process_refund: {tier: approve}", "process_refund: {tier: deny}"
-)
-
-
-def policy(text: str) -> Policy:
-    """Load a policy."""
-    return load_policy(text, "policy.yml")
+REPLACED = ("users: [U0ANA, U0BEN, U0DAN]", "users: [U0EVE]")
+FORBIDDEN = ("process_refund: {tier: approve}", "process_refund: {tier: deny}")
 
 
 async def found(harness: ServiceHarness) -> list[str]:
@@ -38,32 +28,31 @@ async def found(harness: ServiceHarness) -> list[str]:
 
 
 async def test_a_call_is_a_dead_end_once_the_policy_lets_nobody_approve_it(
-    store: Store,
+    harness: ServiceHarness,
 ) -> None:
-    harness = ServiceHarness(store)
     await harness.refund()
-
     assert await found(harness) == []
-    for text in (REPLACED, FORBIDDEN):
-        harness.policy = policy(text)
+
+    for change in (REPLACED, FORBIDDEN):
+        harness.put_policy(change)
         assert await found(harness) == ["process_refund"]
-    harness.policy = policy(POLICY)
+
+    harness.put_policy()
     assert await found(harness) == []
 
 
 async def test_cards_of_another_policy_are_redrawn_once_and_say_it(
-    store: Store,
+    harness: ServiceHarness,
 ) -> None:
-    harness = ServiceHarness(store)
     await harness.refund()
     assert await harness.reviews.reevaluated() == []
-    harness.policy = policy(REPLACED)
 
+    harness.put_policy(REPLACED)
     [loaded] = await harness.reviews.reevaluated()
-
     said = status_sentence(
         loaded.approval, loaded.approval.items[0], now_ms=loaded.now_ms
     )
+
     assert "Cannot be approved" in said.text
     assert "It can be rejected." in said.text
     assert await harness.reviews.reevaluated() == []
@@ -75,21 +64,16 @@ async def test_a_policy_that_leaves_dead_ends_is_told_with_their_number(
     harness = ServiceHarness(store)
     click, _ = await harness.refund()
     file = tmp_path / "policy.yml"
-    file.write_text(REPLACED)
-    keys = store.keys_of_tenant("default")
-
-    async def told() -> list[Event]:
-        events = await announced(store.conn, keys)
-        return [one for one in events if one.name is EventName.POLICY_LOADED]
+    file.write_text(POLICY.replace(*REPLACED))
 
     async def is_told() -> bool:
-        return bool(await told())
+        return bool(await harness.announced(EventName.POLICY_LOADED))
 
     async with followed(
         PolicyFile(PolicySource(path=file)), store, tenant="default", every_s=0.05
     ):
         await eventually(is_told)
 
-    [event] = await told()
+    [event] = await harness.announced(EventName.POLICY_LOADED)
     assert event.data["dead_ends"] == "1"
     assert f"calls=1 first={click.approval}.0" in caplog.text

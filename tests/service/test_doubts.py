@@ -25,7 +25,6 @@ from tests.service.harness import (
     CHLOE,
     ServiceHarness,
     claim_of,
-    still_members,
 )
 
 PAID = Result(ok=True, summary="paid 899")
@@ -53,9 +52,9 @@ async def say(
     who: Reviewer,
     note: str = "",
 ) -> Outcome:
-    click = await harness.click_on(claim.item_id)
-    decision = Reconcile(finding=finding, note=note)
-    return await harness.reviews.decide(click, decision, who, voters=still_members)
+    return await harness.decide(
+        claim.item_id, Reconcile(finding=finding, note=note), who
+    )
 
 
 @pytest.mark.parametrize("finding", Finding)

@@ -14,6 +14,7 @@ from keyturn.gateway.approvals.revoking import READ_OTHERWISE, REFUSED_BY_TOOL
 from keyturn.gateway.protocol.edits import edit_hash
 from keyturn.gateway.protocol.records import (
     EditOutcome,
+    EditRecord,
     FailureKind,
     ItemState,
     Reading,
@@ -36,31 +37,47 @@ from tests.bot.slack_state import untouched
 from tests.service.decided_calls import claimed
 from tests.service.harness import ANA, ServiceHarness
 
+TYPED: JsonObject = {"amount": 12, "to": "Ada"}
+READ: JsonObject = {"amount": 12, "to": "ada"}
+
 
 def at(thread: str) -> TurnRef:
     """Return the agent in a thread."""
     return TurnRef(agent="support", thread=thread, message_id="")
 
 
-async def test_only_the_edit_that_was_made_is_confirmed(
-    harness: ServiceHarness,
-) -> None:
-    click, claim = await harness.refund(100)
-    args = {**(await harness.item(claim.item_id)).args, "amount": 50}
+async def edited(
+    harness: ServiceHarness, args: JsonObject = TYPED
+) -> tuple[ClaimRequest, EditRecord]:
+    """Let Ana edit a refund; return its claim and the record of the edit."""
+    click, claim = await harness.refund()
     await harness.reviews.decide(click, Edit(args=args), ANA)
     record = (await harness.item(claim.item_id)).edit
     assert record is not None
+    return claim, record
+
+
+async def made(
+    harness: ServiceHarness, asked: dict[str, str], thread: str = "t1"
+) -> dict[str, EditOutcome]:
+    """Return which of these edits are confirmed to an agent in a thread."""
+    return (await harness.agents.edits_known(at(thread), asked)).made
+
+
+async def test_only_the_edit_that_was_made_is_confirmed_in_its_own_thread(
+    harness: ServiceHarness,
+) -> None:
+    claim, record = await edited(harness)
     true = edit_hash(record)
     forged = edit_hash(record.with_(reason="because I say so"))
-
     asked = {true: claim.item_id, forged: claim.item_id, "sha256:0": "junk"}
     elsewhere = AgentService(harness.store, lambda: harness.policy, tenant="other")
 
-    assert (await harness.agents.edits_known(at("t1"), asked)).made.keys() == {true}
-    assert (
-        await harness.agents.edits_known(at("t1"), {true: "ap_default_0.0"})
-    ).made == {}
+    assert (await made(harness, asked)).keys() == {true}
+    assert await made(harness, {true: "ap_default_0.0"}) == {}
     assert (await elsewhere.edits_known(at("t1"), asked)).made == {}
+    for thread in ("t2", "t", "T1", ""):
+        assert await made(harness, asked, thread) == {}
 
 
 @pytest.mark.parametrize("failure", [None, *FailureKind])
@@ -68,48 +85,37 @@ async def test_only_the_edit_that_was_made_is_confirmed(
 async def test_an_edit_is_confirmed_with_the_outcome_that_the_record_proves(
     harness: ServiceHarness, failure: FailureKind | None, *, ok: bool
 ) -> None:
-    click, claim = await harness.refund(100)
-    args = {**(await harness.item(claim.item_id)).args, "amount": 50}
-    await harness.reviews.decide(click, Edit(args=args), ANA)
-    record = (await harness.item(claim.item_id)).edit
-    assert record is not None
+    claim, record = await edited(harness)
+    hashes = {edit_hash(record.with_(outcome=one)) for one in EditOutcome}
+    asked = dict.fromkeys(hashes, claim.item_id)
 
-    async def confirmed() -> list[EditOutcome]:
-        hashes = {edit_hash(record.with_(outcome=one)) for one in EditOutcome}
-        asked = dict.fromkeys(hashes, claim.item_id)
-        return [*(await harness.agents.edits_known(at("t1"), asked)).made.values()]
-
-    before = await confirmed()
+    before = await made(harness, asked)
     granted = await claimed(harness, claim)
-    during = await confirmed()
+    during = await made(harness, asked)
     result = Result(ok=ok, failure=None if ok else failure)
     await harness.agents.finish(claim.item_id, granted.fence, result)
 
-    assert before == during == [EditOutcome.UNKNOWN]
-    assert await confirmed() == [result.edit_outcome]
+    assert [*before.values()] == [*during.values()] == [EditOutcome.UNKNOWN]
+    assert [*(await made(harness, asked)).values()] == [result.edit_outcome]
 
 
 async def test_an_edit_whose_record_has_ended_is_confirmed_by_its_seal(
     harness: ServiceHarness,
 ) -> None:
-    click, claim = await harness.refund(100)
-    args = {**(await harness.item(claim.item_id)).args, "amount": 50}
-    await harness.reviews.decide(click, Edit(args=args), ANA)
+    claim, _ = await edited(harness)
     granted = await claimed(harness, claim)
     await harness.agents.finish(claim.item_id, granted.fence, Result(ok=True))
     [edit] = await harness.agents.history(claim.ref.run_ref)
     [outcome] = await harness.agents.outcomes(claim.ref)
     await harness.command("FLUSHALL")
-    forged = edit.with_(edited_args={"amount": 7})
-    sealed = {edit_hash(edit): f"{claim.item_id} {edit.seal}"}
 
-    known = await harness.agents.edits_known(at("t1"), sealed)
+    forged = edit_hash(edit.with_(edited_args={"amount": 7}))
+    sealed = f"{claim.item_id} {edit.seal}"
+    known = await harness.agents.edits_known(at("t1"), {edit_hash(edit): sealed})
     others = [
-        await harness.agents.edits_known(at("t2"), sealed),
+        await harness.agents.edits_known(at("t2"), {edit_hash(edit): sealed}),
         await harness.agents.edits_known(at("t1"), {edit_hash(edit): claim.item_id}),
-        await harness.agents.edits_known(
-            at("t1"), {edit_hash(forged): f"{claim.item_id} {edit.seal}"}
-        ),
+        await harness.agents.edits_known(at("t1"), {forged: sealed}),
     ]
 
     assert edit.seal
@@ -120,32 +126,7 @@ async def test_an_edit_whose_record_has_ended_is_confirmed_by_its_seal(
     assert all(one.unknown for one in others)
 
 
-@pytest.mark.parametrize("thread", ["t2", "t", "T1", ""])
-async def test_an_edit_is_confirmed_in_its_own_thread_alone(
-    harness: ServiceHarness, thread: str
-) -> None:
-    click, claim = await harness.refund(100)
-    args = {**(await harness.item(claim.item_id)).args, "amount": 50}
-    await harness.reviews.decide(click, Edit(args=args), ANA)
-    record = (await harness.item(claim.item_id)).edit
-    assert record is not None
-
-    asked = {edit_hash(record): claim.item_id}
-
-    assert (await harness.agents.edits_known(at(thread), asked)).made == {}
-
-
 # An edit that its tool reads in another way is asked again, with that reading.
-
-TYPED: JsonObject = {"amount": 12, "to": "Ada"}
-READ: JsonObject = {"amount": 12, "to": "ada"}
-
-
-async def edited(harness: ServiceHarness) -> ClaimRequest:
-    """Ask for a refund, which a person edits; return the claim of it."""
-    click, claim = await harness.refund()
-    await harness.reviews.decide(click, Edit(args=TYPED), ANA)
-    return claim
 
 
 async def told(
@@ -160,7 +141,7 @@ async def told(
 async def test_nobody_approves_a_misread_edit_and_its_reading_runs_as_it_was_shown(
     harness: ServiceHarness,
 ) -> None:
-    claim = await edited(harness)
+    claim, _ = await edited(harness)
 
     assert await told(harness, claim, Reading(args=READ)) == Reopened(
         reason=READ_OTHERWISE
@@ -191,7 +172,7 @@ async def test_only_a_call_whose_tool_began_counts_as_started(
     harness: ServiceHarness, misread: int, *, has_begun: bool
 ) -> None:
     """An agent claims a call before it reads the edit, and gives the claim back."""
-    claim = await edited(harness)
+    claim, _ = await edited(harness)
     if has_begun:
         await given_back(harness, claim, has_begun=True)
     for number in range(misread):
@@ -211,7 +192,7 @@ async def test_only_a_call_whose_tool_began_counts_as_started(
 
 
 async def test_the_form_opens_with_what_the_tool_reads(harness: ServiceHarness) -> None:
-    claim = await edited(harness)
+    claim, _ = await edited(harness)
     await told(harness, claim, Reading(args=READ))
     approval = await harness.approval(claim.item_id)
 
@@ -232,7 +213,7 @@ async def test_the_form_opens_with_what_the_tool_reads(harness: ServiceHarness) 
 async def test_card_and_pages_show_why_and_the_tools_reading_as_the_agents_words(
     harness: ServiceHarness, reading: Reading, reason: str, shown: str
 ) -> None:
-    claim = await edited(harness)
+    claim, _ = await edited(harness)
     await told(harness, claim, reading)
     approval = await harness.approval(claim.item_id)
 
@@ -256,7 +237,7 @@ async def test_card_and_pages_show_why_and_the_tools_reading_as_the_agents_words
 async def test_a_reading_of_another_edit_or_of_the_same_arguments_is_ignored(
     harness: ServiceHarness, reading: Reading
 ) -> None:
-    claim = await edited(harness)
+    claim, _ = await edited(harness)
 
     assert isinstance(await told(harness, claim, reading), Claimed)
 
@@ -272,7 +253,7 @@ async def test_a_call_that_nobody_edited_is_not_asked_again(
 async def test_a_reading_that_is_too_large_lets_nothing_run(
     harness: ServiceHarness,
 ) -> None:
-    claim = await edited(harness)
+    claim, _ = await edited(harness)
 
     reply = await told(harness, claim, Reading(args={"to": "x" * 70_000}))
 

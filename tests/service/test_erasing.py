@@ -27,7 +27,7 @@ from keyturn.gateway.service.submit.submitting import ERASED
 from keyturn.gateway.store.audit.index import AuditIndex
 from keyturn.gateway.store.erasing import erase_approval
 from keyturn.gateway.store.http.api_keys import ApiKeyStore
-from keyturn.gateway.store.keys import KEEP_MS, Keys
+from keyturn.gateway.store.keys import KEEP_MS
 from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.audit_bundle import verify_bundle
@@ -36,7 +36,6 @@ from tests.security.test_canary import dump
 from tests.service.audit_harness import AuditHarness
 from tests.service.harness import ANA, DAN, ServiceHarness, claim_of
 from tests.store_secrets import SECRETS
-from tests.streams import announced, audit_entries
 
 WORD = "canary-erased"
 
@@ -45,10 +44,6 @@ WORD = "canary-erased"
 def harness(store: Store, request: pytest.FixtureRequest) -> ServiceHarness:
     store.conn.encrypts = request.param
     return ServiceHarness(store)
-
-
-def keys_of(harness: ServiceHarness) -> Keys:
-    return harness.keys
 
 
 async def erase(harness: ServiceHarness, what: str, *, yes: bool = True) -> Erasure:
@@ -72,17 +67,16 @@ async def executed(harness: ServiceHarness) -> Click:
     click = await harness.click(verdict)
     edit = Edit(args={"amount": 4, "note": WORD}, reason=WORD)
     await harness.reviews.decide(click, edit, ANA)
-    claim = claim_of(ref, verdict)
-    reply = await harness.granted(claim)
+    reply = await harness.granted(claim_of(ref, verdict))
     ran = Result(ok=True, summary=WORD, payload=f'"{WORD}"')
-    await harness.agents.finish(claim.item_id, reply.fence, ran)
+    await harness.agents.finish(verdict.item_id, reply.fence, ran)
     return click
 
 
 async def left(harness: ServiceHarness, word: str = WORD) -> set[str]:
     """Return the keys that contain a word, except for streams."""
     found = await dump(harness.store.conn)
-    streams = {keys_of(harness).audit, keys_of(harness).outbox}
+    streams = {harness.keys.audit, harness.keys.outbox}
     return {
         key
         for key, body in found.items()
@@ -101,10 +95,9 @@ async def test_an_executed_call_is_gone_with_its_data_key(
     assert not found.kept
     assert await harness.reviews.read(click.approval) is None
     names = await dump(harness.store.conn)
-    head, pinned = (
-        f(click.approval) for f in (keys_of(harness).head, keys_of(harness).document)
-    )
-    assert not {head, pinned} & names.keys()
+    keys = harness.keys
+    of_it = {keys.head(click.approval), keys.document(click.approval)}
+    assert not of_it & names.keys()
     assert not await left(harness)
 
 
@@ -115,10 +108,7 @@ async def test_the_erasure_is_announced_and_audited_with_who_did_it(
 
     await erase(harness, click.approval)
 
-    for told in (
-        await announced(harness.store.conn, keys_of(harness)),
-        await audit_entries(harness.store.conn, keys_of(harness)),
-    ):
+    for told in (await harness.announced(), await harness.audited()):
         assert told[-1].name is EventName.APPROVAL_ERASED
         assert (told[-1].approval, told[-1].actor) == (click.approval, "cli/eve")
 
@@ -153,7 +143,7 @@ async def test_what_an_agent_may_still_ask_for_is_kept(
     harness: ServiceHarness,
 ) -> None:
     click = await rejected(harness)
-    threads, keys = harness.store.threads, keys_of(harness)
+    threads, keys = harness.store.threads, harness.keys
     await threads.open_run(keys, "support", "t1", has_past=False)
 
     found = await erase(harness, click.approval)
@@ -170,7 +160,7 @@ async def test_a_person_is_erased_from_what_they_asked_for(
     ref, verdicts = await harness.submit(("process_refund", {"amount": 7}), thread="t2")
     assert verdicts
     await harness.store.threads.change(
-        keys_of(harness), "support", "t3",
+        harness.keys, "support", "t3",
         lambda _: ThreadFacts(requester=eve), why="aside"
     )  # fmt: skip
 
@@ -179,9 +169,9 @@ async def test_a_person_is_erased_from_what_they_asked_for(
     assert found.approvals == (mine.approval,)
     # That of the second thread waits.
     assert list(found.kept.values()) == [WHY_KEPT["open"]]
-    facts = await harness.store.threads.facts(keys_of(harness), "support", ref.thread)
+    facts = await harness.store.threads.facts(harness.keys, "support", ref.thread)
     assert facts.requester == DAN, "its run goes on"
-    gone = await harness.store.threads.facts(keys_of(harness), "support", "t1")
+    gone = await harness.store.threads.facts(harness.keys, "support", "t1")
     assert gone.requester is None
 
 
@@ -196,7 +186,7 @@ async def test_names_and_words_leave_the_files_and_all_of_it_still_verifies(
     store: Store, tmp_path: Path, *, is_one: bool
 ) -> None:
     house, harness = AuditHarness(store, tmp_path), ServiceHarness(store)
-    keys, folder = keys_of(harness), store.tree_folder
+    keys, folder = harness.keys, store.tree_folder
     assert store.keyring
     assert folder
     store.audit_folder = folder
@@ -251,7 +241,7 @@ async def test_what_was_in_no_file_yet_is_erased_by_the_same_words_later(
     assert (first.entries, second.live) == (0, 0)
     assert first.approvals == second.approvals == (click.approval,)
     assert second.entries == first.live > 0
-    rows = [one async for one in store.audit(keys_of(harness)).entries()]
+    rows = [one async for one in store.audit(harness.keys).entries()]
     assert not [one for one in rows if WORD in one.reason or DAN.user in one.actor]
 
 
@@ -270,7 +260,7 @@ async def test_a_revocation_outlives_that_who_revoked_was_erased(
     index.folder = house.files.folder
     assert index.is_revoked("default", new.kept.id)
     assert not index.is_revoked("default", "another")
-    rows = [one async for one in store.audit(keys_of(harness)).entries()]
+    rows = [one async for one in store.audit(harness.keys).entries()]
     assert not [one for one in rows if DAN.user in one.actor]
     # And erasing again finds nothing.
     assert (await erase(harness, DAN.user)).entries == 0
@@ -285,7 +275,7 @@ async def rejected_of(harness: ServiceHarness, who: Person, thread: str) -> Clic
     """Request a call as a person, and reject it as Ana."""
     facts = ThreadFacts(requester=who)
     await harness.store.threads.change(
-        keys_of(harness), "support", thread, lambda _: facts, why="aside"
+        harness.keys, "support", thread, lambda _: facts, why="aside"
     )
     call = ProposedCall(tool="process_refund", args={"amount": 5}, tool_call_id="c0")
     ref = TurnRef(agent="support", thread=thread, message_id="m")
@@ -329,7 +319,7 @@ async def test_what_changed_since_it_was_read_is_not_erased(
 
     older = read.approval.with_(rev=read.approval.rev - 1)
     outcome = await erase_approval(
-        harness.store, keys_of(harness), older, over=b"", by="x", is_person=False
+        harness.store, harness.keys, older, over=b"", by="x", is_person=False
     )
 
     assert outcome == "moved"
@@ -344,7 +334,7 @@ async def test_verdicts_and_who_read_it_go_with_an_approval(
     )
     click = await harness.click(verdicts[0])
     await harness.reviews.decide(click, Reject(reason=WORD), ANA)
-    keys, conn = keys_of(harness), harness.store.conn
+    keys, conn = harness.keys, harness.store.conn
     seen_by = keys.opened(approval_of(verdicts[0].item_id)[0])
     await conn.command("HSET", seen_by, "reader", "1")
     await conn.command("PEXPIRE", seen_by, KEEP_MS)
@@ -403,11 +393,11 @@ async def test_no_file_is_changed_while_a_gateway_seals(
     await house.writer.tick(is_last=True)
 
     there = Store(store.conn.url, secrets=SECRETS, lease_ms=60_000)
-    async with there.threads.lease(keys_of(harness), "", "audit"):
+    async with there.threads.lease(harness.keys, "", "audit"):
         with pytest.raises(ThreadUnavailable):
             await erase(harness, click.approval)
 
-    rows = [one async for one in store.audit(keys_of(harness)).entries()]
+    rows = [one async for one in store.audit(harness.keys).entries()]
     assert WORD in {one.reason for one in rows}
     assert (await erase(harness, click.approval)).entries > 0
     await there.close()

@@ -73,19 +73,26 @@ def _resigned(approval: Approval, item: Item) -> tuple[Approval, Item]:
     return approval, item.with_(votes=(vote.with_(signed=forged), *item.votes[1:]))
 
 
+def _opened(state: ItemState, item: Item, **changes: Any) -> Item:
+    """Return a call that seems to run, or that seems to be allowed to."""
+    later = item.changed_at_ms + 10**9
+    return item.with_(
+        state=state,
+        owner="worker-1",
+        fence=1 if state is ItemState.EXECUTING else item.fence,
+        lapses_at_ms=later,
+        claimed_until_ms=later if state is ItemState.EXECUTING else 0,
+        **changes,
+    )
+
+
 EVE = Person(team="T0", user="U0EVE", name="Eve")
 CHL = Person(team="T0", user="U0CHLOE", name="Chloe")
 
 FORGERIES: dict[str, Forgery] = {
     "no votes": _of_item(votes=()),
-    "a vote less": lambda approval, item: (
-        approval,
-        item.with_(votes=item.votes[:1]),
-    ),
-    "a vote twice": lambda approval, item: (
-        approval,
-        item.with_(votes=(item.votes[0], item.votes[0])),
-    ),
+    "a vote less": lambda a, item: (a, item.with_(votes=item.votes[:1])),
+    "a vote twice": lambda a, item: (a, item.with_(votes=item.votes[:1] * 2)),
     "an unsigned vote": _of_vote(signed=None),
     "another person's vote": _of_vote(by=EVE),
     "one person's vote twice": _of_vote(by=CHL),
@@ -140,17 +147,7 @@ async def test_a_call_that_nobody_approved_is_not_made_one_that_runs(
     if decision is not None:
         assert isinstance(await harness.reviews.decide(click, decision, ANA), Decided)
 
-    def authorized(approval: Approval, item: Item) -> tuple[Approval, Item]:
-        later = item.changed_at_ms + 10**9
-        return approval, item.with_(
-            state=state,
-            owner=claim.owner,
-            fence=1,
-            lapses_at_ms=later,
-            claimed_until_ms=later,
-        )
-
-    await forge(harness, claim.item_id, authorized)
+    await forge(harness, claim.item_id, lambda a, item: (a, _opened(state, item)))
 
     assert await harness.agents.claim(claim) == Refused(reason=NOT_PROVEN, state=state)
     # An ended call that runs has keys without an expiry.
@@ -163,10 +160,7 @@ async def test_votes_of_another_call_authorize_nothing(harness: ServiceHarness) 
 
     def moved(approval: Approval, item: Item) -> tuple[Approval, Item]:
         mine = tuple(vote.with_(action_hash=item.action_hash) for vote in votes)
-        later = item.changed_at_ms + 10**9
-        return approval, item.with_(
-            state=ItemState.AUTHORIZED, votes=mine, lapses_at_ms=later
-        )
+        return approval, _opened(ItemState.AUTHORIZED, item, votes=mine)
 
     await forge(harness, other.item_id, moved)
 
@@ -194,29 +188,12 @@ async def test_a_rerun_takes_those_who_let_it_run_again(
 
     def rerun(approval: Approval, item: Item) -> tuple[Approval, Item]:
         assert item.state is ItemState.IN_DOUBT
-        later = item.changed_at_ms + 10**9
-        return approval, item.with_(
-            state=ItemState.AUTHORIZED,
-            finding=Finding.RERUN,
-            reconciled_fence=item.fence,
-            lapses_at_ms=later,
-        )
+        found = {"finding": Finding.RERUN, "reconciled_fence": item.fence}
+        return approval, _opened(ItemState.AUTHORIZED, item, **found)
 
     await forge(harness, claim.item_id, rerun)
 
     assert isinstance(await harness.agents.claim(claim), Refused)
-
-
-def _opened(state: ItemState, item: Item, **changes: Any) -> Item:
-    later = item.changed_at_ms + 10**9
-    return item.with_(
-        state=state,
-        owner="worker-1",
-        fence=1 if state is ItemState.EXECUTING else 0,
-        lapses_at_ms=later,
-        claimed_until_ms=later if state is ItemState.EXECUTING else 0,
-        **changes,
-    )
 
 
 @pytest.mark.parametrize("state", [ItemState.AUTHORIZED, ItemState.EXECUTING])

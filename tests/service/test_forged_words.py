@@ -173,36 +173,33 @@ async def test_an_edit_is_told_when_the_person_signed_it(
     assert await harness.agents.history(claim.ref.run_ref) == ()
 
 
-@pytest.mark.parametrize("finding", [Finding.EXECUTED, Finding.SKIP])
-async def test_what_people_found_out_is_told_when_they_signed_it(
-    harness: ServiceHarness, finding: Finding
-) -> None:
+async def reconciled(harness: ServiceHarness, finding: Finding) -> ClaimRequest:
+    """Let Ana find something out about a call whose process died."""
     claim = await decided(harness)
     await claimed(harness, claim)
     await harness.doubt(claim.item_id)
     await harness.decide(claim.item_id, Reconcile(finding=finding, note="seen"))
+    return claim
+
+
+@pytest.mark.parametrize("finding", [Finding.EXECUTED, Finding.SKIP])
+async def test_what_people_found_out_is_told_when_they_signed_it(
+    harness: ServiceHarness, finding: Finding
+) -> None:
+    claim = await reconciled(harness, finding)
     before = await told(harness, claim, RECONCILE_INTERRUPT)
 
     def forged(approval: Approval, item: Item) -> tuple[Approval, Item]:
-        other = {*Finding} - {finding, Finding.RERUN}
-        state = {
-            Finding.EXECUTED: ItemState.EXECUTED,
-            Finding.SKIP: ItemState.FAILED,
-        }
-        [said] = other
-        return approval, item.with_(finding=said, state=state[said])
+        if finding is Finding.SKIP:
+            ran = {"finding": Finding.EXECUTED, "state": ItemState.EXECUTED}
+            return approval, item.with_(**ran)
+        return approval, item.with_(finding=Finding.SKIP, state=ItemState.FAILED)
 
     await forge(harness, claim.item_id, forged)
     after = await told(harness, claim, RECONCILE_INTERRUPT)
 
     assert (before.answer["type"], before.answer["message"]) == (finding, "seen")
     assert is_unknown(after)
-
-
-async def in_doubt(harness: ServiceHarness, claim: ClaimRequest) -> None:
-    """Let the process of a call die after the call began."""
-    await claimed(harness, claim)
-    await harness.doubt(claim.item_id)
 
 
 async def test_why_somebody_approved_is_told_when_they_signed_it(
@@ -252,11 +249,7 @@ NOTES: dict[str, Forgery] = {
 async def test_no_note_of_a_finding_is_told_that_nobody_signed(
     harness: ServiceHarness, name: str
 ) -> None:
-    claim = await decided(harness)
-    await in_doubt(harness, claim)
-    click = await harness.click_on(claim.item_id)
-    found = Reconcile(finding=Finding.EXECUTED, note="seen")
-    await harness.reviews.decide(click, found, ANA)
+    claim = await reconciled(harness, Finding.EXECUTED)
 
     await forge(harness, claim.item_id, NOTES[name])
 

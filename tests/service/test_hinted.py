@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from keyturn.gateway.approvals.decisions import Approve, Decided, Edit
+from keyturn.gateway.approvals.decisions import Approve, Decided
 from keyturn.gateway.approvals.evidence import HIDDEN
 from keyturn.gateway.approvals.private_text import MAX_WORDS
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import ItemState, Result, Tier
+from keyturn.gateway.protocol.records import Result, Tier
 from keyturn.gateway.protocol.wire import (
     CallHint,
     Claimed,
@@ -49,19 +49,6 @@ async def test_a_call_raised_by_the_agent_is_decided_and_executed_once(
     assert isinstance(reply, Claimed)
 
 
-async def test_an_edit_of_a_call_raised_by_the_agent_keeps_the_tier(
-    harness: ServiceHarness,
-) -> None:
-    turn = turn_of("look_up_order", CallHint(hold=True))
-    (verdict,) = await harness.agents.submit(turn)
-
-    await harness.decide(verdict, Edit(args={"amount": 2}, reason="x"))
-
-    item = await harness.item(verdict.item_id)
-    assert item.tier is Tier.APPROVE
-    assert item.state is ItemState.AUTHORIZED
-
-
 @pytest.mark.parametrize(
     ("policy", "kind"),
     [
@@ -87,13 +74,11 @@ async def test_a_person_is_waived_only_where_policy_says_so(
     ("text", "shown"),
     [
         ("Tool execution requires approval", ""),
-        (" Tool execution requires approval\n", ""),
         ("Tool execution requires approval\n\nTool: pay\nArgs: {'a': '\n'}", ""),
         (
             "Tool execution requires approval by Bo",
             "Tool execution requires approval by Bo",
         ),
-        ("Pay Bo", "Pay Bo"),
     ],
 )
 async def test_the_default_description_of_langchain_is_no_word_of_the_agents(

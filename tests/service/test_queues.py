@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keyturn.gateway.approvals.decisions import Approve, Edit, Reject, Reviewer
+from keyturn.gateway.approvals.decisions import Approve, Edit, Reviewer
 from keyturn.gateway.approvals.record import short_id
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.strict_json import JsonObject
@@ -189,19 +189,6 @@ async def test_every_agent_is_in_the_queue_and_the_soonest_due_comes_first(
 
     assert await waiting(harness) == ["of-b", "of-a", "of-c"]
     assert await waiting(harness, limit=2) == ["of-b", "of-a"]
-
-
-async def test_a_batch_is_there_once_until_its_last_call_is_decided(
-    harness: ServiceHarness,
-) -> None:
-    _, verdicts = await harness.submit(REFUND, REFUND, thread="mine")
-    assert await waiting(harness) == ["mine"]
-
-    await harness.decide(verdicts[0], Reject())
-    assert await waiting(harness) == ["mine"]
-
-    await harness.decide(verdicts[1], Reject())
-    assert await waiting(harness) == []
 
 
 async def test_a_short_id_finds_what_begins_with_it_and_no_other_tenants(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
-
 from keyturn.gateway.approvals.decisions import (
     Approve,
     Edit,
@@ -82,18 +80,6 @@ async def test_a_call_that_was_raised_has_the_time_of_its_tier_from_then_on(
     second = await harness.reviews.decide(click, Approve(), CHLOE, voters=still_members)
 
     assert (first.kind, second.kind) == ("voted", "decided")
-
-
-@pytest.mark.parametrize("now", ["escalate", "deny"])
-async def test_a_raised_tier_counts(harness: ServiceHarness, now: str) -> None:
-    click, claim = await harness.refund()
-    put_rule(harness, f"{{tier: {now}}}")
-
-    outcome = await harness.reviews.decide(click, Approve(), ANA)
-
-    assert outcome.kind == ("voted" if now == "escalate" else "forbidden")
-    item = (await harness.approval(claim.item_id)).items[0]
-    assert item.state is ItemState.PENDING
 
 
 async def test_a_reason_that_the_current_policy_requires_is_asked_for(

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyturn.gateway.approvals.decisions import Approve, Decided, Voted
-from keyturn.gateway.approvals.events import Event, EventName
+from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.quorum import clauses
 from keyturn.gateway.approvals.record import TriageResult
 from keyturn.gateway.policy.evaluate import Evaluation, evaluate
@@ -36,7 +36,6 @@ from keyturn.gateway.triage.request import TriageRequest
 from tests.service.harness import ANA, CHLOE, POLICY, ServiceHarness, still_members
 from tests.service.windowed import LIMIT, WINDOWS, refunded
 from tests.service.windowed import refund as refund_of
-from tests.streams import audit_entries
 
 ON = POLICY.replace("needs: support}", "needs: support, triage: {timeout: 20s}}", 1)
 ASKED = ON.replace(
@@ -71,12 +70,6 @@ def desk_with(store: Store, triage: object, policy: str = ON) -> ServiceHarness:
     harness = ServiceHarness(store, load_policy(policy, "policy.yml"))
     harness.agents = AgentService(store, lambda: harness.policy, triage=given)
     return harness
-
-
-async def audit(store: Store, *names: EventName) -> list[Event]:
-    """Return the audit entries of these names."""
-    entries = await audit_entries(store.conn, store.keys_of_tenant("default"))
-    return [event for event in entries if event.name in names]
 
 
 async def refund(harness: ServiceHarness, thread: str = "t1", **args: Any) -> Verdict:
@@ -156,7 +149,7 @@ async def test_a_policy_that_asks_for_triage_where_there_is_none_says_so(
 
     verdict = await refund(harness)
 
-    (told,) = await audit(store, EventName.TRIAGE_FAILED)
+    (told,) = await harness.audited(EventName.TRIAGE_FAILED)
     assert verdict.tier is Tier.APPROVE
     assert told.reason == "not_configured"
 
@@ -235,8 +228,8 @@ async def test_the_audit_log_has_the_raise_and_no_word_of_the_rationale(
 
     verdict = await refund(harness, card="no4111")
 
-    (raised,) = await audit(store, EventName.TRIAGE_RAISED)
-    every = await audit_entries(store.conn, store.keys_of_tenant("default"))
+    (raised,) = await harness.audited(EventName.TRIAGE_RAISED)
+    every = await harness.audited()
     assert (raised.item, raised.tier) == (verdict.item_id, "escalate")
     assert raised.data == {"was": "approve", "score": "80"}
     assert "no4111" not in "".join(event.model_dump_json() for event in every)

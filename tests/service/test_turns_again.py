@@ -25,18 +25,7 @@ REFUND: tuple[str, JsonObject] = ("process_refund", {"amount": 5})
 WIRE: tuple[str, JsonObject] = ("wire_money", {"amount": 5})
 ORDER: tuple[str, JsonObject] = ("look_up_order", {"id": "1"})
 
-RAISING = """
-version: 1
-defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, needs: support}
-roles:
-  support: {users: [U0ANA, U0BEN]}
-tiers:
-  escalate: {needs: support}
-tools:
-  process_refund:
-    tier: approve
-    raise: [{to: escalate, when: args.amount > 500, because: "over 500"}]
-"""
+RULE = "raise: [{to: escalate, when: args.amount > 500, because: over 500}]"
 
 
 @pytest.mark.parametrize(
@@ -57,7 +46,8 @@ async def test_a_turn_gets_its_first_answer_again(
 async def test_a_turn_is_answered_as_at_first_after_an_edit_raised_it(
     harness: ServiceHarness,
 ) -> None:
-    harness.put_policy(of=RAISING)
+    listed = "process_refund: {tier: approve"
+    harness.put_policy((listed, f"{listed}, {RULE}"))
     ref, (verdict,) = await harness.submit(REFUND)
     edit = Edit(args={"amount": 900}, reason="the whole order")
     await harness.decide(verdict, edit)

@@ -14,7 +14,6 @@ from keyturn.gateway.approvals.decisions import (
     Voted,
 )
 from keyturn.gateway.approvals.precedents import WindowTotal
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.windows import MICRO, window_key
 from keyturn.gateway.protocol.records import Finding, ItemState, Result, Tier
 from keyturn.gateway.protocol.wire import VerdictKind
@@ -46,12 +45,9 @@ async def test_three_small_refunds_are_caught_by_their_sum(
     ]
 
     assert tiers == [Tier.APPROVE, Tier.APPROVE, Tier.ESCALATE]
-
-
-async def test_two_calls_of_one_turn_see_each_other(harness: ServiceHarness) -> None:
-    _, verdicts = await harness.submit(refund(900), refund(900))
-
-    assert [verdict.tier for verdict in verdicts] == [Tier.APPROVE, Tier.ESCALATE]
+    # Also two calls of one turn.
+    _, turn = await harness.submit(refund(900, "c9"), refund(900, "c9"), thread="t4")
+    assert [verdict.tier for verdict in turn] == [Tier.APPROVE, Tier.ESCALATE]
 
 
 async def test_customers_are_counted_apart_and_their_spellings_together(
@@ -224,57 +220,45 @@ async def test_an_amount_that_is_not_known_is_for_two_people(
 # A card shows the totals of other calls in a window, and no hidden amount.
 
 
-async def totals(store: Store, redact: str = "[]") -> tuple[WindowTotal, ...]:
-    """Return the text about windows on the card of the second of two refunds."""
-    text = WINDOWED.replace(
-        "process_refund:\n    tier: approve\n",
-        f"process_refund:\n    tier: approve\n    redact: {redact}\n",
-    )
-    harness = ServiceHarness(store, load_policy(text, "policy.yml"))
+REFUND_TOOL = "process_refund:\n    tier: approve\n"
+SMALL_REFUND = "small_refund:\n    tier: auto\n"
+OTHER_AGENT = """
+agents: {billing: {tools: {process_refund: {redact: [args.customer]}}}}
+"""
+
+
+async def totals(harness: ServiceHarness) -> tuple[WindowTotal, ...]:
+    """Return the text about windows on the card of the last of three refunds."""
     await harness.submit(refund(400), thread="t1")
-    _, (second,) = await harness.submit(refund(49), thread="t2")
-    approval = second.item_id.partition(".")[0]
-    shown = await harness.reviews.read_as_of_now(approval)
+    await harness.submit(refund(9, tool="small_refund"), thread="t2")
+    _, (last,) = await harness.submit(refund(49), thread="t3")
+    shown = await harness.reviews.read_as_of_now(last.item_id.partition(".")[0])
     assert shown is not None
     return shown.approval.items[0].past.totals
 
 
-async def test_a_total_is_of_the_other_calls(store: Store) -> None:
-    (found,) = await totals(store)
-
+async def test_a_total_is_of_the_other_calls(harness: ServiceHarness) -> None:
+    (found,) = await totals(harness)
     assert (found.window, found.by) == ("refunds", "args.customer")
-    assert (found.others_micro, found.is_count) == (400 * MICRO, False)
+    assert (found.others_micro, found.is_count) == (409 * MICRO, False)
 
 
 @pytest.mark.parametrize(
-    "redact", ["[args.amount]", "[args.customer]", "['args.*']", "[args.amount.minor]"]
+    ("tool", "redact", "more"),
+    [
+        (REFUND_TOOL, "[args.amount]", ""),
+        (REFUND_TOOL, "[args.customer]", ""),
+        (REFUND_TOOL, "[args.amount.minor]", ""),
+        (SMALL_REFUND, "[args.amount]", ""),
+        (SMALL_REFUND, "[]", OTHER_AGENT),
+    ],
 )
-async def test_a_total_of_what_is_hidden_is_not_shown(
-    store: Store, redact: str
+async def test_a_total_of_what_any_tool_or_agent_hides_is_not_shown(
+    harness: ServiceHarness, tool: str, redact: str, more: str
 ) -> None:
-    assert await totals(store, redact) == ()
-
-
-OTHER_TOOL = WINDOWED.replace(
-    "    tier: auto\n", "    tier: auto\n    redact: [args.amount]\n"
-)
-OTHER_AGENT = f"""{WINDOWED}
-agents: {{billing: {{tools: {{process_refund: {{redact: [args.customer]}}}}}}}}
-"""
-
-
-@pytest.mark.parametrize("text", [OTHER_TOOL, OTHER_AGENT])
-async def test_a_total_of_what_another_tool_or_agent_hides_is_not_shown(
-    store: Store, text: str
-) -> None:
-    harness = ServiceHarness(store, load_policy(text, "policy.yml"))
-    await harness.submit(refund(49, tool="small_refund"), thread="t1")
-    _, (second,) = await harness.submit(refund(51), thread="t2")
-
-    shown = await harness.reviews.read_as_of_now(second.item_id.partition(".")[0])
-
-    assert shown is not None
-    assert shown.approval.items[0].past.totals == ()
+    hiding = (tool, f"{tool}    redact: {redact}\n")
+    harness.put_policy(hiding, of=WINDOWED + more)
+    assert await totals(harness) == ()
 
 
 # The calls of one gesture are evaluated from one reading of the store.

@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
-from typing import cast
+from typing import Any, cast
 
-import cel
 from pydantic import JsonValue
 
 from keyturn.gateway.failures import any_failure
@@ -34,7 +33,7 @@ from keyturn.gateway.policy.cel_tokens import (
     tokens,
     written,
 )
-from keyturn.gateway.policy.name_check import MACROS, check_names
+from keyturn.gateway.policy.name_check import MACROS, cel, check_names
 from keyturn.gateway.protocol.schema_validation import matches
 from keyturn.gateway.protocol.strict_json import MAX_INTEGER, JsonObject
 
@@ -302,7 +301,7 @@ class Expression:
     """
 
     source: str
-    program: cel.Program
+    program: Any
     reads: frozenset[str]
     paths: tuple[tuple[str, ...], ...]
     members: tuple[tuple[str, str], ...]
@@ -334,7 +333,7 @@ class Answer:
 class Scope:
     """The values that an expression reads, converted once for all rules of a call."""
 
-    context: cel.Context
+    context: Any
     comparisons: Comparisons
     args: JsonObject
     size: int
@@ -359,7 +358,7 @@ def compiled(source: str) -> Expression:
     if depth(row, MACROS) > _MAX_DEPTH:
         raise BadExpression(_TOO_LONG)
     try:
-        named = frozenset(cel.compile(source).variables())
+        named = frozenset(cel().compile(source).variables())
     except Exception as error:
         raise BadExpression(_no_cel(source, row, error)) from error
     try:
@@ -393,7 +392,7 @@ def scope(
         holidays: days outside working hours.
     """
     comparisons = Comparisons()
-    context = cel.Context(
+    context = cel().Context(
         # `args` last: no other name can replace the arguments.
         {**values, "args": _as_doubles(args)},
         {
@@ -479,7 +478,7 @@ def _problem(expression: Expression, args: JsonObject, error: BaseException) -> 
             return "it failed on these values"
 
 
-def _compiled(row: tuple[Token, ...]) -> cel.Program:
+def _compiled(row: tuple[Token, ...]) -> Any:
     """Compile an expression with the functions above in place of the library's.
 
     Raises:
@@ -492,7 +491,7 @@ def _compiled(row: tuple[Token, ...]) -> cel.Program:
     if depth(changed) > MAX_NESTING:
         text = f"its comparisons are nested more than {MAX_NESTING} deep; "
         raise BadExpression(f"{text}write it flatter")
-    return cel.compile(written(changed))
+    return cel().compile(written(changed))
 
 
 def _paths(row: tuple[Token, ...]) -> tuple[tuple[str, ...], ...]:

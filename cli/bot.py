@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import typer
 
 from keyturn.bot.app import SlackBot
@@ -15,7 +13,7 @@ from keyturn.cli.command_context import (
     configure_logs,
 )
 from keyturn.cli.stack import bot_config
-from keyturn.cli.stop_signals import until_stopped
+from keyturn.cli.stop_signals import serve, until_stopped
 from keyturn.cli.store_access import open_configured
 from keyturn.gateway.garbage_collection import spare_what_is_there
 from keyturn.gateway.policy_file import PolicyFile, followed
@@ -32,11 +30,10 @@ def bot(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:
     """
     command = command_context(ctx)
     configure_logs(command, command.settings(), insecure_dev=insecure_dev)
-    asyncio.run(serve(command, insecure_dev=insecure_dev))
+    serve(_bot(command, insecure_dev=insecure_dev))
 
 
-async def serve(command: CommandContext, *, insecure_dev: bool) -> None:
-    """Run a bot until it receives a stop signal."""
+async def _bot(command: CommandContext, *, insecure_dev: bool) -> None:
     settings = command.settings()
     policy, tenant = PolicyFile(settings.policy), settings.tenant
     config = bot_config(settings)

@@ -25,9 +25,8 @@ from keyturn.cli.demo_stack import (
     DemoStack,
     open_demo_stack,
 )
-from keyturn.cli.hanging_threads import serve
 from keyturn.cli.sandbox import only_user
-from keyturn.cli.stop_signals import until_stopped
+from keyturn.cli.stop_signals import serve, until_stopped
 from keyturn.gateway.config import DEFAULT_FILE, Settings, SlackMode
 from keyturn.gateway.errors import KeyturnError, SettingsError
 

@@ -11,8 +11,7 @@ from keyturn.cli.command_context import (
     command_context,
     configure_logs,
 )
-from keyturn.cli.hanging_threads import serve
-from keyturn.cli.stop_signals import until_stopped
+from keyturn.cli.stop_signals import serve, until_stopped
 from keyturn.gateway.api.serving import serving_api
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.garbage_collection import spare_what_is_there

@@ -15,9 +15,8 @@ from keyturn.cli.command_context import (
     configure_logs,
 )
 from keyturn.cli.demo_stack import REQUESTER, holders, open_demo_stack, seed
-from keyturn.cli.hanging_threads import serve
 from keyturn.cli.stack import ensure_configured, open_stack
-from keyturn.cli.stop_signals import until_stopped
+from keyturn.cli.stop_signals import serve, until_stopped
 from keyturn.gateway.config import DEFAULT_FILE
 from keyturn.gateway.garbage_collection import spare_what_is_there
 from keyturn.gateway.logs import write_logs

@@ -1,4 +1,4 @@
-"""Wait for SIGINT or SIGTERM; reload on SIGHUP.
+"""Run a service until SIGINT or SIGTERM; reload on SIGHUP.
 
 A running tool gets time to end. After the first Ctrl+C the terminal shows what the
 process waits for, and a second Ctrl+C ends it immediately.
@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
+from typing import Any
+
+import uvloop
 
 from keyturn.cli.console import printable
 from keyturn.cli.hang_ups import has_terminal
@@ -21,6 +24,44 @@ from keyturn.gateway.store.store import Store
 _POLL_S = 1.0
 _NAMED = 3
 """How many threads of agents are listed; the others are counted."""
+
+
+def serve(main: Coroutine[Any, Any, None]) -> None:
+    """Run a service until it has closed everything, on uvloop.
+
+    At SIGTERM, a service that is still starting closes what it has opened: its workers
+    may already run tools. A second SIGTERM ends it immediately.
+    """
+    uvloop.run(_without_threads(main))
+
+
+async def _without_threads(main: Coroutine[Any, Any, None]) -> None:
+    starting = _Starting(asyncio.current_task())
+    # Not an event loop handler: importing an agent may block the loop.
+    before = signal.signal(signal.SIGTERM, starting.stop)
+    try:
+        await main
+    except asyncio.CancelledError:
+        if not starting.is_stopped:
+            raise
+    finally:
+        leave_threads()
+        if signal.getsignal(signal.SIGTERM) == starting.stop:
+            signal.signal(signal.SIGTERM, before)
+
+
+class _Starting:
+    """A service that does not handle signals yet."""
+
+    def __init__(self, task: asyncio.Task[Any] | None) -> None:
+        assert task is not None  # noqa: S101 - it runs in one
+        self._task, self._loop = task, task.get_loop()
+        self.is_stopped = False
+
+    def stop(self, _number: int, _frame: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self.is_stopped = True
+        self._loop.call_soon_threadsafe(self._task.cancel)
 
 
 async def until_stopped(

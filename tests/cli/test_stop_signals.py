@@ -21,8 +21,8 @@ WAITING = """
 import asyncio, fcntl, signal, sys, termios, time
 from pathlib import Path
 from types import SimpleNamespace
-from keyturn.cli.hanging_threads import end_soon, serve
-from keyturn.cli.stop_signals import until_stopped
+from keyturn.cli.hanging_threads import end_soon
+from keyturn.cli.stop_signals import serve, until_stopped
 
 def note(name):
     Path(name).write_text("yes")

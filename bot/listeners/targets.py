@@ -324,6 +324,7 @@ async def decide(
         decision,
         reviewer.with_(gesture=interaction.gesture),
         voters=voters,
+        read=target.loaded,
     )
     log_outcome(target.approval.id, target.index, outcome.kind, decision.kind, reviewer)
     return outcome

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
-from typing import Any, cast
+from typing import Protocol, cast
 
 from pydantic import JsonValue
 
@@ -284,6 +284,14 @@ class BadExpression(ValueError):
     """An expression cannot be used in a rule; the text has the reason and a remedy."""
 
 
+class Program(Protocol):
+    """A compiled expression of the CEL library."""
+
+    def execute(self, context: object) -> object:
+        """Return the value; raises errors of many types."""
+        ...
+
+
 @dataclass(frozen=True)
 class Expression:
     """A compiled expression, with the values it reads.
@@ -301,7 +309,7 @@ class Expression:
     """
 
     source: str
-    program: Any
+    program: Program
     reads: frozenset[str]
     paths: tuple[tuple[str, ...], ...]
     members: tuple[tuple[str, str], ...]
@@ -333,7 +341,7 @@ class Answer:
 class Scope:
     """The values that an expression reads, converted once for all rules of a call."""
 
-    context: Any
+    context: object
     comparisons: Comparisons
     args: JsonObject
     size: int
@@ -478,7 +486,7 @@ def _problem(expression: Expression, args: JsonObject, error: BaseException) -> 
             return "it failed on these values"
 
 
-def _compiled(row: tuple[Token, ...]) -> Any:
+def _compiled(row: tuple[Token, ...]) -> Program:
     """Compile an expression with the functions above in place of the library's.
 
     Raises:
@@ -491,7 +499,7 @@ def _compiled(row: tuple[Token, ...]) -> Any:
     if depth(changed) > MAX_NESTING:
         text = f"its comparisons are nested more than {MAX_NESTING} deep; "
         raise BadExpression(f"{text}write it flatter")
-    return cel().compile(written(changed))
+    return cast("Program", cel().compile(written(changed)))
 
 
 def _paths(row: tuple[Token, ...]) -> tuple[tuple[str, ...], ...]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from importlib import import_module
 from itertools import takewhile
-from typing import Any
+from types import ModuleType
 
 from keyturn.gateway.approvals.precedents import MOST_KEPT
 from keyturn.gateway.policy import hours
@@ -29,13 +29,14 @@ CALL = ("agent", "effect", "tool")
 """The members of ``call``."""
 
 
-def cel() -> Any:
+def cel() -> ModuleType:
     """Return the CEL library.
 
     Imported only for a policy with expressions: it imports a command line of its own,
     which takes longer than all other parts of a policy.
     """
     return import_module("cel")
+
 
 SAME = ("same_done_24h", "same_rejected_24h")
 """The members of ``recent`` about earlier calls with the same effect."""

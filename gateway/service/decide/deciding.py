@@ -88,6 +88,7 @@ class DecisionService(PolicyService):
         reviewer: Reviewer,
         *,
         voters: Voters | None = None,
+        read: Loaded | None = None,
     ) -> GestureOutcome:
         """Apply the decisions of a gesture; atomic, and safe to repeat.
 
@@ -99,6 +100,7 @@ class DecisionService(PolicyService):
             gesture: the card as the person saw it, and their decisions.
             reviewer: the person.
             voters: resolves the earlier voters; without it they are unknown.
+            read: the approval, if it was read for this gesture.
 
         Raises:
             StoreUnavailable: when it is not known to be written.
@@ -154,7 +156,10 @@ class DecisionService(PolicyService):
         ids = [click.approval for click, _ in decided.values()]
         if not ids and card:
             ids = [card.approval]
-        found = await self._store.approvals.change_many(self._keys, ids, compute)
+        known = {read.approval.id: read} if read and read.stored else {}
+        found = await self._store.approvals.change_many(
+            self._keys, ids, compute, read=known
+        )
         if isinstance(found, WriteMany):
             return settled[0].outcome
         await self._refuse(gesture, found, records, reviewer)

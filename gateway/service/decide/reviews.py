@@ -117,6 +117,7 @@ class ReviewService(DecisionService):
         reviewer: Reviewer,
         *,
         voters: Voters | None = None,
+        read: Loaded | None = None,
     ) -> Outcome:
         """Decide or vote on one item; atomic, and safe to repeat.
 
@@ -129,13 +130,14 @@ class ReviewService(DecisionService):
             decision: their decision.
             reviewer: the person.
             voters: resolves the earlier voters; without it they are unknown.
+            read: the approval, if it was read for this click.
 
         Raises:
             StoreUnavailable: when it is not known to be written.
             CorruptRecord: when the record is corrupt.
         """
         gesture = Gesture.on_call(click, decision)
-        found = await self.decide_gesture(gesture, reviewer, voters=voters)
+        found = await self.decide_gesture(gesture, reviewer, voters=voters, read=read)
         # The other outcomes name calls of a card.
         return cast("Outcome", found)
 

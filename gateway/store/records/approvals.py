@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar, cast
 
 from keyturn.gateway.approvals.record import Concerned
@@ -127,10 +128,12 @@ class ApprovalStore(RunLists):
         keys: Keys,
         approval_ids: Iterable[str],
         compute: Callable[[Mapping[str, Loaded]], Awaitable[Found]],
+        *,
+        read: Mapping[str, Loaded] = MappingProxyType({}),
     ) -> Found:
         """Change several approvals or none, see `Changes.change`."""
         async with self.forged.noticed(keys):
-            return await self._changes.change(keys, approval_ids, compute)
+            return await self._changes.change(keys, approval_ids, compute, read=read)
 
     async def heartbeat(self, approval_id: str, index: int, fence: int) -> bool:
         """Renew a claim; False if it no longer belongs to this fence."""

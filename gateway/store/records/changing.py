@@ -25,6 +25,7 @@ from collections.abc import (
 )
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple, TypeVar, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -79,6 +80,8 @@ class Changes:
         keys: Keys,
         approval_ids: Iterable[str],
         compute: Compute[Found],
+        *,
+        read: Mapping[str, Loaded] = MappingProxyType({}),
     ) -> Found:
         """Compute the next versions of approvals, and write all or none of them.
 
@@ -87,6 +90,7 @@ class Changes:
             approval_ids: at most `MOST_CHANGED`.
             compute: gets the existing approvals by id; returns a `WriteMany`, or a
                 result that needs no write. It is called again after a conflict.
+            read: those of them that were read a moment ago, for the first attempt.
 
         Returns:
             The `WriteMany` that was written, or the result of ``compute``.
@@ -100,7 +104,8 @@ class Changes:
         confirmed: dict[str, int] | None = None
         lost: WriteMany | None = None
         async with self._turns.of(here) as turn:
-            known, is_passed_on = {**turn.after}, bool(turn.after)
+            known = {**read, **turn.after}
+            is_passed_on = bool(known)
             for attempt in range(ATTEMPTS):
                 await pause_before(attempt)
                 loaded = known
@@ -111,8 +116,8 @@ class Changes:
                 found = cast("Found", lost) if is_kept else await compute(loaded)
                 if is_kept and lost:
                     for one in lost.writes:
-                        read = loaded[one.approval.id]
-                        await spend_again(self._conn.ledger, read, one.standing)
+                        stored = loaded[one.approval.id]
+                        await spend_again(self._conn.ledger, stored, one.standing)
                 if isinstance(found, WriteMany) and not is_kept:
                     resent = self._conn.resent
                     if written := await self._write(keys, loaded, found):

@@ -32,20 +32,28 @@ def message_content(arguments: JsonObject) -> JsonObject:
     """Return the parts of a message with their JSON decoded.
 
     Raises:
-        ApiError: `invalid_blocks_format`, `invalid_metadata_format`, or
-            `invalid_arguments` for attachments, which the sandbox cannot show.
+        ApiError: `invalid_blocks_format`, `invalid_metadata_format`,
+            `markdown_text_conflict`, or `invalid_arguments` for attachments, which the
+            sandbox cannot show.
     """
     attachments = read_json(arguments.get("attachments"), "invalid_attachments")
     if attachments:
         line = "[ERROR] the sandbox shows no attachments; use blocks"
         raise ApiError("invalid_arguments", response_metadata={"messages": [line]})
-    return {
+    content: JsonObject = {
         "text": arguments.get("text"),
         "blocks": read_json(arguments.get("blocks"), "invalid_blocks_format"),
         "metadata": read_json(arguments.get("metadata"), "invalid_metadata_format"),
         "thread_ts": arguments.get("thread_ts"),
         "attachments": attachments,
     }
+    markdown = arguments.get("markdown_text")
+    if markdown is not None:
+        if content["text"] is not None or content["blocks"] is not None:
+            raise ApiError("markdown_text_conflict")
+        content["blocks"] = [{"type": "markdown", "text": str(markdown)}]
+        content["text"] = str(markdown)
+    return content
 
 
 def page(items: list[JsonObject], arguments: JsonObject, key: str) -> JsonObject:

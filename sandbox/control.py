@@ -7,10 +7,10 @@ from typing import cast
 
 from keyturn.sandbox import payloads
 from keyturn.sandbox.api_errors import ApiError
-from keyturn.sandbox.delivery import Delivery
+from keyturn.sandbox.delivery import Ack, Delivery
 from keyturn.sandbox.fake_slack import FakeSlack
 from keyturn.sandbox.json_types import JsonObject
-from keyturn.sandbox.signed_http import SignedHttp
+from keyturn.sandbox.signed_http import Forgery, Received, SignedHttp
 from keyturn.sandbox.socket_mode import Sockets
 from keyturn.sandbox.tokens import TokenKind
 
@@ -132,6 +132,19 @@ class Control:
         """Cut `count` sockets, or all, abruptly."""
         self.sockets.drop(count)
 
+    async def verify_url(self) -> bool:
+        """Send `url_verification`; return True if the challenge came back."""
+        return await self.http.verify_url()
+
+    async def check_ssl(self) -> bool:
+        """Send the unsigned `ssl_check`; return True if the answer was 200."""
+        return isinstance(await self.http.check_ssl(), Ack)
+
+    async def resend(self, forgery: str = Forgery.NONE) -> JsonObject:
+        """Send the newest request again, forged or not; return status and body."""
+        received: Received = await self.http.resend(forgery)
+        return asdict(received)
+
     # The workspace
 
     def set_group(self, group: str, users: Sequence[str]) -> None:
@@ -195,6 +208,10 @@ class Control:
     def edit_window(self, seconds: float | None) -> None:
         """Limit the time for editing messages; None removes the limit."""
         self.slack.workspace.edit_window_s = seconds
+
+    def rotate_tokens(self, *, enabled: bool) -> None:
+        """Give later installations tokens that expire and rotate."""
+        self.slack.installer.rotation = enabled
 
     async def revoke_bot_token(self) -> None:
         """Revoke the bot's token, and send `tokens_revoked`."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from keyturn.sandbox.clock import Clock
 from keyturn.sandbox.faults import Faults
 from keyturn.sandbox.json_types import JsonObject
+from keyturn.sandbox.oauth import Installer
 from keyturn.sandbox.rate_limits import RateLimits
 from keyturn.sandbox.records import Notice, Suggestion
 from keyturn.sandbox.response_urls import ResponseUrls
@@ -54,12 +55,14 @@ class FakeSlack:
     triggers: Triggers = field(init=False)
     response_urls: ResponseUrls = field(init=False)
     rates: RateLimits = field(init=False)
+    installer: Installer = field(init=False)
 
     def __post_init__(self) -> None:
         """Issue the first two tokens and start counting."""
         self.triggers = Triggers(self.clock)
         self.response_urls = ResponseUrls(self.clock)
         self.rates = RateLimits(self.clock)
+        self.installer = Installer(self.workspace, self.tokens, self.clock)
         self.bot_token = self.tokens.issue(TokenKind.BOT)
         self.app_token = self.tokens.issue(TokenKind.APP)
 

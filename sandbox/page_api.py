@@ -24,7 +24,7 @@ from keyturn.sandbox.user_actions import UserActions
 PAGE = Path(__file__).parent / "page"
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 KEEP_ALIVE_S = 15.0
-OF_THE_APP = ("/api/", "/link", "/response/")
+OF_THE_APP = ("/api/", "/link", "/response/", "/oauth/")
 COOKIE = "sandbox_token"
 SECURITY_HEADERS = {
     "Content-Security-Policy": (

@@ -20,21 +20,27 @@ class Limit(NamedTuple):
     seconds: float
 
 
+TIER_1 = Limit(1, 60)
 TIER_2 = Limit(20, 60)
 TIER_3 = Limit(50, 60)
 TIER_4 = Limit(100, 60)
 POSTING = Limit(10, 10)
-UNLIMITED = ("auth.test",)
+UNLIMITED = ("api.test", "auth.test", "blocks.validate", "oauth.v2.access")
 
 LIMITS: dict[str, Limit] = {
     "apps.connections.open": TIER_3,
+    "bots.info": TIER_3,
     "chat.delete": TIER_3,
     "chat.getPermalink": Limit(600, 60),
     "chat.postEphemeral": TIER_4,
     "chat.postMessage": POSTING,
     "chat.update": TIER_3,
     "conversations.history": TIER_3,
+    "conversations.info": TIER_3,
+    "conversations.list": TIER_2,
+    "conversations.members": TIER_4,
     "conversations.open": TIER_3,
+    "conversations.replies": TIER_3,
     "usergroups.list": TIER_2,
     "usergroups.users.list": TIER_2,
     "users.info": TIER_4,

@@ -223,6 +223,7 @@ class _RunningServer:
                 web.get("/sandbox/events", self._page.events),
                 web.post("/sandbox/act", self._page.act),
                 web.post("/sandbox/control", self._take_control),
+                web.get("/oauth/v2/authorize", self._authorize),
                 web.get("/link", self._sockets.serve),
                 web.post("/response/{id}", self._respond),
                 web.get("/api/{method}", self._api.serve),
@@ -242,6 +243,15 @@ class _RunningServer:
 
     async def _show_message(self, request: web.Request) -> web.Response:
         raise web.HTTPFound(f"/#{request.match_info['place']}")
+
+    async def _authorize(self, request: web.Request) -> web.Response:
+        query = request.query
+        address = self._slack.installer.consent(
+            query.get("client_id", ""),
+            query.get("redirect_uri", ""),
+            query.get("state", ""),
+        )
+        raise web.HTTPFound(address)
 
     async def _respond(self, request: web.Request) -> web.Response:
         try:

@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import json
 from dataclasses import dataclass
+from enum import StrEnum
 from http import HTTPStatus
 from typing import assert_never
 from urllib.parse import urlencode
@@ -26,7 +27,38 @@ FORM = "application/x-www-form-urlencoded"
 JSON = "application/json"
 SIGNATURE = "X-Slack-Signature"
 TIMESTAMP = "X-Slack-Request-Timestamp"
+# Slack's documentation tells apps to refuse requests older than five minutes. A minute
+# more, or a forged time in the future would be inside the window when it arrives late.
+OUTSIDE_WINDOW_S = 360
 LOG_KEPT = 1_000
+
+
+class Forgery(StrEnum):
+    """The difference between a resent request and the original."""
+
+    NONE = "none"
+    """None: the same bytes under the same signature, a replay."""
+    FRESH = "fresh"
+    """None: the same body, signed again, as in a repeated delivery."""
+    BAD_SIGNATURE = "bad_signature"
+    WRONG_SECRET = "wrong_secret"  # noqa: S105 - a name, not a secret
+    TAMPERED_BODY = "tampered_body"
+    OLD = "old"
+    FUTURE = "future"
+    MISSING_SIGNATURE = "missing_signature"
+    MISSING_TIMESTAMP = "missing_timestamp"
+    NON_ASCII_SIGNATURE = "non_ascii_signature"
+    NON_NUMERIC_TIMESTAMP = "non_numeric_timestamp"
+
+
+FORGED_HEADERS: dict[Forgery, dict[str, str | None]] = {
+    Forgery.BAD_SIGNATURE: {SIGNATURE: "v0=" + "0" * 64},
+    Forgery.MISSING_SIGNATURE: {SIGNATURE: None},
+    Forgery.MISSING_TIMESTAMP: {TIMESTAMP: None},
+    Forgery.NON_ASCII_SIGNATURE: {SIGNATURE: "v0=\u00fcn\u00efcode"},
+    Forgery.NON_NUMERIC_TIMESTAMP: {TIMESTAMP: "yesterday"},
+}
+"""The headers that a forgery replaces, or removes (None)."""
 
 
 @dataclass(slots=True)
@@ -41,6 +73,14 @@ class SentRequest:
     body: bytes
     at: float
     status: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """The app's answer to a resent request."""
+
+    status: int
+    body: str
 
 
 def sign(secret: str, timestamp: str, body: bytes) -> str:
@@ -83,6 +123,37 @@ class SignedHttp:
             headers["X-Slack-Retry-Reason"] = retry.reason
         return await self._post(headers, body)
 
+    async def verify_url(self) -> bool:
+        """Send Slack's `url_verification`; return True if the challenge came back."""
+        challenge = sign(self._secret, "challenge", b"")
+        payload = {"type": "url_verification", "challenge": challenge}
+        answer = await self.send(Envelope(EnvelopeKind.EVENT, payload), None)
+        if not isinstance(answer, Ack):
+            return False
+        echoed = as_object(answer.body).get("challenge", answer.body)
+        return bool(echoed == challenge)
+
+    async def check_ssl(self) -> Answer:
+        """Send the unsigned `ssl_check` that Slack sends to request URLs."""
+        return await self._post({"Content-Type": FORM}, b"ssl_check=1&token=legacy")
+
+    async def resend(
+        self, forgery: Forgery | str, request: SentRequest | None = None
+    ) -> Received:
+        """Send the newest (or the given) request again, in this variant.
+
+        Raises:
+            LookupError: nothing was sent yet.
+        """
+        if request is None and not self.sent:
+            raise LookupError("No request was sent yet; let a person act first.")
+        chosen = request or self.sent[-1]
+        headers, body = self._forged(chosen, Forgery(forgery))
+        async with self._session.post(
+            chosen.url, data=body, headers=headers, allow_redirects=False
+        ) as response:
+            return Received(response.status, await response.text())
+
     async def _post(self, headers: dict[str, str], body: bytes) -> Answer:
         # Recorded before sending: unanswered requests count, too. Bounded, since a
         # sandbox may run for days.
@@ -110,10 +181,37 @@ class SignedHttp:
                 return NoAck(f"http_{response.status}", no_retry)
             return Ack(_decoded(text))
 
-    def _signed(self, body: bytes) -> dict[str, str]:
-        timestamp = str(int(self._clock.now()))
-        signature = sign(self._secret, timestamp, body)
+    def _signed(
+        self, body: bytes, *, shift_s: int = 0, secret: str = ""
+    ) -> dict[str, str]:
+        timestamp = str(int(self._clock.now()) + shift_s)
+        signature = sign(secret or self._secret, timestamp, body)
         return {TIMESTAMP: timestamp, SIGNATURE: signature}
+
+    def _forged(
+        self, request: SentRequest, forgery: Forgery
+    ) -> tuple[dict[str, str], bytes]:
+        headers, body = dict(request.headers), request.body
+        match forgery:
+            case Forgery.NONE:
+                return headers, body
+            case Forgery.OLD:
+                return headers | self._signed(body, shift_s=-OUTSIDE_WINDOW_S), body
+            case Forgery.FUTURE:
+                return headers | self._signed(body, shift_s=OUTSIDE_WINDOW_S), body
+            case Forgery.WRONG_SECRET:
+                secret = f"not-{self._secret}"
+                return headers | self._signed(body, secret=secret), body
+            case Forgery.TAMPERED_BODY:
+                # A trailing space changes the bytes of a document but not its meaning.
+                return headers | self._signed(body), body + b" "
+            case _:
+                headers |= self._signed(body)
+                for name, value in FORGED_HEADERS.get(forgery, {}).items():
+                    headers.pop(name)
+                    if value is not None:
+                        headers[name] = value
+                return headers, body
 
 
 def _encoded(envelope: Envelope) -> tuple[bytes, str]:

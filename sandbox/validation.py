@@ -16,11 +16,12 @@ from keyturn.sandbox.json_types import JsonObject, as_object
 
 INVALID_BLOCKS = "invalid_blocks"
 INVALID_VIEW = "invalid_arguments"
-"""The error of ``views.*`` for a bad view."""
+"""The error of views.* for a bad view; only `blocks.validate` returns invalid_view."""
 OWN_NAMES = frozenset(
     {
         "invalid_arguments",
         "invalid_blocks_format",
+        "markdown_text_conflict",
         "msg_blocks_too_long",
         "msg_too_long",
         "no_text",

@@ -1,12 +1,19 @@
-"""Web API methods ``views.*``."""
+"""Web API methods ``views.*`` and ``blocks.validate``."""
 
 from collections.abc import Callable
+from typing import cast
 
 from keyturn.sandbox import views
 from keyturn.sandbox.api_errors import ApiError
 from keyturn.sandbox.arguments import optional, required
+from keyturn.sandbox.blockkit import (
+    ReadOnlyJSON,
+    validate_home,
+    validate_message,
+    validate_modal,
+)
 from keyturn.sandbox.fake_slack import FakeSlack
-from keyturn.sandbox.json_types import JsonObject
+from keyturn.sandbox.json_types import JsonObject, as_object
 from keyturn.sandbox.validation import INVALID_VIEW, check_view, read_json
 
 
@@ -53,11 +60,41 @@ def publish(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     return {"view": views.wire(slack, view)}
 
 
+def validate_blocks(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
+    """Validate exactly one of `blocks`, `message` and `view` without using it.
+
+    Source: https://docs.slack.dev/reference/methods/blocks.validate
+    """
+    del slack
+    given = [name for name in ("blocks", "message", "view") if arguments.get(name)]
+    if len(given) != 1:
+        raise ApiError("invalid_arguments")
+    name = given[0]
+    value = read_json(arguments[name], f"invalid_{name}")
+    document = as_object(value)
+    if name == "blocks":
+        problems = validate_message(cast("ReadOnlyJSON", value), "text")
+    elif name == "message":
+        problems = validate_message(document.get("blocks"), document.get("text"))
+    elif document.get("type") == "home":
+        problems = validate_home(document)
+    else:
+        problems = validate_modal(document)
+    if problems:
+        errors = [
+            {"pointer": p.pointer, "code": p.code, "message": p.message}
+            for p in problems
+        ]
+        raise ApiError(f"invalid_{name}", errors=errors)
+    return {}
+
+
 def _document(arguments: JsonObject, *kinds: str) -> JsonObject:
     return check_view(read_json(arguments.get("view"), INVALID_VIEW), kinds=kinds)
 
 
 METHODS: dict[str, Callable[[FakeSlack, JsonObject], JsonObject]] = {
+    "blocks.validate": validate_blocks,
     "views.open": open_view,
     "views.publish": publish,
     "views.push": push,

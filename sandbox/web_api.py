@@ -13,6 +13,7 @@ from keyturn.sandbox.api_errors import ApiError
 from keyturn.sandbox.fake_slack import Call, FakeSlack
 from keyturn.sandbox.faults import Fault, PlannedFault
 from keyturn.sandbox.json_types import JsonObject, as_object
+from keyturn.sandbox.oauth import basic_credentials
 from keyturn.sandbox.socket_mode import Sockets
 from keyturn.sandbox.tokens import Token, TokenKind
 
@@ -24,8 +25,15 @@ METHODS: dict[str, Method] = {
     **workspace_methods.METHODS,
 }
 APP_METHODS = frozenset({"apps.connections.open"})
+OPEN_METHODS = frozenset({"api.test", "oauth.v2.access"})
+"""Methods that need no token."""
+
+SECRET_ARGUMENTS = frozenset({"client_secret", "code", "refresh_token", "token"})
+"""Never recorded in the log of calls."""
+
 SCOPES: dict[str, str] = {
     "apps.connections.open": "connections:write",
+    "bots.info": "users:read",
     "chat.delete": "chat:write",
     "chat.postEphemeral": "chat:write",
     "chat.postMessage": "chat:write",
@@ -58,6 +66,9 @@ class WebApi:
             arguments = await read_arguments(request)
         except ApiError as refused:
             return web.json_response(refused.answer())
+        if name in OPEN_METHODS:
+            header = request.headers.get("Authorization", "")
+            arguments |= basic_credentials(header)
         fault = self.slack.faults.next_fault(name)
         if fault is not None and (early := await self._before(fault, request)):
             self._log(name, arguments, fault.fault.value)
@@ -84,10 +95,12 @@ class WebApi:
         """Check method, token, scope and rate; return the seconds to wait, if any."""
         if name not in METHODS and name not in APP_METHODS:
             raise ApiError("unknown_method", req_method=name)
-        argument = arguments.pop("token", "")
-        bearer = request.headers.get("Authorization", "")
-        value = bearer.removeprefix("Bearer ").strip() or str(argument)
-        self._check_scope(name, self.slack.tokens.check(value))
+        if name not in OPEN_METHODS:
+            argument = arguments.pop("token", "")
+            bearer = request.headers.get("Authorization", "")
+            value = bearer.removeprefix("Bearer ").strip() or str(argument)
+            token = self.slack.tokens.check(value, self.slack.clock.now())
+            self._check_scope(name, token)
         return self.slack.rates.take(name, self._rate_key(arguments))
 
     def _rate_key(self, arguments: JsonObject) -> str:
@@ -135,8 +148,7 @@ class WebApi:
         return None
 
     def _log(self, name: str, arguments: JsonObject, error: str | None) -> None:
-        # A token is a secret, and is not recorded.
-        shown = {key: value for key, value in arguments.items() if key != "token"}
+        shown = {k: v for k, v in arguments.items() if k not in SECRET_ARGUMENTS}
         call = Call(name, shown, self.slack.clock.now(), error)
         self.slack.calls.append(call)
 

@@ -1,13 +1,22 @@
 """Web API methods about the workspace: ``users.*``, ``conversations.*``."""
 
+import math
 from collections.abc import Callable, Iterable
 
 from keyturn.sandbox import messages
 from keyturn.sandbox.api_errors import ApiError
-from keyturn.sandbox.arguments import flag, page, required
+from keyturn.sandbox.arguments import flag, optional, page, required
 from keyturn.sandbox.fake_slack import FakeSlack
 from keyturn.sandbox.json_types import JsonObject
 from keyturn.sandbox.records import Channel, Message, User, UserGroup
+
+
+def api_test(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
+    """Echo the arguments; an `error` argument comes back as the error."""
+    del slack
+    if error := optional(arguments, "error"):
+        raise ApiError(error, args=arguments)
+    return {"args": arguments}
 
 
 def auth_test(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
@@ -22,6 +31,27 @@ def auth_test(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
         "user_id": workspace.app.bot_user,
         "bot_id": workspace.app.bot_id,
         "is_enterprise_install": False,
+    }
+
+
+def oauth_v2_access(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
+    """Exchange a code or a refresh token for a bot token."""
+    return slack.installer.exchange(arguments)
+
+
+def bots_info(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
+    """Describe the bot."""
+    app = slack.workspace.app
+    if optional(arguments, "bot") not in (None, app.bot_id):
+        raise ApiError("bot_not_found")
+    return {
+        "bot": {
+            "id": app.bot_id,
+            "app_id": app.id,
+            "user_id": app.bot_user,
+            "name": app.name,
+            "deleted": False,
+        }
     }
 
 
@@ -54,6 +84,38 @@ def usergroups_users_list(slack: FakeSlack, arguments: JsonObject) -> JsonObject
     return {"users": _active(slack, group.users)}
 
 
+def conversations_info(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
+    """Describe one conversation."""
+    channel = _channel(slack, arguments, "read")
+    return {"channel": _conversation(slack, channel)}
+
+
+def conversations_list(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
+    """List the conversations of the requested types that the bot may see."""
+    types = (optional(arguments, "types") or "public_channel").split(",")
+    for kind in types:
+        if kind not in KINDS:
+            raise ApiError("invalid_types")
+        _need(slack, f"{KINDS[kind]}:read")
+    shown = [
+        _conversation(slack, channel)
+        for channel in slack.workspace.channels.values()
+        if _kind(channel) in types
+        and not (channel.is_archived and flag(arguments, "exclude_archived"))
+        and not (channel.is_private and not _bot_in(slack, channel))
+    ]
+    return page(shown, arguments, "channels")
+
+
+def conversations_members(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
+    """List the ids of a conversation's members."""
+    channel = _channel(slack, arguments, "read")
+    rows: list[JsonObject] = [{"id": user} for user in sorted(channel.members)]
+    result = page(rows, arguments, "members")
+    result["members"] = [row["id"] for row in result["members"]]
+    return result
+
+
 def conversations_open(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
     """Return the direct message with one person."""
     users = str(arguments.get("users") or "")
@@ -72,8 +134,23 @@ def conversations_history(slack: FakeSlack, arguments: JsonObject) -> JsonObject
     """List a conversation's messages outside threads, newest first."""
     channel = _channel(slack, arguments, "history")
     stored = slack.workspace.messages[channel.id].values()
-    tops = [message for message in stored if message.thread_ts is None]
+    tops = [m for m in stored if m.thread_ts is None and _within(m, arguments)]
     rows = [_listed(slack, message, arguments) for message in reversed(tops)]
+    return page(rows, arguments, "messages")
+
+
+def conversations_replies(slack: FakeSlack, arguments: JsonObject) -> JsonObject:
+    """List a message and its thread, oldest first."""
+    channel = _channel(slack, arguments, "history")
+    ts = required(arguments, "ts")
+    stored = slack.workspace.messages[channel.id]
+    if ts not in stored:
+        raise ApiError("thread_not_found")
+    rows = [
+        _listed(slack, message, arguments)
+        for message in stored.values()
+        if ts in (message.ts, message.thread_ts) and _within(message, arguments)
+    ]
     return page(rows, arguments, "messages")
 
 
@@ -117,6 +194,41 @@ def _bot_in(slack: FakeSlack, channel: Channel) -> bool:
     return slack.workspace.app.bot_user in channel.members
 
 
+def _within(message: Message, arguments: JsonObject) -> bool:
+    ts = float(message.ts)
+    oldest = _moment(arguments, "oldest", -math.inf)
+    latest = _moment(arguments, "latest", math.inf)
+    if flag(arguments, "inclusive"):
+        return oldest <= ts <= latest
+    return oldest < ts < latest
+
+
+def _moment(arguments: JsonObject, name: str, otherwise: float) -> float:
+    value = optional(arguments, name)
+    try:
+        return otherwise if value is None else float(value)
+    except ValueError:
+        raise ApiError(f"invalid_ts_{name}") from None
+
+
+def _conversation(slack: FakeSlack, channel: Channel) -> JsonObject:
+    shown: JsonObject = {
+        "id": channel.id,
+        "is_channel": not (channel.is_im or channel.is_private),
+        "is_group": channel.is_private,
+        "is_im": channel.is_im,
+        "is_private": channel.is_private or channel.is_im,
+        "is_archived": channel.is_archived,
+    }
+    if channel.peer is not None:
+        return shown | {"user": channel.peer}
+    return shown | {
+        "name": channel.name,
+        "is_member": _bot_in(slack, channel),
+        "num_members": len(channel.members),
+    }
+
+
 def _active(slack: FakeSlack, users: Iterable[str]) -> list[str]:
     known = slack.workspace.users
     return [user for user in users if user in known and not known[user].deleted]
@@ -158,9 +270,16 @@ def _user(user: User) -> JsonObject:
 
 
 METHODS: dict[str, Callable[[FakeSlack, JsonObject], JsonObject]] = {
+    "api.test": api_test,
     "auth.test": auth_test,
+    "bots.info": bots_info,
     "conversations.history": conversations_history,
+    "conversations.info": conversations_info,
+    "conversations.list": conversations_list,
+    "conversations.members": conversations_members,
     "conversations.open": conversations_open,
+    "conversations.replies": conversations_replies,
+    "oauth.v2.access": oauth_v2_access,
     "usergroups.list": usergroups_list,
     "usergroups.users.list": usergroups_users_list,
     "users.info": users_info,

@@ -131,14 +131,3 @@ async def test_a_click_that_may_be_a_replay_decides_nothing(
 
         await stack.told("U0ANA", "cannot keep anything right now")
         assert await trace(stack, verdict) == before
-
-
-async def test_slack_can_verify_the_request_url(stack: Stack) -> None:
-    body = json.dumps({"type": "url_verification", "challenge": "c4711"}).encode()
-    async with stack.running() as bot:
-        headers = signed_headers(stack.sandbox.signing_secret, body)
-        kind = {"Content-Type": "application/json"}
-
-        status, answer = await post(bot.url, headers | kind, body)
-
-    assert (status, "c4711" in answer) == (200, True)

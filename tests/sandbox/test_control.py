@@ -72,6 +72,7 @@ async def test_faults_rates_and_time_are_commanded_too(
         ({"do": "advance"}, "invalid_arguments"),
         ({"do": "advance", "seconds": -1}, "invalid_arguments"),
         ({"do": "fault", "fault": "earthquake"}, "invalid_arguments"),
+        ({"do": "resend"}, "invalid_arguments"),
         ({"do": "set_group", "group": "S0NO", "users": []}, "no_such_subteam"),
         ({"do": "deactivate", "user": "U0NO"}, "user_not_found"),
         ({"do": "archive", "channel": "C0NO"}, "channel_not_found"),

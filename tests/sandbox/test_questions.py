@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from keyturn.sandbox.server import Sandbox
-from tests.sandbox.bolt_app import error
+from tests.sandbox.blocks import modal
+from tests.sandbox.bolt_app import error, refusal
 
 APPROVALS = "C0APPROVALS"
 METHOD_UNSUPPORTED = "method_not_supported_for_channel_type"
@@ -37,41 +38,52 @@ async def test_people_and_groups_are_listed_as_they_are(
 async def test_history_is_read_with_its_scope_and_in_pages(
     sandbox: Sandbox, client: Any
 ) -> None:
-    sandbox.control.scopes(["chat:write", "channels:history"])
-    metadata = {"event_type": "card", "event_payload": {"approval": "ap_1"}}
-    parent = await client.chat_postMessage(
-        channel=APPROVALS, text="one", metadata=metadata
-    )
+    scopes = ["chat:write", "channels:history", "channels:read"]
+    sandbox.control.scopes(scopes)
+    parent = await client.chat_postMessage(channel=APPROVALS, text="one")
     await client.chat_postMessage(
         channel=APPROVALS, text="reply", thread_ts=parent["ts"]
     )
     await client.chat_postMessage(channel=APPROVALS, text="two")
 
     first = await client.conversations_history(channel=APPROVALS, limit=1)
-    rest = await client.conversations_history(
-        channel=APPROVALS, cursor=first["response_metadata"]["next_cursor"]
-    )
-    shown = await client.conversations_history(
-        channel=APPROVALS, include_all_metadata=True
-    )
+    older = await client.conversations_history(channel=APPROVALS, latest=parent["ts"])
+    thread = await client.conversations_replies(channel=APPROVALS, ts=parent["ts"])
+    members = await client.conversations_members(channel="C0GENERAL")
+    listed = await client.conversations_list(exclude_archived=True)
+    info = await client.conversations_info(channel=APPROVALS)
 
     assert [m["text"] for m in first["messages"]] == ["two"]
-    assert [m["text"] for m in rest["messages"]] == ["one"]
-    assert "metadata" not in rest["messages"][0]
-    assert shown["messages"][1]["metadata"] == metadata
+    assert first["has_more"] is True
+    assert older["messages"] == []
+    assert [m["text"] for m in thread["messages"]] == ["one", "reply"]
+    assert "U0KEYTURN" in members["members"]
+    assert [c["name"] for c in listed["channels"]] == ["agent-approvals", "general"]
+    assert info["channel"]["is_member"] is True
 
 
 @pytest.mark.parametrize(
     ("method", "arguments", "expected"),
     [
         ("conversations.history", {"limit": 0}, "invalid_limit"),
+        ("conversations.history", {"limit": "many"}, "invalid_cursor"),
         ("conversations.history", {"cursor": "99"}, "invalid_cursor"),
+        ("conversations.history", {"oldest": "long ago"}, "invalid_ts_oldest"),
         ("conversations.history", {"channel": "D0ANA"}, "missing_scope"),
         ("conversations.history", {"channel": "C0GENERAL"}, "not_in_channel"),
         ("conversations.history", {"channel": "C0PRIVATE"}, "channel_not_found"),
+        ("conversations.replies", {"ts": "1.000000"}, "thread_not_found"),
+        ("conversations.replies", {}, "invalid_arguments"),
+        ("conversations.list", {"types": "mpim"}, "invalid_types"),
         ("conversations.open", {"users": "U0ANA,U0BEN"}, METHOD_UNSUPPORTED),
         ("conversations.open", {"users": "U0KEYTURN"}, "cannot_dm_bot"),
         ("conversations.open", {}, "invalid_arguments"),
+        ("bots.info", {"bot": "B0OTHER"}, "bot_not_found"),
+        ("api.test", {"error": "my_error"}, "my_error"),
+        ("blocks.validate", {}, "invalid_arguments"),
+        ("blocks.validate", {"message": {"text": ""}}, "invalid_message"),
+        ("blocks.validate", {"view": {"type": "home"}}, "invalid_view"),
+        ("blocks.validate", {"view": "{"}, "invalid_view"),
     ],
 )
 async def test_a_question_that_makes_no_sense_is_refused(
@@ -81,11 +93,24 @@ async def test_a_question_that_makes_no_sense_is_refused(
     arguments: dict[str, Any],
     expected: str,
 ) -> None:
-    granted = {*sandbox.workspace.bot_scopes, "channels:history", "groups:history"}
-    sandbox.control.scopes(sorted((granted | {"im:write"}) - {"im:history"}))
+    scopes = ("channels:history", "channels:read", "groups:history", "im:write")
+    granted = {*sandbox.workspace.bot_scopes, *scopes} - {"im:history"}
+    sandbox.control.scopes(sorted(granted))
     sandbox.control.leave("C0GENERAL", "U0KEYTURN")
+    sandbox.workspace.messages[APPROVALS].clear()
     await client.chat_postMessage(channel=APPROVALS, text="one")
 
     call = client.api_call(method, json={"channel": APPROVALS, **arguments})
 
     assert await error(call) == expected
+
+
+async def test_blocks_validate_answers_without_posting(client: Any) -> None:
+    fine = await client.api_call("blocks.validate", json={"view": modal()})
+    bad = await refusal(
+        client.api_call("blocks.validate", json={"blocks": [{"type": "shout"}]})
+    )
+
+    assert fine["ok"] is True
+    assert bad["error"] == "invalid_blocks"
+    assert bad["errors"][0]["pointer"] == "/blocks/0/type"

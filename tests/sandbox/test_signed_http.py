@@ -14,8 +14,9 @@ from slack_sdk.signature import SignatureVerifier
 from keyturn.sandbox.client import Person, UserActionFailed
 from keyturn.sandbox.delivery import ACK_WITHIN_S
 from keyturn.sandbox.server import Sandbox
+from keyturn.sandbox.signed_http import Forgery
 from tests.sandbox.blocks import card
-from tests.sandbox.bolt_app import until
+from tests.sandbox.bolt_app import RunningApp, until
 
 APPROVALS = "C0APPROVALS"
 
@@ -89,6 +90,42 @@ async def test_the_sdks_own_verifier_accepts_every_delivery(
     assert command["command"] == ["/approvals"]
     assert command["is_enterprise_install"] == ["false"]
     assert json.loads(receiver.requests[2][1])["type"] == "event_callback"
+
+
+@pytest.mark.parametrize(
+    ("forgery", "status"),
+    [
+        (Forgery.NONE, 200),
+        (Forgery.FRESH, 200),
+        (Forgery.BAD_SIGNATURE, 401),
+        (Forgery.WRONG_SECRET, 401),
+        (Forgery.TAMPERED_BODY, 401),
+        (Forgery.OLD, 401),
+        (Forgery.FUTURE, 401),
+        (Forgery.MISSING_SIGNATURE, 401),
+        (Forgery.MISSING_TIMESTAMP, 401),
+        (Forgery.NON_NUMERIC_TIMESTAMP, 500),
+        (Forgery.NON_ASCII_SIGNATURE, 500),
+    ],
+)
+async def test_bolt_meets_each_forgery(
+    sandbox: Sandbox,
+    http_app: RunningApp,
+    ana: Person,
+    forgery: Forgery,
+    status: int,
+) -> None:
+    @http_app.on("action", "approve")
+    async def approve(ack: Any) -> None:
+        http_app.heard.append({})
+        await ack()
+
+    await clicked(http_app.client, ana)
+
+    answer = await sandbox.control.resend(forgery)
+
+    assert answer["status"] == status
+    assert len(http_app.heard) == (2 if status == 200 else 1)
 
 
 async def test_a_failed_interaction_warns_and_is_not_sent_again(

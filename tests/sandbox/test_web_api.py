@@ -18,6 +18,7 @@ APPROVALS = "C0APPROVALS"
     [
         ("xoxb-unknown", "invalid_auth"),
         ("revoked", "token_revoked"),
+        ("expired", "token_expired"),
         ("app", "not_allowed_token_type"),
     ],
 )
@@ -26,6 +27,7 @@ async def test_a_token_that_is_not_the_bots_is_refused(
 ) -> None:
     tokens = sandbox.slack.tokens
     known = {"app": sandbox.app_token, "revoked": tokens.issue(TokenKind.BOT)}
+    known["expired"] = tokens.issue(TokenKind.BOT, expires_at=sandbox.clock.now() - 1)
     tokens.revoke(known["revoked"])
     client = new_client(sandbox, known.get(token, token))
 
@@ -40,14 +42,14 @@ async def test_a_method_without_its_scope_says_which_is_missing(
 
     answers = [
         await refusal(client.users_info(user="U0ANA")),
-        await refusal(client.conversations_history(channel=APPROVALS)),
+        await refusal(client.conversations_members(channel=APPROVALS)),
         await refusal(client.usergroups_users_list(usergroup="S0SUPPORT")),
     ]
 
     assert {answer["error"] for answer in answers} == {"missing_scope"}
     assert {answer["provided"] for answer in answers} == {"chat:write"}
     needed = [answer["needed"] for answer in answers]
-    assert needed == ["users:read", "channels:history", "usergroups:read"]
+    assert needed == ["users:read", "channels:read", "usergroups:read"]
 
 
 @pytest.mark.parametrize(
@@ -95,6 +97,7 @@ async def test_blocks_are_evaluated_with_a_pointer_to_what_is_wrong(
         ({"text": "t", "blocks": "[not json"}, "invalid_blocks_format"),
         ({"text": "", "blocks": ""}, "no_text"),
         ({"text": "t", "metadata": {"event_type": "x"}}, "invalid_metadata_format"),
+        ({"text": "t", "markdown_text": "t"}, "markdown_text_conflict"),
         ({"text": "t", "thread_ts": "1.000000"}, "thread_not_found"),
         ({"text": "t", "attachments": [{"text": "old"}]}, "invalid_arguments"),
     ],

@@ -113,11 +113,6 @@ class Control:
         self.delivery.transport = self.http
         self.slack.workspace.changed(self.slack.workspace.users)
 
-    def deliver_sockets(self) -> None:
-        """Deliver by Socket Mode from now on."""
-        self.delivery.transport = self.sockets
-        self.slack.workspace.changed(self.slack.workspace.users)
-
     async def disconnect(
         self, count: int | None = None, reason: str = "refresh_requested"
     ) -> None:
@@ -199,11 +194,6 @@ class Control:
     def enable_home(self, *, enabled: bool) -> None:
         """Switch the app's Home tab."""
         self.slack.workspace.home_enabled = enabled
-
-    def enable_messages(self, *, enabled: bool) -> None:
-        """Switch the app's Messages tab: direct messages, both ways."""
-        self.slack.workspace.messages_tab_enabled = enabled
-        self.slack.workspace.changed(self.slack.workspace.users)
 
     def edit_window(self, seconds: float | None) -> None:
         """Limit the time for editing messages; None removes the limit."""

@@ -38,14 +38,11 @@ def postable(workspace: Workspace, reference: object) -> Channel:
     """Return a channel that the bot may post to.
 
     Raises:
-        ApiError: `channel_not_found`, `is_archived`, `not_in_channel` or
-            `messages_tab_disabled`.
+        ApiError: `channel_not_found`, `is_archived` or `not_in_channel`.
     """
     channel = reachable(workspace, reference)
     if channel.is_archived:
         raise ApiError("is_archived")
-    if channel.is_im and not workspace.messages_tab_enabled:
-        raise ApiError("messages_tab_disabled")
     if workspace.app.bot_user in channel.members:
         return channel
     # Only public channels: a private one without the bot was not found above.

@@ -51,7 +51,6 @@ def state(slack: FakeSlack, user: User, *, connected: bool) -> JsonObject:
             "user_id": workspace.app.bot_user,
             "name": workspace.app.name,
             "connected": connected,
-            "takes_messages": workspace.messages_tab_enabled,
         },
         "usergroups": [asdict(group) for group in workspace.groups.values()],
         "channels": [

@@ -81,8 +81,6 @@ class UserMessages:
         channel = channel_of(workspace, user, request, member=True)
         if channel.is_archived:
             raise ApiError("is_archived")
-        if channel.is_im and not workspace.messages_tab_enabled:
-            raise ApiError("messages_tab_disabled")
         return channel
 
     def _own(

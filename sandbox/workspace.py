@@ -60,7 +60,6 @@ class Workspace:
     commands: tuple[str, ...] = ("/approvals",)
     events: tuple[str, ...] = EVENTS
     home_enabled: bool = True
-    messages_tab_enabled: bool = True
     edit_window_s: float | None = None
     seq: int = 0
     messages: dict[str, dict[str, Message]] = field(

@@ -76,9 +76,6 @@ export function renderConversation(app, channel) {
 function whyClosed({ workspace, state }, channel) {
   if (state.me.deleted) return "This account is deactivated and cannot write.";
   if (channel.is_archived) return "This channel is archived.";
-  if (channel.is_im && state.bot.takes_messages === false) {
-    return "Sending messages to this app has been turned off.";
-  }
   if (channel.is_member) return null;
   return `${workspace.nameOf(state.me.id)} is not in this channel and can only read it.`;
 }

@@ -12,6 +12,7 @@ from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.reviewers.home_tabs import HomeTab
 from tests.bot.bot_stack import Stack
 from tests.bot.listeners.test_review_together import home, home_of, text_of, waiting
+from tests.conftest import eventually
 
 LOOKING = pytest.mark.usefixtures("looking")
 
@@ -130,3 +131,43 @@ async def test_a_filter_holds_while_the_tab_is_kept_up_to_date(stack: Stack) -> 
         assert "Refund" not in text_of(await ana.home()).split("How approvals work")[0]
         await ana.act_in_home(Action.FILTER_TOOL, chosen="*")
         await shown(stack, "U0ANA", "Refund")
+
+
+@LOOKING
+async def test_what_i_am_on_can_be_listed_alone(stack: Stack) -> None:
+    async with stack.running():
+        verdicts = await waiting(stack, 2)
+        ana = await home(stack, shows="Waiting for you: 2")
+        card = await stack.card(verdicts[1])
+        await ana.click("C0APPROVALS", str(card["ts"]), Action.TAKE)
+        await shown(stack, "U0ANA", "Only what I'm on")
+
+        await ana.act_in_home(Action.FILTER_MINE)
+
+        await shown(stack, "U0ANA", "1 of 2 fit the filter.")
+        told = text_of(await ana.home())
+        assert "78201" in told
+        assert "78200" not in told
+
+
+@LOOKING
+async def test_a_tab_that_another_process_published_meanwhile_is_made_again(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        ana = await home(stack, shows="Waiting for you: 0")
+        tabs = stack.store.home_tabs
+
+        async def is_noted() -> bool:
+            _, now, _ = await tabs.tab(stack.keys, "U0ANA")
+            return bool(now.view_hash)
+
+        await eventually(is_noted)
+        _, now, _ = await tabs.tab(stack.keys, "U0ANA")
+        old = now.with_(view_hash="0.old", content="")
+        await tabs.shown(stack.keys, "U0ANA", old)
+
+        await waiting(stack, 1)
+
+        await shown(stack, "U0ANA", "Waiting for you: 1")
+        assert await ana.notices() == []

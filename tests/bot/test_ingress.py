@@ -349,3 +349,15 @@ async def read_to_the_end(reader: asyncio.StreamReader) -> bytes:
     if not data:
         raise ConnectionResetError
     return data
+
+
+async def test_metrics_are_told_as_prometheus_reads_them() -> None:
+    async with opened() as door, aiohttp.ClientSession() as session:
+        url = door.url.replace("/slack/events", "/metrics")
+        async with session.get(url) as told:
+            assert told.headers["Content-Type"].startswith("text/plain; version=")
+            assert await told.read() == b"keyturn_up 1\n"
+        # A scrape fails then: zeros would be untrue.
+        door.is_store_down = True
+        async with session.get(url) as refused:
+            assert refused.status == 503

@@ -124,3 +124,22 @@ async def test_a_card_works_in_a_channel_that_has_another_id_now(stack: Stack) -
         await stack.card(verdict, says("Waiting to run"), channel="C0SHARED")
         await nothing_is_left(stack)
         assert len(await stack.cards(verdict, "C0SHARED")) == 1
+
+
+async def test_a_click_in_another_channel_counts_once_slack_says_that_the_card_is_there(
+    stack: Stack,
+) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        await nothing_is_left(stack)
+        stack.sandbox.control.share(CHANNEL, "C0SHARED")
+        ana = stack.actor("U0ANA")
+        place = "C0SHARED", str(card["ts"]), Action.APPROVE
+        stack.sandbox.control.fault("http_500", "chat.getPermalink")
+
+        await ana.click(*place)
+        assert (await stack.approval(verdict)).items[0].state is ItemState.PENDING
+
+        await ana.click(*place)
+        assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED

@@ -11,10 +11,12 @@ from keyturn.bot.delivery import card_updater, publisher, queue_sender
 from keyturn.bot.delivery.card_publisher import CardPublisher
 from keyturn.bot.web import SlackNoResponse
 from keyturn.gateway.approvals.decisions import Reject
+from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.store.events.outbox import Outbox
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import TEAM, Stack
+from tests.bot.test_publisher import nothing_is_left, put
 from tests.conftest import eventually
 from tests.service.harness import ANA
 
@@ -121,3 +123,24 @@ async def test_a_report_that_cannot_be_delivered_stops_nothing(
 
         await eventually(is_logged)
         await stack.card(await stack.refund(thread="t2"))
+
+
+@pytest.mark.parametrize("error", [SlackNoResponse("post", ""), ZeroDivisionError()])
+async def test_a_message_that_cannot_be_sent_is_given_up_and_holds_nothing_up(
+    stack: Stack,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+) -> None:
+    async def failing(*_: object, **__: object) -> Any:
+        raise error
+
+    monkeypatch.setattr(card_updater, "RETRY_FOR_S", 0.0)
+    monkeypatch.setattr(queue_sender, "GIVE_UP_AFTER", 1)
+    async with stack.running():
+        with monkeypatch.context() as patch:
+            patch.setattr(CardPublisher, "post", failing)
+            await put(stack, EventName.RUN_FINISHED, text="x", channel="C0GENERAL")
+            await nothing_is_left(stack)
+
+    assert "publisher.gave_up" in caplog.text

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
+
 from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import short_id
@@ -118,3 +120,26 @@ async def test_a_form_over_it_is_good_for_who_opened_it_alone(stack: Stack) -> N
 
         await ana.wait_for_view(lambda view: "Not done" in json.dumps(view))
     assert await names(stack) == [EventName.SEEDED_SHOWN]
+
+
+@pytest.mark.parametrize("place", ["home", "card"])
+async def test_all_of_it_is_shown_and_approved_there(stack: Stack, place: str) -> None:
+    seeded, message = await shown(stack)
+    async with stack.running():
+        ana = await home(stack, shows=seeded.id)
+        if place == "home":
+            await ana.act_in_home(Action.VIEW_ALL)
+        else:
+            await stack.actor("U0ANA").click(
+                CHANNEL, str(message["ts"]), Action.VIEW_ALL
+            )
+        view = await ana.wait_for_view(lambda view: "Full details" in json.dumps(view))
+        assert "78291" in json.dumps(view)
+        assert await names(stack) == [EventName.SEEDED_SHOWN]
+
+        assert await ana.submit({}) == {}
+
+        await ana.wait_for_view(lambda view: "you approved it" in json.dumps(view))
+        await ana.message_with(CHANNEL, says(ENDED))
+        await ana.wait_for(lambda state: seeded.id not in home_of(state) or None)
+    assert await rubber_stamped(stack) == (1, 1)

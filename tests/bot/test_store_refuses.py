@@ -15,11 +15,10 @@ from tests.conftest import eventually
 
 @pytest.fixture
 async def stack(stack: Stack) -> AsyncGenerator[Stack]:
-    """Restore the store's memory and rights after a test."""
+    """Restore the store's memory after a test."""
     stack.store.processes.life_ms = 400
     yield stack
     await stack.store.conn.command("CONFIG SET", "maxmemory", "0")
-    await stack.store.conn.command("ACL", "SETUSER", "default", "+@all")
 
 
 async def test_a_full_store_is_told_by_clicks_and_readyz_until_it_has_room(
@@ -50,16 +49,3 @@ async def test_a_full_store_is_told_by_clicks_and_readyz_until_it_has_room(
         await eventually(is_ready)
         await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
         assert not (await stack.approval(verdict)).items[0].is_pending
-
-
-async def test_a_decision_that_a_missing_right_cut_in_two_is_not_said_to_be_unrecorded(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        card = await stack.card(await stack.refund())
-        await stack.bot_is_quiet()
-        await stack.store.conn.command("ACL", "SETUSER", "default", "-xadd")
-
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-
-        assert "not confirmed" in await stack.told("U0ANA", "recorded")

@@ -9,6 +9,7 @@ import pytest
 from keyturn.bot.ids import Action
 from keyturn.cli.stack import bot_config
 from keyturn.gateway.approvals.decisions import Approve, Reject
+from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Origin
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
@@ -252,3 +253,20 @@ def test_the_fallback_channel_of_the_settings_is_an_id_or_a_name(
     config = bot_config(Settings.load(None, env))
 
     assert (config.fallback_channel, config.team) == (given, "T0SANDBOX")
+
+
+async def test_a_stop_is_told_in_the_fallback_when_its_channel_refuses(
+    stack: Stack,
+) -> None:
+    stack.sandbox.control.leave(CHANNEL, BOT)
+    async with stack.running(fallback_channel=GENERAL):
+        stop = Event(
+            name=EventName.FREEZE_SET,
+            tenant="default",
+            tool="post_notice",
+            actor=f"{TEAM}/U0ANA",
+        )
+        await stack.store.outbox(stack.keys, reader="").put(stop)
+
+        await stack.actor("U0DAN").message_with(GENERAL, says("Frozen"))
+        await nothing_is_left(stack)

@@ -6,7 +6,7 @@ import pytest
 
 from keyturn.sandbox.server import Sandbox
 from tests.sandbox.blocks import card, home, modal
-from tests.sandbox.bolt_app import new_client, until
+from tests.sandbox.bolt_app import new_client
 
 APPROVALS = "C0APPROVALS"
 
@@ -39,14 +39,6 @@ async def test_cards_modals_and_tokens_survive_a_restart(tmp_path: Path) -> None
     assert later["ts"] > posted["ts"]
     assert second.signing_secret == secret
     assert path.stat().st_mode & 0o077 == 0
-
-
-async def test_a_change_is_saved_before_the_server_stops(tmp_path: Path) -> None:
-    path = tmp_path / "slack.json"
-    async with Sandbox(state_path=path) as sandbox:
-        await sandbox.person("U0ANA").say(APPROVALS, "remember me")
-
-        await until(lambda: path.exists() and "remember me" in path.read_text("utf-8"))
 
 
 async def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path) -> None:

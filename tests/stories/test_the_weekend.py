@@ -18,19 +18,6 @@ NOON, NIGHT, EVENING = 12, 4, 22
 
 
 @pytest.mark.slow
-async def test_inventory_and_packages_are_read_and_nobody_is_asked(
-    tmp_path: Path,
-) -> None:
-    async with open_weekend(tmp_path, NOON) as weekend:
-        left = await weekend.words("check_inventory", item="desk lamp")
-        where = await weekend.words("track_package", order_id="78291")
-
-        assert "3 of desk lamp are left" in left
-        assert "78291 is in Leeds" in where
-        assert await weekend.cards() == 0
-
-
-@pytest.mark.slow
 async def test_a_refund_needs_a_person_and_over_50_a_senior_alone(
     tmp_path: Path,
 ) -> None:

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from keyturn.bot.listeners.messages import parse_request
+from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.store.runs.jobs import Job, JobKind
 from tests.bot.bot_stack import CHANNEL, TEAM, Stack
@@ -155,3 +156,16 @@ async def test_what_no_person_said_starts_nothing(
     assert status == 200
     assert words in caplog.text
     assert await stack.store.queue(stack.keys).depth() == 0
+
+
+async def test_what_the_store_does_not_take_is_asked_to_be_said_again(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unavailable(*_: object, **__: object) -> None:
+        raise StoreUnavailable("The store does not answer.")
+
+    monkeypatch.setattr(type(stack.reviews), "ask_agent", unavailable)
+    async with stack.running():
+        await stack.actor("U0DAN").say("#general", "@keyturn refund")
+
+        await stack.told("U0DAN", "cannot keep anything right now", "C0GENERAL")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.sandbox.json_types import JsonObject
-from tests.bot.bot_stack import Stack, says
+from tests.bot.bot_stack import CHANNEL, Stack, says
 from tests.bot.listeners.test_time import PATIENT, has_note, ring
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
@@ -48,4 +50,19 @@ async def test_for_a_channel_that_refuses_who_may_decide_is_called_in_the_thread
         assert says("not_in_channel")(note)
         assert says("<!subteam^S0SUPPORT>")(note)
         assert not says("Notified in")(note)
+        await nothing_is_left(stack)
+
+
+@pytest.mark.slow
+async def test_without_a_card_others_are_called_to_the_home_tab(stack: Stack) -> None:
+    stack.policy = PATIENT
+    stack.sandbox.control.leave(CHANNEL, BOT)
+    async with stack.running():
+        (verdict,) = await stack.submit(("wire_money", {}))
+        await stack.actor("U0DAN").message_with("D0DAN", says("cannot be posted"))
+
+        await ring(stack, (await stack.approval(verdict)).id, TimerKind.ESCALATE)
+
+        told = says("It has no card yet")
+        await stack.actor("U0ANA").message_with(GENERAL, told)
         await nothing_is_left(stack)

@@ -83,6 +83,13 @@ async def test_a_reviewer_stops_something_and_lets_it_run_again(
         await ask(stack, f"unfreeze {words}", "was not frozen; nothing changed")
 
 
+async def test_a_member_without_a_role_freezes_nothing(stack: Stack) -> None:
+    async with stack.running():
+        await ask(stack, "freeze everything why", "Please ask one of them", "U0EVE")
+
+        assert await stack.reviews.freezes.frozen() == ()
+
+
 @pytest.mark.parametrize("verb", ["freeze", "unfreeze"])
 @pytest.mark.parametrize("words", ["tool process_refnd", "agent support1"])
 async def test_a_misspelled_name_is_refused(

@@ -129,30 +129,6 @@ async def test_calls_that_are_not_ticked_stay_waiting_unless_the_form_rejects_th
         assert [item.index for item in approval.items if item.is_pending] == [0, 11]
 
 
-async def test_an_edit_that_needs_more_people_is_not_kept_for_the_batch(
-    stack: Stack,
-) -> None:
-    raised = POLICY.replace(
-        "  process_refund:\n",
-        "  process_refund:\n"
-        "    raise: [{to: escalate, when: args.amount > 500, because: big}]\n",
-    )
-    stack.policy = load_policy(raised, "policy.yml")
-    async with stack.running():
-        first, _, ts = await opened(stack)
-        ana = await choose(stack, "U0ANA", ts)
-
-        await edit_call(ana, 3, "501", "more")
-
-        await ana.wait_for_view(lambda view: "needs its own review" in str(view))
-        await ana.close_view()
-        await ana.wait_for_view(lambda view: view["callback_id"] == View.CHOOSE_EDIT)
-        await ana.close_view()
-        form = await ana.wait_for_view(lambda view: view["callback_id"] == View.CHOOSE)
-        assert "Call 3, edited" not in str(form["blocks"])
-        assert (await stack.approval(first)).rev == 1
-
-
 async def test_what_the_policy_escalates_meanwhile_is_left_out_and_said(
     stack: Stack,
 ) -> None:

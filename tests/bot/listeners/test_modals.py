@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from keyturn.bot.ids import Action, Input, View
-from keyturn.gateway.protocol.records import ItemState
+from keyturn.gateway.protocol.records import ItemState, Verb
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.client import Person as Actor
 from keyturn.sandbox.json_types import JsonObject, as_object, as_objects
@@ -195,3 +195,20 @@ async def turn(person: Actor) -> None:
 async def turn_to_the_end(person: Actor) -> None:
     while has_next(await top(person)):
         await turn(person)
+
+
+async def test_an_edit_without_a_change_is_none_where_approve_is_not_allowed(
+    stack: Stack,
+) -> None:
+    rules = stack.policy.tools["process_refund"]
+    limited = rules.with_(allow=(Verb.EDIT, Verb.REJECT))
+    tools = {**stack.policy.tools, "process_refund": limited}
+    stack.policy = stack.policy.with_(tools=tools)
+    async with stack.running():
+        verdict = await stack.refund()
+        ana = await opened(stack, verdict, Action.EDIT)
+
+        await ana.submit()
+
+        await ana.wait_for_view(says("you changed nothing"))
+        assert (await stack.approval(verdict)).rev == 1

@@ -233,3 +233,21 @@ async def test_a_cut_off_call_asks_what_became_of_it_and_not_to_run_it_again(
         assert "it took effect" in shown(after)
         [item] = (await stack.approval(verdict)).items
         assert item.state is ItemState.EXECUTED
+
+
+@pytest.mark.slow
+async def test_a_folded_call_in_doubt_gets_a_message_of_its_own(
+    stack: Stack,
+) -> None:
+    verdicts = [
+        (await stack.submit(POST_NOTICE, thread=thread))[0]
+        for thread in ("n0", "n1", "n2", "n3", "n4", "n5", "t1")
+    ]
+    async with stack.running():
+        await nothing_is_left(stack)
+        assert not await stack.cards(verdicts[-1])
+
+        await cut_off(stack, verdicts[-1])
+
+        card = await message_of(stack, verdicts[-1], says("know whether this ran"))
+        assert has_button(card, Action.RECONCILE_SKIP)

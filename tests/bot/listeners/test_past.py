@@ -91,3 +91,14 @@ async def test_a_search_finds_nothing_that_the_policy_hides(stack: Stack) -> Non
         found = await answered(stack, "U0ANA", "history note")
 
     assert "No decision" in found
+
+
+async def test_the_numbers_of_the_week_are_shown_to_a_member(stack: Stack) -> None:
+    async with stack.running():
+        nothing = await answered(stack, "U0ANA", "stats")
+        await approved(stack, 2)
+        numbers = await answered(stack, "U0ANA", "stats")
+
+    assert "No agent asked for a call in the last 7 days" in nothing
+    assert "0 of 2 calls ran without a person" in numbers
+    assert "process_refund" in numbers

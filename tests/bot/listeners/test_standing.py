@@ -151,3 +151,18 @@ async def test_who_keeps_the_role_is_confirmed(
             return (await standing_of(stack)).checked_at_ms > 0
 
         await eventually(is_confirmed)
+
+
+async def test_the_uses_are_listed(allowing: Stack) -> None:
+    stack = allowing
+    async with stack.running():
+        await allowed(stack)
+        await live_card(stack)
+        await stack.refund("t2", amount=20, order_id="2")
+        card = await live_card(stack, "*9 of 10 left.*")
+        ana = stack.actor("U0ANA")
+        await ana.click(CHANNEL, str(card["ts"]), Action.USES)
+        view = await ana.wait_for_view(lambda view: view["callback_id"] == View.USES)
+
+    assert "Refund 20 for order 2" in json.dumps(view)
+    assert "not started yet" in json.dumps(view)

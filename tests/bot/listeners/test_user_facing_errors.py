@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from keyturn.bot.ids import Action, Input, View
+from keyturn.bot.listeners import choosing as batch
 from keyturn.sandbox.json_types import JsonObject
 from tests.bot.bot_stack import CHANNEL, REFUND, TEAM, Stack, says
 from tests.bot.signed import interaction, post, signed_headers
@@ -232,3 +233,21 @@ async def test_a_last_page_without_its_tick_is_refused_by_us_too(
 
         assert "tick this box" in answer
         assert (await stack.approval(verdict)).rev == 1
+
+
+async def test_a_batch_that_is_not_shown_whole_is_not_approved_whole(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never_whole(*_: object) -> frozenset[int]:
+        return frozenset({0})
+
+    monkeypatch.setattr(batch, "decided_alone", never_whole)
+    async with stack.running():
+        first, _ = await stack.submit(
+            ("process_refund", REFUND), ("send_email", {"to": "x"})
+        )
+        card = await stack.card(first)
+
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
+
+        await stack.told("U0ANA", "need their own review")

@@ -5,7 +5,6 @@ The pictures are written to pytest's temporary folder; `KEYTURN_SHOTS` names ano
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,6 @@ from tests.sandbox.page.scenes import (
     channel,
     message,
     ts,
-    workspace,
 )
 from tests.sandbox.page.screen import Screen
 
@@ -145,24 +143,3 @@ def test_thumbs_hit_every_control_on_a_phone(screen: Screen, slack: FakeSlack) -
     screen.one(".dialog")
 
     assert screen.run(SMALL) == []
-
-
-def test_long_words_stay_inside_their_card(screen: Screen, slack: FakeSlack) -> None:
-    word = "w" * 400
-    blocks: list[dict[str, Any]] = [
-        {
-            "type": "header",
-            "block_id": "h",
-            "text": {"type": "plain_text", "text": word},
-        },
-        {"type": "section", "block_id": "s", "text": {"type": "mrkdwn", "text": word}},
-    ]
-    slack.state = workspace(
-        [message(ts(2), "U0BEN", word), message(ts(1), BOT, "x", blocks=blocks)]
-    )
-    screen.size(390, 844)
-
-    screen.open()
-    screen.one('[data-block-id="s"]')
-
-    assert screen.run(OVERFLOW) == [False, []]

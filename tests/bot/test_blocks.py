@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 from keyturn.bot import blocks as b
 from keyturn.bot.blocks import (
     Block,
-    checkboxes,
-    confirm,
-    input_block,
     multi_select,
-    number_input,
     option,
     radio_buttons,
     select,
@@ -26,139 +22,20 @@ from keyturn.bot.text import (
     Template,
     channel,
     code,
-    excerpt,
     label,
     moment,
-    reveal,
     template,
     untrusted,
     user,
     usergroup,
 )
-from keyturn.gateway.approvals.invisible_characters import has_hidden
 from keyturn.sandbox.blockkit import JSON
 from tests.bot.markup_audit import objects
-from tests.bot.strategies import CANARY
-
-NASTY = [
-    "",
-    "<!channel> <@U1> <https://evil.example|ok> *bold* :key:",
-    "\u202efdp.exe",
-    "\ud800",
-    "\n" * 500,
-    "e" + "\u0301" * 500,
-    "&lt;!here&gt; &amp;",
-    CANARY,
-    f"*{CANARY}* <!channel|{CANARY}>",
-    "x" * 20_000,
-    "😀" * 4_000,
-    "\u3164" * 4_000,
-]
-hostile = st.sampled_from(NASTY) | st.text(max_size=300)
-
-
-def every_block(text: str) -> list[Block]:
-    """Build one of everything a message takes, all of it from one stranger's text."""
-    stranger = untrusted(text)
-    short = untrusted(excerpt(text, 400).text)
-    cut = untrusted(excerpt(text, 100).text)
-    sure = confirm(stranger, cut, yes=stranger)
-    choices = [option(stranger, str(number)) for number in range(3)]
-    return [
-        b.header(stranger),
-        b.section(short, accessory=b.button("s", stranger)),
-        b.section(template("by {who}", who=user("U1"))),
-        b.context(short, label("ours"), template("*{n}* items", n=3)),
-        b.divider(),
-        b.rich_text(
-            b.box(short.text),
-            b.line(b.text_run(label("by ")), b.bold(label("us ")), b.mention("U1")),
-        ),
-        b.actions(
-            b.button(
-                "a",
-                stranger,
-                value="v",
-                style="primary",
-                accessibility_label=stranger,
-                confirm=sure,
-            ),
-            select("c", choices),
-            block_id="row",
-        ),
-    ]
-
-
-def every_input(text: str) -> list[Block]:
-    """Build one of every input from one stranger's text."""
-    stranger = untrusted(text)
-    choices = [option(stranger, str(n)) for n in range(10)]
-    elements = [
-        text_input("a", placeholder=stranger, focus=True),
-        text_input("a", initial=reveal(text)[:3_000], multiline=True),
-        number_input("a", decimal=True, initial="1.5"),
-        select("a", choices, initial="3", placeholder=stranger),
-        multi_select("a", choices, initial=["1", "2"]),
-        checkboxes("a", choices),
-        radio_buttons("a", choices, initial="0"),
-        radio_buttons("a", choices),
-    ]
-    return [
-        input_block(
-            stranger, element, block_id=f"b{place}", hint=stranger, optional=True
-        )
-        for place, element in enumerate(elements)
-    ]
 
 
 def texts(value: JSON) -> list[str]:
     found = [each.get("text") for each in objects(value)]
     return [each for each in found if isinstance(each, str)]
-
-
-@settings(deadline=None)  # the machine may be busy
-@given(hostile)
-def test_a_message_of_hostile_text_is_one_slack_takes(text: str) -> None:
-    b.ensure_valid_message(every_block(text), "Approval ap_7 waits.")
-    b.ensure_valid_message(every_block(text), "Approval ap_7 waits.", update=True)
-
-
-@settings(deadline=None)  # the machine may be busy
-@given(hostile)
-def test_a_view_of_hostile_text_is_one_slack_takes(text: str) -> None:
-    stranger = untrusted(text)
-
-    b.ensure_valid_view(
-        b.modal(
-            text or "x",
-            [b.warning(stranger), *every_input(text)],
-            callback_id="edit",
-            submit=text or "x",
-            close=text,
-            private_metadata="ap_7",
-        )
-    )
-    b.ensure_valid_view(
-        b.home([b.section(stranger), *every_input(text)], callback_id="home")
-    )
-
-
-@settings(deadline=None)  # the machine may be busy
-@given(hostile)
-def test_strangers_are_never_in_markup_and_never_hidden(text: str) -> None:
-    payload: JSON = [*every_block(text), *every_input(text)]
-    ours = [*every_block(""), *every_input("")]
-
-    markup = [each for each in objects(payload) if each.get("type") == "mrkdwn"]
-
-    assert markup == [each for each in objects([*ours]) if each.get("type") == "mrkdwn"]
-    assert len(markup) == 2
-    assert all(
-        each["emoji"] is False
-        for each in objects(payload)
-        if each.get("type") == "plain_text"
-    )
-    assert not [each for each in texts(payload) if has_hidden(each) or not each]
 
 
 def refused_by_the_type_checkers() -> None:

@@ -159,20 +159,6 @@ async def test_results_reach_the_card_in_at_most_three_updates(stack: Stack) -> 
         assert len(updates) <= 3
 
 
-async def test_all_are_rejected_with_one_reason(stack: Stack) -> None:
-    async with stack.running():
-        verdicts, ts = await three(stack)
-        ana = stack.actor("U0ANA")
-
-        await ana.click(CHANNEL, ts, Action.REJECT_ALL)
-        assert await ana.submit({"reason": "All of these were sent back."}) == {}
-
-        assert await states(stack, verdicts) == ["rejected"] * 3
-        found = await stack.approval(verdicts[2])
-        assert found.items[0].decision
-        assert found.items[0].decision.text == "All of these were sent back."
-
-
 async def test_a_choice_approves_edits_and_rejects_at_once(stack: Stack) -> None:
     async with stack.running():
         verdicts, ts = await three(stack)

@@ -11,14 +11,9 @@ from keyturn.bot.cards.special_cards import standing_card
 from keyturn.bot.delivery.card_copies import CopyUpdater
 from keyturn.bot.delivery.card_publisher import CardPublisher, policy_decision_digest
 from keyturn.bot.delivery.outbox_queue import QueueEntry
-from keyturn.bot.modals import allow_similar
 from keyturn.gateway.approvals.standing import used
-from keyturn.gateway.policy.standing import Offer
 from keyturn.gateway.store.reviewers.cards import CardCopy, CardPlace
-from keyturn.gateway.store.store import Store
 from tests.approvals.test_standing import NOW, standing
-from tests.service.harness import ServiceHarness
-from tests.service.standing import allowing
 
 KEY = b"k" * 32
 
@@ -44,17 +39,3 @@ def test_a_direct_message_shows_what_is_left_of_a_standing_approval() -> None:
     assert (
         updater.next_call(QueueEntry(key="ap", approval="ap"), after, place) is not None
     )
-
-
-async def test_the_form_does_not_say_that_people_see_a_repetition(store: Store) -> None:
-    harness: ServiceHarness = allowing(store)
-    _, (verdict,) = await harness.submit(("restart", {"service": "web"}))
-    approval = await harness.approval(verdict.item_id)
-    offer = harness.reviews.standing.offer(approval, 0)
-    assert isinstance(offer, Offer)
-
-    # Within these bounds each call repeats the first: it is covered all the same, see
-    # test_calls_that_are_to_be_the_same_may_be_the_same.
-    form = json.dumps(allow_similar.view(Frame(approval, KEY, "T0", NOW), 0, offer))
-
-    assert "repeats one already done" not in form

@@ -45,16 +45,15 @@ def field_of(screen: Screen, label: str) -> str:
     return f'.dialog [data-block-id="{block}"] .control'
 
 
-def ask_dan(screen: Screen, *, is_sent: bool = True) -> None:
-    """Ask the requester from the card, as Ana; or only fill the form."""
+def ask_dan(screen: Screen) -> None:
+    """Ask the requester from the card, as Ana."""
     screen.open("U0ANA", CHANNEL)
     words_on(screen, "Approval needed", "78291")
     screen.click('[data-action-id="more"]')
     screen.click('.menu [data-value^="ask_requester "]')
     screen.type('.dialog [data-block-id="question"] .control', QUESTION)
-    if is_sent:
-        screen.click(".modal-submit")
-        screen.gone(".dialog")
+    screen.click(".modal-submit")
+    screen.gone(".dialog")
 
 
 def reply_as_dan(screen: Screen) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keyturn.bot.cards.approval import card, is_finished
+from keyturn.bot.cards.approval import card
 from keyturn.gateway.approvals.record import (
     Acknowledgement,
     Approval,
@@ -184,6 +184,12 @@ CARDS: dict[str, Approval] = {
         in_state(EMAIL, ItemState.REJECTED),
     ),
     "batch_of_nine": an_approval(*[an_item({"n": n}, index=n) for n in range(9)]),
+    "tools_whose_names_are_markup": an_approval(
+        *(
+            an_item({}, index=n, tool=name)
+            for n, name in enumerate(("refund", "<!channel>", "mail", "*bold*", "note"))
+        )
+    ),
     "denied": an_approval(a_refund(tier=Tier.DENY)),
     "with_every_note": an_approval(
         NOTED,
@@ -259,22 +265,6 @@ def test_a_call_past_its_time_says_so_and_has_no_buttons(name: str) -> None:
     assert_same(FOLDER, name, readable(message.blocks, message.text))
 
 
-def test_the_kinds_of_blocks_stay_the_same_over_the_life_of_a_card() -> None:
-    kinds = {
-        name: {str(block["type"]) for block in _blocks(approval)} - {"actions"}
-        for name, approval in CARDS.items()
-        if not (approval.is_batch or is_finished(approval))
-    }
-
-    always = {"header", "context", "rich_text", "section"}
-    assert all(found == always for found in kinds.values()), kinds
-
-
-def _blocks(approval: Approval) -> list[dict[str, object]]:
-    message = card(frame(approval))
-    return [dict(block) for block in message.blocks]
-
-
 def test_metadata_holds_ids_only() -> None:
     message = card(frame(an_approval()))
 
@@ -282,12 +272,3 @@ def test_metadata_holds_ids_only() -> None:
         "event_type": "keyturn_card",
         "event_payload": {"approval": "ap_7f3k", "version": 1, "rev": 1},
     }
-
-
-def test_a_notification_names_the_tools_and_no_name_that_is_markup() -> None:
-    names = ["refund", "<!channel>", "mail", "*bold*", "note", "wire"]
-    items = [an_item({}, index=n, tool=name) for n, name in enumerate(names)]
-
-    text = card(frame(an_approval(*items))).text
-
-    assert "6 calls (refund, another tool, mail and 2 more) until" in text

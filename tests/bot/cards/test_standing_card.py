@@ -134,6 +134,11 @@ def test_the_form_and_the_list_read_as_written_down() -> None:
     )
 
     assert_same(FOLDER, "standing_form", readable.view(form))
+    # Within these bounds each call repeats the first, and is covered anyway.
+    rule = RULE.with_(may_differ=(), sum=None)
+    equal = Offer(rule, REFUND, 0, may_repeat=True)
+    form = allow_similar.view(frame(an_approval(item)), 0, equal)
+    assert_same(FOLDER, "standing_form_of_equal_calls", readable.view(form))
     listed["submit"] = {"text": ""}
     assert_same(FOLDER, "standing_uses", readable.view(listed))
 

@@ -35,6 +35,10 @@ def unsealed(_: Stack, event: str) -> list[str]:
     return ["e", event, "at", "1"]
 
 
+def with_an_empty_seal(_: Stack, event: str) -> list[str]:
+    return ["e", event, "at", "1", "s", ""]
+
+
 def with_the_seal_of_another_event(stack: Stack, event: str) -> list[str]:
     _, seal = parts_of(sealed_text(stack.store.conn, stack.keys, answer("Hello.")))
     return ["e", event, "at", "1", "s", seal]
@@ -46,8 +50,17 @@ def of_another_tenant(stack: Stack, event: str) -> list[str]:
     return ["e", body, "at", "1", "s", seal]
 
 
+def with_the_nonce_of_another(stack: Stack, event: str) -> list[str]:
+    body, seal = parts_of(sealed_text(stack.store.conn, stack.keys, event))
+    _, other = parts_of(sealed_text(stack.store.conn, stack.keys, event))
+    mixed = f"{other.partition('.')[0]}.{seal.partition('.')[2]}"
+    return ["e", body, "at", "1", "s", mixed]
+
+
 FORGERIES: list[Forgery] = [
     unsealed,
+    with_an_empty_seal,
+    with_the_nonce_of_another,
     with_the_seal_of_another_event,
     of_another_tenant,
 ]

@@ -361,3 +361,10 @@ async def test_metrics_are_told_as_prometheus_reads_them() -> None:
         door.is_store_down = True
         async with session.get(url) as refused:
             assert refused.status == 503
+
+
+async def test_in_socket_mode_nobody_is_let_in_by_http() -> None:
+    async with opened(secret="") as door:
+        status, _ = await post(door.url, signed_headers("", BODY), BODY)
+
+        assert (status, door.seen) == (404, [])

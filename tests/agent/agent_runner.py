@@ -104,6 +104,16 @@ def build(
     )
 
 
+async def paused(
+    runner: Runner, saver: Any, effects: Effects, *replies: AIMessage
+) -> tuple[FakeGateway, Any]:
+    """Return a gateway, and an agent whose payment waits in it for people."""
+    gateway = FakeGateway(FREE)
+    graph = build(gateway, effects.tools(), *(replies or [pay()]), saver=saver)
+    await runner.say(graph, "pay")
+    return gateway, graph
+
+
 def agent_with(
     middleware: AgentMiddleware[Any, Any, Any],
     effects: Effects,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -25,25 +26,23 @@ async def _fail(error: Exception) -> None:
     raise error
 
 
-@pytest.mark.parametrize("error", [OSError("no route"), TimeoutError()])
-async def test_a_lost_connection_counts_as_an_unreachable_gateway(
-    error: Exception,
-) -> None:
-    with pytest.raises(StoreUnavailable):
-        await Awaiting().ask(lambda: _fail(error))
-    with pytest.raises(StoreUnavailable):
-        await asyncio.to_thread(drive, Blocking().ask(lambda: _fail(error)))
-
-
-async def test_a_gateway_that_hangs_counts_as_unreachable(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda: _fail(OSError("no route")),
+        lambda: _fail(TimeoutError()),
+        lambda: asyncio.sleep(60),
+    ],
+)
+async def test_a_gateway_that_is_lost_or_hangs_counts_as_unreachable(
+    monkeypatch: pytest.MonkeyPatch, fault: Callable[[], Awaitable[None]]
 ) -> None:
     monkeypatch.setattr(bridge, "PORT_TIMEOUT_S", 0.01)
 
     with pytest.raises(StoreUnavailable):
-        await Awaiting().ask(lambda: asyncio.sleep(60))
+        await Awaiting().ask(fault)
     with pytest.raises(StoreUnavailable):
-        await asyncio.to_thread(drive, Blocking().ask(lambda: asyncio.sleep(60)))
+        await asyncio.to_thread(drive, Blocking().ask(fault))
 
 
 async def test_a_question_is_put_again_until_it_is_answered_but_not_for_ever() -> None:

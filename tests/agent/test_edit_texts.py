@@ -38,7 +38,16 @@ from keyturn.gateway.protocol.edits import EDIT_MARK
 from keyturn.gateway.protocol.records import EditRecord, Person, Tier
 from keyturn.gateway.service.run.claiming import told_edit
 from tests.agent import providers
-from tests.agent.agent_runner import CONFIG, FREE, Effects, Runner, build, by_call, pay
+from tests.agent.agent_runner import (
+    CONFIG,
+    FREE,
+    Effects,
+    Runner,
+    build,
+    by_call,
+    paused,
+    pay,
+)
 from tests.agent.fake_gateway import FakeGateway
 
 MARK = edits.EDIT_MARK
@@ -126,9 +135,7 @@ async def test_every_input_states_every_edit_once_in_a_form_every_provider_takes
 async def test_the_notice_says_what_was_asked_what_ran_who_and_why(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
-    gateway = FakeGateway(FREE)
-    graph = build(gateway, effects.tools(), pay(899, "ada"), saver=memory)
-    await runner.say(graph, "pay")
+    gateway, graph = await paused(runner, memory, effects, pay(899, "ada"))
     gateway.edit("ap0.0", {"amount": 449.5, "to": "ada"}, "half is fair")
 
     end = await runner.resume(graph, gateway)

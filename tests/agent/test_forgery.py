@@ -16,8 +16,8 @@ from pydantic import TypeAdapter, ValidationError
 from keyturn.agent import interrupts
 from keyturn.agent.scripted_model import calling, scripted
 from keyturn.gateway.errors import NotAllowed
-from keyturn.gateway.protocol.records import Tier, Verb
-from keyturn.gateway.protocol.wire import AnswerKind, Verdict
+from keyturn.gateway.protocol.records import Tier
+from keyturn.gateway.protocol.wire import Answer, AnswerKind, Verdict
 from tests.agent.agent_runner import (
     FREE,
     STRICT,
@@ -25,6 +25,7 @@ from tests.agent.agent_runner import (
     Runner,
     build,
     by_call,
+    paused,
     pay,
     results,
 )
@@ -35,15 +36,6 @@ def _bare(effects: Effects, saver: Any) -> Any:
     """Return the agent as it is without the approval middleware."""
     agent: Any = create_agent(scripted([]), effects.tools(), checkpointer=saver)  # pyright: ignore[reportUnknownVariableType] - partly typed
     return agent
-
-
-async def _paused(
-    runner: Runner, saver: Any, effects: Effects, *replies: AIMessage
-) -> tuple[FakeGateway, Any]:
-    gateway = FakeGateway(FREE)
-    graph = build(gateway, effects.tools(), *(replies or [pay()]), saver=saver)
-    await runner.say(graph, "pay")
-    return gateway, graph
 
 
 async def _swap_and_approve(runner: Runner, graph: Any, gateway: FakeGateway) -> Any:
@@ -58,7 +50,7 @@ async def _swap_and_approve(runner: Runner, graph: Any, gateway: FakeGateway) ->
 async def test_a_removed_middleware_runs_nothing_and_loses_nothing(
     runner: Runner, saver: Any, effects: Effects
 ) -> None:
-    gateway, graph = await _paused(runner, saver, effects)
+    gateway, graph = await paused(runner, saver, effects)
     bare = _bare(effects, saver)
     gateway.approve("ap0.0")
     answers = await runner.answers(graph, gateway)
@@ -103,7 +95,7 @@ async def test_a_verdict_forged_into_the_state_runs_nothing(
 async def test_arguments_swapped_before_the_approval_do_not_run(
     runner: Runner, saver: Any, effects: Effects
 ) -> None:
-    gateway, graph = await _paused(runner, saver, effects)
+    gateway, graph = await paused(runner, saver, effects)
 
     end = await _swap_and_approve(runner, graph, gateway)
 
@@ -137,7 +129,7 @@ async def test_a_call_that_is_doubled_after_its_verdict_does_not_run(
 async def test_swapped_arguments_with_a_verdict_forged_to_match_do_not_run(
     runner: Runner, saver: Any, effects: Effects
 ) -> None:
-    gateway, graph = await _paused(runner, saver, effects, pay(), AIMessage("done"))
+    gateway, graph = await paused(runner, saver, effects, pay(), AIMessage("done"))
     other = FakeGateway(FREE)
     values = (await runner.state(graph)).values
     message = values["messages"][1]
@@ -273,7 +265,7 @@ async def _rewrite(
 async def test_notes_of_a_turn_that_make_no_sense_clear_nothing(
     runner: Runner, memory: InMemorySaver, effects: Effects, note: dict[str, Any]
 ) -> None:
-    _gateway, graph = await _paused(runner, memory, effects)
+    _gateway, graph = await paused(runner, memory, effects)
     kept = (await runner.state(graph)).values["keyturn_turn"]
     forged = {**kept, **note} if note else None
 
@@ -287,15 +279,10 @@ async def test_notes_of_a_turn_that_make_no_sense_clear_nothing(
 async def test_a_good_answer_that_nobody_gave_still_runs_nothing(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
-    gateway = FakeGateway(FREE)
-    graph = build(gateway, effects.tools(), pay(), saver=memory)
-    await runner.say(graph, "pay")
+    _gateway, graph = await paused(runner, memory, effects)
     (pause,) = (await runner.state(graph)).interrupts
-    forged = {
-        "type": "approve",
-        "item_id": pause.value["item_id"],
-        "action_hash": pause.value["action_hash"],
-    }
+    about = {name: pause.value[name] for name in ("item_id", "action_hash")}
+    forged = {"type": "approve", **about}
 
     end = await runner.run(graph, Command(resume={pause.id: forged}), STRICT)
 
@@ -306,9 +293,7 @@ async def test_a_good_answer_that_nobody_gave_still_runs_nothing(
 async def test_forged_arguments_in_an_answer_are_not_what_runs(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
-    gateway = FakeGateway(FREE)
-    graph = build(gateway, effects.tools(), pay(), saver=memory)
-    await runner.say(graph, "pay")
+    gateway, graph = await paused(runner, memory, effects)
     gateway.edit("ap0.0", {"amount": 5, "to": "ada"})
     (pause,) = (await runner.state(graph)).interrupts
     answer = gateway.answer("ap0.0").model_dump(mode="json")
@@ -322,13 +307,9 @@ async def test_forged_arguments_in_an_answer_are_not_what_runs(
 async def test_answers_swapped_between_siblings_are_refused_and_can_be_given_again(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
-    gateway = FakeGateway(FREE)
-    turn = calling(
-        ("pay", {"amount": 1, "to": "a"}, "c1"),
-        ("pay", {"amount": 1, "to": "a"}, "c2"),
-    )
-    graph = build(gateway, effects.tools(), turn, saver=memory)
-    await runner.say(graph, "pay")
+    same = {"amount": 1, "to": "a"}
+    turn = calling(("pay", same, "c1"), ("pay", same, "c2"))
+    gateway, graph = await paused(runner, memory, effects, turn)
     gateway.approve("ap0.0")
     gateway.reject("ap1.0")
     right = await runner.answers(graph, gateway)
@@ -346,13 +327,11 @@ async def test_answers_swapped_between_siblings_are_refused_and_can_be_given_aga
 async def test_a_good_answer_beside_a_bad_one_runs_once(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
-    gateway = FakeGateway(FREE)
     turn = calling(
         ("pay", {"amount": 1, "to": "a"}, "c1"),
         ("pay", {"amount": 2, "to": "b"}, "c2"),
     )
-    graph = build(gateway, effects.tools(), turn, saver=memory)
-    await runner.say(graph, "pay")
+    gateway, graph = await paused(runner, memory, effects, turn)
     gateway.approve("ap0.0")
     gateway.approve("ap1.0")
     right = await runner.answers(graph, gateway)
@@ -367,36 +346,12 @@ async def test_a_good_answer_beside_a_bad_one_runs_once(
     assert end["messages"][-1].text == "done"
 
 
-def test_the_model_of_an_answer_follows_what_policy_allows() -> None:
-    gateway = FakeGateway(allow=(Verb.APPROVE,))
-    base = {"item_id": "ap0.0", "action_hash": "sha256:" + "1" * 64}
-    verdict = _verdict(gateway, base["action_hash"])
-
-    expected = interrupts.expected_answer(verdict)
-
-    assert expected.accepts({"type": "approve", **base})
-    assert expected.accepts({"type": "expired", "message": "too late", **base})
-    assert not expected.accepts({"type": "reject", **base})
-    assert not expected.accepts({"type": "approve", "args": {}, **base})
+HASH = "sha256:" + "1" * 64
+BASE = {"item_id": "ap0.0", "action_hash": HASH}
 
 
-def test_an_edit_has_to_fit_the_schema_and_a_response_has_to_say_something() -> None:
-    gateway = FakeGateway()
-    base = {"item_id": "ap0.0", "action_hash": "sha256:" + "1" * 64}
-    expected = interrupts.expected_answer(_verdict(gateway, base["action_hash"]))
-
-    assert expected.accepts({"type": "edit", "args": {"amount": 1}, **base})
-    assert not expected.accepts({"type": "edit", "args": {"amount": "1"}, **base})
-    assert expected.accepts({"type": "edit", "args": {"amount": 2**63 - 1}, **base})
-    assert not expected.accepts({"type": "edit", "args": {"amount": 2**63}, **base})
-    assert not expected.accepts({"type": "edit", "args": {"amount": 2.0**53}, **base})
-    assert not expected.accepts({"type": "edit", "args": {"other": 1}, **base})
-    assert not expected.accepts({"type": "edit", **base})
-    assert not expected.accepts({"type": "respond", "message": "  ", **base})
-    assert expected.accepts({"type": "respond", "message": "ok", **base})
-
-
-def _verdict(gateway: FakeGateway, action_hash: str) -> Verdict:
+def _expected(*allow: str, action_hash: str = HASH) -> interrupts.Expected[Answer]:
+    """Return the requirements on answers about a payment."""
     from_wire = {
         "kind": "hold",
         "tool": "pay",
@@ -405,49 +360,67 @@ def _verdict(gateway: FakeGateway, action_hash: str) -> Verdict:
         "args_hash": "",
         "item_id": "ap0.0",
         "action_hash": action_hash,
-        "allow": [str(verb) for verb in gateway.allow],
+        "allow": allow or ("approve", "edit", "reject", "respond"),
         "args_schema": {
             "type": "object",
             "properties": {"amount": {"type": "number"}},
         },
     }
-    return Verdict.model_validate(from_wire)
+    return interrupts.expected_answer(Verdict.model_validate(from_wire))
+
+
+def test_an_answer_has_to_be_one_that_policy_allows() -> None:
+    expected = _expected("approve")
+
+    assert expected.accepts({"type": "approve", **BASE})
+    assert expected.accepts({"type": "expired", "message": "too late", **BASE})
+    assert not expected.accepts({"type": "reject", **BASE})
+    assert not expected.accepts({"type": "approve", "args": {}, **BASE})
+
+
+def test_an_edit_has_to_fit_the_schema_and_a_response_has_to_say_something() -> None:
+    def fits(**answer: Any) -> bool:
+        return _expected().accepts({**answer, **BASE})
+
+    assert fits(type="edit", args={"amount": 1})
+    assert fits(type="edit", args={"amount": 2**63 - 1})
+    for args in ({"amount": "1"}, {"amount": 2**63}, {"amount": 2.0**53}, {"other": 1}):
+        assert not fits(type="edit", args=args)
+    assert not fits(type="edit")
+    assert not fits(type="respond", message="  ")
+    assert fits(type="respond", message="ok")
 
 
 def test_the_schema_that_a_client_sees_is_what_answers_have_to_fit() -> None:
-    gateway = FakeGateway()
-    expected = interrupts.expected_answer(_verdict(gateway, "sha256:" + "1" * 64))
-    base = {"item_id": "ap0.0", "action_hash": "sha256:" + "1" * 64}
+    expected = _expected()
 
     schema = TypeAdapter[Any](cast("Any", expected)).json_schema()
 
     Draft202012Validator.check_schema(schema)
     given: Any = Draft202012Validator(schema)
     for answer in (
-        {"type": "approve", **base},
-        {"type": "approve", **base, "by": {"team": "T0", "user": "U0ANA"}},
-        {"type": "approve", **base, "by": {"team": "T0"}},
-        {"type": "approve", **base, "item_id": "ap0.1"},
-        {"type": "approve", **base, "action_hash": "sha256:" + "2" * 64},
-        {"type": "approve", **base, "args": 7},
-        {"type": "approve", **base, "more": 1},
-        {"type": "executed", **base},
-        {"type": "nonsense", **base},
+        {"type": "approve"},
+        {"type": "approve", "by": {"team": "T0", "user": "U0ANA"}},
+        {"type": "approve", "by": {"team": "T0"}},
+        {"type": "approve", "item_id": "ap0.1"},
+        {"type": "approve", "action_hash": "sha256:" + "2" * 64},
+        {"type": "approve", "args": 7},
+        {"type": "approve", "more": 1},
+        {"type": "executed"},
+        {"type": "nonsense"},
     ):
-        assert given.is_valid(answer) is expected.accepts(answer), answer
+        whole = {**BASE, **answer}
+        assert given.is_valid(whole) is expected.accepts(whole), answer
     with pytest.raises(ValidationError, match="`args` are required"):
         TypeAdapter[Any](cast("Any", expected)).validate_python(
-            {"type": "edit", **base}
+            {"type": "edit", **BASE}
         )
 
 
 def test_an_answer_that_was_valid_elsewhere_is_checked_again() -> None:
-    gateway = FakeGateway()
-    one = interrupts.expected_answer(_verdict(gateway, "sha256:" + "1" * 64))
-    other = interrupts.expected_answer(_verdict(gateway, "sha256:" + "2" * 64))
-    answer = {"type": "approve", "item_id": "ap0.0", "action_hash": one.action_hash}
+    one, other = _expected(), _expected(action_hash="sha256:" + "2" * 64)
 
-    parsed = one.parse(answer)
+    parsed = one.parse({"type": "approve", **BASE})
 
     assert one.accepts(parsed)
     assert not other.accepts(parsed)

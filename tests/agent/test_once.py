@@ -26,6 +26,7 @@ from tests.agent.agent_runner import (
     Runner,
     build,
     by_call,
+    paused,
     pay,
 )
 from tests.agent.agent_runner import pay as pay_turn
@@ -42,6 +43,18 @@ async def _approved(
     await runner.say(graph, "pay")
     gateway.approve("ap0.0")
     return gateway, graph
+
+
+async def _killed_inside(
+    runner: Runner, saver: Any, effects: Effects
+) -> tuple[FakeGateway, Any, dict[str, Any]]:
+    """Kill the process of an approved call after its effect; return the answers too."""
+    gateway, graph = await _approved(runner, saver, effects)
+    answers = await runner.answers(graph, gateway)
+    effects.inside = _once(_die)
+    with pytest.raises(Killed):
+        await runner.run(graph, Command(resume=answers), STRICT)
+    return gateway, graph, answers
 
 
 async def test_eight_threads_with_one_approval_run_it_once(
@@ -117,12 +130,7 @@ async def test_a_result_that_was_recorded_is_given_back_and_not_made_again(
 async def test_a_kill_after_the_effect_is_reconciled_by_a_person(
     runner: Runner, saver: Any, effects: Effects, finding: str
 ) -> None:
-    gateway, graph = await _approved(runner, saver, effects)
-    answers = await runner.answers(graph, gateway)
-    effects.inside = _once(_die)
-
-    with pytest.raises(Killed):
-        await runner.run(graph, Command(resume=answers), STRICT)
+    gateway, graph, answers = await _killed_inside(runner, saver, effects)
     gateway.lose_owner("ap0.0")
     await runner.run(graph, Command(resume=answers), STRICT)
     (pause,) = (await runner.state(graph)).interrupts
@@ -161,11 +169,7 @@ async def test_a_kill_before_the_effect_loses_nothing(
 async def test_a_busy_item_is_waited_for(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
-    gateway, graph = await _approved(runner, memory, effects)
-    answers = await runner.answers(graph, gateway)
-    effects.inside = _once(_die)
-    with pytest.raises(Killed):
-        await runner.run(graph, Command(resume=answers), STRICT)
+    gateway, graph, answers = await _killed_inside(runner, memory, effects)
     claims = gateway.calls["claim"]
 
     def give_up_the_dead_owner() -> None:
@@ -186,11 +190,7 @@ async def test_a_busy_item_hands_the_thread_back_in_the_end(
     effects: Effects,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    gateway, graph = await _approved(runner, memory, effects)
-    answers = await runner.answers(graph, gateway)
-    effects.inside = _once(_die)
-    with pytest.raises(Killed):
-        await runner.run(graph, Command(resume=answers), STRICT)
+    _gateway, graph, answers = await _killed_inside(runner, memory, effects)
     monkeypatch.setattr(execution, "BUSY_DEADLINE_S", 0.02)
 
     with pytest.raises(ThreadUnavailable, match=r"'ap0\.0'"):
@@ -229,8 +229,7 @@ async def test_who_was_paused_before_the_start_asks_whether_the_claim_still_stan
     """Its answer waited in a socket while others took the call over."""
     gateway, graph = await _approved(runner, memory, effects, lease_s=30.0)
     paused_s = 0.0
-    for module in (execution, execution):
-        monkeypatch.setattr(module, "now_s", lambda: paused_s)
+    monkeypatch.setattr(execution, "now_s", lambda: paused_s)
 
     def pause(claimed: Claimed) -> Claimed:
         nonlocal paused_s
@@ -392,9 +391,7 @@ async def ran_while_away(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> FakeGateway:
     """Run a payment whose end the gateway does not take."""
-    gateway = FakeGateway(FREE)
-    graph = build(gateway, effects.tools(), pay(), saver=memory)
-    await runner.say(graph, "pay")
+    gateway, graph = await paused(runner, memory, effects)
     gateway.approve(CALL)
     gateway.down.add("finish")
     await runner.resume(graph, gateway)

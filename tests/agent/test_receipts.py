@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
-from keyturn.agent import ApprovalMiddleware, current_receipt, receipt_meta
-from keyturn.agent.drop_in import gated_subagents
+from keyturn.agent import current_receipt, receipt_meta
 from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.client import http_gateway
 from keyturn.gateway.client.http_gateway import (
@@ -177,11 +176,3 @@ def test_keys_of_a_gateway_are_for_one_at_a_url(
     for given in (None, FakeGateway(FREE)):
         with pytest.raises(SettingsError, match="for a gateway at a URL"):
             http_gateway.given_gateway(given, None, [OTHER.public.text])
-    with pytest.raises(SettingsError):
-        ApprovalMiddleware(
-            "a", gateway="https://a.example", api_key="tk_1", receipt_keys=["x"]
-        )
-    with pytest.raises(SettingsError):
-        gated_subagents(
-            [], gateway="https://a.example", receipt_keys="keyturn/gateway+"
-        )

@@ -30,6 +30,7 @@ from tests.agent.agent_runner import (
     build,
     by_call,
     item_of,
+    paused,
     pay,
 )
 from tests.agent.fake_gateway import FakeGateway
@@ -93,9 +94,7 @@ async def test_results_are_put_back_and_the_rest_is_superseded(
 async def test_a_whole_history_is_left_alone_and_nobody_is_asked(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
-    gateway = FakeGateway(FREE)
-    graph = build(gateway, effects.tools(), pay(), saver=memory)
-    await runner.say(graph, "pay")
+    gateway, graph = await paused(runner, memory, effects)
     gateway.approve("ap0.0")
     before = (await runner.resume(graph, gateway))["messages"]
 
@@ -108,9 +107,7 @@ async def test_a_whole_history_is_left_alone_and_nobody_is_asked(
 async def test_a_turn_cut_off_while_a_tool_was_running_is_said_to_be_unknown(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
-    gateway = FakeGateway(FREE)
-    graph = build(gateway, effects.tools(), pay(), saver=memory)
-    await runner.say(graph, "pay")
+    gateway, graph = await paused(runner, memory, effects)
     gateway.approve("ap0.0")
     gateway.end("ap0.0", Transition.CLAIM)
 
@@ -246,9 +243,7 @@ async def test_the_card_ends_as_soon_as_the_gateway_answers(
 async def test_of_calls_whose_ends_cannot_be_asked_it_is_said_that_they_may_have_run(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
-    gateway = FakeGateway(FREE)
-    graph = build(gateway, effects.tools(), pay(), saver=memory)
-    await runner.say(graph, "pay")
+    gateway, graph = await paused(runner, memory, effects)
     gateway.down.add("supersede")
 
     end = await runner.say(graph, "hurry")

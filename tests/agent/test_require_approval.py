@@ -73,12 +73,20 @@ def _graph(
     return step_graph(runner, saver, "wire", given, run=wire, **options)
 
 
+async def _waiting(
+    runner: Runner, effects: Effects, saver: Any
+) -> tuple[FakeGateway, Any]:
+    """Return a graph whose step waits for people, and its gateway."""
+    gateway = FakeGateway()
+    graph = _graph(runner, effects, saver, gateway)
+    await runner.run(graph, GO)
+    return gateway, graph
+
+
 async def test_an_approved_step_runs_once_with_what_was_approved(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
-    gateway = FakeGateway()
-    graph = _graph(runner, effects, memory, gateway)
-    await runner.run(graph, GO)
+    gateway, graph = await _waiting(runner, effects, memory)
     paused = list(effects.paid)
     gateway.approve("ap0.0")
 
@@ -93,9 +101,7 @@ async def test_an_approved_step_runs_once_with_what_was_approved(
 async def test_an_edited_step_runs_with_the_edit_and_says_so(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
-    gateway = FakeGateway()
-    graph = _graph(runner, effects, memory, gateway)
-    await runner.run(graph, GO)
+    gateway, graph = await _waiting(runner, effects, memory)
     gateway.edit("ap0.0", {"amount": 2, "to": "ada"}, "less")
 
     end = await runner.resume(graph, gateway)
@@ -109,9 +115,7 @@ async def test_an_edited_step_runs_with_the_edit_and_says_so(
 async def test_a_step_that_nobody_approved_says_why(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
-    gateway = FakeGateway()
-    graph = _graph(runner, effects, memory, gateway)
-    await runner.run(graph, GO)
+    gateway, graph = await _waiting(runner, effects, memory)
     gateway.reject("ap0.0", "no")
     rejected = (await runner.resume(graph, gateway))["outcome"]
     await runner.run(graph, GO)
@@ -146,9 +150,7 @@ async def test_policy_decides_alone_where_it_can(
 async def test_a_step_that_failed_is_said_to_be_unsure(
     runner: Runner, memory: InMemorySaver, effects: Effects, kind: type[BaseException]
 ) -> None:
-    gateway = FakeGateway()
-    graph = _graph(runner, effects, memory, gateway)
-    await runner.run(graph, GO)
+    gateway, graph = await _waiting(runner, effects, memory)
     gateway.approve("ap0.0")
 
     def fail() -> None:
@@ -165,9 +167,7 @@ async def test_a_step_that_failed_is_said_to_be_unsure(
 async def test_a_step_that_was_recorded_is_given_back_and_not_run_again(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
-    gateway = FakeGateway()
-    graph = _graph(runner, effects, memory, gateway)
-    await runner.run(graph, GO)
+    gateway, graph = await _waiting(runner, effects, memory)
     gateway.edit("ap0.0", {"amount": 2, "to": "ada"})
     answers = await runner.answers(graph, gateway)
 
@@ -189,9 +189,7 @@ async def test_a_step_that_was_recorded_is_given_back_and_not_run_again(
 async def test_a_step_in_doubt_is_reconciled_by_a_person(
     runner: Runner, memory: InMemorySaver, effects: Effects, finding: str
 ) -> None:
-    gateway = FakeGateway()
-    graph = _graph(runner, effects, memory, gateway)
-    await runner.run(graph, GO)
+    gateway, graph = await _waiting(runner, effects, memory)
     gateway.approve("ap0.0")
     answers = await runner.answers(graph, gateway)
 
@@ -299,9 +297,7 @@ async def test_a_step_that_the_gateway_forbids_is_not_approved(
 async def test_a_step_whose_arguments_change_while_it_waits_does_not_run(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
-    gateway = FakeGateway()
-    graph = _graph(runner, effects, memory, gateway)
-    await runner.run(graph, GO)
+    gateway, graph = await _waiting(runner, effects, memory)
     ((key, (turn, verdicts)),) = gateway.turns.items()
     gateway.turns[key] = (turn, (verdicts[0].with_(args_hash="sha256:other"),))
     gateway.approve("ap0.0")

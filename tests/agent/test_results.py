@@ -17,7 +17,7 @@ from keyturn.agent.result_codec import ToolResult
 from keyturn.agent.scripted_model import calling
 from keyturn.gateway.errors import NotAllowed
 from keyturn.gateway.protocol.records import EditRecord, FailureKind, Tier
-from tests.agent.agent_runner import FREE, Effects, Runner, build, by_call, pay
+from tests.agent.agent_runner import FREE, Effects, Runner, build, by_call, paused, pay
 from tests.agent.fake_gateway import FakeGateway
 
 ERRORS = {
@@ -86,9 +86,7 @@ async def test_a_refusal_to_start_is_stored_as_its_reason_alone(
 async def _edited(
     runner: Runner, saver: InMemorySaver, effects: Effects, asking: AIMessage
 ) -> dict[str, Any]:
-    gateway = FakeGateway(FREE)
-    graph = build(gateway, effects.tools(), asking, saver=saver)
-    await runner.say(graph, "pay")
+    gateway, graph = await paused(runner, saver, effects, asking)
     gateway.edit("ap0.0", {"amount": 449.5, "to": "ada"}, "half is fair")
     return await runner.resume(graph, gateway)
 
@@ -97,9 +95,7 @@ async def _edited(
 async def test_what_a_person_said_stands_in_the_message_as_they_wrote_it(
     runner: Runner, memory: InMemorySaver, effects: Effects, kind: str, said: str
 ) -> None:
-    gateway = FakeGateway(FREE)
-    graph = build(gateway, effects.tools(), pay(899, "ada"), saver=memory)
-    await runner.say(graph, "pay")
+    gateway, graph = await paused(runner, memory, effects, pay(899, "ada"))
     getattr(gateway, kind)("ap0.0", said)
 
     message = by_call(await runner.resume(graph, gateway))["c1"]

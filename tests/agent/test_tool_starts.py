@@ -74,16 +74,19 @@ def _given(job: str) -> dict[str, Any]:
     return {"messages": [("user", job)]}
 
 
+def _delegate_to(inner: Any, options: RunnableConfig | None = None) -> BaseTool:
+    return _delegate(
+        lambda job: inner.invoke(_given(job), options),
+        lambda job: inner.ainvoke(_given(job), options),
+    )
+
+
 @pytest.mark.parametrize("options", [None, {"callbacks": []}])
 async def test_an_agent_without_a_gate_starts_no_tool_and_the_parent_is_told(
     runner: Runner, effects: Effects, options: RunnableConfig | None
 ) -> None:
     inner = _inner(effects)
-    delegate = _delegate(
-        lambda job: inner.invoke(_given(job), options),
-        lambda job: inner.ainvoke(_given(job), options),
-    )
-    graph = _boss(FakeGateway(TIERS), delegate)
+    graph = _boss(FakeGateway(TIERS), _delegate_to(inner, options))
 
     end = await runner.say(graph, "pay ada")
     again = await runner.say(graph, "are you there?")
@@ -151,9 +154,7 @@ async def test_a_tool_that_policy_auto_approves_needs_a_gate_too(
     runner: Runner, effects: Effects
 ) -> None:
     inner = _inner(effects, calling(("look_up", {"query": "ada"}, "c1")))
-    delegate = _delegate(
-        lambda job: inner.invoke(_given(job)), lambda job: inner.ainvoke(_given(job))
-    )
+    delegate = _delegate_to(inner)
 
     end = await runner.say(_boss(FakeGateway(TIERS), delegate), "look ada up")
 
@@ -166,9 +167,7 @@ async def test_an_approved_call_with_an_ungated_agent_inside_ends_as_failed(
 ) -> None:
     inner = _inner(effects)
     gateway = FakeGateway()
-    delegate = _delegate(
-        lambda job: inner.invoke(_given(job)), lambda job: inner.ainvoke(_given(job))
-    )
+    delegate = _delegate_to(inner)
     graph = _boss(gateway, delegate)
     await runner.say(graph, "pay ada")
     gateway.approve(item_of(gateway, "d1").id)
@@ -265,9 +264,7 @@ async def test_a_named_exception_starts_ungated_and_nothing_else_does(
 ) -> None:
     both = calling(("look_up", {"query": "ada"}, "c1")), pay(1, call_id="c2")
     inner = _inner(effects, *both)
-    delegate = _delegate(
-        lambda job: inner.invoke(_given(job)), lambda job: inner.ainvoke(_given(job))
-    )
+    delegate = _delegate_to(inner)
 
     with run_context.excepting(["look_up"]):
         end = await runner.say(_boss(FakeGateway(TIERS), delegate), "pay ada")

@@ -46,6 +46,7 @@ from tests.agent.agent_runner import (
     build,
     by_call,
     item_of,
+    paused,
     pay,
     results,
 )
@@ -167,9 +168,7 @@ def vote_for(item: Item) -> Vote:
 async def test_the_model_reads_why_people_approved_and_no_mark_of_ours_in_it(
     runner: Runner, saver: Any, effects: Effects
 ) -> None:
-    gateway = FakeGateway(FREE)
-    graph = build(gateway, effects.tools(), pay(), saver=saver)
-    await runner.say(graph, "pay")
+    gateway, graph = await paused(runner, saver, effects)
     item = gateway.only()
     gateway.items[item.id] = item.with_(votes=(vote_for(item),))
 
@@ -184,9 +183,7 @@ async def test_the_model_reads_why_people_approved_and_no_mark_of_ours_in_it(
 async def test_calls_decided_one_by_one_run_one_by_one(
     runner: Runner, saver: Any, effects: Effects
 ) -> None:
-    gateway = FakeGateway(FREE)
-    graph = build(gateway, effects.tools(), TURN, saver=saver)
-    await runner.say(graph, "pay")
+    gateway, graph = await paused(runner, saver, effects, TURN)
 
     gateway.approve("ap1.0")
     await runner.resume(graph, gateway)
@@ -342,30 +339,18 @@ async def test_the_system_prompt_lists_what_needs_a_person(
     assert gateway.calls["note"] == 1
 
 
+@pytest.mark.parametrize("has_note", [True, False])
 async def test_the_note_can_be_switched_off_and_its_failure_is_no_failure(
-    runner: Runner, memory: InMemorySaver, effects: Effects
+    runner: Runner, memory: InMemorySaver, effects: Effects, *, has_note: bool
 ) -> None:
-    gateway = FakeGateway(FREE)
-    gateway.down.add("note")
-    model = scripted([])
-    silent = scripted([])
+    gateway, model = FakeGateway(FREE), scripted([])
+    if has_note:
+        gateway.down.add("note")
+    options: Any = {"saver": memory, "model": model, "system_note": has_note}
 
-    await runner.say(
-        build(gateway, effects.tools(), saver=memory, model=model), "hello"
-    )
-    await runner.say(
-        build(
-            FakeGateway(FREE),
-            effects.tools(),
-            saver=InMemorySaver(),
-            model=silent,
-            system_note=False,
-        ),
-        "hello",
-    )
+    await runner.say(build(gateway, effects.tools(), **options), "hello")
 
     assert isinstance(model.seen[0][0], HumanMessage)
-    assert isinstance(silent.seen[0][0], HumanMessage)
 
 
 async def test_private_state_stays_out_of_what_a_caller_gets_and_gives(
@@ -404,9 +389,7 @@ async def test_an_approval_resumed_without_a_gateway_does_not_run(
 async def test_a_claim_that_was_lost_while_running_changes_nothing_for_the_model(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
-    gateway = FakeGateway(FREE)
-    graph = build(gateway, effects.tools(), pay(), saver=memory)
-    await runner.say(graph, "pay")
+    gateway, graph = await paused(runner, memory, effects)
     gateway.approve("ap0.0")
     second_beat = threading.Event()
 

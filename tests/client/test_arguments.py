@@ -97,7 +97,7 @@ REFUSED: list[tuple[Callable[[Any], object], list[Any], str]] = [
     ),
     (
         lambda it: middleware(receipt_keys=it),
-        [5, None, b"x", "x", [5]],
+        [5, None, b"x", "x", [5], ["x"]],
         "keyturn keys list",
     ),
     (lambda it: middleware(interrupt_on=it), [5, ["pay"], {5: True}], "interrupt_on"),

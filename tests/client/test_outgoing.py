@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
-from pathlib import Path
 from typing import cast
 
 import aiohttp
@@ -16,7 +14,6 @@ from slack_sdk.errors import SlackClientError
 from typing_extensions import override
 from yarl import URL
 
-import keyturn
 from keyturn.bot.app import bolt_app
 from keyturn.bot.config import BotConfig
 from keyturn.bot.identity import Identity
@@ -29,13 +26,6 @@ from keyturn.gateway.errors import SettingsError, StoreUnavailable
 
 KEY = "tk_" + "0" * 16 + "_" + "0" * 64
 NAMES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY")
-
-DIRECT = {
-    "gateway/webhooks.py",  # connects to an address that was checked
-    "sandbox/client.py",
-    "sandbox/server.py",
-}
-"""Modules that make HTTP clients by themselves."""
 
 
 @pytest.fixture
@@ -198,18 +188,3 @@ def test_a_proxy_that_does_not_speak_http_is_refused_by_its_kind(
         proxy_for("https", "slack.com")
 
     assert "password" not in str(told.value)
-
-
-def test_one_function_makes_the_clients() -> None:
-    top = Path(keyturn.__file__).parent
-    made = {
-        str(file.relative_to(top))
-        for part in ("agent", "bot", "cli", "gateway", "receipts", "sandbox")
-        for file in (top / part).rglob("*.py")
-        if re.search(
-            r"\bClientSession\(|import httpx|import requests|urlopen\(",
-            file.read_text(),
-        )
-    }
-
-    assert made - DIRECT == {"gateway/client/outgoing.py"}

@@ -19,8 +19,7 @@ from langgraph_swarm import create_handoff_tool, create_swarm  # pyright: ignore
 from typing_extensions import TypedDict
 
 from keyturn.agent import ApprovalMiddleware, Approved, arequire_approval, guarded
-from tests.conformance.models import GO, Planned
-from tests.conformance.scenes import Scene
+from tests.conformance.scenes import GO, Planned, Scene
 
 Build = Callable[[Scene], Any]
 BRANCHES = 10

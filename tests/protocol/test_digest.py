@@ -184,6 +184,31 @@ def _nested(levels: int) -> Any:
     return value
 
 
+# Few values, so that two of them are often equal; some only look equal.
+ALIKE = st.recursive(
+    st.sampled_from(
+        [None, True, False, 0, 1, 0.0, -0.0, 1.0, 2**53, "", "1", "\ud800"]
+    ),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["a", "\ud800"]), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+
+
+@given(ALIKE, ALIKE)
+def test_values_are_the_same_where_their_bytes_are(one: Any, other: Any) -> None:
+    def have_the_same_bytes(one: Any, other: Any) -> bool:
+        try:
+            return digest.canonical(one) == digest.canonical(other)
+        except BadJson:
+            return False
+
+    assert digest.same(one, other) == have_the_same_bytes(one, other)
+    assert digest.same(one, one) == have_the_same_bytes(one, one)
+
+
 @pytest.mark.parametrize(
     "value",
     [

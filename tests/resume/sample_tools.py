@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -25,7 +24,6 @@ from keyturn.agent import ApprovalMiddleware, grant, guarded
 from keyturn.agent.scripted_model import ScriptedModel, calling
 
 LEDGER = "SHOP_LEDGER"
-DIE = "SHOP_DIE"
 is_broken = True
 is_bank_down = False
 
@@ -96,17 +94,10 @@ def ledger() -> list[str]:
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
-def die_at(point: str) -> None:
-    """Kill this process if the test chose this point."""
-    if os.environ.get(DIE) == point:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 @tool
 def refund(order: str, amount: float) -> str:
     """Give money back."""
     note(f"refund {order} {amount:g} {grant().idempotency_key[-12:]}")
-    die_at("inside")
     return f"refunded {order} {amount:g}"
 
 
@@ -114,7 +105,6 @@ def refund(order: str, amount: float) -> str:
 def email(to: str) -> str:
     """Send a message; the mail system recognizes a key that it has seen."""
     note(f"email {to} {grant().idempotency_key[-12:]}")
-    die_at("inside")
     return f"mailed {to}"
 
 
@@ -122,7 +112,6 @@ def email(to: str) -> str:
 def charge(order: str) -> str:
     """Charge an order; the bank may be down."""
     note(f"charge {order} {grant().idempotency_key[-12:]}")
-    die_at("inside")
     if is_bank_down:
         raise RuntimeError("the bank is down")
     return f"charged {order}"

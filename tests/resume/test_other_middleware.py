@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from langchain.agents.middleware import (
     hook_config,
 )
 from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from keyturn.agent import ApprovalMiddleware, guarded
@@ -22,6 +24,7 @@ from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import NotAllowed
 from keyturn.gateway.gates.gate import is_guarded
 from keyturn.gateway.protocol.records import ItemState
+from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.programs import (
     AT,
@@ -115,22 +118,75 @@ class Bank:
         return f"state of {order}"
 
 
-@pytest.mark.parametrize("fails", [1, TRIES + 1])
-async def test_an_outage_after_the_approval_is_waited_for(
-    tk: Keyturn, fails: int
-) -> None:
-    bank = Bank(fails)
-    retrying = ToolRetryMiddleware(max_retries=TRIES - 1, initial_delay=0, jitter=False)
-    graph = cast("Any", create_agent)(
+class Twice(AgentMiddleware[Any, Any, Any]):
+    """Handles each call twice, one after the other."""
+
+    async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+        await handler(request)
+        return await handler(request)
+
+
+RETRYING = ToolRetryMiddleware(max_retries=TRIES - 1, initial_delay=0, jitter=False)
+
+
+def paying(bank: Bank, outer: AgentMiddleware[Any, Any, Any], saver: Any) -> Any:
+    """Return an agent that pays, with another middleware around its gate."""
+    return cast("Any", create_agent)(
         scripted([calling(("pay", {"order": "1"}, "c1"))]),
         [guarded(pay, recheck=bank.state)],
-        middleware=[retrying, ApprovalMiddleware("shop")],
-        checkpointer=InMemorySaver(),
+        middleware=[outer, ApprovalMiddleware("shop")],
+        checkpointer=saver,
     )
 
+
+@pytest.mark.parametrize(
+    ("outer", "fails"),
+    [(RETRYING, 1), (RETRYING, TRIES + 1), (Twice(), 0)],
+    ids=["short outage", "long outage", "handled twice"],
+)
+async def test_a_call_that_is_tried_again_is_asked_about_once_and_runs_once(
+    tk: Keyturn, outer: AgentMiddleware[Any, Any, Any], fails: int
+) -> None:
+    bank = Bank(fails)
+
+    graph = paying(bank, outer, InMemorySaver())
     run = begin(tk, graph, saying("pay"), timeout_s=60)
     await decide(tk, await asked(tk))
 
     assert (await run)["messages"][-2].text == "paid 1"
     assert sample_tools.ledger() == ["paid 1"]
     assert bank.reads == fails + 2
+
+
+async def test_a_tool_is_in_doubt_after_an_outage_of_an_agent_inside_it(
+    tk: Keyturn,
+) -> None:
+    """It has begun, and only people can determine its result."""
+    inner = paying(Bank(1), Twice(), None)
+
+    @tool
+    async def charge(order: str) -> str:
+        """Charge, then call another agent that pays."""
+        sample_tools.note("charged")
+        return str(await inner.ainvoke({"messages": [("user", order)]}))
+
+    outer = cast("Any", create_agent)(
+        scripted([calling(("charge", {"order": "1"}, "o1"))]),
+        [guarded(charge)],
+        middleware=[ApprovalMiddleware("shop")],
+        checkpointer=InMemorySaver(),
+    )
+    run = begin(tk, outer, saying("go"))
+
+    async def is_in_doubt() -> bool:
+        items = await items_of(tk)
+        for item in items:
+            if item.is_pending:
+                await decide(tk, item)
+        return any(item.state is ItemState.IN_DOUBT for item in items)
+
+    await eventually(is_in_doubt)
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+    # Once before the inner call was asked about, once after.
+    assert sample_tools.ledger() == ["charged"] * 2

@@ -97,17 +97,6 @@ async def test_a_skipped_question_does_not_hold_up_the_agent(
     assert result.additional_kwargs[ANSWER_KEY]["status"] == "cancelled"
 
 
-async def test_questions_wait_through_a_restart(shop: Stack, store: Store) -> None:
-    async with shop.working():
-        await shop.ask(asking(NAME))
-        [item] = await shop.asked()
-
-    assert isinstance(await shop.decide(item, Respond(message="Ada")), Decided)
-    again = Stack(store, shop.runner, shop.saver)
-    async with again.working():
-        assert await again.words() == "Q: What is its name?\nA: Ada"
-
-
 @pytest.mark.parametrize(
     "questions",
     [

@@ -46,20 +46,18 @@ from tests.service.standing import allowed as allowed_similar
 from tests.store_secrets import SECRETS
 
 RAN = Result(ok=True, summary="ran")
-FORBIDDING = load_policy(
-    POLICY.replace("process_refund: {tier: approve}", "process_refund: {tier: deny}"),
-    "policy.yml",
-)
-ESCALATING = load_policy(
-    POLICY.replace(
-        "process_refund: {tier: approve}", "process_refund: {tier: escalate}"
-    ),
-    "policy.yml",
-)
-NOTIFYING = load_policy(
-    POLICY.replace("process_refund: {tier: approve}", "process_refund: {tier: notify}"),
-    "policy.yml",
-)
+
+
+def refunds_at(tier: str) -> Policy:
+    """Return the policy with another tier for refunds."""
+    listed = "process_refund: {tier: "
+    return load_policy(
+        POLICY.replace(f"{listed}approve}}", f"{listed}{tier}}}"), "policy.yml"
+    )
+
+
+FORBIDDING, ESCALATING = refunds_at("deny"), refunds_at("escalate")
+NOTIFYING = refunds_at("notify")
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -355,48 +353,6 @@ async def test_a_newer_approval_of_an_older_record_asks_whether_it_ran(
         assert isinstance(await answer(again.harness, again.claim), InDoubt)
 
 
-async def test_a_standing_approval_that_ended_covers_no_call_again(
-    started: Started,
-) -> None:
-    async with started() as store:
-        harness = allowing(store)
-        standing = await allowed_similar(harness)
-        copy = await copied(store)
-        await harness.reviews.standing.revoke(standing.id, ANA)
-    async with started(SHORT_MS) as store:
-        await put_back(store, copy)
-        harness = allowing(store)
-        ref, (verdict,) = await harness.submit(refund(20, "b"), thread="t2")
-
-        reply = await answer(harness, claim_of(ref, verdict))
-
-        assert not isinstance(reply, Claimed)
-        assert (await harness.item(verdict.item_id)).state is not ItemState.AUTHORIZED
-
-
-async def test_an_older_standing_approval_covers_no_further_call(
-    started: Started,
-) -> None:
-    """Its record had uses left; the ledger has the calls that used them."""
-    async with started() as store:
-        harness = allowing(store)
-        await allowed_similar(harness, what=chosen(uses=3))
-        copy = await copied(store)
-        for order in ("b", "c"):
-            ref, (verdict,) = await harness.submit(refund(20, order), thread=order)
-            for fence in (1, 2):
-                reply = await answer(harness, claim_of(ref, verdict, owner=str(fence)))
-                assert isinstance(reply, Claimed)
-                await harness.agents.release(verdict.item_id, fence)
-    async with started(SHORT_MS) as store:
-        await put_back(store, copy)
-        harness = allowing(store)
-        for order in ("d", "e", "f"):
-            ref, (verdict,) = await harness.submit(refund(20, order), thread=order)
-            reply = await answer(harness, claim_of(ref, verdict))
-            assert not isinstance(reply, Claimed)
-
-
 Click = Callable[[ReviewService], Awaitable[object]]
 InABot = Callable[[Click], Awaitable[None]]
 
@@ -443,14 +399,18 @@ def in_a_bot(
     return clicked
 
 
-async def test_a_standing_approval_that_ended_in_a_bot_apart_covers_no_call_again(
-    started: Started,
-    in_a_bot: InABot,
+@pytest.mark.parametrize("is_apart", [False, True], ids=["here", "in a bot apart"])
+async def test_a_standing_approval_that_ended_covers_no_call_again(
+    started: Started, in_a_bot: InABot, *, is_apart: bool
 ) -> None:
     async with started() as store:
-        standing = await allowed_similar(allowing(store))
+        harness = allowing(store)
+        standing = await allowed_similar(harness)
         copy = await copied(store)
-    await in_a_bot(lambda reviews: reviews.standing.revoke(standing.id, ANA))
+        if not is_apart:
+            await harness.reviews.standing.revoke(standing.id, ANA)
+    if is_apart:
+        await in_a_bot(lambda reviews: reviews.standing.revoke(standing.id, ANA))
     async with started(SHORT_MS) as store:
         await put_back(store, copy)
         harness = allowing(store)
@@ -459,3 +419,27 @@ async def test_a_standing_approval_that_ended_in_a_bot_apart_covers_no_call_agai
         reply = await answer(harness, claim_of(ref, verdict))
 
         assert not isinstance(reply, Claimed)
+        assert (await harness.item(verdict.item_id)).state is not ItemState.AUTHORIZED
+
+
+async def test_an_older_standing_approval_covers_no_further_call(
+    started: Started,
+) -> None:
+    """Its record had uses left; the ledger has the calls that used them."""
+    async with started() as store:
+        harness = allowing(store)
+        await allowed_similar(harness, what=chosen(uses=3))
+        copy = await copied(store)
+        for order in ("b", "c"):
+            ref, (verdict,) = await harness.submit(refund(20, order), thread=order)
+            for fence in (1, 2):
+                reply = await answer(harness, claim_of(ref, verdict, owner=str(fence)))
+                assert isinstance(reply, Claimed)
+                await harness.agents.release(verdict.item_id, fence)
+    async with started(SHORT_MS) as store:
+        await put_back(store, copy)
+        harness = allowing(store)
+        for order in ("d", "e", "f"):
+            ref, (verdict,) = await harness.submit(refund(20, order), thread=order)
+            reply = await answer(harness, claim_of(ref, verdict))
+            assert not isinstance(reply, Claimed)

@@ -13,6 +13,7 @@ from keyturn.gateway.approvals.record import Item, approval_of
 from keyturn.gateway.approvals.similar import STANDING_AGENT
 from keyturn.gateway.approvals.standing import left_of
 from keyturn.gateway.policy.load import load_policy
+from keyturn.gateway.policy.standing import Offer
 from keyturn.gateway.protocol.digest import BusinessState
 from keyturn.gateway.protocol.records import ItemState, Result, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
@@ -189,6 +190,10 @@ async def test_calls_that_are_to_be_the_same_may_be_the_same(
     kinds = [verdict.kind for verdict in verdicts]
     assert kinds == [VerdictKind.RUN] * 2 + [VerdictKind.HOLD]
     assert not await is_covered(harness, ("restart", {"service": "db"}), "other")
+    approval = await harness.approval(verdicts[2].item_id)
+    offer = harness.reviews.standing.offer(approval, 0)
+    assert isinstance(offer, Offer)
+    assert offer.may_repeat
 
 
 async def test_a_business_state_or_an_agent_of_another_name_is_not_covered(

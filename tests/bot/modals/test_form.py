@@ -5,203 +5,300 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from keyturn.bot.ids import Input
 from keyturn.bot.modals import edit
 from keyturn.bot.modals.form import build_form, errors_by_block, read_form
-from keyturn.bot.modals.schema import path_label
+from keyturn.bot.modals.form_fields import NULL, UNSET, field_inputs, joined, parts_of
+from keyturn.bot.modals.schema import is_plain, path_label, slack_length
 from keyturn.gateway.approvals.record import Item
 from keyturn.sandbox.blockkit import validate_modal
-from tests.bot.samples import (
-    a_refund,
-    an_approval,
-    an_item,
-    frame,
-)
-from tests.bot.slack_state import chosen, refused, typed, untouched
+from keyturn.sandbox.blockkit.limits import TYPED
+from tests.bot.samples import a_refund, an_approval, an_item, frame
+from tests.bot.slack_state import State, chosen, refused, typed, untouched
 
-ALL: Any = {
-    "type": "object",
-    "required": ["id", "amount", "count", "ok", "tier", "tags", "address", "filled"],
-    "properties": {
-        "id": {"type": "string", "maxLength": 10, "description": "The order"},
-        "text": {"type": "string"},
-        "amount": {"type": "number"},
-        "count": {"type": "integer"},
-        "ok": {"type": "boolean"},
-        "maybe": {"type": ["boolean", "null"]},
-        "tier": {"enum": ["a", 1, "1", True]},
-        "size": {"enum": ["s", "m"]},
-        "tags": {"type": "array", "items": {"enum": ["x", "y"]}},
-        "on": {"type": "string", "format": "date"},
-        "note": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
-        "filled": {"type": ["string", "null"]},
-        "price": {"anyOf": [{"type": "number"}, {"type": "string"}]},
-        "address": {
-            "type": "object",
-            "required": ["city"],
-            "properties": {"city": {"$ref": "#/$defs/city"}, "zip": {"type": "string"}},
-        },
-        "free": {},
-    },
-    "$defs": {"city": {"type": "string"}},
-}
-ARGS: Any = {
-    "id": "78291",
-    "text": "two\nlines",
-    "amount": 899.5,
-    "count": 2,
-    "ok": True,
-    "tier": 1,
-    "tags": ["y"],
-    "on": "2026-11-21",
-    "note": None,
-    "filled": "x",
-    "price": 12.25,
-    "address": {"city": "Leeds", "extra": 1},
-    "free": {"a": [1]},
-}
-ITEM = an_item(ARGS, args_schema=ALL)
-PATHS = {field.path: field for field in build_form(ITEM).fields}
+TEXT: Any = {"type": "string"}
+DATE, TIME = TEXT | {"format": "date"}, TEXT | {"format": "time"}
+MOMENT = TEXT | {"format": "date-time"}
+NUMBER: Any = {"type": "number"}
+WHOLE: Any = {"type": "integer"}
+TEXTS: Any = {"type": "array", "items": TEXT}
+NULLABLE: Any = {"type": ["string", "null"]}
+MENU: Any = {"enum": ["a", 1, "1", True]}
+FLAG: Any = {"type": "boolean"}
+X = "field:0"
+GONE: Any = ...
+AT = 1_796_052_600  # 2026-11-30 15:30:00 UTC
 
 
-def _block(*path: str) -> str:
-    return PATHS[path].block_id
+def call(value: Any, schema: Any, *, required: bool = True) -> Item:
+    """Return a call whose argument ``x`` has this value, if any, and schema."""
+    whole = {"properties": {"x": schema}, "required": ["x"] if required else []}
+    return an_item({} if value is GONE else {"x": value}, args_schema=whole)
 
 
-def _edited(state: Any) -> Any:
-    return read_form(ITEM, state).args
+def opened(item: Item) -> State:
+    """Return the state of the form as Slack sends it untouched."""
+    view = edit.view(frame(an_approval(item)), 0)
+    assert validate_modal(view) == []
+    return untouched(view["blocks"])
 
 
-def _state() -> Any:
-    return untouched(build_form(ITEM).blocks)
-
-
-GONE: Any = object()
-ADDRESS = {"city": "Leeds", "extra": 1}
+def args_of(value: Any) -> Any:
+    return {} if value is GONE else {"x": value}
 
 
 @pytest.mark.parametrize(
-    ("path", "text", "value"),
+    ("schema", "before", "text", "after"),
     [
-        (("id",), "78292", "78292"),
-        (("amount",), "449.50", 449.5),
-        (("amount",), "-3", -3),
-        (("count",), "7.0", 7),
-        (("on",), "2026-12-01", "2026-12-01"),
-        (("note",), "hello", "hello"),
-        (("free",), '{"a": [1, 2]}', {"a": [1, 2]}),
-        (("free",), "null", None),
-        (("address", "city"), "York", ADDRESS | {"city": "York"}),
-        (("address", "zip"), "LS1", ADDRESS | {"zip": "LS1"}),
-        # Emptied: an optional argument is gone, and a nullable one is null.
-        (("text",), None, GONE),
-        (("on",), None, GONE),
-        (("free",), None, GONE),
-        (("filled",), None, None),
+        (TEXT, "78291", "78292", "78292"),
+        # A text may read as one of our choices.
+        (TEXT, "a", UNSET, UNSET),
+        (NUMBER, 899.5, "449.50", 449.5),
+        (NUMBER, 5, "-3", -3),
+        (WHOLE, 2, "7.0", 7),
+        (DATE, "2026-11-21", "2026-12-01", "2026-12-01"),
+        ({}, {"b": 1}, '{"a": [1, 2]}', {"a": [1, 2]}),
+        ({}, {"b": 1}, "null", None),
+        (
+            TEXTS,
+            ["ana@x.io", "bob@x.io"],
+            " bob@x.io \n\neve@x.io",
+            ["bob@x.io", "eve@x.io"],
+        ),
+        # An emptied value is what its schema has for it.
+        (NULLABLE, "x", None, None),
+        (TEXTS, ["a"], None, []),
+        (TEXTS | {"type": ["array", "null"]}, ["a"], None, None),
+        # A picked time is written like the one before.
+        (TIME, "14:30:00", "09:05", "09:05:00"),
+        (TIME, "14:30", "09:05", "09:05"),
+        (TIME, "14:30:00.000+01:00", "09:05", "09:05:00.000+01:00"),
+        (TIME, GONE, "09:05", "09:05:00"),
+        (MOMENT, "2026-11-30T14:30:00Z", AT, "2026-11-30T15:30:00Z"),
+        (MOMENT, "2026-11-30T15:30:00+01:00", AT, "2026-11-30T16:30:00+01:00"),
+        (MOMENT, GONE, AT, "2026-11-30T15:30:00Z"),
         # The carrier's line ends and another spelling are no change.
-        (("text",), "two\r\nlines", "two\nlines"),
-        (("amount",), "899.50", 899.5),
+        (TEXT, "two\nlines", "two\r\nlines", "two\nlines"),
+        (NUMBER, 899.5, "899.50", 899.5),
     ],
 )
 def test_what_is_typed_becomes_the_value(
-    path: tuple[str, ...], text: str | None, value: Any
+    schema: Any, before: Any, text: Any, after: Any
 ) -> None:
-    found = read_form(ITEM, typed(_state(), _block(*path), text))
+    item = call(before, schema)
 
-    expected = {name: one for name, one in ARGS.items() if name != path[0]}
-    assert found.args == expected | ({} if value is GONE else {path[0]: value})
-    assert type(found.args.get(path[0], GONE)) is type(value)
-    assert found.changed == (found.args != ARGS)
+    found = read_form(item, typed(opened(item), X, text))
+
+    assert found.args == args_of(after)
+    assert type(found.args["x"]) is type(after)
+    assert found.changed == (before != after)
 
 
 @pytest.mark.parametrize(
-    ("name", "values", "value"),
+    ("schema", "before"), [(TEXT, "two"), (DATE, "2026-11-21"), ({}, 1), (TEXTS, ["a"])]
+)
+def test_an_emptied_optional_argument_is_gone(schema: Any, before: Any) -> None:
+    item = call(before, schema, required=False)
+
+    assert read_form(item, typed(opened(item), X, None)).args == {}
+
+
+@pytest.mark.parametrize(
+    ("schema", "before", "choices", "after"),
     [
-        ("ok", ("false",), False),
-        ("maybe", ("true",), True),
-        ("tier", ("0",), "a"),
-        ("tier", ("2",), "1"),
-        ("tier", ("3",), True),
-        ("size", ("1",), "m"),
-        ("tags", ("0", "1"), ["x", "y"]),
-        ("tags", (), []),
+        (FLAG, True, ["false"], False),
+        (MENU, 1, ["0"], "a"),
+        (MENU, 1, ["2"], "1"),
+        (MENU, 1, ["3"], True),
+        (
+            {"type": "array", "items": {"enum": ["x", "y"]}},
+            ["y"],
+            ["0", "1"],
+            ["x", "y"],
+        ),
+        ({"type": "array", "items": {"enum": ["x", "y"]}}, ["y"], [], []),
     ],
 )
 def test_what_is_chosen_becomes_the_value(
-    name: str, values: tuple[str, ...], value: Any
+    schema: Any, before: Any, choices: list[str], after: Any
 ) -> None:
-    found = read_form(ITEM, chosen(_state(), _block(name), *values))
+    item = call(before, schema)
 
-    assert found.args[name] == value
-    assert type(found.args[name]) is type(value)
+    found = read_form(item, chosen(opened(item), X, *choices)).args["x"]
 
-
-def test_an_input_that_did_not_arrive_is_no_silent_default() -> None:
-    state = _state()
-    del state[_block("amount")]
-
-    assert [*refused(read_form, ITEM, state)] == [_block("amount")]
+    assert (found, type(found)) == (after, type(after))
 
 
 @pytest.mark.parametrize(
-    ("path", "text", "sentence"),
+    ("before", "choice", "after"),
     [
-        (("amount",), "lots", "Please write a number"),
-        (("amount",), "NaN", "Please write a number"),
-        (("amount",), "1e999", "too large"),
-        (("amount",), "0.1234567890123456789", "more digits"),
-        (("count",), "2.5", "whole number"),
-        (("count",), "9007199254740992", "too large"),
-        (("count",), None, "A value is needed"),
-        (("on",), "tomorrow", "choose a date"),
-        (("free",), "{a: 1}", "This is not JSON"),
-        (("free",), '{"a": 1, "a": 2}', "This is not JSON"),
+        (True, NULL, None),
+        (True, UNSET, GONE),
+        (None, UNSET, GONE),
+        (GONE, NULL, None),
+        (None, None, None),
+        (GONE, None, GONE),
+    ],
+)
+@pytest.mark.parametrize(
+    "schema", [{"enum": [True, None]}, {"type": ["boolean", "null"]}]
+)
+def test_a_menu_keeps_null_apart_from_nothing(
+    schema: Any, before: Any, choice: str | None, after: Any
+) -> None:
+    item = call(before, schema, required=False)
+    state = opened(item)
+
+    found = read_form(item, chosen(state, X, choice) if choice else state)
+
+    assert found.args == args_of(after)
+
+
+@pytest.mark.parametrize(
+    ("schema", "before", "text", "sentence"),
+    [
+        (NUMBER, 5, "lots", "Please write a number"),
+        (NUMBER, 5, "NaN", "Please write a number"),
+        (NUMBER, 5, "1e999", "too large"),
+        (NUMBER, 5, "0.1234567890123456789", "more digits"),
+        (WHOLE, 2, "2.5", "whole number"),
+        (WHOLE, 2, "9007199254740992", "too large"),
+        (WHOLE, 2, None, "A value is needed"),
+        (DATE, "2026-11-21", "tomorrow", "choose a date"),
+        (MOMENT, "2026-11-30T14:30:00Z", "1796052600", ""),
+        (MOMENT, "2026-11-30T14:30:00Z", True, ""),
+        ({}, 1, "{a: 1}", "This is not JSON"),
+        ({}, 1, '{"a": 1, "a": 2}', "This is not JSON"),
     ],
 )
 def test_what_cannot_be_meant_is_answered_beside_the_input(
-    path: tuple[str, ...], text: str | None, sentence: str
+    schema: Any, before: Any, text: Any, sentence: str
 ) -> None:
-    errors = refused(read_form, ITEM, typed(_state(), _block(*path), text))
+    item = call(before, schema)
 
-    assert list(errors) == [_block(*path)]
-    assert sentence in errors[_block(*path)]
+    errors = refused(read_form, item, typed(opened(item), X, text))
+
+    assert [*errors] == [X]
+    assert sentence in errors[X]
 
 
-@pytest.mark.parametrize("name", ["size", "ok"])
+@pytest.mark.parametrize("schema", [{"enum": ["s", True]}, FLAG])
 @pytest.mark.parametrize("value", ["9", "x", "-1", "\u0661"])
-def test_a_choice_that_was_not_offered_is_refused(name: str, value: str) -> None:
-    errors = refused(read_form, ITEM, chosen(_state(), _block(name), value))
+def test_a_choice_that_was_not_offered_is_refused(schema: Any, value: str) -> None:
+    item = call(True, schema)  # noqa: FBT003 - the value of the argument
 
-    assert list(errors) == [_block(name)]
+    assert [*refused(read_form, item, chosen(opened(item), X, value))] == [X]
+
+
+def test_an_input_that_did_not_arrive_is_no_silent_default() -> None:
+    assert [*refused(read_form, call(5, NUMBER), {})] == [X]
+
+
+ADDRESS = call(
+    {"city": "Leeds", "extra": 1},
+    {"type": "object", "properties": {"city": TEXT, "zip": TEXT}, "required": ["city"]},
+)
+
+
+@pytest.mark.parametrize(("name", "text"), [("city", "York"), ("zip", "LS1")])
+def test_a_nested_value_changes_alone(name: str, text: str) -> None:
+    blocks = {field.path: field.block_id for field in build_form(ADDRESS).fields}
+
+    found = read_form(ADDRESS, typed(opened(ADDRESS), blocks["x", name], text))
+
+    assert found.args == {"x": {"city": "Leeds", "extra": 1} | {name: text}}
+
+
+def test_the_title_and_the_unit_of_an_argument_stand_under_its_input() -> None:
+    words = {"title": "Refund", "x-unit": "EUR", "description": "Net"}
+    (field,) = build_form(
+        call(9.5, NUMBER | words).with_(has_policy_schema=True)
+    ).fields
+
+    (block,) = field_inputs(field)
+
+    hint: Any = block["hint"]
+    assert hint["text"] == "Refund, EUR. Net"
+
+
+PARAGRAPH = "We are sorry that your order came late. " * 12
+LETTER = f"Dear Ana,\n\n{(PARAGRAPH.strip() + chr(10)) * 18}\nYours"
+OF_LETTER = call(LETTER, TEXT)
+
+
+def test_a_long_text_has_an_input_for_each_part_and_comes_back_whole() -> None:
+    state = opened(OF_LETTER)
+    first, second, *rest = parts_of(LETTER)
+
+    found = read_form(OF_LETTER, typed(state, "field:0.1", "Short."))
+
+    names = [name for name in state if name.startswith("field:")]
+    assert len(names) == len(parts_of(LETTER)) == 5
+    assert "x (2 of 5)" in str(build_form(OF_LETTER).blocks)
+    assert not read_form(OF_LETTER, state).changed
+    whole = first.text + second.before + "Short."
+    assert found.args["x"] == whole + "".join(one.before + one.text for one in rest)
+
+
+def test_an_emptied_part_leaves_no_gap_and_an_emptied_text_is_refused() -> None:
+    item = call("a " * 2_000 + "end", TEXT)
+    state = opened(item)
+
+    found = read_form(item, typed(state, X, None))
+    for name in [name for name in state if name.startswith("field:")]:
+        state = typed(state, name, None)
+
+    assert str(found.args["x"]).startswith("a a")
+    assert refused(read_form, item, state) == {X: "A value is needed here."}
+
+
+def test_parts_that_came_back_with_other_line_ends_stay_as_they_were() -> None:
+    state = opened(OF_LETTER)
+    for name in [name for name in state if name.startswith("field:")]:
+        text = str(state[name]["value"]["value"])
+        state = typed(state, name, text.replace("\n", "\r\n"))
+
+    found = str(read_form(OF_LETTER, typed(state, "field:0.4", "Yours")).args["x"])
+
+    assert not read_form(OF_LETTER, state).changed
+    assert found.startswith(LETTER[:6_000])
+    assert "\r" not in found
+
+
+@given(
+    st.lists(st.sampled_from(["word", "\n", " ", "\n\n", "é", "😀" * 900]), min_size=99)
+)
+def test_the_parts_of_a_text_give_it_back(pieces: list[str]) -> None:
+    text = ("".join(pieces) + "x " * 1_500).strip()
+    parts = parts_of(text)
+
+    if not parts:
+        assert not is_plain(text)
+        return
+    assert joined(parts, [part.text for part in parts]) == text
+    assert "".join(map("".join, parts)) == text
+    assert all(slack_length(part.text) <= TYPED for part in parts)
 
 
 @pytest.mark.parametrize(
     "text", ["a\u200bb", " edge", "tab\tted", "e\u0301", "x" + " " * 90 + "y"]
 )
 def test_text_that_a_carrier_could_alter_is_edited_as_visible_json(text: str) -> None:
-    item = an_item(
-        {"t": text}, args_schema={"type": "object", "properties": ALL["properties"]}
-    )
+    item = call(text, TEXT)
+    state = opened(item)
 
-    (block,) = [
-        block
-        for block in untouched(build_form(an_item({"t": text})).blocks).values()
-        if "value" in block
-    ]
-
-    assert block["value"]["value"].isascii()
-    assert not read_form(item, untouched(build_form(item).blocks)).changed
+    assert str(state[X]["value"]["value"]).isascii()
+    assert not read_form(item, state).changed
 
 
 def test_redacted_arguments_have_no_input_and_keep_their_value() -> None:
     item = an_item(
         {"card": {"number": "4111", "name": "Kim"}, "list": [{"pin": "9"}], "n": 1},
         redact=("args.card.number", "args.list.*.pin", "args.ghost"),
-        args_schema={
-            "type": "object",
-            "properties": {"ghost": {"type": "string"}, "card": {"type": "object"}},
-        },
+        args_schema={"properties": {"ghost": TEXT, "card": {"type": "object"}}},
     )
 
     made = build_form(item)
@@ -237,34 +334,32 @@ def test_a_form_with_endless_menus_stays_within_a_view() -> None:
     schema: Any = {"type": "object", "properties": {n: {"enum": words} for n in names}}
     item = an_item(dict.fromkeys(names, words[0]), args_schema=schema)
 
-    view = edit.view(frame(an_approval(item)), 0)
-    found = read_form(item, untouched(view["blocks"]))
-
-    assert validate_modal(view) == []
-    assert "the form is full" in str(view)
-    assert not found.changed
+    assert not read_form(item, opened(item)).changed
+    assert "the form is full" in str(build_form(item).blocks)
 
 
 @pytest.mark.parametrize(
     ("item", "errors", "found"),
     [
-        # One is under its input; one inside a JSON box names the place.
-        (ITEM, {"/amount": "Too much."}, {_block("amount"): "Too much."}),
+        (call(5, NUMBER), {"/x": "Too much."}, {X: "Too much."}),
+        # One inside a JSON box names the place.
         (
-            ITEM,
-            {"/free/a/0": "1 is too small"},
-            {_block("free"): f"{path_label(('free', 'a', '0'))}: 1 is too small"},
+            call({"a": [1]}, {}),
+            {"/x/a/0": "1 is too small"},
+            {X: f"{path_label(('x', 'a', '0'))}: 1 is too small"},
         ),
         # One about an object is under its first input, and others under the reason.
-        (
-            ITEM,
-            {"/address": "zip is missing"},
-            {_block("address", "city"): "address: zip is missing"},
-        ),
+        (ADDRESS, {"/x": "zip is missing"}, {X: "x: zip is missing"}),
         (
             a_refund(),
             {"": "no", "/ghost~1~0": "unknown"},
             {Input.REASON: "no ghost/~: unknown"},
+        ),
+        # None repeats a value that the policy hides.
+        (
+            a_refund(redact=("args.reason",)),
+            {"": "{'reason': 'secret'} is bad"},
+            {Input.REASON: "A value hidden by policy does not fit."},
         ),
     ],
 )
@@ -272,14 +367,3 @@ def test_an_error_stands_under_its_input(
     item: Item, errors: dict[str, str], found: dict[str, str]
 ) -> None:
     assert errors_by_block(item, errors) == found
-
-
-def test_no_error_repeats_a_redacted_value() -> None:
-    item = a_refund(redact=("args.reason",))
-
-    found = errors_by_block(
-        item, {"/reason": "'secret' is too long", "": "{'reason': 'secret'} is bad"}
-    )
-
-    assert "secret" not in str(found)
-    assert "hidden by policy" in str(found)

@@ -291,26 +291,10 @@ def test_the_settings_beside_it_are_settings() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(DEPLOY.glob("*.service")), ids=lambda p: p.name)
-def test_the_units_are_units(path: Path, tmp_path: Path) -> None:
+def test_the_units_are_units(path: Path) -> None:
     unit = ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]  # keep the case
     unit.read(path, encoding="utf-8")
     assert {*unit.sections()} == {"Unit", "Service", "Install"}
     assert unit["Service"]["NoNewPrivileges"] == "yes"
     assert f"/{path.name}" in path.read_text(encoding="utf-8").splitlines()[0]
-    if not shutil.which("systemd-analyze"):
-        return
-    # The programs that it starts are not installed here.
-    text = re.sub(r"(?m)^(Exec\w+=)\S+", r"\1/bin/true", path.read_text())
-    copy = tmp_path / path.name
-    copy.write_text(text, encoding="utf-8")
-    shown = subprocess.run(
-        ["systemd-analyze", "verify", str(copy)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "SYSTEMD_LOG_LEVEL": "warning"},
-    )
-    # Units that it names may be missing on this machine; this one must have no error.
-    complaints = [one for one in shown.stderr.splitlines() if path.name in one]
-    assert not complaints

@@ -11,14 +11,7 @@ from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.timing import TimerKind
 from tests.bot.bot_stack import CHANNEL, Stack, has_button, says
 from tests.bot.listeners.test_time import ring
-from tests.bot.test_collected_cards import (
-    batched,
-    cards,
-    notes,
-    posted,
-    states,
-    three,
-)
+from tests.bot.test_collected_cards import batched, cards, notes, posted, states, three
 from tests.bot.test_collected_cards_faults import have_cards
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually

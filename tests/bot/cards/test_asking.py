@@ -22,15 +22,7 @@ from keyturn.gateway.approvals.record import Acknowledgement, Approval, Waiting
 from keyturn.gateway.approvals.requirement import Notify, Requirement, Role
 from keyturn.gateway.protocol.records import ItemState
 from tests.bot.readable import readable
-from tests.bot.samples import (
-    BEN,
-    LATER,
-    NOW,
-    a_refund,
-    an_approval,
-    an_item,
-    frame,
-)
+from tests.bot.samples import BEN, LATER, NOW, a_refund, an_approval, an_item, frame
 
 PEOPLE = ("U0BEN", "U0EVE", "U0LEAD")
 DIRECT = Role(name="direct", users=PEOPLE, notify=Notify.DM)

@@ -18,15 +18,7 @@ from keyturn.gateway.protocol.questions import Answered
 from keyturn.gateway.protocol.records import Effect, ItemState, Result
 from keyturn.sandbox.blockkit import validate_message
 from tests.bot.readable import readable
-from tests.bot.samples import (
-    BEN,
-    NOW,
-    a_refund,
-    an_approval,
-    an_item,
-    frame,
-    in_state,
-)
+from tests.bot.samples import BEN, NOW, a_refund, an_approval, an_item, frame, in_state
 
 S = ItemState
 READ, REVERSIBLE = Effect.READ, Effect.REVERSIBLE

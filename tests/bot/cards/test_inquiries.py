@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 
 from keyturn.bot.cards.buttons import menu, time_buttons
-from keyturn.bot.cards.inquiries import (
-    ask_requester,
-    inquiries,
-)
+from keyturn.bot.cards.inquiries import ask_requester, inquiries
 from keyturn.bot.modals import call_form as modal
 from keyturn.bot.modals import details
 from keyturn.gateway.approvals.record import Approval, Inquiry

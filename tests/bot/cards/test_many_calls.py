@@ -18,13 +18,7 @@ from keyturn.sandbox.blockkit import validate_message
 from keyturn.sandbox.blockkit.payload_rules import text_length
 from tests.bot.cards.test_table import a_refund_of, refunds, replaced
 from tests.bot.readable import readable
-from tests.bot.samples import (
-    an_approval,
-    an_item,
-    edited,
-    frame,
-    in_state,
-)
+from tests.bot.samples import an_approval, an_item, edited, frame, in_state
 from tests.bot.snapshots import assert_all_same
 from tests.levels import examples
 

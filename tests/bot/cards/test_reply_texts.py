@@ -31,16 +31,7 @@ from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.precedents import Precedent
 from keyturn.gateway.approvals.record import Approval, DecisionRecord
 from keyturn.gateway.protocol.records import ItemState, Verb
-from tests.bot.samples import (
-    ANA,
-    BEN,
-    LATER,
-    NOW,
-    TWO,
-    a_refund,
-    a_vote,
-    an_approval,
-)
+from tests.bot.samples import ANA, BEN, LATER, NOW, TWO, a_refund, a_vote, an_approval
 from tests.bot.snapshots import assert_all_same
 from tests.bot.strategies import CANARY
 

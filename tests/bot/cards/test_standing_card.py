@@ -15,12 +15,7 @@ from keyturn.bot.ids import Action
 from keyturn.bot.modals import allow_similar
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.requirement import Revocation
-from keyturn.gateway.approvals.similar import (
-    ALLOW_SIMILAR,
-    Bounds,
-    Use,
-    without,
-)
+from keyturn.gateway.approvals.similar import ALLOW_SIMILAR, Bounds, Use, without
 from keyturn.gateway.approvals.standing import REJECTED
 from keyturn.gateway.policy.rules import SimilarRule
 from keyturn.gateway.policy.standing import Offer

@@ -22,14 +22,7 @@ from keyturn.gateway.protocol.records import ItemState, Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.submit.proposals import MAX_BATCH
 from keyturn.sandbox.blockkit import validate_message
-from tests.bot.samples import (
-    TWO,
-    an_approval,
-    an_item,
-    edited,
-    frame,
-    in_state,
-)
+from tests.bot.samples import TWO, an_approval, an_item, edited, frame, in_state
 from tests.bot.snapshots import assert_all_same
 from tests.bot.strategies import hostile
 from tests.levels import examples

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -66,16 +68,22 @@ def settings(folder: Path, **api: object) -> Settings:
     return Settings.load(config, ENV)
 
 
+@asynccontextmanager
+async def served(store: Store, folder: Path, **api: object) -> AsyncGenerator[str]:
+    harness = ServiceHarness(store)
+    found = settings(folder, **{"listen": "127.0.0.1:0", **api})
+    async with serving_api(found, store, harness.agents, harness.reviews, None) as url:
+        yield url
+
+
 async def test_a_request_with_a_wrong_key_is_noticed_once(
     store: Store, tmp_path: Path
 ) -> None:
-    harness = ServiceHarness(store)
-    agents, reviews = harness.agents, harness.reviews
-    wrong = {"Authorization": f"Bearer tk_{'0' * 16}_{'0' * 64}"}
-    served = serving_api(
-        settings(tmp_path, listen="127.0.0.1:0"), store, agents, reviews, None
-    )
-    async with served as url, httpx.AsyncClient(headers=wrong) as client:
+    wrong = {"Authorization": f"Bearer {NO_KEY}"}
+    async with (
+        served(store, tmp_path) as url,
+        httpx.AsyncClient(headers=wrong) as client,
+    ):
         reply = await client.get(f"{url}/v1/events")
 
     assert reply.status_code == 401
@@ -106,24 +114,17 @@ async def test_a_process_that_does_not_fit_is_not_ready(
 
 
 async def test_a_taken_port_is_a_sentence(store: Store, tmp_path: Path) -> None:
-    harness = ServiceHarness(store)
-    agents, reviews = harness.agents, harness.reviews
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(SettingsError, match=r"is in use; .* 'api\.listen'"):
-            async with serving_api(
-                settings(tmp_path, listen=listen), store, agents, reviews, None
-            ):
+            async with served(store, tmp_path, listen=listen):
                 pass
 
 
 async def test_tls_is_spoken_with_a_certificate(store: Store, tmp_path: Path) -> None:
-    harness = ServiceHarness(store)
-    agents, reviews = harness.agents, harness.reviews
     make_certificate(tmp_path)
-    found = settings(tmp_path, listen="127.0.0.1:0", **CERTIFICATE)
     async with (
-        serving_api(found, store, agents, reviews, None) as url,
+        served(store, tmp_path, **CERTIFICATE) as url,
         httpx.AsyncClient(base_url=url, verify=False) as client,  # noqa: S501 - its own certificate
     ):
         reply = await client.post("/v1/note")
@@ -135,13 +136,11 @@ async def test_tls_is_spoken_with_a_certificate(store: Store, tmp_path: Path) ->
 async def test_an_agent_asks_only_who_has_a_certificate_that_it_trusts(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_trusted: bool
 ) -> None:
-    harness = ServiceHarness(store)
     make_certificate(tmp_path)
     if is_trusted:
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "hooks.crt"))
     outgoing.trusted.cache_clear()
-    found = settings(tmp_path, listen="127.0.0.1:0", **CERTIFICATE)
-    async with serving_api(found, store, harness.agents, harness.reviews, None) as url:
+    async with served(store, tmp_path, **CERTIFICATE) as url:
         gateway = HttpGateway(url.replace("127.0.0.1", "localhost"), NO_KEY)
         why: type[Exception] = KeyRefused if is_trusted else StoreUnavailable
         with pytest.raises(why):
@@ -156,10 +155,8 @@ async def test_a_certificate_that_cannot_be_used_is_a_sentence(
 ) -> None:
     make_certificate(tmp_path)
     (tmp_path / broken).write_text("x")
-    found = settings(tmp_path, listen="127.0.0.1:0", **CERTIFICATE)
-    harness = ServiceHarness(store)
     with pytest.raises(SettingsError, match=r"api\.certificate"):
-        async with serving_api(found, store, harness.agents, harness.reviews, None):
+        async with served(store, tmp_path, **CERTIFICATE):
             pass
 
 
@@ -192,11 +189,11 @@ def test_an_address_that_would_show_keys_is_refused(
 
 
 async def test_a_stop_answers_those_who_wait(store: Store, tmp_path: Path) -> None:
-    harness, found = ServiceHarness(store), settings(tmp_path, listen="127.0.0.1:0")
-    keys = ApiKeyStore(store, api_key_seals(found), tenant="default")
+    seals = api_key_seals(settings(tmp_path))
+    keys = ApiKeyStore(store, seals, tenant="default")
     now = await keys.now()
     new = new_api_key(
-        api_key_seals(found),
+        seals,
         name="a",
         tenant="default",
         agents=["support"],
@@ -206,9 +203,7 @@ async def test_a_stop_answers_those_who_wait(store: Store, tmp_path: Path) -> No
     await keys.add(new.kept, "test")
     headers = {"Authorization": f"Bearer {new.text}"}
     async with httpx.AsyncClient(headers=headers, timeout=60) as client:
-        async with serving_api(
-            found, store, harness.agents, harness.reviews, None
-        ) as url:
+        async with served(store, tmp_path) as url:
             waiting = asyncio.create_task(client.get(f"{url}/v1/events?wait=60"))
             await asyncio.wait([waiting], timeout=0.3)
         answered = await waiting

@@ -37,12 +37,12 @@ REF = TurnRef(agent=RUN.agent, thread=RUN.thread, message_id="m1")
 MINE, OTHERS = "a" * 32, "b" * 32
 
 
-def turn(*ids: str) -> Turn:
+def turn(*ids: str, ref: TurnRef = REF) -> Turn:
     calls = (
         ProposedCall(tool="process_refund", args={"a": 1}, tool_call_id=each)
         for each in ids
     )
-    return Turn(ref=REF, calls=tuple(calls))
+    return Turn(ref=ref, calls=tuple(calls))
 
 
 @asynccontextmanager
@@ -142,17 +142,15 @@ async def test_what_a_resting_thread_does_not_ask_is_ended(
 async def test_a_finished_thread_ends_what_was_approved_as_well(
     stack: ApiStack, gateway: HttpGateway, threads: RemoteThreads
 ) -> None:
-    (verdict,) = await gateway.submit(turn("c1"))
-    click = await stack.harness.click(verdict)
-    await stack.harness.reviews.decide(click, Approve(), ANA)
+    await approved(stack, gateway)
 
     async with leased(threads):
         await threads.settle(RUN, [], is_finished=False)
-        (approved,) = await gateway.outcomes(REF)
+        (kept,) = await gateway.outcomes(REF)
         await threads.settle(RUN, [], is_finished=True)
         (ended,) = await gateway.outcomes(REF)
 
-    assert (approved.state, ended.state) == ("authorized", "withdrawn")
+    assert (kept.state, ended.state) == ("authorized", "withdrawn")
 
 
 async def test_who_has_no_lease_ends_nothing_of_a_thread(
@@ -238,24 +236,13 @@ def test_what_is_no_lease_names_none(text: str) -> None:
     assert read_lease(text) is None
 
 
-PLAIN_RUN = RunRef(agent="support", thread="t1")
 OTHER = RunRef(agent="support", thread="t2")
-PLAIN_REF = TurnRef(agent="support", thread="t1", message_id="m1")
-INSIDE = PLAIN_REF.with_(thread="inner", nested_in=PLAIN_RUN)
-MINE, OTHERS = "a" * 32, "b" * 32
-
-
-def turn_of(ref: TurnRef, tool: str = "process_refund") -> Turn:
-    call = ProposedCall(tool=tool, args={"a": 1}, tool_call_id="c1")
-    return Turn(ref=ref, calls=(call,))
-
-
-def begin(ref: TurnRef) -> CallProgress:
-    return CallProgress(verb="begin", ref=ref, tool="get_order", tool_call_id="c1")
+INSIDE = REF.with_(thread="inner", nested_in=RUN)
+BEGIN = CallProgress(verb="begin", ref=REF, tool="get_order", tool_call_id="c1")
 
 
 async def approved(stack: ApiStack, gateway: HttpGateway) -> Verdict:
-    (verdict,) = await gateway.submit(turn_of(PLAIN_REF))
+    (verdict,) = await gateway.submit(turn("c1"))
     click = await stack.harness.click(verdict)
     await stack.harness.reviews.decide(click, Approve(), ANA)
     return verdict
@@ -263,11 +250,11 @@ async def approved(stack: ApiStack, gateway: HttpGateway) -> Verdict:
 
 ChangeAsk = Callable[[HttpGateway, Verdict], Awaitable[Any]]
 CHANGES: dict[str, ChangeAsk] = {
-    "submit": lambda it, _: it.submit(turn_of(PLAIN_REF.with_(message_id="m2"))),
-    "submit inside": lambda it, _: it.submit(turn_of(INSIDE)),
-    "claim": lambda it, verdict: it.claim(claim_of(PLAIN_REF, verdict)),
-    "begin": lambda it, _: it.report_progress(begin(PLAIN_REF)),
-    "supersede": lambda it, _: it.supersede(PLAIN_REF),
+    "submit": lambda it, _: it.submit(turn("c1", ref=REF.with_(message_id="m2"))),
+    "submit inside": lambda it, _: it.submit(turn("c1", ref=INSIDE)),
+    "claim": lambda it, verdict: it.claim(claim_of(REF, verdict)),
+    "begin": lambda it, _: it.report_progress(BEGIN),
+    "supersede": lambda it, _: it.supersede(REF),
 }
 
 
@@ -276,7 +263,7 @@ async def test_nobody_acts_for_a_thread_beside_the_holder_of_its_lease(
     stack: ApiStack, gateway: HttpGateway, threads: RemoteThreads, ask: ChangeAsk
 ) -> None:
     verdict = await approved(stack, gateway)
-    held = await threads.lease_step(PLAIN_RUN, "take", token=MINE)
+    held = await threads.lease_step(RUN, "take", token=MINE)
     others = await threads.lease_step(OTHER, "take", token=OTHERS)
 
     with pytest.raises(LeaseLost):
@@ -284,8 +271,8 @@ async def test_nobody_acts_for_a_thread_beside_the_holder_of_its_lease(
     # The lease on another thread is none on this one.
     with under(OTHER, OTHERS, others.fence), pytest.raises(LeaseLost):
         await ask(gateway, verdict)
-    (outcome,) = await gateway.outcomes(PLAIN_REF)
-    with under(PLAIN_RUN, MINE, held.fence):
+    (outcome,) = await gateway.outcomes(REF)
+    with under(RUN, MINE, held.fence):
         await ask(gateway, verdict)
 
     assert outcome.state == "authorized"
@@ -298,8 +285,8 @@ async def test_a_program_that_takes_no_leases_needs_none(
     verdict = await approved(stack, gateway)
     await threads.lease_step(OTHER, "take", token=OTHERS)
     # A lease that was given back keeps nobody out.
-    await threads.lease_step(PLAIN_RUN, "take", token=MINE)
-    await threads.lease_step(PLAIN_RUN, "free", token=MINE)
+    await threads.lease_step(RUN, "take", token=MINE)
+    await threads.lease_step(RUN, "free", token=MINE)
 
     await ask(gateway, verdict)
 
@@ -308,9 +295,9 @@ async def test_what_came_of_a_claim_is_told_by_its_own_fence(
     stack: ApiStack, gateway: HttpGateway, threads: RemoteThreads
 ) -> None:
     verdict = await approved(stack, gateway)
-    claimed = await gateway.claim(claim_of(PLAIN_REF, verdict))
+    claimed = await gateway.claim(claim_of(REF, verdict))
     assert isinstance(claimed, Claimed)
-    await threads.lease_step(PLAIN_RUN, "take", token=MINE)
+    await threads.lease_step(RUN, "take", token=MINE)
 
     kept = await gateway.heartbeat(verdict.item_id, claimed.fence)
     done = await gateway.finish(verdict.item_id, claimed.fence, Result(ok=True))

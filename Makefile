@@ -82,7 +82,7 @@ install: $(VENV)/.dev
 demo: $(VENV)/.run
 	@$(BIN)/keyturn demo $(if $(PORT),--port $(PORT))
 
-demo-apart: $(VENV)/.run
+demo-apart: $(VENV)/.dev
 	@$(BIN)/python -m tests.apart.three_processes
 
 test: $(VENV)/.dev

@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import httpx
 import yaml
 from langchain_core.messages import HumanMessage
 
@@ -35,9 +37,10 @@ from bench.decision_to_tool import (
     in_turns,
 )
 from bench.payments_stub import Graph, PaymentsStub, agent, refund_once
-from bench.stats import Figure, ratio
+from bench.stats import Figure, NotMeasured, ratio
 from keyturn import Keyturn as Product
 from keyturn.agent import ApprovalMiddleware, guarded
+from keyturn.gateway.config import Settings
 from keyturn.gateway.garbage_collection import spare_what_is_there
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.remote.program import RemoteKeyturn
@@ -46,7 +49,8 @@ from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.key_folder import FOLDER, Keyring, Role
-from tests.apart.three_processes import Apart, kept_port
+from tests.apart.house import new_key
+from tests.ports import free_port
 
 TITLE = "Decision to tool start over HTTP"
 AGENT = "elsewhere"
@@ -131,7 +135,7 @@ async def subjects(stub: PaymentsStub) -> AsyncGenerator[list[Subject]]:
 
         async with (
             both_agents(stub, refund_once, ours) as (here, store, _),
-            _gateway(folder, store.conn.url) as (url, key),
+            _gateway(folder, store) as (url, key),
             open_checkpoints(str(folder / "elsewhere.db")) as saver,
             Product.remote(url, api_key=key) as program,
         ):
@@ -141,36 +145,44 @@ async def subjects(stub: PaymentsStub) -> AsyncGenerator[list[Subject]]:
 
 
 @asynccontextmanager
-async def _gateway(folder: Path, store_url: str) -> AsyncGenerator[tuple[str, str]]:
+async def _gateway(folder: Path, store: Store) -> AsyncGenerator[tuple[str, str]]:
     """Run `keyturn gateway`; yield its URL and an API key."""
-    with kept_port() as port:
-        async with _gateway_at(folder, store_url, port) as found:
-            yield found
-
-
-@asynccontextmanager
-async def _gateway_at(
-    folder: Path, store_url: str, port: int
-) -> AsyncGenerator[tuple[str, str]]:
+    place = f"127.0.0.1:{free_port()}"
+    config, url = folder / "keyturn.yml", f"http://{place}"
     document = {
         "policy": yaml.safe_load(RULES),
         "data_dir": str(folder),
-        "api": {"listen": f"127.0.0.1:{port}"},
+        "api": {"listen": place},
     }
-    (folder / "keyturn.yml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    config.write_text(yaml.safe_dump(document), encoding="utf-8")
     env = {
         **{name: one for name, one in os.environ.items() if "KEYTURN" not in name},
-        "KEYTURN_REDIS_URL": store_url,
+        "KEYTURN_REDIS_URL": store.conn.url,
         "KEYTURN_SECRET": SECRETS[0].hex(),
     }
-    apart = Apart(folder, env, port, agent=AGENT)
+    words = ("-m", "keyturn", "--config", str(config), "gateway")
+    with (folder / "gateway.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *words, env=env, stdout=log, stderr=log
+        )
     try:
-        await apart.start("gateway")
-        await apart.make_key()
-        await apart.until_ready()
-        yield apart.url, apart.key
+        await _until_ready(url, process)
+        yield url, await new_key(store, Settings.load(config, env), AGENT)
     finally:
-        await apart.stop()
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()
+
+
+async def _until_ready(url: str, process: asyncio.subprocess.Process) -> None:
+    async with httpx.AsyncClient(base_url=url) as client:
+        is_ready = False
+        while not is_ready and process.returncode is None:
+            await asyncio.sleep(0.1)
+            with suppress(httpx.TransportError):
+                is_ready = (await client.get("/readyz")).is_success
+    if not is_ready:
+        raise NotMeasured("The gateway ended before it was ready.")
 
 
 def _run_of(order: str) -> RunRef:

@@ -12,9 +12,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import yaml
+from typing_extensions import override
 
 from keyturn.bot.ids import Action
-from keyturn.cli.demo_context import StoryFailed
+from keyturn.cli.demo_context import DemoContext, StoryFailed
 from keyturn.cli.demo_stack import CHANNEL, DemoStack, environment
 from keyturn.gateway.api.serving import api_key_seals
 from keyturn.gateway.approvals.record import Approval
@@ -34,7 +35,6 @@ from tests.apart.agent_process import AGENT, TOOL
 from tests.apart.between import EFFECT, Act, Between, Fate
 from tests.apart.cli_process import LEASE
 from tests.apart.moved_clock import MovedClock, Spawned
-from tests.apart.three_processes import ApartContext
 from tests.conftest import eventually
 from tests.forked import Forked
 from tests.patience import WAIT_S
@@ -109,6 +109,33 @@ def _kept(process: Forked | Spawned, log: Path) -> None:
             file.flush()
 
 
+async def new_key(store: Store, settings: Settings, agent: str = AGENT) -> str:
+    """Return an API key of an agent."""
+    seals = api_key_seals(settings)
+    keys = ApiKeyStore(store, seals, tenant="default")
+    now = await keys.now()
+    new = new_api_key(
+        seals, name="a", tenant="default", agents=[agent], now=now,
+        expires_at=now + timedelta(hours=2),
+    )  # fmt: skip
+    await keys.add(new.kept, "test")
+    return new.text
+
+
+@dataclass
+class Watched(DemoContext):
+    """A script of the demo next to which the records are read."""
+
+    reviews: ReviewService = field(kw_only=True)
+
+    @override
+    async def approval(self, approval_id: str) -> Approval:
+        """Return the current state of an approval."""
+        loaded = await self.reviews.read(approval_id)
+        assert loaded, approval_id
+        return loaded.approval
+
+
 @dataclass
 class House:
     """The processes, the networks between them, and the people.
@@ -130,39 +157,25 @@ class House:
     members: dict[str, Member] = field(default_factory=dict[str, Member])
     urls: dict[str, str] = field(default_factory=dict[str, str])
     key: str = ""
-    settings: Settings = field(kw_only=True)
     clicked: set[str] = field(default_factory=set[str])
 
     async def start_agent(self, thread: str) -> Member:
         """Start the agent's process for a thread, or start it again."""
+        checkpoints = str(self.folder / f"{thread}.sqlite")
+        words = ("tests.apart.agent_process", thread, checkpoints)
+        return await self.start(thread, *words, f"{self.between.url}{EFFECT}")
+
+    async def start(self, thread: str, *words: str, **more: str) -> Member:
+        """Start a program that has the gateway's URL and an API key, and no secret."""
         env = {k: v for k, v in self.env.items() if not k.startswith("KEYTURN_")}
         url = self.cuts["agent-gateway"].url
-        env |= {"KEYTURN_GATEWAY": url, "KEYTURN_API_KEY": self.key}
-        member = Member(
-            (
-                *("tests.apart.agent_process", thread),
-                *(str(self.folder / f"{thread}.sqlite"), f"{self.between.url}{EFFECT}"),
-            ),
-            env,
-            self.folder / f"{thread}.log",
-            self.clocks.get("agent"),
-        )
+        env |= {"KEYTURN_GATEWAY": url, "KEYTURN_API_KEY": self.key, **more}
+        log, clock = self.folder / f"{thread}.log", self.clocks.get("agent")
+        member = Member(words, env, log, clock)
         self.members["agent"] = member
         self.between.thread = thread
         await member.start()
         return member
-
-    async def new_key(self) -> str:
-        """Return an API key of the agent."""
-        seals = api_key_seals(self.settings)
-        keys = ApiKeyStore(self.store, seals, tenant="default")
-        now = await keys.now()
-        new = new_api_key(
-            seals, name="a", tenant="default", agents=[AGENT], now=now,
-            expires_at=now + timedelta(hours=2),
-        )  # fmt: skip
-        await keys.add(new.kept, "test")
-        return new.text
 
     async def approvals(self, thread: str) -> list[Approval]:
         """Return what the thread asked, oldest first."""
@@ -185,10 +198,9 @@ class House:
     async def _approve_all(self, threads: Sequence[str]) -> None:
         stack = DemoStack(self.sandbox, None)  # type: ignore[arg-type] # the rest of it is elsewhere
         none = self.folder / "none"
-        context = ApartContext(
-            stack, lambda *_, **__: None, none, none,
-            apart=None, reviews=self.reviews, home=none,  # type: ignore[arg-type] # likewise
-        )  # fmt: skip
+        context = Watched(
+            stack, lambda *_, **__: None, none, none, reviews=self.reviews
+        )
         while True:
             for thread in threads:
                 for approval in await self.approvals(thread):
@@ -196,7 +208,7 @@ class House:
                         await self._click(context, approval)
             await asyncio.sleep(0.05)
 
-    async def _click(self, context: ApartContext, approval: Approval) -> None:
+    async def _click(self, context: Watched, approval: Approval) -> None:
         """Click on the newest card of an approval, if it has one."""
         for message in reversed(await context.ana.messages(CHANNEL)):
             said = as_object(as_object(message.get("metadata")).get("event_payload"))
@@ -261,6 +273,7 @@ async def open_house(
     lease_ms: int = LEASE_MS,
     mode: SlackMode = SlackMode.SOCKET,
     moved: Collection[str] = (),
+    document: Mapping[str, object] | None = None,
 ) -> AsyncGenerator[House]:
     """Run a gateway and a bot, and give what an agent needs.
 
@@ -269,6 +282,7 @@ async def open_house(
         lease_ms: how long what a killed agent held is kept for it.
         mode: how Slack reaches the bot.
         moved: of whom the clock can be moved.
+        document: the settings.
     """
     async with AsyncExitStack() as opened:
         enter = opened.enter_async_context
@@ -277,7 +291,8 @@ async def open_house(
         port, bot_port = free_port(), free_port()
         config = folder / "keyturn.yml"
         listen = {"listen": f"127.0.0.1:{port}"}
-        config.write_text(yaml.safe_dump({"policy": POLICY, "api": listen}))
+        given_ = document or {"policy": POLICY}
+        config.write_text(yaml.safe_dump({**given_, "api": listen}))
         machine = {
             name: value
             for name, value in os.environ.items()
@@ -299,9 +314,7 @@ async def open_house(
         between = await enter(Between(f"http://127.0.0.1:{port}"))
         cuts["agent-gateway"] = await enter(Proxy(between.url))
         reviews = ReviewService(store, PolicyFile(settings.policy))
-        house = House(
-            folder, sandbox, store, reviews, between, given, cuts, settings=settings
-        )
+        house = House(folder, sandbox, store, reviews, between, given, cuts)
         between.before_effect = house.was_allowed
         house.clocks = {one: MovedClock(folder / f"{one}.clock") for one in moved}
         for name, at in (("gateway", port), ("bot", bot_port)):
@@ -324,7 +337,7 @@ async def open_house(
             await house.members[name].start()
         await house.members["gateway"].says("reach it at")
         await house.members["bot"].says("serves workspace")
-        house.key = await house.new_key()
+        house.key = await new_key(store, settings)
         yield house
         for member in house.members.values():
             await member.kill()

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from keyturn.cli.demo_scripts import approve, edit
-from tests.apart.three_processes import ROOT, kept_port, play_apart
+from tests.apart.three_processes import ROOT, play_apart
 from tests.forked import Forked
 from tests.levels import sample
 
@@ -33,7 +31,7 @@ def told(events: list[dict[str, Any]]) -> list[tuple[str, Any, Any]]:
     return [
         (one["event"], one.get("action"), one.get("errors"))
         for one in events
-        if not one["event"].startswith(("script.", "process.", "part."))
+        if not one["event"].startswith("script.")
     ]
 
 
@@ -48,13 +46,3 @@ async def test_three_processes_end_as_one_does(tmp_path: Path) -> None:
 
     alone = [one for script in scripts for one in told(played(script.__name__))]
     assert told(apart) == alone
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere it is only looked up")
-def test_a_port_is_kept_for_the_server_that_it_was_chosen_for() -> None:
-    with kept_port() as port:
-        with socket.socket() as other, pytest.raises(OSError, match="in use"):
-            other.bind(("127.0.0.1", port))
-        for _ in range(2):
-            with socket.create_server(("127.0.0.1", port)) as server:
-                assert server.getsockname()[1] == port

@@ -30,33 +30,6 @@ async def test_an_edited_mention_comes_again_as_another_event(
     assert again["event"]["edited"]["ts"] > ts
 
 
-async def test_the_bots_own_chat_tells_of_edits_and_deletions(
-    http_app: RunningApp, ana: Person
-) -> None:
-    @http_app.on("event", "message")
-    async def message(body: dict[str, Any]) -> None:
-        http_app.heard.append(body["event"])
-
-    ts = await ana.say("D0ANA", "one")
-    await ana.edit("D0ANA", ts, "two")
-    await ana.say("D0ANA", "a reply", ts)
-    await ana.delete("D0ANA", ts)
-    alone = await ana.say("D0ANA", "alone")
-    await ana.delete("D0ANA", alone)
-
-    kinds = [event.get("subtype") for event in http_app.heard]
-    changed, deleted = "message_changed", "message_deleted"
-    assert kinds == [None, changed, None, changed, None, deleted]
-    assert http_app.heard[1]["message"]["text"] == "two"
-    assert http_app.heard[1]["previous_message"]["text"] == "one"
-    assert http_app.heard[3]["message"]["subtype"] == "tombstone"
-    assert http_app.heard[5]["deleted_ts"] == alone
-    assert [m["text"] for m in await ana.messages("D0ANA")] == [
-        "This message was deleted.",
-        "a reply",
-    ]
-
-
 async def test_only_ones_own_messages_can_be_edited_or_deleted(
     ana: Person, posted: str, sandbox: Sandbox
 ) -> None:

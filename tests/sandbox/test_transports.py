@@ -6,7 +6,7 @@ import pytest
 
 from keyturn.sandbox.client import Person, UserActionFailed
 from keyturn.sandbox.server import Sandbox
-from tests.sandbox.blocks import card, modal
+from tests.sandbox.blocks import card
 from tests.sandbox.bolt_app import RunningApp
 
 APPROVALS = "C0APPROVALS"
@@ -17,48 +17,6 @@ async def post_card(app: RunningApp, *action_ids: str) -> str:
         channel=APPROVALS, text="card", blocks=card("please", *action_ids)
     )
     return str(posted["ts"])
-
-
-def opens_modal(app: RunningApp, view: dict[str, Any]) -> None:
-    @app.on("action", "edit")
-    async def edit(ack: Any, body: dict[str, Any], client: Any) -> None:
-        await client.views_open(trigger_id=body["trigger_id"], view=view)
-        await ack()
-
-
-async def test_a_button_in_a_modal_pushes_a_second_one(
-    app: RunningApp, ana: Person
-) -> None:
-    opens_modal(app, modal(*card("look", "more")))
-
-    @app.on("action", "more")
-    async def more(ack: Any, body: dict[str, Any], client: Any) -> None:
-        app.heard.append(body)
-        await client.views_push(
-            trigger_id=body["trigger_id"],
-            view=modal(callback_id="details", notify_on_close=True),
-        )
-        await ack()
-
-    @app.on("view_closed", "details")
-    async def closed(ack: Any, body: dict[str, Any]) -> None:
-        app.heard.append(body)
-        await ack()
-
-    await ana.click(APPROVALS, await post_card(app, "edit"), "edit")
-    await ana.act_in_view("more")
-    on_top = await ana.view()
-    await ana.close_view()
-
-    below = await ana.view()
-    assert on_top is not None
-    assert below is not None
-    assert on_top["callback_id"] == "details"
-    assert on_top["previous_view_id"] == below["id"] == on_top["root_view_id"]
-    assert "channel" not in app.heard[0]
-    assert app.heard[0]["container"] == {"type": "view", "view_id": below["id"]}
-    assert app.heard[1]["type"] == "view_closed"
-    assert app.heard[1]["is_cleared"] is False
 
 
 async def test_a_direct_message_needs_the_history_scope(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from keyturn.bot.listeners.messages import parse_request
@@ -116,46 +114,6 @@ def test_the_first_word_may_name_the_agent(
     )
 
     assert found == expected
-
-
-@pytest.mark.parametrize(
-    ("event", "words"),
-    [
-        ({"bot_id": "B1"}, ""),
-        ({"user": "U0GONE", "text": ""}, "message.not_sent user=U0GONE"),
-        ({"type": "app_mention", "user": None}, "listener.bad_payload"),
-    ],
-)
-async def test_what_no_person_said_starts_nothing(
-    stack: Stack,
-    event: dict[str, object],
-    words: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    body = {
-        "type": "event_callback",
-        "team_id": TEAM,
-        "event_id": "Ev1",
-        "event": {
-            "type": "app_mention",
-            "user": "U0DAN",
-            "text": "<@U0KEYTURN> refund",
-            "channel": "C0GENERAL",
-            "ts": "1.000001",
-            **event,
-        },
-    }
-    async with stack.running() as bot:
-        status = await post_signed(
-            bot.url,
-            stack.sandbox.signing_secret,
-            json.dumps(body).encode(),
-            kind="application/json",
-        )
-
-    assert status == 200
-    assert words in caplog.text
-    assert await stack.store.queue(stack.keys).depth() == 0
 
 
 async def test_what_the_store_does_not_take_is_asked_to_be_said_again(

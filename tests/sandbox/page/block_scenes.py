@@ -11,7 +11,6 @@ from tests.sandbox.page.scenes import (
     mrkdwn,
     option,
     plain,
-    preformatted,
     view,
 )
 
@@ -113,7 +112,6 @@ def every_block() -> list[Json]:
         },
         {"type": "divider", "block_id": "divider"},
         rich_text(),
-        preformatted("amount  899.00"),
         {
             "type": "image",
             "block_id": "image",
@@ -128,7 +126,6 @@ def every_block() -> list[Json]:
             "block_id": "actions",
             "elements": [
                 button("Open", "open", url="https://example.com/audit"),
-                button("Hidden", "hidden", visible_to_user_ids=["U0BEN"]),
                 {
                     "type": "static_select",
                     "action_id": "filter",

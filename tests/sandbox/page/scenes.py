@@ -203,13 +203,7 @@ def user(user_id: str, name: str, real_name: str, color: str, **more: Any) -> Js
         "name": name,
         "real_name": real_name,
         "color": color,
-        "tz": "Europe/London",
-        "team_id": "T0SANDBOX",
         "is_bot": False,
-        "deleted": False,
-        "is_restricted": False,
-        "is_ultra_restricted": False,
-        "is_stranger": False,
         **more,
     }
 
@@ -221,7 +215,6 @@ def users() -> list[Json]:
         user("U0BEN", "ben", "Ben Boer", "2a6f97"),
         user("U0CHLOE", "chloe", "Chloé Chen", "6a4c93"),
         user("U0DAN", "dan", "Dan Díaz", "2d7d46"),
-        user("U0GUEST", "guest", "Gus Guest", "55606e", is_restricted=True),
         user("U0SAM", "sam", "Sam Stranger", "9c2c77", is_stranger=True),
         user(BOT, "keyturn", "Keyturn", "1f4e5f", is_bot=True),
     ]
@@ -285,11 +278,8 @@ def view(view_id: str, blocks: list[Json], **more: Any) -> Json:
         "submit": plain("Approve as edited"),
         "close": plain("Cancel"),
         "blocks": blocks,
-        "private_metadata": "",
         "hash": f"{view_id}.1",
         "state": {"values": {}},
-        "external_id": "",
-        "notify_on_close": True,
         "errors": {},
         **more,
     }

@@ -132,27 +132,38 @@ async def test_the_shell_script_asks_waits_claims_and_finishes(
     assert again == (ended, shown)
 
 
-async def test_two_workers_of_the_application_answer_for_one_thread(
+@pytest.fixture
+def application(
     stack: ApiStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> ApiStack:
+    """Give the example application of FastAPI its database and its ledger."""
     monkeypatch.setattr(fastapi_remote, "DATABASE", str(tmp_path / "threads.sqlite"))
     monkeypatch.setenv("KEYTURN_DEMO_LEDGER", str(tmp_path / "effects.jsonl"))
-    run_ref = RunRef(agent="support", thread="o1")
-    async with contextlib.AsyncExitStack() as opened:
-        workers: list[httpx.AsyncClient] = []
-        for _ in range(2):
-            app = FastAPI(lifespan=fastapi_remote.lifespan)
-            app.include_router(fastapi_remote.app.router)
-            await opened.enter_async_context(fastapi_remote.lifespan(app))
-            transport = httpx.ASGITransport(app)
-            client = httpx.AsyncClient(transport=transport, base_url="http://app")
-            workers.append(await opened.enter_async_context(client))
-        first, second = workers
+    return stack
+
+
+@contextlib.asynccontextmanager
+async def worker() -> AsyncGenerator[httpx.AsyncClient]:
+    """Run one worker of the application; yield its client."""
+    app = FastAPI(lifespan=fastapi_remote.lifespan)
+    app.include_router(fastapi_remote.app.router)
+    transport = httpx.ASGITransport(app)
+    async with (
+        fastapi_remote.lifespan(app),
+        httpx.AsyncClient(transport=transport, base_url="http://app") as client,
+    ):
+        yield client
+
+
+async def test_two_workers_of_the_application_answer_for_one_thread(
+    application: ApiStack, tmp_path: Path
+) -> None:
+    async with worker() as first, worker() as second:
         question = {"text": "refund order 78291"}
         await asyncio.gather(
-            *(one.post("/orders/o1", json=question) for one in workers)
+            *(one.post("/orders/o1", json=question) for one in (first, second))
         )
-        await approve_all(people(stack), run_ref)
+        await approve_all(people(application), RunRef(agent="support", thread="o1"))
         said = None
         async with asyncio.timeout(30):
             while said is None:
@@ -165,31 +176,21 @@ async def test_two_workers_of_the_application_answer_for_one_thread(
     assert len(effects) == 1
 
 
+@pytest.mark.usefixtures("application")
+@pytest.mark.parametrize(("is_ours", "status"), [(True, 204), (False, 401)])
 async def test_the_application_takes_the_gateways_webhooks_and_no_others(
-    stack: ApiStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, *, is_ours: bool, status: int
 ) -> None:
     secret = webhook_secret(SECRETS[0], "default", "app", 1)
-    monkeypatch.setattr(fastapi_remote, "DATABASE", str(tmp_path / "threads.sqlite"))
     monkeypatch.setenv("KEYTURN_WEBHOOK_SECRET", shown(secret))
     body = body_of(DECIDED, News(agent="support", thread="o9", approval="ap_1"), 5)
     now_s = int(time.time())  # noqa: TID251 - the application has no other clock
-    app = FastAPI(lifespan=fastapi_remote.lifespan)
-    app.include_router(fastapi_remote.app.router)
-    transport = httpx.ASGITransport(app)
-    async with (
-        fastapi_remote.lifespan(app),
-        httpx.AsyncClient(transport=transport, base_url="http://app") as client,
-    ):
-        ours, theirs = [
-            await client.post(
-                "/keyturn",
-                content=body,
-                headers=headers(Message("msg_1", now_s, body), [key]),
-            )
-            for key in (secret, b"x" * 32)
-        ]
+    signed = headers(Message("msg_1", now_s, body), [secret if is_ours else b"x" * 32])
 
-    assert (ours.status_code, theirs.status_code) == (204, 401)
+    async with worker() as client:
+        answer = await client.post("/keyturn", content=body, headers=signed)
+
+    assert answer.status_code == status
 
 
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yml").read_text(encoding="utf-8"))
@@ -290,11 +291,11 @@ def test_the_settings_beside_it_are_settings() -> None:
     assert not settings.agents
 
 
-@pytest.mark.parametrize("path", sorted(DEPLOY.glob("*.service")), ids=lambda p: p.name)
-def test_the_units_are_units(path: Path) -> None:
+@pytest.mark.parametrize("name", UNITS)
+def test_the_units_are_units(name: str) -> None:
     unit = ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]  # keep the case
-    unit.read(path, encoding="utf-8")
+    unit.read_string(UNITS[name])
     assert {*unit.sections()} == {"Unit", "Service", "Install"}
     assert unit["Service"]["NoNewPrivileges"] == "yes"
-    assert f"/{path.name}" in path.read_text(encoding="utf-8").splitlines()[0]
+    assert f"/{name}" in UNITS[name].splitlines()[0]

@@ -29,7 +29,7 @@ async def test_the_ten_lines_wire_the_money_once_a_person_approved(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
     call = calls("wire_money", {"to": "ada", "amount": 90})
-    with chat_server([call, says("The money is on its way.")]) as address:
+    async with chat_server([call, says("The money is on its way.")]) as address:
         monkeypatch.setenv("OPENAI_BASE_URL", address)
         code = blocks("python")[0]
         names = run(code)

@@ -64,7 +64,7 @@ async def test_the_settings_load_the_model_of_the_page(
     (tmp_path / "keyturn.yml").write_text(blocks("yml", PAGE)[0], "utf-8")
 
     assessment = json.dumps({"raise_to": "escalate", "score": 60, "rationale": "new"})
-    with chat_server([says(assessment)]) as address:
+    async with chat_server([says(assessment)]) as address:
         monkeypatch.setenv("OPENAI_BASE_URL", address)
         triage = await load_triage(Settings.load(tmp_path / "keyturn.yml", {}))
         assert isinstance(triage, ChatModelTriage)

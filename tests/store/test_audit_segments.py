@@ -7,19 +7,36 @@ import json
 from collections.abc import AsyncGenerator
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from keyturn.gateway.approvals.audit_leaf import SealState
+from keyturn.gateway.approvals.decisions import Approve, Reject
 from keyturn.gateway.approvals.events import Event, EventName
-from keyturn.gateway.errors import AuditUnreadable
+from keyturn.gateway.config import Settings
+from keyturn.gateway.errors import AuditUnreadable, SettingsError
 from keyturn.gateway.service.report import audit_writing
 from keyturn.gateway.service.report.audit_reading import verify_log_of
+from keyturn.gateway.service.run.sweep import Sweeper
 from keyturn.gateway.store.audit import log as audit_log
-from keyturn.gateway.store.audit.files import segment_path, segments
-from keyturn.gateway.store.connection.connection import Argument, number
-from keyturn.gateway.store.sealing.event_seals import parts_of, sealed_text
+from keyturn.gateway.store.audit.files import Row, segment_path, segments
+from keyturn.gateway.store.audit.index import AuditIndex
+from keyturn.gateway.store.audit.log import row_of
+from keyturn.gateway.store.connection.connection import Argument, entries, number
+from keyturn.gateway.store.http.api_keys import ApiKeyStore
+from keyturn.gateway.store.keys import Keys, keys_of_tenant
+from keyturn.gateway.store.sealing.event_seals import (
+    event_texts,
+    nonce_of,
+    parts_of,
+    read_seal,
+    sealed_text,
+)
 from keyturn.gateway.store.store import Store
+from tests.api.test_api_key_store import SEALS, made
 from tests.service.audit_harness import AuditHarness
+from tests.service.harness import ANA, ServiceHarness
 
 DAY_MS = 86_400_000
 NAMES = [f"ap_default_{index:032x}" for index in range(2000)]
@@ -208,6 +225,7 @@ async def test_whole_segments_are_removed_when_their_time_is_over(
 
     assert segments(house.files) == [(800, 1200), (1200, 1210)]
     assert await listed(house) == NAMES[800:1210]
+    assert (await verify_log_of(store, "default")).problems == []
     # A reader in the middle of it continues after the removed part, without an error.
     assert (seen + await names_of(reading))[-410:] == NAMES[800:1210]
 
@@ -252,3 +270,153 @@ async def test_what_no_checkpoint_covers_is_cut_off_and_read_again(
 
     assert await listed(house) == NAMES[:1000]
     assert (await verify_log_of(house.store, "default")).problems == []
+
+
+# A process that has just started knows which keys the audit log has as revoked.
+
+
+@pytest.fixture
+def house_2(store: Store, tmp_path: Path) -> AuditHarness:
+    return AuditHarness(store, tmp_path)
+
+
+def is_revoked(house_2: AuditHarness, *key_ids: str) -> list[bool]:
+    """Return what a process finds that has just started."""
+    index = AuditIndex()
+    index.folder = house_2.files.folder
+    return [index.is_revoked("default", one) for one in key_ids]
+
+
+async def revoked(house_2: AuditHarness) -> str:
+    kept = ApiKeyStore(house_2.store, SEALS, tenant="default")
+    new = await made(kept)
+    await kept.revoke(new.kept.id, "cli/ana")
+    await house_2.writer.tick(is_last=True)
+    return new.kept.id
+
+
+@pytest.mark.parametrize("how", ["lost", "cut off"])
+async def test_an_index_that_is_lost_or_cut_off_is_written_again(
+    house_2: AuditHarness, how: str
+) -> None:
+    first = await revoked(house_2)
+    path = house_2.files.folder / f"{house_2.keys.tenant}.facts.jsonl"
+    if how == "lost":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes() + b'["api_key def')
+    await house_2.another().tick()
+
+    second = await revoked(house_2)
+
+    assert is_revoked(house_2, first, second) == [True, True]
+
+
+async def test_what_somebody_else_wrote_revokes_nothing(house_2: AuditHarness) -> None:
+    new = await made(ApiKeyStore(house_2.store, SEALS, tenant="default"))
+    data = f'{{"key":"{new.kept.id}"}}'
+    event = f'{{"name":"api_key.revoked","tenant":"default","data":{data}}}'
+    seal = f"9.{'n' * 16}.{'c' * 22}"
+    fields = ["e", event, "at", "1", "s", seal]
+    await house_2.store.conn.command("XADD", house_2.keys.audit, "*", *fields)
+
+    await house_2.writer.tick(is_last=True)
+
+    assert is_revoked(house_2, new.kept.id) == [False]
+
+
+# The audit log is kept for a time, and then dropped in bounded steps.
+
+
+async def write_2(store: Store, ages_in_days: list[int], each: int = 200) -> None:
+    """Write audit entries as if they were so old, oldest first."""
+    seconds, _ = cast("list[bytes]", await store.conn.command("TIME"))
+    key = store.keys_of_tenant("default").audit
+    for age in sorted(ages_in_days, reverse=True):
+        at_ms = int(seconds) * 1000 - age * DAY_MS
+        await store.conn.transaction(
+            *(["XADD", key, f"{at_ms}-{n}", "e", "{}"] for n in range(1, each + 1))
+        )
+
+
+async def ages(store: Store) -> set[int]:
+    """Return how old the entries are that are left, in days."""
+    seconds, _ = cast("list[bytes]", await store.conn.command("TIME"))
+    key = store.keys_of_tenant("default").audit
+    rows = cast("list[list[bytes]]", await store.conn.command("XRANGE", key, "-", "+"))
+    written = (int(row[0].split(b"-")[0]) for row in rows)
+    return {round((int(seconds) * 1000 - at_ms) / DAY_MS) for at_ms in written}
+
+
+async def test_entries_older_than_that_are_dropped(store: Store) -> None:
+    await write_2(store, [500, 450, 399, 10, 0])
+
+    await Sweeper(store).sweep()
+
+    assert await ages(store) == {399, 10, 0}
+
+
+@pytest.mark.parametrize("text", ["29d", "1h", "400", "0d", "ever", "-30d"])
+def test_what_is_no_time_to_keep_is_refused(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "keyturn.yml"
+    file.write_text(f"retention: {{audit: {text}}}")
+
+    with pytest.raises(SettingsError, match=r"retention.*(30d or more|write_2 400d)"):
+        Settings.load(file, {})
+
+
+# The seal of an audit entry proves that one of our processes wrote it.
+
+EVENT = Event(name=EventName.FREEZE_SET, tenant="default", approval="ap_default_1")
+
+
+async def stream(store: Store, keys: Keys) -> list[Row]:
+    found = await store.conn.command("XRANGE", keys.audit, "-", "+")
+    return [row_of(store.conn, keys, entry) for entry in entries(found)]
+
+
+async def states(store: Store) -> set[SealState]:
+    keys = store.keys_of_tenant("default")
+    rows = await stream(store, keys)
+    return {read_seal(store.conn, keys, one.event, one.seal) for one in rows}
+
+
+async def test_every_entry_of_a_decision_has_a_seal_of_its_own(
+    harness: ServiceHarness,
+) -> None:
+    click, _ = await harness.refund(899, thread="t1")
+    await harness.reviews.decide(click, Approve(), ANA)
+    click, _ = await harness.refund(12, thread="t2")
+    await harness.reviews.decide(click, Reject(reason="no"), ANA)
+
+    rows = await stream(harness.store, harness.keys)
+
+    assert await states(harness.store) == {SealState.SEALED}
+    assert len({nonce_of(one.seal) for one in rows}) == len(rows) >= 4
+
+
+async def test_a_seal_is_of_its_entry_tenant_and_secret(store: Store) -> None:
+    keys = store.keys_of_tenant("default")
+    [text] = json.loads(event_texts(store.conn, keys, [EVENT]))
+    event, seal = parts_of(text)
+    other = event.replace("freeze.set", "freeze.lifted")
+    nonce, code = seal.split(".")
+    _, unlike = parts_of(json.loads(event_texts(store.conn, keys, [EVENT]))[0])
+
+    assert read_seal(store.conn, keys, event, seal) is SealState.SEALED
+    for wrong in (
+        (keys, other, seal),
+        (keys_of_tenant("s7"), event, seal),
+        (keys, event, f"{nonce[::-1]}.{code}"),
+        (keys, event, f"{nonce}.{unlike.split('.')[1]}"),
+        (keys, event, "junk"),
+        (keys, event, f"{nonce}."),
+        (keys, "\udcff", seal),
+    ):
+        assert read_seal(store.conn, *wrong) is SealState.FORGED
+    assert read_seal(store.conn, keys, event, "") is SealState.UNSEALED
+    older = store.conn.secrets
+    store.conn.secrets = (b"n" * 32, *older)
+    assert read_seal(store.conn, keys, event, seal) is SealState.SEALED
+    store.conn.secrets = (b"n" * 32,)
+    assert read_seal(store.conn, keys, event, seal) is SealState.FORGED

@@ -17,7 +17,9 @@ from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.store.connection import connection
 from keyturn.gateway.store.connection.connection import Connection, number, text
 from keyturn.gateway.store.connection.usable import can_pass
+from keyturn.gateway.store.store import Store
 from tests.store.wire import Handler, Scripted, answering, deaf, serve_tls, through
+from tests.store_secrets import SECRETS
 from tests.topologies import DURABLE, Node, programs
 
 OK = b"+OK\r\n"
@@ -257,3 +259,44 @@ def test_a_fork_does_not_read_its_parents_replies(valkey_url: str) -> None:
     assert loop.run_until_complete(echo("parent")) == "parent"
     loop.run_until_complete(conn.close())
     loop.close()
+
+
+# A request is new once, also where the store's answer about it got lost.
+
+DIGEST = "sha256:" + "5" * 64
+
+
+async def test_a_request_is_new_once(store: Store) -> None:
+    keys = store.keys_of_tenant("default")
+
+    found = await asyncio.gather(
+        *(store.cards.is_first(keys, DIGEST) for _ in range(10))
+    )
+
+    assert sorted(found) == [False] * 9 + [True]
+
+
+async def test_a_request_whose_record_was_not_confirmed_is_still_new(
+    store: Store, valkey_url: str, tmp_path: Path
+) -> None:
+    """The connection breaks between the write and its answer, and is opened again."""
+    lost: list[bytes] = []
+
+    def lose_the_first(data: bytes) -> list[bytes]:
+        lost.append(data)
+        return [b""]
+
+    broken, whole = through(valkey_url, lose_the_first), through(valkey_url, _as_it_is)
+    async with Scripted(tmp_path, broken, whole) as wire:
+        over = Store(wire.url, secrets=SECRETS, lease_ms=2000)
+        keys = over.keys_of_tenant("default")
+
+        assert await over.cards.is_first(keys, DIGEST)
+        assert lost, "it was written"
+        assert not await over.cards.is_first(keys, DIGEST)
+        await over.close()
+    assert not await store.cards.is_first(keys, DIGEST)
+
+
+def _as_it_is(data: bytes) -> list[bytes]:
+    return [data]

@@ -13,7 +13,6 @@ from keyturn.gateway.approvals.deciding import decide
 from keyturn.gateway.approvals.decisions import Approve, Click, Decision, Reject
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.errors import CorruptRecord
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.service.submit.standing import rejection_of
 from keyturn.gateway.store.connection.connection import Reply, text
@@ -29,8 +28,9 @@ from keyturn.gateway.store.records.atomic_write import (
     write,
 )
 from keyturn.gateway.store.store import Store
+from tests.approvals.builders import changed, click_on
 from tests.lifetimes import lose_records
-from tests.service.harness import ANA, BEN, POLICY, ServiceHarness
+from tests.service.harness import ANA, BEN, ServiceHarness
 from tests.store_secrets import SECRETS
 
 WHOLE = Event(name=EventName.CALLS_DECIDED, tenant="default", reason="whole")
@@ -53,15 +53,10 @@ async def asked(harness: ServiceHarness, count: int = 3) -> list[Click]:
 def decided(loaded: Loaded, decision: Decision | None = None) -> Change:
     """Return what Ana's decision makes of an approval of one call."""
     approval = loaded.approval
-    click = Click(
-        approval=approval.id,
-        index=0,
-        version=approval.version,
-        action_hash=approval.items[0].action_hash,
+    click = click_on(approval)
+    return changed(
+        decide(approval, click, decision or Approve(), ANA, now_ms=loaded.now_ms)
     )
-    change = decide(approval, click, decision or Approve(), ANA, now_ms=loaded.now_ms)
-    assert isinstance(change, Change)
-    return change
 
 
 async def approved(read: Read) -> WriteMany:
@@ -282,9 +277,11 @@ async def test_an_authorization_of_the_same_gesture_ends_a_row_of_rejections(
     assert [await rejections(harness, keys, agent) for agent in "ab"] == [0, 1]
 
 
-async def test_an_agent_is_paused_once_by_a_gesture(store: Store, keys: Keys) -> None:
-    rules = POLICY.replace("pause_after_rejections: 1000", "pause_after_rejections: 1")
-    harness = ServiceHarness(store, load_policy(rules, "policy.yml"))
+async def test_an_agent_is_paused_once_by_a_gesture(
+    harness: ServiceHarness, keys: Keys
+) -> None:
+    harness.put_policy(("pause_after_rejections: 1000", "pause_after_rejections: 1"))
+    store = harness.store
     clicks = await of_agents(harness, "a", "a")
     before = await read(harness, clicks)
     writes = [await rejected(harness, one) for one in before.values()]
@@ -292,8 +289,7 @@ async def test_an_agent_is_paused_once_by_a_gesture(store: Store, keys: Keys) ->
     assert await write(store.conn, keys, before, WriteMany(writes))
 
     assert [str(one.scope) for one in await store.freezes.all(keys)] == ["agent a"]
-    names = [one.name for one in await told(harness)]
-    assert names.count(EventName.AGENT_PAUSED) == 1
+    assert len(await harness.audited(EventName.AGENT_PAUSED)) == 1
 
 
 async def test_it_is_computed_again_when_one_of_them_moved(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator
+import threading
+from collections.abc import AsyncGenerator, Iterator
 from typing import cast
 
 import pytest
@@ -32,6 +33,10 @@ async def clients(conn: Connection) -> list[str]:
     """Return the server's list of connections of the tested client."""
     rows = text(await conn.command("CLIENT", "LIST")).splitlines()
     return [row for row in rows if " name=tested " in row]
+
+
+async def is_blocked(conn: Connection) -> bool:
+    return any(" cmd=blpop " in row for row in await clients(conn))
 
 
 async def echo(conn: Connection, word: str) -> bool:
@@ -109,10 +114,7 @@ async def test_what_cannot_be_sent_fails_alone(conn: Connection) -> None:
 async def test_a_reader_that_waits_keeps_nobody_waiting(conn: Connection) -> None:
     reader = asyncio.create_task(conn.command("BLPOP", "list", 8))
 
-    async def is_blocked() -> bool:
-        return any(" cmd=blpop " in row for row in await clients(conn))
-
-    await eventually(is_blocked)
+    await eventually(lambda: is_blocked(conn))
     assert await echo(conn, "past it")
     assert not reader.done()
 
@@ -127,13 +129,10 @@ async def test_a_reader_that_waits_keeps_nobody_waiting(conn: Connection) -> Non
 async def test_a_reader_that_gave_up_takes_nothing(conn: Connection) -> None:
     reader = asyncio.create_task(conn.command("BLPOP", "list", 8))
 
-    async def is_blocked() -> bool:
-        return any(" cmd=blpop " in row for row in await clients(conn))
-
     async def is_alone() -> bool:
-        return not await is_blocked()
+        return not await is_blocked(conn)
 
-    await eventually(is_blocked)
+    await eventually(lambda: is_blocked(conn))
     reader.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reader
@@ -183,10 +182,7 @@ async def test_after_a_close_waiting_calls_fail_and_open_nothing(
 ) -> None:
     waiting = asyncio.create_task(conn.command("BLPOP", "list", 8))
 
-    async def is_blocked() -> bool:
-        return any(" cmd=blpop " in row for row in await clients(conn))
-
-    await eventually(is_blocked)
+    await eventually(lambda: is_blocked(conn))
     others = [asyncio.create_task(conn.command("PING")) for _ in range(10)]
     await asyncio.sleep(0)
 
@@ -199,5 +195,49 @@ async def test_after_a_close_waiting_calls_fail_and_open_nothing(
 
     async def are_gone() -> bool:
         return not await clients(store.conn)
+
+    await eventually(are_gone)
+
+
+# A connection serves every event loop of a process, and closes them all.
+
+
+@pytest.fixture
+def other_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """Return an event loop that runs in a separate thread."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+async def client_id(conn: Connection) -> int:
+    """Return the server's number of the connection that this loop uses."""
+    return number(await conn.command("CLIENT", "ID"))
+
+
+async def test_each_loop_has_connections_of_its_own_until_all_are_closed(
+    store: Store, other_loop: asyncio.AbstractEventLoop
+) -> None:
+    conn = Connection(store.conn.url)
+    theirs = await asyncio.wrap_future(
+        asyncio.run_coroutine_threadsafe(client_id(conn), other_loop)
+    )
+    ours = await client_id(conn)
+
+    async def connected() -> set[int]:
+        rows = text(await store.conn.command("CLIENT", "LIST")).split()
+        return {int(one[3:]) for one in rows if one.startswith("id=")}
+
+    assert ours != theirs
+    assert {ours, theirs} <= await connected()
+
+    await conn.close()
+
+    async def are_gone() -> bool:
+        return not {ours, theirs} & await connected()
 
     await eventually(are_gone)

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Reject
+from keyturn.gateway.approvals.precedents import Precedent
+from keyturn.gateway.approvals.record import short_id
 from keyturn.gateway.approvals.timing import TimerKind
-from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.errors import CorruptRecord, StoreUnavailable
+from keyturn.gateway.protocol.records import ItemState
+from keyturn.gateway.store.connection.connection import Connection, number
+from keyturn.gateway.store.keys import KEEP_MS, Keys, keys_of_tenant
+from keyturn.gateway.store.limits.precedents import read, row_of_auto_run
 from keyturn.gateway.store.records.approval_indexes import Timer
+from keyturn.gateway.store.records.approvals import AT_ONCE, read_each
+from keyturn.gateway.store.records.atomic_write import Loaded
 from keyturn.gateway.store.store import Store
-from tests.service.harness import ServiceHarness
+from tests.service.harness import ANA, ServiceHarness
 
 APPROVAL = f"ap_default_{'a' * 32}"
 TENANT = "default"
@@ -106,3 +117,114 @@ async def test_a_junk_process_or_counter_keeps_no_process_from_starting(
 
     assert not (await store.processes.read(keys)).alive
     assert not (await store.restore_counters.read(keys)).of
+
+
+# A list of approvals takes a few round trips to the server, and not one for each.
+
+IDS = [f"ap_{number}" for number in range(AT_ONCE)]
+
+
+async def test_a_list_is_read_together_and_keeps_its_order() -> None:
+    begun, are_all_sent = list[str](), asyncio.Event()
+
+    async def load(approval_id: str) -> Loaded | None:
+        begun.append(approval_id)
+        if len(begun) == AT_ONCE:
+            are_all_sent.set()
+        await are_all_sent.wait()
+        if approval_id == IDS[1]:
+            raise CorruptRecord("broken")
+        return None if approval_id == IDS[2] else cast("Loaded", approval_id)
+
+    async with asyncio.timeout(10):
+        found = await read_each(load, IDS)
+
+    assert cast("list[object]", found) == [IDS[0], *IDS[3:]]
+
+
+async def test_a_list_of_a_server_that_does_not_answer_is_not_a_short_one() -> None:
+    async def load(approval_id: str) -> Loaded | None:
+        raise StoreUnavailable(approval_id)
+
+    with pytest.raises(StoreUnavailable):
+        await read_each(load, IDS)
+
+
+# Precedents are read despite entries of a broken writer.
+
+CONN = Connection("redis://127.0.0.1:1")
+
+
+def test_what_is_no_text_is_left_out() -> None:
+    assert read(CONN, "key", {"ap_1.0": b"5 6 done \xff"}).precedents == ()
+
+
+def test_a_call_of_tier_auto_is_written_as_any_other_precedent() -> None:
+    whole = Precedent(
+        call="auto_1", state=ItemState.AUTHORIZED, agent="ana \u00e9", args_hash="ff"
+    )
+
+    row = row_of_auto_run(
+        keys_of_tenant("default"), "effect", "auto_1", "ana \u00e9", "ff"
+    )
+
+    assert row[1:4] == (
+        "auto_1",
+        "done",
+        whole.model_dump_json(
+            exclude={"call", "since_ms", "at_ms"}, exclude_defaults=True
+        ),
+    )
+
+
+# Short ids find approvals in lists of days, and only whole ids.
+
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+@pytest.fixture
+def keys(harness: ServiceHarness) -> Keys:
+    return harness.keys
+
+
+async def list_of(harness: ServiceHarness, keys: Keys, approval: str) -> str:
+    created = (await harness.approval(f"{approval}.0")).created_at_ms
+    base = keys.expiry.removesuffix("x")
+    return f"{base}ids:{created // DAY_MS}:{short_id(approval)[0]}"
+
+
+async def found(harness: ServiceHarness, keys: Keys, short: str) -> list[str]:
+    return await harness.store.approvals.with_short_id(keys, short)
+
+
+async def test_only_what_begins_with_it_is_found(
+    harness: ServiceHarness, keys: Keys
+) -> None:
+    click, _ = await harness.refund()
+    short = short_id(click.approval)
+    ids = await list_of(harness, keys, click.approval)
+    twin = f"ap_default_{short}{'0' * 24}"
+    across = bytes.fromhex(f"{short[0]}{'1' * 23}{short}") + bytes.fromhex("2" * 32)
+    await harness.command("APPEND", ids, across + keys.listed(twin))
+
+    assert await found(harness, keys, short) == sorted([click.approval, twin])
+
+
+async def test_it_is_known_as_long_as_its_approval(
+    harness: ServiceHarness, keys: Keys
+) -> None:
+    click, _ = await harness.refund()
+    ids = await list_of(harness, keys, click.approval)
+    conn = harness.store.conn
+    expires = (await harness.approval(f"{click.approval}.0")).expires_at_ms
+    assert number(await conn.command("PEXPIRETIME", ids)) > expires + 2 * KEEP_MS
+
+    # Long after, when the list has nearly ended, a person decides.
+    await conn.command("PEXPIRE", ids, 1000)
+    await harness.reviews.decide(click, Reject(reason="no"), ANA)
+
+    ends = [
+        number(await conn.command("PEXPIRETIME", key))
+        for key in (keys.head(click.approval), ids)
+    ]
+    assert 0 < ends[0] < ends[1]

@@ -9,8 +9,16 @@ import zlib
 
 import pytest
 
+from keyturn.gateway.approvals.decisions import Edit
+from keyturn.gateway.store.http.kept_answers import KeptAnswer, KeptAnswers
 from keyturn.gateway.store.sealing import encryption
-from keyturn.gateway.store.sealing.encryption import packed, unpacked
+from keyturn.gateway.store.sealing.encryption import MARK, packed, unpacked
+from keyturn.gateway.store.sealing.sealing import MARK as SEAL_MARK
+from keyturn.gateway.store.store import Store
+from keyturn.gateway.trust.seals import SEAL_BYTES
+from tests.service.harness import ANA, ServiceHarness
+from tests.store_secrets import SECRETS
+from tests.stored_records import document
 
 RECORD = json.dumps({"thread": "t", "items": [{"tool": "refund", "args": {}}] * 20})
 ONE_CALL = '{"tenant":"default","agent":"support","items":[{"tier":"approve"}]}'
@@ -63,3 +71,58 @@ def test_a_text_that_would_fill_the_memory_is_refused(
 
     with pytest.raises(ValueError, match="damaged"):
         unpacked(zlib.compress(b"[" * 100_000))
+
+
+# A stored record is read back unchanged.
+
+
+async def test_a_record_is_one_document_and_is_read_as_it_was_written(
+    store: Store,
+) -> None:
+    harness = ServiceHarness(store)
+    click, _ = await harness.refund()
+    edit = Edit(args={"amount": 4}, reason="less")
+    await harness.reviews.decide(click, edit, ANA)
+    mine = await store.approvals.load(click.approval)
+    other = Store(store.conn.url, secrets=SECRETS)
+
+    theirs = await other.approvals.load(click.approval)
+
+    await other.close()
+    assert mine is not None
+    assert theirs is not None
+    assert theirs.approval == mine.approval
+    found = await document(store.conn, store.keys_of_tenant("default"), click.approval)
+    # What its key, its action and the fields of the head have is not repeated.
+    assert not found.keys() & {"id", "rev", "expires_at_ms"}
+    assert not found["items"][0].keys() & {"id", "ctx", "tool", "state"}
+
+
+# The answer to a write is stored for a repeated request, and readable only for it.
+
+WORD = "canary-answered"
+ANSWER = KeptAnswer(request="hash", body=WORD)
+
+
+def answers(store: Store) -> KeptAnswers:
+    return KeptAnswers(store, tenant="default")
+
+
+async def stored(store: Store, key: str) -> bytes:
+    name = store.keys_of_tenant("default").http_answer("support", key)
+    found = await store.conn.command("GET", name)
+    assert isinstance(found, bytes)
+    return found[len(SEAL_MARK) + SEAL_BYTES :]
+
+
+async def test_an_answer_is_encrypted_and_found_again(store: Store) -> None:
+    plain = answers(store)
+    await plain.keep("support", "k1", ANSWER)
+    store.conn.encrypts = True
+    await answers(store).keep("support", "k2", ANSWER)
+
+    assert WORD.encode() in unpacked(await stored(store, "k1"))
+    assert (await stored(store, "k2")).startswith(MARK)
+    store.conn.encrypts = False
+    for key in ("k1", "k2"):
+        assert await plain.find("support", key) == ANSWER

@@ -95,18 +95,6 @@ async def test_a_store_that_keeps_nothing_is_told_with_what_to_do(
         await ensure_writable(store.conn, Keys("default"))
 
 
-@pytest.mark.parametrize("spoil", [spoil for spoil, _ in REFUSALS])
-async def test_a_process_is_not_ready_while_its_store_keeps_nothing(
-    store: Store, spoil: Any
-) -> None:
-    async with registered(store, BOT) as registration:
-        assert registration.problems == []
-
-        await spoil(store.conn)
-
-        await eventually(lambda: says(registration, "takes no writes"))
-
-
 async def test_a_process_is_ready_again_once_its_store_keeps_what_it_is_given(
     store: Store,
 ) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 import socket
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+import redis
 from redis.exceptions import AuthenticationError, ReadOnlyError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -18,8 +22,11 @@ from keyturn.gateway.errors import (
     UnsafeStore,
 )
 from keyturn.gateway.store.connection import usable
-from keyturn.gateway.store.connection.usable import until_usable
-from keyturn.gateway.store.open_store import open_store
+from keyturn.gateway.store.connection.usable import Loading, is_loading, until_usable
+from keyturn.gateway.store.embedded import engine as engine_module
+from keyturn.gateway.store.embedded.engine import EmbeddedEngine
+from keyturn.gateway.store.open_store import ENGINE_FOLDER, open_store
+from tests.conftest import eventually
 from tests.topologies import SentinelSet
 
 
@@ -126,3 +133,87 @@ async def test_a_start_during_a_failover_comes_through(
     # A Sentinel may still name the old one, which could not have taken the write.
     assert not old.is_running
     assert "store.waiting where=" in caplog.text
+
+
+# A start waits while the server loads its data set, and reports the progress.
+
+KEYS = 400
+
+
+@pytest.fixture
+def slow_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a data folder that a server needs seconds to load."""
+    folder = tmp_path / ENGINE_FOLDER
+    with EmbeddedEngine(folder) as engine:
+        client = cast("Any", redis.Redis).from_url(engine.url, socket_timeout=5)
+        client.mset({f"key{index}": os.urandom(2000) for index in range(KEYS)})
+        # Rewritten as a snapshot: the server delays the keys of one.
+        client.bgrewriteaof()
+        while client.info("persistence")["aof_rewrite_in_progress"]:
+            client.ping()
+        client.close()
+    plain = engine_module.server_command
+
+    def slow(of: Path, socket: str) -> list[str]:
+        # Five milliseconds for a key, and a look at its clients after each.
+        slowly = ["--key-load-delay", "5000"]
+        return [*plain(of, socket), *slowly, "--loading-process-events-interval-bytes",
+                "1024"]  # fmt: skip
+
+    monkeypatch.setattr(engine_module, "server_command", slow)
+    return folder
+
+
+@pytest.mark.slow
+def test_an_embedded_server_that_loads_may_take_longer_than_a_silent_one(
+    slow_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(engine_module, "_START_S", 0.5)
+    with caplog.at_level(logging.INFO), EmbeddedEngine(slow_folder) as engine:
+        client = cast("Any", redis.Redis).from_url(engine.url, socket_timeout=5)
+        assert client.dbsize() == KEYS
+        client.close()
+
+    assert "store.loading" in caplog.text
+    assert "percent=?" not in caplog.text
+
+
+@pytest.mark.slow
+async def test_a_remote_server_that_loads_is_waited_for(
+    slow_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = asyncio.create_task(
+        asyncio.to_thread(EmbeddedEngine(slow_folder).__enter__)
+    )
+    path = engine_module.socket_path(slow_folder)
+
+    async def is_there() -> bool:
+        return is_loading(await asyncio.to_thread(engine_module.server_info, str(path)))
+
+    await eventually(is_there)
+    with caplog.at_level(logging.INFO):
+        async with open_store(f"unix://{path}", slow_folder.parent) as store:
+            assert await store.conn.command("EXISTS", "key0", "key399") == 2
+    (await server).__exit__()
+
+    assert f"store.loading where={path}" in caplog.text
+
+
+def test_a_wait_says_now_and_then_how_far_it_is_and_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = [0.0]
+    wait = Loading("here", clock=lambda: clock[0])
+    with caplog.at_level(logging.INFO):
+        for _ in range(13):
+            wait.goes_on({"loading_loaded_perc": "12.5", "loading_eta_seconds": "70"})
+            clock[0] += 1
+
+        assert caplog.text.count("where=here percent=12.5") == 3
+        clock[0] = usable.LOADED_WITHIN_S + 1
+        with pytest.raises(StoreUnavailable, match="after 60 minutes"):
+            wait.goes_on({})

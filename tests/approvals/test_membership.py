@@ -21,6 +21,7 @@ from keyturn.gateway.approvals.requirement import Requirement, Role, SpotCheck, 
 from keyturn.gateway.approvals.revoking import revoke
 from keyturn.gateway.protocol.records import ItemState, Person, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
+from tests.approvals import builders
 from tests.approvals.builders import (
     ANA,
     BEN,
@@ -310,3 +311,23 @@ def test_a_spot_check_is_answered_by_who_holds_the_role_as_far_as_slack_knows() 
         "Slack did not say who is in senior, so nothing was recorded. "
         "Please click again in a moment."
     )
+
+
+@pytest.mark.parametrize("is_at_claim", [True, False])
+def test_nobody_stands_in_for_who_changed_the_call_and_may_not_approve_it(
+    *, is_at_claim: bool
+) -> None:
+    loose = builders.TWO
+    strict = evaluation(requirement=loose.with_(editor_may_vote=False))
+    half = Edit(args={"order_id": "78291", "amount": 449.5})
+    edited = changed(say(of(loose), half, CHLOE)).approval
+    if is_at_claim:
+        done = changed(say(edited, Approve(), BEN)).approval
+        back = revoke(done, done.items[0], strict, now_ms=NOW_MS)
+        again = changed(back).approval
+    else:
+        again = changed(say(edited, Approve(), BEN, policy_now=strict)).approval
+    assert again.items[0].is_pending
+    last = say(again, Approve(), for_(ANA, reviewer(CHLOE)), policy_now=strict)
+    # Of the seniors only Chloé, who changed it, has seen this.
+    assert left(last).is_pending

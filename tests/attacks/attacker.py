@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from keyturn.bot.ids import seal
+from keyturn.bot.ids import Action, Input, View, seal
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.protocol.wire import Verdict
@@ -100,6 +100,15 @@ def submission_payload(
             "state": {"values": values},
         },
     }
+
+
+async def rejection_form(stack: Stack, verdict: Verdict) -> Payload:
+    """Open the form to reject a call as Ana; return the submission that counts."""
+    card, ana = await stack.card(verdict), stack.actor("U0ANA")
+    await ana.click(CHANNEL, str(card["ts"]), Action.REJECT)
+    view = await ana.wait_for_view(lambda top: top["callback_id"] == View.REJECT)
+    reason = {Input.REASON.value: {Input.REASON.value: {"value": "because"}}}
+    return submission_payload(view, reason)
 
 
 def changed(payload: Payload, path: str, to: object) -> Payload:

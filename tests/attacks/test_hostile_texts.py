@@ -187,11 +187,9 @@ def texts(arguments: JsonObject) -> Iterator[tuple[str, str, str]]:
         yield "fallback", "fallback", str(arguments["text"])
     for root in ("blocks", "view"):
         yield from walk(arguments.get(root))
-    yield from (
-        ("metadata", "fallback", json.dumps(arguments["metadata"], ensure_ascii=False))
-        for _ in [0]
-        if "metadata" in arguments
-    )
+    if "metadata" in arguments:
+        text = json.dumps(arguments["metadata"], ensure_ascii=False)
+        yield "metadata", "fallback", text
 
 
 def walk(node: object) -> Iterator[tuple[str, str, str]]:

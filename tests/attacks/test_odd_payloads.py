@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from keyturn.bot.ids import Action, Input
-from keyturn.sandbox.json_types import as_object
 from tests.attacks.attacker import (
     Payload,
     changed,
     click_payload,
     deliver,
     deliver_bytes,
-    submission_payload,
+    rejection_form,
     trace,
     value_of,
 )
@@ -170,9 +169,4 @@ async def test_what_was_typed_may_be_of_any_type_and_is_never_taken_for_text(
 async def good_form(stack: Stack) -> tuple[Any, Payload]:
     """Return a waiting call and a submission that would reject it."""
     verdict = await stack.refund()
-    card = await stack.card(verdict)
-    ana = stack.actor("U0ANA")
-    await ana.click(CHANNEL, str(card["ts"]), Action.REJECT)
-    view = as_object(await ana.wait_for_view())
-    reason = {Input.REASON.value: {Input.REASON.value: {"value": "because"}}}
-    return verdict, submission_payload(view, reason)
+    return verdict, await rejection_form(stack, verdict)

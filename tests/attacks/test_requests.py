@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import aiohttp
 import pytest
@@ -16,8 +15,6 @@ from tests.attacks.attacker import click_payload, trace, value_of
 from tests.bot.bot_stack import Stack
 from tests.bot.signed import interaction, post, signed_headers
 from tests.lifetimes import listed
-
-Headers = dict[str, str]
 
 
 async def prepared(stack: Stack, action: Action = Action.APPROVE) -> Prepared:
@@ -74,10 +71,6 @@ async def test_the_mark_of_a_request_outlives_the_time_in_which_it_counts(
 
         left = [number(await conn.command("PTTL", mark)) for mark in marks]
         assert min(left) > 600_000
-
-
-def on(name: str, change: Callable[[str], str]) -> Callable[[Headers], Headers]:
-    return lambda headers: {**headers, name: change(headers[name])}
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "HEAD", "OPTIONS", "DELETE"])

@@ -40,13 +40,6 @@ async def another_action(stack: Stack, approval: Approval) -> None:
     await stored_records.put_detail(conn, stack.keys, approval.id, action=action)
 
 
-async def kept(stack: Stack, approval: Approval) -> list[object]:
-    """Return all that a refused click must leave as it was."""
-    conn, keys = stack.store.conn, stack.keys
-    head = await conn.command("HGETALL", keys.head(approval.id))
-    document = await conn.command("GET", keys.document(approval.id))
-    audit = await conn.command("XLEN", keys.audit)
-    return [head, document, audit, await stack.store.queue(keys).depth()]
 
 
 async def test_a_claim_with_the_index_of_a_sibling_is_refused(stack: Stack) -> None:

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from keyturn.bot import reviewers
-from keyturn.bot.ids import Action, Input, View
+from keyturn.bot.ids import Action, View
 from keyturn.bot.reviewers import FRESH_S
 from keyturn.gateway.approvals.decisions import (
     AccountKind,
@@ -22,14 +22,13 @@ from keyturn.gateway.protocol.records import Finding, ItemState
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.json_types import as_object
 from tests.attacks.attacker import (
-    Payload,
     click_payload,
     deliver,
-    submission_payload,
+    rejection_form,
     trace,
     value_of,
 )
-from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack
+from tests.bot.bot_stack import POLICY, TEAM, Stack
 
 DECIDING = [
     *(Action.APPROVE, Action.EDIT, Action.REJECT, Action.RESPOND),
@@ -84,7 +83,7 @@ async def test_who_lost_the_role_with_the_form_open_is_refused(
 ) -> None:
     async with stack.running():
         (verdict,) = await stack.submit(("wire_money", {"amount": 1}))
-        form = await opened_form(stack, verdict)
+        form = await rejection_form(stack, verdict)
         monkeypatch.setattr(reviewers, "LOOKUP_TIMEOUT_S", 1.0)
         before = await trace(stack, verdict)
         control = stack.sandbox.control
@@ -159,15 +158,3 @@ async def in_doubt(stack: Stack, verdict: Verdict) -> None:
     click = await click_on(stack, verdict)
     assert (await stack.reviews.decide(click, Approve(), member("U0BEN"))).kind
     await set_state(stack, verdict, ItemState.IN_DOUBT)
-
-
-async def opened_form(stack: Stack, verdict: Verdict) -> Payload:
-    """Open the rejection form as Ana; return its submission."""
-    card = await stack.card(verdict)
-    ana = stack.actor("U0ANA")
-    await ana.click(CHANNEL, str(card["ts"]), Action.REJECT)
-    view = as_object(
-        await ana.wait_for_view(lambda view: view["callback_id"] == View.REJECT)
-    )
-    reason = {Input.REASON.value: {Input.REASON.value: {"value": "because"}}}
-    return submission_payload(view, reason)

@@ -30,34 +30,25 @@ from tests.service.harness import ANA, BEN, POLICY, ServiceHarness
 from tests.store_secrets import SECRETS
 from tests.streams import audit_entries
 
-ONCE = load_policy(
-    POLICY.replace(
-        "process_refund: {tier: approve}",
-        "process_refund: {tier: approve, same_by: args.amount}",
-    )
-    + """
+REFUND = "process_refund: {tier: approve"
+
+
+def counting(what: str) -> Policy:
+    """Return a policy that raises refunds by a number of earlier ones."""
+    rule = f"raise: [{{to: escalate, when: recent.{what}, because: again}}]"
+    return load_policy(POLICY.replace(REFUND, f"{REFUND}, {rule}"), "policy.yml")
+
+
+LOOK_UP = """
   look_up_once:
     tier: auto
     raise: [{to: approve, when: recent.same_done_24h > 0, because: again}]
-""",
-    "policy.yml",
+"""
+ONCE = load_policy(
+    POLICY.replace(REFUND, f"{REFUND}, same_by: args.amount") + LOOK_UP, "policy.yml"
 )
-COUNTED = load_policy(
-    POLICY.replace(
-        "process_refund: {tier: approve}",
-        "process_refund: {tier: approve, raise:"
-        " [{to: escalate, when: recent.same_done_24h > 0, because: again}]}",
-    ),
-    "policy.yml",
-)
-REJECTED_COUNT = load_policy(
-    POLICY.replace(
-        "process_refund: {tier: approve}",
-        "process_refund: {tier: approve, raise:"
-        " [{to: escalate, when: recent.same_rejected_24h > 3, because: again}]}",
-    ),
-    "policy.yml",
-)
+COUNTED = counting("same_done_24h > 0")
+REJECTED_COUNT = counting("same_rejected_24h > 3")
 ROUNDS = size(deep=40, short=8)
 MANY = size(deep=400, short=60)
 AT_ONCE = 6
@@ -82,22 +73,9 @@ async def test_two_same_calls_decided_at_once_are_not_both_approved(
 ) -> None:
     harness = ServiceHarness(store, ONCE)
     orders = 0
-
     for choose in every_order():
-        items = await waiting(harness, 2)
-        clicks = [await harness.click_on(item) for item in items]
-        with pytest.MonkeyPatch.context() as patch:
-            outcomes = await Interleaver(store.conn, patch).run(
-                [
-                    harness.reviews.decide(click, Approve(), by)
-                    for click, by in zip(clicks, (ANA, BEN), strict=True)
-                ],
-                choose,
-            )
-        kinds = sorted(one.kind for one in outcomes if isinstance(one, Outcome))
-        assert kinds == ["decided", "repeated"]
+        assert await approve_at_once(harness, choose) == ["decided", "repeated"]
         orders += 1
-
     assert orders >= 10
 
 
@@ -124,8 +102,7 @@ async def test_of_two_same_calls_decided_at_once_a_rule_counts_the_first(
     harness = ServiceHarness(store, COUNTED)
 
     for choose in every_order():
-        kinds, _ = await approve_at_once(store, harness, 2, choose)
-        assert kinds == ["decided", "voted"]
+        assert await approve_at_once(harness, choose) == ["decided", "voted"]
 
 
 @pytest.mark.parametrize("rule", [REJECTED_COUNT, COUNTED], ids=["none", "all"])
@@ -146,18 +123,18 @@ async def test_a_crowd_that_a_rule_counts_is_decided_one_after_the_other(
     assert kinds["voted"] == MANY - alone
 
 
-async def approve_at_once(
-    store: Store, harness: ServiceHarness, count: int, choose: Choose
-) -> tuple[list[str], int]:
-    """Approve the same call several times at once; return outcomes and round trips."""
-    clicks = [await harness.click_on(item) for item in await waiting(harness, count)]
+async def approve_at_once(harness: ServiceHarness, choose: Choose) -> list[str]:
+    """Approve the same call twice at once, as two people; return the outcomes."""
+    clicks = [await harness.click_on(item) for item in await waiting(harness, 2)]
     with pytest.MonkeyPatch.context() as patch:
-        interleaver = Interleaver(store.conn, patch)
-        outcomes = await interleaver.run(
-            [harness.reviews.decide(click, Approve(), ANA) for click in clicks], choose
+        outcomes = await Interleaver(harness.store.conn, patch).run(
+            [
+                harness.reviews.decide(click, Approve(), by)
+                for click, by in zip(clicks, (ANA, BEN), strict=True)
+            ],
+            choose,
         )
-    kinds = sorted(one.kind for one in outcomes if isinstance(one, Outcome))
-    return kinds, interleaver.steps
+    return sorted(one.kind for one in outcomes if isinstance(one, Outcome))
 
 
 async def test_of_many_same_calls_submitted_at_once_one_runs_unasked(

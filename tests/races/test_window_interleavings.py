@@ -67,16 +67,7 @@ class Scene:
 
     async def clicks(self) -> list[Click]:
         """Return a click on each call in its current version."""
-        approvals = [await self.harness.approval(item) for item in self.items]
-        return [
-            Click(
-                approval=approval.id,
-                index=0,
-                version=approval.version,
-                action_hash=approval.items[0].action_hash,
-            )
-            for approval in approvals
-        ]
+        return [await self.harness.click_on(item) for item in self.items]
 
     async def do(self, deed: Deed, clicks: list[Click]) -> None:
         """Do what an actor does."""

@@ -7,7 +7,6 @@ import json
 from collections.abc import AsyncGenerator
 from datetime import timedelta
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -275,85 +274,69 @@ async def test_what_no_checkpoint_covers_is_cut_off_and_read_again(
 # A process that has just started knows which keys the audit log has as revoked.
 
 
-@pytest.fixture
-def house_2(store: Store, tmp_path: Path) -> AuditHarness:
-    return AuditHarness(store, tmp_path)
-
-
-def is_revoked(house_2: AuditHarness, *key_ids: str) -> list[bool]:
+def is_revoked(house: AuditHarness, *key_ids: str) -> list[bool]:
     """Return what a process finds that has just started."""
     index = AuditIndex()
-    index.folder = house_2.files.folder
+    index.folder = house.files.folder
     return [index.is_revoked("default", one) for one in key_ids]
 
 
-async def revoked(house_2: AuditHarness) -> str:
-    kept = ApiKeyStore(house_2.store, SEALS, tenant="default")
+async def revoked(house: AuditHarness) -> str:
+    kept = ApiKeyStore(house.store, SEALS, tenant="default")
     new = await made(kept)
     await kept.revoke(new.kept.id, "cli/ana")
-    await house_2.writer.tick(is_last=True)
+    await house.writer.tick(is_last=True)
     return new.kept.id
 
 
 @pytest.mark.parametrize("how", ["lost", "cut off"])
 async def test_an_index_that_is_lost_or_cut_off_is_written_again(
-    house_2: AuditHarness, how: str
+    house: AuditHarness, how: str
 ) -> None:
-    first = await revoked(house_2)
-    path = house_2.files.folder / f"{house_2.keys.tenant}.facts.jsonl"
+    first = await revoked(house)
+    path = house.files.folder / f"{house.keys.tenant}.facts.jsonl"
     if how == "lost":
         path.unlink()
     else:
         path.write_bytes(path.read_bytes() + b'["api_key def')
-    await house_2.another().tick()
+    await house.another().tick()
 
-    second = await revoked(house_2)
+    second = await revoked(house)
 
-    assert is_revoked(house_2, first, second) == [True, True]
+    assert is_revoked(house, first, second) == [True, True]
 
 
-async def test_what_somebody_else_wrote_revokes_nothing(house_2: AuditHarness) -> None:
-    new = await made(ApiKeyStore(house_2.store, SEALS, tenant="default"))
+async def test_what_somebody_else_wrote_revokes_nothing(house: AuditHarness) -> None:
+    new = await made(ApiKeyStore(house.store, SEALS, tenant="default"))
     data = f'{{"key":"{new.kept.id}"}}'
     event = f'{{"name":"api_key.revoked","tenant":"default","data":{data}}}'
     seal = f"9.{'n' * 16}.{'c' * 22}"
     fields = ["e", event, "at", "1", "s", seal]
-    await house_2.store.conn.command("XADD", house_2.keys.audit, "*", *fields)
+    await house.store.conn.command("XADD", house.keys.audit, "*", *fields)
 
-    await house_2.writer.tick(is_last=True)
+    await house.writer.tick(is_last=True)
 
-    assert is_revoked(house_2, new.kept.id) == [False]
+    assert is_revoked(house, new.kept.id) == [False]
 
 
 # The audit log is kept for a time, and then dropped in bounded steps.
 
 
-async def write_2(store: Store, ages_in_days: list[int], each: int = 200) -> None:
-    """Write audit entries as if they were so old, oldest first."""
-    seconds, _ = cast("list[bytes]", await store.conn.command("TIME"))
-    key = store.keys_of_tenant("default").audit
-    for age in sorted(ages_in_days, reverse=True):
-        at_ms = int(seconds) * 1000 - age * DAY_MS
-        await store.conn.transaction(
-            *(["XADD", key, f"{at_ms}-{n}", "e", "{}"] for n in range(1, each + 1))
-        )
-
-
-async def ages(store: Store) -> set[int]:
-    """Return how old the entries are that are left, in days."""
-    seconds, _ = cast("list[bytes]", await store.conn.command("TIME"))
-    key = store.keys_of_tenant("default").audit
-    rows = cast("list[list[bytes]]", await store.conn.command("XRANGE", key, "-", "+"))
-    written = (int(row[0].split(b"-")[0]) for row in rows)
-    return {round((int(seconds) * 1000 - at_ms) / DAY_MS) for at_ms in written}
-
-
-async def test_entries_older_than_that_are_dropped(store: Store) -> None:
-    await write_2(store, [500, 450, 399, 10, 0])
+async def test_entries_older_than_that_are_dropped_also_without_a_folder(
+    store: Store,
+) -> None:
+    conn, key = store.conn, store.keys_of_tenant("default").audit
+    now_ms = await conn.now_ms("")
+    for age in (500, 450, 399, 10, 0):
+        at_ms = now_ms - age * DAY_MS
+        rows = (["XADD", key, f"{at_ms}-{n}", "e", "{}"] for n in range(1, 201))
+        await conn.transaction(*rows)
 
     await Sweeper(store).sweep()
 
-    assert await ages(store) == {399, 10, 0}
+    left = entries(await conn.command("XRANGE", key, "-", "+"))
+    ages = {(now_ms - int(one.id.partition("-")[0])) // DAY_MS for one in left}
+    assert ages == {399, 10, 0}
 
 
 @pytest.mark.parametrize("text", ["29d", "1h", "400", "0d", "ever", "-30d"])
@@ -361,7 +344,7 @@ def test_what_is_no_time_to_keep_is_refused(text: str, tmp_path: Path) -> None:
     file = tmp_path / "keyturn.yml"
     file.write_text(f"retention: {{audit: {text}}}")
 
-    with pytest.raises(SettingsError, match=r"retention.*(30d or more|write_2 400d)"):
+    with pytest.raises(SettingsError, match=r"retention.*(30d or more|write 400d)"):
         Settings.load(file, {})
 
 

@@ -40,8 +40,6 @@ async def another_action(stack: Stack, approval: Approval) -> None:
     await stored_records.put_detail(conn, stack.keys, approval.id, action=action)
 
 
-
-
 async def test_a_claim_with_the_index_of_a_sibling_is_refused(stack: Stack) -> None:
     one, two = await stack.submit(
         ("process_refund", {"amount": 1, "order_id": "1"}),

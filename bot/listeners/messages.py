@@ -86,7 +86,7 @@ _DELETED = template(
 _EDITABLE_S = (MESSAGE_LIFETIME - timedelta(days=1)).total_seconds()
 _NOT_KEPT_YET = template(
     "The gateway cannot keep anything right now. Slack repeats your message for a few "
-    "minutes; if nothing is said here by then, please ask again."
+    "minutes; if nothing is said here by then, please write it again."
 )
 _OUTSIDER = template("Only members of this workspace can ask an agent.")
 _CROWDED = template(
@@ -263,10 +263,6 @@ _KEPT_FIRST = template(
     "Editing changes nothing: reviewers see your reply as you wrote it first. Please "
     "write a new one."
 )
-_ANSWER_NOT_KEPT_YET = template(
-    "The gateway cannot keep anything right now. Slack repeats your message for a few "
-    "minutes; if nothing is said here by then, please answer again."
-)
 _NOT_KEPT: LiteralString = (
     "Your message is not kept any more, so nothing was recorded. Please mention me "
     "again, or use the buttons on the card."
@@ -285,8 +281,7 @@ async def _handle_thread_reply(ctx: ListenerContext, mention: Mention) -> bool:
         # loses it, and the second one changes nothing.
         answered = await _answered(ctx, mention, shown)
     except (StoreUnavailable, CorruptRecord) as error:
-        sentence = _why(error, _ANSWER_NOT_KEPT_YET)
-        _reply_later(ctx, mention, sentence)
+        _reply_later(ctx, mention, _why(error, _NOT_KEPT_YET))
         raise
     # Slack delivers an event again after a late response; the private reply would
     # appear twice.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 
@@ -71,42 +71,6 @@ def test_slack_never_has_to_refuse_a_storm(method: str, channel: str) -> None:
         clock.at += limits.wait_s(method, channel)
         assert limits.take(method, channel) == 0
         assert slack.take(method, channel) is None
-
-
-@dataclass
-class Shown:
-    """What a simulated channel shows, and when each card became final."""
-
-    final_at: dict[str, float] = field(default_factory=dict[str, float])
-    updates: int = 0
-
-
-@pytest.mark.slow
-def test_200_decisions_in_a_minute_are_all_shown_within_five() -> None:
-    clock, shown = Hands(), Shown()
-    queue = OutboxQueue(clock.now)
-    limits, slack = limits_at(clock), RateLimits(clock)
-    start, decided = clock.at, 0
-
-    while len(shown.final_at) < 200:
-        while decided < 200 and clock.at >= start + decided * 0.3:
-            # Each decision is two events: authorized, and soon after executed.
-            queue.add(event(f"ap{decided}", EventName.ITEM_AUTHORIZED))
-            queue.add(event(f"ap{decided}", EventName.ITEM_EXECUTED))
-            decided += 1
-        waiting = list(queue)
-        if not waiting or limits.take(UPDATE) > 0:
-            clock.at += 0.1
-            continue
-        entry = waiting[0]
-        assert slack.take(UPDATE) is None
-        shown.updates += 1
-        entry.shown, entry.events = entry.wanted, []
-        shown.final_at[entry.key] = clock.at - start
-        queue.drop_done(entry)
-
-    assert shown.updates == 200
-    assert max(shown.final_at.values()) < 300
 
 
 def test_news_hurries_a_topic_that_waits_and_none_that_fails() -> None:

@@ -111,20 +111,6 @@ async def test_a_card_without_a_response_is_given_up_when_its_approval_is_over(
     assert "card.undeliverable" in caplog.text
 
 
-async def test_a_report_that_cannot_be_delivered_stops_nothing(
-    stack: Stack, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with stack.running():
-        stack.sandbox.control.deactivate("U0DAN")
-        await stack.submit(("lonely", {}))
-
-        async def is_logged() -> bool:
-            return "message.dropped" in caplog.text
-
-        await eventually(is_logged)
-        await stack.card(await stack.refund(thread="t2"))
-
-
 @pytest.mark.parametrize("error", [SlackNoResponse("post", ""), ZeroDivisionError()])
 async def test_a_message_that_cannot_be_sent_is_given_up_and_holds_nothing_up(
     stack: Stack,

@@ -13,18 +13,6 @@ from keyturn.agent import ApprovalMiddleware, guarded
 from tests.resume.sample_tools import obedient
 
 
-@tool
-def check_inventory(item: str) -> str:
-    """Return the stock of an item."""
-    return f"3 of {item} are left"
-
-
-@tool
-def track_package(order_id: str) -> str:
-    """Return the location of a package."""
-    return f"{order_id} is in Leeds"
-
-
 @guarded
 @tool
 def process_refund(customer_id: str, amount: float) -> str:
@@ -39,7 +27,7 @@ def change_address(order_id: str, order_status: str, address: str) -> str:
     return f"{order_id}, {order_status}, goes to {address}"
 
 
-TOOLS = [check_inventory, track_package, process_refund, change_address]
+TOOLS = [process_refund, change_address]
 
 graph = cast("Callable[..., Pregel[Any, Any, Any, Any]]", create_agent)(
     obedient(), tools=TOOLS, middleware=[ApprovalMiddleware("support")]

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Protocol, Self, cast
+from typing import Any, Self, cast
 
 import redis
 from redis.backoff import NoBackoff
@@ -51,16 +51,6 @@ _ASK_S = 5.0
 _SLOTS = 16384
 _EMPTY = '""'
 _QUORUM = 2
-
-
-class _Asked(Protocol):
-    """What we use of redis-py's connection, with types."""
-
-    def send_command(self, *words: str | int) -> None: ...
-
-    def read_response(self) -> object: ...
-
-    def disconnect(self) -> None: ...
 
 
 def programs() -> dict[str, str]:
@@ -139,17 +129,16 @@ class Node:
     def ask(self, *words: str | int) -> object:
         """Send one command to this server; None when it does not answer."""
         # A bare connection: its replies have the same shape for every server.
-        opened = redis.Connection(  # type: ignore[no-untyped-call] # redis-py leaves it untyped
+        connection = cast("Any", redis.Connection)(
             port=self.port,
             socket_timeout=_ASK_S,
             socket_connect_timeout=_ASK_S,
             retry=Retry(NoBackoff(), 0),
             protocol=2,
         )
-        connection = cast("_Asked", opened)
         try:
             connection.send_command(*words)
-            return connection.read_response()
+            return cast("object", connection.read_response())
         except (RedisError, OSError):
             return None
         finally:
@@ -349,8 +338,7 @@ class SentinelSet(Topology):
 
     def form(self) -> None:
         """Wait until replicas are connected and the Sentinels know all of it."""
-        whole = "the Sentinels know master, replicas and each other"
-        until(self.is_whole, whole, self._standing)
+        until(self.is_whole, "the Sentinels know master, replicas and each other")
 
     def master(self) -> Node:
         """Return the node that most Sentinels that answer call the master."""
@@ -366,14 +354,6 @@ class SentinelSet(Topology):
             self._knows(one) for one in self.sentinels
         )
 
-    def _standing(self) -> str:
-        """Return which servers run, and what each Sentinel knows."""
-        asked = [one.ask("SENTINEL", "MASTER", MASTER) for one in self.sentinels]
-        wanted = ("port", "flags", "num-slaves", "num-other-sentinels")
-        known = [[_pairs(reply).get(name) for name in wanted] for reply in asked]
-        servers = [(one.port, one.is_running, _role(one)) for one in self.servers]
-        return f"Servers: {servers}. By the Sentinels: {known}."
-
     def _said(self, sentinel: Node) -> int:
         reply = sentinel.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER)
         return int(cast("list[bytes]", reply)[1]) if reply else 0
@@ -388,14 +368,11 @@ class SentinelSet(Topology):
         )
 
 
-def until(
-    holds: Callable[[], object], what: str, standing: Callable[[], str] = str
-) -> None:
-    """Wait until a condition is true; fail with its name and the current value."""
+def until(holds: Callable[[], object], what: str) -> None:
+    """Wait until a condition is true; fail with its name."""
     deadline = time.monotonic() + _WAIT_S
     while not holds():
-        is_in_time = time.monotonic() < deadline
-        assert is_in_time, f"not in {_WAIT_S:.0f} s: {what}. {standing()}"
+        assert time.monotonic() < deadline, f"not in {_WAIT_S:.0f} s: {what}"
         time.sleep(0.05)
 
 

@@ -11,12 +11,11 @@ from keyturn.gateway.protocol.http_api import OPERATIONS, Scope
 from keyturn.gateway.protocol.records import Result
 from keyturn.gateway.protocol.wire import (
     ProposedCall,
-    Refused,
     Turn,
     TurnRef,
     VerdictKind,
 )
-from tests.api.api_stack import ApiStack, serving
+from tests.api.api_stack import ApiStack
 from tests.service.harness import claim_of
 
 REF = TurnRef(agent="support", thread="t1", message_id="m1")
@@ -71,21 +70,6 @@ async def test_a_key_speaks_for_its_agents_alone(stack: ApiStack) -> None:
         ):
             with pytest.raises(NotAllowed, match="no such call"):
                 await asked
-
-
-async def test_another_tenant_sees_nothing(stack: ApiStack) -> None:
-    async with (
-        serving(stack.harness, tenant="acme") as acme,
-        stack.gateway() as mine,
-        acme.gateway(acme.key(agents=["*"])) as theirs,
-    ):
-        (verdict,) = await mine.submit(turn())
-        claimed = await theirs.claim(claim_of(REF, verdict))
-        assert isinstance(claimed, Refused)
-        assert "no such call" in claimed.reason
-        with pytest.raises(NotAllowed, match="no such call"):
-            await theirs.heartbeat(verdict.item_id, 1)
-        assert await theirs.outcomes(REF) == ()
 
 
 async def test_a_key_uses_its_tools_alone(stack: ApiStack) -> None:

@@ -112,7 +112,8 @@ def test_whoever_logs_a_failure_and_goes_on_survives_a_panic_too() -> None:
         (path.name, handler.lineno, handler)
         for folder in CODE
         for path in folder.rglob("*.py")
-        for handler in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if "log_failure(" in (text := path.read_text(encoding="utf-8"))
+        for handler in ast.walk(ast.parse(text))
         if isinstance(handler, ast.ExceptHandler)
         if any("log_failure" in ast.unparse(one) for one in handler.body)
     ]

@@ -27,6 +27,10 @@ from keyturn.cli.stop_signals import serve, until_stopped
 def note(name):
     Path(name).write_text("yes")
 
+def block():
+    note("blocked")
+    time.sleep(600)
+
 async def main():
     loop = asyncio.get_running_loop()
     store = None
@@ -34,7 +38,7 @@ async def main():
         for _ in range(64):
             loop.run_in_executor(None, time.sleep, 600)
     if "blocked" in sys.argv:
-        loop.call_later(0.01, time.sleep, 600)
+        loop.call_later(0.01, block)
     if "working" in sys.argv:
         at_work = {("support", f"thread-{n}") for n in range(4)} | {("a", "\\x1b[2J")}
         threads = SimpleNamespace(at_work=at_work)
@@ -199,6 +203,8 @@ async def test_ctrl_c_says_what_is_waited_for_and_a_second_one_ends_the_process(
 ) -> None:
     process = await waiting(tmp_path, word)
     assert process.stderr
+    if word == "blocked":
+        await there(tmp_path / word)
 
     process.send_signal(signal.SIGINT)
     said = await asyncio.wait_for(process.stderr.readuntil(b".\n"), timeout=60)

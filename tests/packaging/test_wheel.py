@@ -146,6 +146,7 @@ def test_the_base_package_verifies_receipts(
     assert len(refused.stderr.splitlines()) == 1
 
 
+@pytest.mark.deep
 def test_the_agents_extra_gates_an_agent(wheel: Path, tmp_path: Path) -> None:
     programs = installed(f"{wheel}[agent]", tmp_path / "venv")
 

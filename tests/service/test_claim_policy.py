@@ -152,18 +152,6 @@ async def test_an_authorization_older_than_the_policy_lets_it_be_ends(
     assert (await harness.item(claim.item_id)).state is ItemState.LAPSED
 
 
-async def test_a_lapsed_authorization_says_that_it_lapsed(
-    harness: ServiceHarness,
-) -> None:
-    claim = await harness.approved()
-    await harness.lapsed(claim.item_id)
-
-    reply = await harness.agents.claim(claim)
-
-    assert isinstance(reply, Refused)
-    assert reply.reason.startswith("The authorization was not used in time")
-
-
 async def test_a_dead_attempt_is_not_repeated_when_the_policy_forbids_it(
     harness: ServiceHarness,
 ) -> None:

@@ -16,14 +16,13 @@ from keyturn.gateway.approvals.decisions import (
     GestureDecided,
     Reject,
     Respond,
-    Stale,
     Unknown,
 )
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.wire import ProposedCall, Turn
 from keyturn.gateway.store.store import Store
-from tests.service.harness import ANA, POLICY, ServiceHarness
+from tests.service.harness import ANA, ServiceHarness
 from tests.service.windowed import refund, windowed
 
 
@@ -102,45 +101,6 @@ async def test_an_unknown_approval_is_unknown_and_not_an_error(
     )
 
     assert isinstance(outcome, Unknown)
-
-
-async def test_a_new_turn_supersedes_what_the_old_one_waited_for(
-    harness: ServiceHarness,
-) -> None:
-    click, claim = await harness.refund()
-    await harness.refund()
-
-    outcome = await harness.reviews.decide(click, Approve(), ANA)
-
-    assert isinstance(outcome, Stale)
-    assert (await harness.item(claim.item_id)).state is ItemState.SUPERSEDED
-
-
-async def test_subagents_of_one_thread_do_not_supersede_each_other(
-    harness: ServiceHarness,
-) -> None:
-    _, one = await harness.submit(("process_refund", {"amount": 1}), ns="sub:1")
-    await harness.submit(("process_refund", {"amount": 2}), ns="sub:2")
-
-    assert (await harness.item(one[0].item_id)).state is ItemState.PENDING
-
-
-async def test_policy_evaluates_and_describes_what_would_run(
-    harness: ServiceHarness,
-) -> None:
-    harness.put_policy(
-        of=POLICY + '  pay: {tier: approve, description: "Pay {args.amount}"}\n'
-    )
-
-    _, verdicts = await harness.submit(("pay", {"amount": 899.0}))
-
-    item = await harness.item(verdicts[0].item_id)
-    assert item.description == "Pay 899"
-
-    edit = Edit(args={"amount": 449.5})
-    await harness.decide(verdicts[0], edit)
-
-    assert (await harness.item(item.id)).description == "Pay 449.5"
 
 
 async def test_one_batch_decision_edits_one_call_at_most_of_those_that_add_up(

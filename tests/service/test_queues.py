@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from keyturn.gateway.approvals.decisions import Approve, Edit, Reviewer
-from keyturn.gateway.approvals.record import short_id
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.people import queue
-from keyturn.gateway.service.people.queue import ReviewQueue
 from keyturn.gateway.store.connection.connection import Argument
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.store import Store
@@ -189,17 +187,3 @@ async def test_every_agent_is_in_the_queue_and_the_soonest_due_comes_first(
 
     assert await waiting(harness) == ["of-b", "of-a", "of-c"]
     assert await waiting(harness, limit=2) == ["of-b", "of-a"]
-
-
-async def test_a_short_id_finds_what_begins_with_it_and_no_other_tenants(
-    harness: ServiceHarness,
-) -> None:
-    _, (verdict,) = await harness.submit(REFUND, thread="mine")
-    approval = await harness.approval(verdict.item_id)
-    other = ReviewQueue(harness.store, tenant="other")
-    short = short_id(approval.id)
-
-    (found,) = await harness.reviews.queue.read_short(short)
-
-    assert found.approval == approval
-    assert await other.read_short(short) == []

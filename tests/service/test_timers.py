@@ -83,19 +83,6 @@ async def test_any_number_of_replicas_remind_and_call_once(
     assert await timers(harness) == []
 
 
-async def test_a_reminder_changes_nothing_but_that_it_was_said(
-    harness: ServiceHarness,
-) -> None:
-    before = await opened(harness)
-    await due(harness, before.id, TimerKind.REMIND)
-
-    await harness.sweeper.sweep()
-
-    after = await harness.approval(before.items[0].id)
-    assert after.reminded_at_ms >= before.created_at_ms
-    assert after == before.with_(rev=2, reminded_at_ms=after.reminded_at_ms)
-
-
 async def test_somebody_who_is_called_later_may_decide(harness: ServiceHarness) -> None:
     click, _ = await harness.refund()
     await due(harness, click.approval, TimerKind.ESCALATE)

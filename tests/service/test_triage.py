@@ -188,19 +188,6 @@ async def test_triage_is_asked_only_where_the_policy_switches_it_on(
     assert (auto.kind, deny.kind) == (VerdictKind.RUN, VerdictKind.DENY)
 
 
-async def test_an_auto_approved_call_waits_when_triage_says_so(
-    store: Store,
-) -> None:
-    harness = desk_with(store, saying("approve", 9, "Bulk reading."), ASKED)
-
-    _, (verdict,) = await harness.submit(("look_up_order", {"id": "*"}))
-
-    item = await harness.item(verdict.item_id)
-    assert (verdict.kind, item.tier) == (VerdictKind.HOLD, Tier.APPROVE)
-    assert item.triage is not None
-    assert item.triage.raised_to is Tier.APPROVE
-
-
 @pytest.mark.parametrize(
     ("tool", "kind", "tier"),
     [

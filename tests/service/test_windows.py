@@ -121,19 +121,6 @@ async def test_what_is_auto_approved_counts(harness: ServiceHarness) -> None:
     assert large[0].tier is Tier.ESCALATE
 
 
-@pytest.mark.parametrize("ok", [True, False])
-async def test_what_ran_stays_counted_whether_it_failed_or_not(
-    harness: ServiceHarness, *, ok: bool
-) -> None:
-    ref, verdicts = await harness.submit(refund(900))
-    await harness.decide(verdicts[0], Approve())
-    granted = await harness.granted(claim_of(ref, verdicts[0]))
-
-    await harness.agents.finish(verdicts[0].item_id, granted.fence, Result(ok=ok))
-
-    assert await refunded(harness) == 900
-
-
 async def test_a_doubt_stays_counted_until_it_is_reconciled(
     harness: ServiceHarness,
 ) -> None:

@@ -208,6 +208,10 @@ async def test_only_what_begins_with_it_is_found(
     await harness.command("APPEND", ids, across + keys.listed(twin))
 
     assert await found(harness, keys, short) == sorted([click.approval, twin])
+    [read] = await harness.reviews.queue.read_short(short)
+    assert read.approval.id == click.approval
+    others = harness.store.keys_of_tenant("other")
+    assert await found(harness, others, short) == []
 
 
 async def test_it_is_known_as_long_as_its_approval(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from keyturn.bot.ids import Action, Input
+from keyturn.cli.main import run
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState, Result
 from keyturn.gateway.store.runs.jobs import Job
@@ -26,6 +27,7 @@ from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack as Shop
 from tests.resume.resume_stack import open_stack
+from tests.store_secrets import ENV
 
 CANARY = "CANARY4111111111111111"
 HIDDEN = "HIDDEN5500005555555559"
@@ -195,3 +197,53 @@ def test_a_record_that_does_not_fit_says_so_without_what_it_holds() -> None:
 async def is_logged(caplog: pytest.LogCaptureFixture, words: str) -> bool:
     await asyncio.sleep(0)
     return any(words in record.getMessage() for record in caplog.records)
+
+
+# Names and words of agents and reviewers steer no terminal of an operator.
+
+HOSTILE = "x\x1b]0;owned\x07\x9b2J\u202e\u2066\r"
+
+
+Tell = Callable[..., str]
+
+
+@pytest.fixture
+def tell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Tell:
+    """Return what a command prints."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "keyturn.yml").write_text("policy: {version: 1}\n")
+
+    def told(*words: str, url: str = "") -> str:
+        env = {**ENV, "KEYTURN_REDIS_URL": url} if url else {}
+        run(words, env)
+        return capsys.readouterr().out
+
+    return told
+
+
+@pytest.mark.parametrize("words", [("frozen",), ("frozen", "--json")])
+def test_what_is_frozen_is_listed_without_steering(
+    tell: Tell, empty_url: str, words: tuple[str, ...]
+) -> None:
+    """A tool is frozen by the name that its agent gave it."""
+    tell("freeze", "tool", HOSTILE, "--reason", HOSTILE, url=empty_url)
+
+    listed = tell(*words, url=empty_url)
+
+    assert "owned" in listed
+    assert listed.replace("\n", "").isprintable()
+
+
+def test_a_call_is_explained_in_json_without_steering(
+    tell: Tell, tmp_path: Path
+) -> None:
+    policy, call = tmp_path / "policy.yml", tmp_path / "call.json"
+    policy.write_text("version: 1\ntools: {mail: {description: 'to {args.to}'}}\n")
+    call.write_text(json.dumps({"tool": "mail", "args": {"to": HOSTILE}}))
+
+    said = tell("policy", "explain", str(policy), "--call", str(call), "--json")
+
+    assert "owned" in said
+    assert said.replace("\n", "").isprintable()

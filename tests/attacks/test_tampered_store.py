@@ -1,7 +1,7 @@
 """Writing into Redis without our scripts runs no call and stops no other agent.
 
 A decision without the bot's signature does not run, see
-`tests/service/test_claim_receipts.py`. These tests check that an action and its hash
+`tests/service/test_claim_policy.py`. These tests check that an action and its hash
 cannot be separated, and that a corrupt record affects only itself.
 """
 

@@ -11,18 +11,24 @@ from keyturn.gateway.approvals.decisions import (
     Click,
     Edit,
     Reconcile,
+    Reject,
     Voted,
 )
 from keyturn.gateway.approvals.precedents import WindowTotal
+from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.policy.windows import MICRO, window_key
 from keyturn.gateway.protocol.records import Finding, ItemState, Result, Tier
+from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import VerdictKind
+from keyturn.gateway.service.decide.reviews import MAX_REEVALUATED
 from keyturn.gateway.service.submit.call_evaluation import WaitingCall, read_calls
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.store import Store
+from tests.lifetimes import listed
 from tests.races.interleaver import Interleaver
 from tests.service.harness import (
     ANA,
+    BEN,
     CHLOE,
     ServiceHarness,
     claim_of,
@@ -30,6 +36,7 @@ from tests.service.harness import (
 )
 from tests.service.test_request_windows import ENDS
 from tests.service.windowed import WINDOWED, refund, refunded, windowed
+from tests.stored_records import put_detail
 
 
 @pytest.fixture
@@ -301,3 +308,203 @@ async def test_each_call_of_a_gesture_is_evaluated_as_its_own_agents(
 
     frozen = [one.evaluated().freeze for one in read]
     assert [one.name if one else None for one in frozen] == [None, "agent billing"]
+
+
+# What a waiting call needs follows its windows, and never falls below its opening.
+
+
+async def shown(harness: ServiceHarness, item_id: str) -> Item:
+    """Return an item as its card is to show it."""
+    approval = await harness.approval(item_id)
+    loaded = await harness.reviews.read_as_of_now(approval.id)
+    assert loaded
+    return loaded.approval.items[0]
+
+
+async def two(harness: ServiceHarness) -> tuple[str, str]:
+    """Open two refunds that are over the limit together."""
+    found: list[str] = []
+    for thread in ("t1", "t2"):
+        _, verdicts = await harness.submit(refund(700), thread=thread)
+        found.append(verdicts[0].item_id)
+    return found[0], found[1]
+
+
+async def over(harness: ServiceHarness, item_id: str) -> None:
+    outcome = await harness.decide(item_id, Reject(reason="no"), BEN)
+    assert outcome.kind == "decided"
+
+
+async def test_what_a_vote_raised_is_raised_no_longer_than_its_cause(
+    harness: ServiceHarness,
+) -> None:
+    first, second = await two(harness)
+    voted = await harness.decide(first, Approve())
+    raised = await shown(harness, first)
+
+    await over(harness, second)
+
+    assert (voted.kind, raised.tier) == ("voted", Tier.ESCALATE)
+    again = await shown(harness, first)
+    assert (again.tier, again.floor, len(again.votes)) == (Tier.APPROVE, None, 1)
+    decided = await harness.decide(first, Approve(), BEN)
+    item = await harness.item(first)
+    assert (decided.kind, item.state) == ("decided", ItemState.AUTHORIZED)
+    assert [vote.by.user for vote in item.votes] == ["U0ANA", "U0BEN"]
+
+
+async def test_who_voted_already_is_asked_for_nobody_else_once_they_are_enough(
+    harness: ServiceHarness,
+) -> None:
+    first, second = await two(harness)
+    click = await harness.click_on(first)
+    await harness.reviews.decide(click, Approve(), ANA)
+    too_early = await harness.reviews.decide(
+        click, Approve(), ANA, voters=still_members
+    )
+    await over(harness, second)
+
+    decided = await harness.reviews.decide(click, Approve(), ANA, voters=still_members)
+
+    assert (too_early.kind, decided.kind) == ("forbidden", "decided")
+    assert len((await harness.item(first)).votes) == 1
+
+
+async def test_nothing_falls_below_what_a_call_was_opened_with(
+    harness: ServiceHarness,
+) -> None:
+    first, second = await two(harness)
+    await over(harness, first)
+
+    item = await shown(harness, second)
+
+    assert (item.tier, item.requirement.approvals) == (Tier.ESCALATE, 2)
+    voted = await harness.decide(second, Approve())
+    assert voted.kind == "voted"
+    item = await harness.item(second)
+    assert (item.tier, item.requirement.approvals) == (Tier.ESCALATE, 2)
+
+
+async def test_what_an_edit_raised_stays_raised(harness: ServiceHarness) -> None:
+    _, verdicts = await harness.submit(refund(700))
+    _, other = await harness.submit(refund(200), thread="t2")
+    args: JsonObject = {"amount": 900, "customer": "c7"}
+    await harness.decide(verdicts[0].item_id, Edit(args=args))
+
+    await over(harness, other[0].item_id)
+
+    item = await shown(harness, verdicts[0].item_id)
+    assert (item.tier, item.floor) == (Tier.ESCALATE, None)
+
+
+async def test_what_is_shown_is_never_written(harness: ServiceHarness) -> None:
+    first, _ = await two(harness)
+    before = await harness.approval(first)
+
+    assert (await shown(harness, first)).floor is not None
+
+    assert await harness.approval(first) == before
+
+
+async def test_only_calls_that_count_in_windows_are_evaluated_again(
+    harness: ServiceHarness,
+) -> None:
+    await harness.submit(("send_email", {}), thread="t0")
+    first, second = await two(harness)
+
+    found = await harness.reviews.reevaluated()
+
+    ids = {loaded.approval.items[0].id for loaded in found}
+    assert ids == {first, second}
+    assert len(await harness.reviews.reevaluated(1)) <= 1 < MAX_REEVALUATED
+
+
+# A corrupt record gives back what its end would have given back.
+
+
+async def corrupt(
+    harness: ServiceHarness, approval: str, text: str | bytes = ""
+) -> None:
+    """Damage a record, as a bad disk would; run the sweep.
+
+    Without a text for its document, the tier of its first call is damaged.
+    """
+    keys, conn = harness.keys, harness.store.conn
+    if text:
+        await conn.command("SET", keys.document(approval), text)
+    else:
+        await put_detail(conn, keys, approval, tier="{")
+    await conn.command("ZADD", keys.expiry, 1, keys.listed(approval))
+    await harness.sweeper.sweep()
+
+
+async def test_what_waited_in_it_leaves_its_windows(harness: ServiceHarness) -> None:
+    _, (verdict, _) = await harness.submit(refund(900), refund(50, customer="c8"))
+    approval = (await harness.approval(verdict.item_id)).id
+
+    await corrupt(harness, approval)
+
+    assert (await refunded(harness), await refunded(harness, "c8")) == (0, 0)
+    waiting = harness.keys.waiting("support")
+    assert await harness.command("ZCARD", waiting) == 0
+
+
+@pytest.mark.parametrize("document", ["{", "[]", "{}"])
+async def test_what_waited_in_a_record_that_names_nobody_ends_as_well(
+    harness: ServiceHarness, document: str
+) -> None:
+    _, (verdict,) = await harness.submit(refund(900))
+    approval = (await harness.approval(verdict.item_id)).id
+
+    await corrupt(harness, approval, document)
+
+    state = await harness.command("HGET", harness.keys.head(approval), "0:s")
+    assert state == b"withdrawn"
+    assert await refunded(harness) == 0
+
+
+@pytest.mark.parametrize(
+    "uses", ["{", "[]", '[["tk:{default}:ev", "call 1", 1]]', "[[]]"]
+)
+async def test_uses_that_cannot_be_read_keep_nobody_from_going_on(
+    harness: ServiceHarness, uses: str
+) -> None:
+    _, verdicts = await harness.submit(refund(100), refund(200))
+    approval = (await harness.approval(verdicts[0].item_id)).id
+    keys = harness.keys
+    await harness.command("HSET", keys.head(approval), "0:w", uses)
+
+    await corrupt(harness, approval)
+
+    states = await harness.command("HMGET", keys.head(approval), "0:s", "1:s")
+    assert states == [b"withdrawn", b"withdrawn"]
+    assert await refunded(harness) == 100
+    assert await harness.store.queue(keys).depth() == 1
+
+
+@pytest.mark.parametrize("of", [b"", b"short", b"\x00" * 32, b"\xff" * 40])
+async def test_its_run_is_not_open_for_ever(harness: ServiceHarness, of: bytes) -> None:
+    """What names its run and its turn may be the damaged part."""
+    _, (verdict,) = await harness.submit(refund(900))
+    approval = await harness.approval(verdict.item_id)
+    keys, conn = harness.keys, harness.store.conn
+    store = harness.store.approvals
+    assert await store.has_open(keys, approval.run_ref)
+    await conn.command("HSET", keys.head(approval.id), "run", of)
+
+    await corrupt(harness, approval.id)
+
+    assert not await store.has_open(keys, approval.run_ref)
+    assert await endless(harness, "turn:*", "run:*", "tm:*") == []
+
+
+async def endless(harness: ServiceHarness, *kinds: str) -> list[bytes]:
+    """Return the keys of these kinds that have no end."""
+    conn = harness.store.conn
+    found: list[bytes] = []
+    for kind in kinds:
+        for key in listed(await conn.command("KEYS", f"*:{kind}")):
+            assert isinstance(key, bytes)
+            left = await conn.command("PTTL", key)
+            found += [key] if left == -1 else []
+    return found

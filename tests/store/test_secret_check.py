@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
 
+from keyturn.gateway.approvals.audit_leaf import SealState
 from keyturn.gateway.approvals.decisions import Approve, Click, Decided, Gesture
-from keyturn.gateway.approvals.events import SecurityKind
+from keyturn.gateway.approvals.events import Event, EventName, SecurityKind
 from keyturn.gateway.errors import ForgedRecord, SettingsError, StoreUnavailable
 from keyturn.gateway.service.decide.reviews import ReviewService
+from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.open_store import open_store
+from keyturn.gateway.store.runs.jobs import Job, JobKind
+from keyturn.gateway.store.sealing.event_seals import parts_of, sealed_text
 from keyturn.gateway.store.store import Store
+from tests.service.audit_harness import AuditHarness
 from tests.service.harness import ANA, BEN, RULES, ServiceHarness
 from tests.store_secrets import SECRETS
 
@@ -101,3 +107,96 @@ async def test_a_forgery_is_one_also_while_the_secret_is_replaced(
 
     assert await store.conn.command("HEXISTS", head, "quarantined")
     await between.close()
+
+
+# A process that was forgotten while the secret was replaced forges no alarm.
+
+UNKNOWN = "restart it with the new one"
+START = Job(
+    kind=JobKind.START, tenant="default", agent="a", thread="t", input="hi", id="1"
+)
+EVENT = Event(name=EventName.RUN_FINISHED, tenant="default", agent="a", thread="t")
+
+
+@pytest.fixture
+async def newer(store: Store, tmp_path: Path) -> AsyncGenerator[Store]:
+    """Give a process that seals with the new secret; ``store`` knows the old alone."""
+    for secrets in (SECRETS, (*SECRETS, OTHER), (OTHER, *SECRETS)):
+        await starts(store, tmp_path, *secrets)
+    found = Store(store.conn.url, secrets=(OTHER, *SECRETS))
+    yield found
+    await found.close()
+
+
+@pytest.fixture
+def keys(store: Store) -> Keys:
+    return store.keys_of_tenant("default")
+
+
+def told(store: Store) -> set[SecurityKind]:
+    return {*store.security.counts}
+
+
+async def test_an_event_is_left_to_a_reader_that_knows_the_secret(
+    store: Store, newer: Store, keys: Keys
+) -> None:
+    outbox = store.outbox(keys, reader="slack")
+    await outbox.prepare()
+    body, seal = parts_of(sealed_text(newer.conn, keys, EVENT.model_dump_json()))
+    await newer.conn.command("XADD", keys.outbox, "*", "e", body, "at", 1, "s", seal)
+
+    with pytest.raises(StoreUnavailable, match=UNKNOWN):
+        await outbox.take("forgotten", block_ms=1, limit=10)
+
+    assert (outbox.corrupt, told(store)) == (0, {SecurityKind.SECRET_UNKNOWN})
+    restarted = newer.outbox(keys, reader="slack")
+    [event], _ = await restarted.left("restarted", start="0-0", limit=10)
+    assert event.name is EventName.RUN_FINISHED
+
+
+async def test_a_job_that_starts_an_agent_is_left_in_the_queue(
+    store: Store, newer: Store, keys: Keys
+) -> None:
+    queue = store.queue(keys)
+    await queue.prepare()
+    await newer.queue(keys).put(START)
+
+    with pytest.raises(StoreUnavailable, match=UNKNOWN):
+        await queue.take("forgotten", block_ms=1)
+
+    assert told(store) == {SecurityKind.SECRET_UNKNOWN}
+    assert await queue.depth() == 1
+
+
+async def test_the_audit_log_calls_no_entry_forged(
+    store: Store, newer: Store, tmp_path: Path
+) -> None:
+    forgotten, writes = (AuditHarness(one, tmp_path / "a") for one in (store, newer))
+    await forgotten.put(2)
+    await forgotten.writer.tick()
+    await writes.put(3)
+
+    with pytest.raises(StoreUnavailable, match=UNKNOWN):
+        await forgotten.writer.tick(is_last=True)
+
+    assert told(store) == {SecurityKind.SECRET_UNKNOWN}
+    await writes.writer.tick(is_last=True)
+    size = writes.checkpoints()[-1].size
+    assert size >= 5
+    assert {one.state for one in writes.files.records(0, size)} == {SealState.SEALED}
+    assert told(newer) == set()
+
+
+async def test_a_forgery_is_told_where_the_secret_is_known(
+    store: Store, newer: Store, keys: Keys
+) -> None:
+    """The mark alone is not enough: this process accepts the new secret."""
+    outbox = newer.outbox(keys, reader="slack")
+    await outbox.prepare()
+    await store.conn.command(
+        "XADD", keys.outbox, "*", "e", EVENT.model_dump_json(), "at", 1, "s", "0" * 64
+    )
+
+    assert await outbox.take("bot", block_ms=1, limit=10) == []
+
+    assert (outbox.corrupt, told(newer)) == (1, {SecurityKind.SEAL_WRONG})

@@ -18,7 +18,7 @@ import uvloop
 from keyturn.cli.console import printable
 from keyturn.cli.hang_ups import has_terminal
 from keyturn.cli.hanging_threads import leave_threads
-from keyturn.gateway.resume.worker import GRACE_S
+from keyturn.gateway.background import GRACE_S
 from keyturn.gateway.store.store import Store
 
 _POLL_S = 1.0

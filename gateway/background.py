@@ -13,6 +13,9 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+GRACE_S = 25.0
+"""Time that running threads and steps have when their process stops."""
+
 T = TypeVar("T")
 
 # An event loop has only weak references to its tasks; this keeps them alive.

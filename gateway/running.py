@@ -20,6 +20,7 @@ from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from keyturn.gateway.background import GRACE_S
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import GraphError, SettingsError
@@ -43,7 +44,7 @@ from keyturn.gateway.resume.transient_retry import (
     SWEEP_S,
     repeat,
 )
-from keyturn.gateway.resume.worker import GRACE_S, Worker, ignore
+from keyturn.gateway.resume.worker import Worker, ignore
 from keyturn.gateway.service.people.freezing import FreezeService
 from keyturn.gateway.service.report.audit_writing import AuditWriter, end_audit
 from keyturn.gateway.service.report.process_check import process_name

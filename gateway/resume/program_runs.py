@@ -25,6 +25,7 @@ from langgraph.types import Interrupt
 
 from keyturn.gateway.approvals.record import Origin
 from keyturn.gateway.arguments import check_timeout
+from keyturn.gateway.background import GRACE_S
 from keyturn.gateway.errors import (
     GraphError,
     KeyRefused,
@@ -74,8 +75,6 @@ BUSY_S = 1.0
 """Delay before the next attempt at a thread that another process runs."""
 POLL_S = 25.0
 """Duration of one wait for an answer: shorter than the request limit of proxies."""
-GRACE_S = 25.0
-"""Time that running steps have when the program ends."""
 
 
 class NoThread(ThreadUnavailable):

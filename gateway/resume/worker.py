@@ -26,6 +26,7 @@ from typing import cast
 
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.evidence import redacted
+from keyturn.gateway.background import GRACE_S
 from keyturn.gateway.errors import (
     BadJson,
     StoreUnavailable,
@@ -66,8 +67,6 @@ BUSY_MS = 100
 """Delay before the next attempt at a thread that another process runs."""
 BLOCK_MS = 500
 """Duration of one blocking read for a job; a stop waits for it."""
-GRACE_S = 25.0
-"""Time that running threads have to stop when the worker is stopped."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 
 

@@ -20,7 +20,6 @@ from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from keyturn.gateway.background import GRACE_S
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import GraphError, SettingsError
@@ -126,7 +125,6 @@ async def running(
     tenant: str = "default",
     triage: Triage | None = None,
     slots: int = 8,
-    grace_s: float = GRACE_S,
     on_change: Callable[[ThreadChange], None] = ignore,
 ) -> AsyncGenerator[AgentService]:
     """Run workers and sweeps while the block runs; then stop with grace.
@@ -170,7 +168,7 @@ async def running(
     if store.conn.ledger is not None:
         steps.append((partial(forget_attempts, store, store.conn.ledger), FORGET_S))
     tasks = [
-        asyncio.create_task(worker.run(stop, grace_s=grace_s)),
+        asyncio.create_task(worker.run(stop)),
         *(asyncio.create_task(repeat(step, stop, every_s=s)) for step, s in steps),
     ]
     try:

@@ -132,16 +132,16 @@ class Worker:
         self._keys = store.keys_of_tenant(tenant)
         self._queue = store.queue(self._keys)
 
-    async def run(self, stop: asyncio.Event, *, grace_s: float = GRACE_S) -> None:
+    async def run(self, stop: asyncio.Event) -> None:
         """Work until ``stop`` is set, then wait for running threads to stop.
 
-        After ``grace_s`` the rest is cancelled and its jobs are put back. A tool that
+        After `GRACE_S` the rest is cancelled and its jobs are put back. A tool that
         was running is then in doubt, never recorded as not begun.
         """
         try:
             await self._read(stop)
         finally:
-            await drain_tasks(self._running, grace_s)
+            await drain_tasks(self._running, GRACE_S)
 
     async def _read(self, stop: asyncio.Event) -> None:
         is_prepared = has_retried = False

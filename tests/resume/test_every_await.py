@@ -126,6 +126,7 @@ async def test_whatever_halts_a_gateway_nothing_doubles_or_forks(
     # A process that is paused inside its transaction blocks the other one for this
     # long.
     monkeypatch.setattr(fence_tables, "_PAUSE_MS", 500)
+    monkeypatch.setattr("keyturn.gateway.resume.worker.GRACE_S", 0.1)
     for name in ("command", "transaction", "evalsha"):
         real = getattr(Connection, name)
         monkeypatch.setattr(Connection, name, halt.around(real, is_store=True))
@@ -140,7 +141,7 @@ async def test_whatever_halts_a_gateway_nothing_doubles_or_forks(
 
         async def work() -> None:
             _is_first.set(True)
-            async with one.working(grace_s=0.1):
+            async with one.working():
                 await asyncio.Event().wait()
 
         async def has_ended() -> bool:

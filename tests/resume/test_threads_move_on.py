@@ -166,9 +166,10 @@ async def test_what_is_decided_amid_a_run_that_fails_is_carried_out(
 
 @pytest.mark.slow
 async def test_a_stop_without_grace_hands_the_job_back_and_hides_no_doubt(
-    stack: Stack,
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with stack.working(grace_s=0.05):
+    monkeypatch.setattr("keyturn.gateway.resume.worker.GRACE_S", 0.05)
+    async with stack.working():
         await stack.ask(("slow", {"order": "1", "seconds": 0.7}))
         [slow] = await stack.asked()
         await stack.idle()  # or the job that asked would take the decision along

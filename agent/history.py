@@ -72,8 +72,8 @@ class _Repair:
 
 async def repair_history(
     caller: Caller, state: Mapping[str, Any]
-) -> dict[str, Any] | None:
-    """Return the state update that answers all open calls; None if there are none."""
+) -> list[dict[str, Any]]:
+    """Return the state updates that answer all open calls."""
     history = cast("list[AnyMessage]", list(state.get("messages", ())))
     note = _turn_record(state)
     repair = _Repair(history)
@@ -99,9 +99,7 @@ async def repair_history(
             is_last = not any(isinstance(later, AIMessage) for later in following)
             await _answer(caller, repair, message, lost, verdicts if is_last else {})
             rebuilt.extend(repair.answers[call["id"] or ""] for call in lost)
-    if not is_broken:
-        return None
-    return _update(state, rebuilt, repair)
+    return _updates(state, rebuilt, repair) if is_broken else []
 
 
 async def end_dropped_calls(caller: Caller, state: Mapping[str, Any]) -> None:
@@ -124,20 +122,16 @@ async def end_dropped_calls(caller: Caller, state: Mapping[str, Any]) -> None:
 
 
 def merge_update(
-    repaired_state: dict[str, Any] | None, more: dict[str, Any]
+    repairs: list[dict[str, Any]], more: dict[str, Any]
 ) -> dict[str, Any] | None:
     """Return a repair with further state updates; None when there are none."""
-    if not more:
-        return repaired_state
-    # `_update` returns a list when tools also updated state; one more update joins it.
-    if isinstance(repaired_state, list):
-        commands = cast("list[Command[Any]]", repaired_state)
-        return cast("dict[str, Any]", [*commands, Command(update=more)])
-    both = {**(repaired_state or {}), **more}
-    if repaired_state and _EDITS in repaired_state and _EDITS in more:
-        # Joined here: the reducer sees only one value of each key of an update.
-        both[_EDITS] = [*repaired_state[_EDITS], *more[_EDITS]]
-    return both
+    updates = [*repairs, more] if more else repairs
+    if len(updates) <= 1:
+        return updates[0] if updates else None
+    # Separate commands, so that each update passes through the reducers. LangGraph
+    # accepts a list of updates; LangChain's annotation lacks it.
+    commands: list[Command[Any]] = [Command(update=one) for one in updates]
+    return cast("dict[str, Any]", commands)
 
 
 def _turn_record(state: Mapping[str, Any]) -> TurnRecord | None:
@@ -258,9 +252,9 @@ def _from_result(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> ToolM
     return messages.with_note(message, note) if note else message
 
 
-def _update(
+def _updates(
     state: Mapping[str, Any], rebuilt: list[AnyMessage], repair: _Repair
-) -> dict[str, Any]:
+) -> list[dict[str, Any]]:
     known = messages.known_edits(state)
     update: dict[str, Any] = {
         # All messages are replaced: results must follow their call, and the reducer can
@@ -270,13 +264,7 @@ def _update(
     fresh = [record for record in repair.records if record not in known]
     if fresh:
         update[_EDITS] = messages.dump_records(fresh)
-    if not repair.updates:
-        return update
-    # One update per tool, so that each passes through the reducers separately.
-    # LangGraph accepts a list of updates; LangChain's annotation lacks it.
-    updates: list[Command[Any]] = [Command(update=update)]
-    updates.extend(Command(update=members) for members in repair.updates)
-    return cast("dict[str, Any]", updates)
+    return [update, *repair.updates]
 
 
 # Check edits and late reports with the gateway.

@@ -307,18 +307,6 @@ async def test_a_branch_that_holds_the_edit_tells_it_once(
     assert told.effects.paid == [(1, "ada")]
 
 
-async def test_a_step_back_to_before_the_edit_tells_of_none(
-    runner: Runner, told: Told
-) -> None:
-    first = [one for one in await told.history() if one.next == ("model",)][-1]
-    asked = told.gateway.calls["edits_known"]
-
-    await runner.run(told.another, None, first.config)
-
-    assert MARK not in read(told.later)
-    assert told.gateway.calls["edits_known"] == asked
-
-
 @pytest.mark.parametrize(
     "change",
     [

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
@@ -27,14 +26,9 @@ from tests.agent.agent_runner import (
     pay,
 )
 from tests.agent.fake_gateway import FakeGateway
+from tests.agent.test_hints import HINTS
 
 ASK = [("user", "pay")]
-HINTS = st.none() | st.builds(
-    CallHint,
-    hold=st.none() | st.booleans(),
-    allow=st.none() | st.lists(st.sampled_from(Verb)).map(tuple),
-    description=st.text(max_size=3),
-)
 
 
 def overriding(overrides: object, thread: str = "thread-1") -> RunnableConfig:

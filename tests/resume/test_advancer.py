@@ -295,18 +295,11 @@ async def test_a_thread_goes_on_without_a_record_that_is_damaged_while_it_waits(
     assert (state, runner.asked) == (FINISHED, ["resume 1"])
 
 
-def place(store: Store) -> ThreadRef:
-    """Return a thread of the shop's agent."""
-    return ThreadRef(store.keys_of_tenant("default"), "shop", "t1")
-
-
 async def test_who_lost_the_lease_tells_no_end_over_what_came_after(
-    stack: Stack,
+    stack: Stack, at: ThreadRef
 ) -> None:
-    at = place(stack.store)
-
     async def late() -> None:
-        await stack.store.conn.command("DEL", at.keys.lease("shop", "t1"))
+        await stack.store.conn.command("DEL", at.keys.lease(at.agent, at.thread))
         await under_lease(stack.store, at, newer)
         await announce_end(stack.store, at, "c1", "old words")
 
@@ -320,9 +313,9 @@ async def test_who_lost_the_lease_tells_no_end_over_what_came_after(
 
 
 async def test_a_run_that_begins_right_after_the_end_was_told_keeps_its_people(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, at: ThreadRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads, at = stack.store.threads, place(stack.store)
+    threads = stack.store.threads
     where = (at.keys, at.agent, at.thread)
     await threads.change(*where, lambda _: ThreadFacts(requester=DAN), why="aside")
     announce = threads.announce
@@ -340,9 +333,9 @@ async def test_a_run_that_begins_right_after_the_end_was_told_keeps_its_people(
 
 
 async def test_the_people_of_a_run_that_ended_are_kept_for_a_time(
-    stack: Stack,
+    stack: Stack, at: ThreadRef
 ) -> None:
-    threads, at = stack.store.threads, place(stack.store)
+    threads = stack.store.threads
     where = (at.keys, at.agent, at.thread)
     await threads.open_run(*where, has_past=False)
 

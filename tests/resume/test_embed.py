@@ -216,11 +216,10 @@ async def test_a_keyturn_needs_a_policy(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("named", "said"),
     [
-        *[
-            ({"thread_id": thread}, r"names no thread; .*str\(\.\.\.\)")
-            for thread in ("", None, 7, UUID(int=7))
-        ],
-        *[({"agent": agent}, "names no agent") for agent in ("", " ", None)],
+        ({"thread_id": ""}, r"names no thread; .*str\(\.\.\.\)"),
+        ({"thread_id": UUID(int=7)}, r"names no thread; .*str\(\.\.\.\)"),
+        ({"agent": " "}, "names no agent"),
+        ({"agent": None}, "names no agent"),
     ],
 )
 async def test_what_names_no_thread_or_agent_is_refused_in_a_sentence(

@@ -14,7 +14,6 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 
-from keyturn.gateway import clock
 from keyturn.gateway.errors import LeaseLost, StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume import fence_tables
@@ -23,7 +22,6 @@ from keyturn.gateway.resume.fence_tables import Put
 from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.resume.store_threads import ThreadRef, under_lease
-from keyturn.gateway.store.scripts import fences
 from keyturn.gateway.store.scripts.fences import Lease
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
@@ -211,21 +209,6 @@ async def test_a_holder_that_is_cut_off_from_the_store_stops_by_its_own_clock(
         assert ended.is_set()
         cut.open()
         await away.close()
-
-
-async def test_a_lease_ends_with_the_clock_that_counts_suspension(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    at, moved = place(store), 0.0
-    real = clock.now_s
-    monkeypatch.setattr(fences, "now_s", lambda: real() + moved)
-
-    async with store.threads.lease(at.keys, "shop", "t1") as lease:
-        lease.check()
-        moved = 60.0
-        with pytest.raises(LeaseLost):
-            lease.check()
-        moved = 0.0
 
 
 @asynccontextmanager

@@ -97,11 +97,6 @@ async def asked_anew(life: Life) -> None:
     await life.approved()
 
 
-async def released_and_asked_anew(life: Life) -> None:
-    await released(life)
-    await asked_anew(life)
-
-
 @pytest.mark.parametrize(
     "before",
     [
@@ -109,7 +104,6 @@ async def released_and_asked_anew(life: Life) -> None:
         released_unbegun_and_again,
         run_again,
         asked_anew,
-        released_and_asked_anew,
     ],
     ids=lambda one: one.__name__,
 )

@@ -11,12 +11,10 @@ import pytest
 from langchain_core.tools import BaseTool, tool
 
 from keyturn.agent import guarded
-from keyturn.gateway.approvals.decisions import Decided, Stale
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.remote import program
-from keyturn.gateway.store.runs.jobs import Job, JobKind
 from keyturn.gateway.store.scripts import fences
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
@@ -68,29 +66,6 @@ async def test_two_workers_with_the_last_two_items_never_lose_the_continuation(
 
 
 @pytest.mark.slow
-async def test_three_clicks_during_a_slow_tool_are_one_execution(
-    stack: Stack, second: Stack
-) -> None:
-    async with stack.working(), second.working():
-        await stack.ask(("slow", {"order": "1", "seconds": 2.0}))
-        [slow] = await stack.asked()
-
-        first = await stack.decide(slow)
-        await eventually(_has_begun)
-        again = [await stack.decide(slow) for _ in range(2)]
-        for _ in range(3):  # and what a lost acknowledgement would bring back
-            await stack.store.queue(stack.keys).put(_resume("t1"))
-
-        assert await stack.words() == "slow 1"
-        await stack.idle()
-
-    assert isinstance(first, Decided)
-    assert all(isinstance(outcome, Stale) for outcome in again)
-    assert sample_tools.ledger() == ["begin 1", "end 1"]
-    assert len(await stack.events(EventName.ITEM_EXECUTING)) == 1
-
-
-@pytest.mark.slow
 async def test_a_tool_that_outlives_every_lease_is_run_once(
     store: Store, tmp_path: Path
 ) -> None:
@@ -113,14 +88,6 @@ async def test_a_tool_that_outlives_every_lease_is_run_once(
         assert await stack.events(EventName.ITEM_IN_DOUBT) == []
     for one in stacks:
         await one.close()
-
-
-def _resume(thread: str) -> Job:
-    return Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread=thread)
-
-
-async def _has_begun() -> bool:
-    return bool(sample_tools.ledger())
 
 
 RULES = load_policy(POLICY + "  auto_long: {tier: auto}\n", "policy.yml")

@@ -243,26 +243,21 @@ async def told(config: Path, capsys: pytest.CaptureFixture[str], *words: str) ->
     return printed.out
 
 
-async def approved_copy(folder: Path) -> None:
-    """Put back both sides as they were before an approved call ran."""
-    async with on_disk(folder) as stack:
-        await waits(stack)
-        [item] = await stack.items()
-        await stack.decide(item)
-    for part in ("valkey", "checkpoints"):
-        copied(folder, part)
-    async with on_disk(folder) as stack, stack.working():
-        assert await stack.words() == RAN
-        await stack.idle()
-    for part in ("valkey", "checkpoints"):
-        restored(folder, part)
-
-
 @pytest.mark.slow
 async def test_two_sides_of_one_moment_are_doubted_when_the_operator_says_so(
     tmp_path: Path, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    await approved_copy(tmp_path)
+    async with on_disk(tmp_path) as stack:
+        await waits(stack)
+        [item] = await stack.items()
+        await stack.decide(item)
+    for part in ("valkey", "checkpoints"):
+        copied(tmp_path, part)
+    async with on_disk(tmp_path) as stack, stack.working():
+        assert await stack.words() == RAN
+        await stack.idle()
+    for part in ("valkey", "checkpoints"):
+        restored(tmp_path, part)
 
     dry = await told(config, capsys, "--restored", "--dry-run")
     assert "authorized → in_doubt" in dry

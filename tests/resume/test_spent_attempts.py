@@ -151,11 +151,6 @@ async def executing(life: Life) -> None:
     await life.claimed()
 
 
-async def executed(life: Life) -> None:
-    await executing(life)
-    await life.harness.agents.finish(life.verdict.item_id, 1, RAN)
-
-
 async def executed_after_a_pause(life: Life) -> None:
     await executing(life)
     await life.harness.agents.release(life.verdict.item_id, 1)
@@ -269,7 +264,6 @@ POLICIES: dict[Callable[[Life], Awaitable[None]], Policy] = {
 
 LIVES: list[Callable[[Life], Awaitable[None]]] = [
     executing,
-    executed,
     executed_after_a_pause,
     cleared,
     withdrawn,
@@ -394,7 +388,8 @@ def in_a_bot(
 
         monkeypatch.setattr(bot, "SlackBot", slack_bot)
         monkeypatch.setattr(bot, "until_stopped", AsyncMock())
-        await bot.serve(CommandContext(config=config, env=env), insecure_dev=True)
+        command = CommandContext(config=config, env=env)
+        await bot._bot(command, insecure_dev=True)  # pyright: ignore[reportPrivateUsage] - the command without its event loop
 
     return clicked
 

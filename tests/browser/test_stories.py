@@ -44,17 +44,6 @@ def _is_open(screen: Screen) -> bool:
     return any(node.is_displayed() for node in screen.all("#thread"))
 
 
-def test_approve(screen: Screen, demo: Demo) -> None:
-    screen.open("U0ANA", CHANNEL)
-    words_on(screen, "Approval needed", "78291")
-
-    screen.click('[data-action-id="approve"]')
-    words_on(screen, ", done ")
-
-    assert [effect["args"]["amount"] for effect in demo.effects()] == [899]
-    assert not screen.problems()
-
-
 def test_edit_with_an_inline_error_first(screen: Screen, demo: Demo) -> None:
     screen.open("U0ANA", CHANNEL)
     screen.click('[data-action-id="edit"]')

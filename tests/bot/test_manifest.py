@@ -51,13 +51,6 @@ def test_both_variants_pass_every_check(request_url: str) -> None:
     assert check_manifest(render(request_url)) == []
 
 
-def test_socket_mode_needs_no_address_and_no_redirect() -> None:
-    text = json.dumps(render())
-
-    assert "url" not in text.replace("usage_hint", "")
-    assert "redirect" not in text
-
-
 def test_http_sends_everything_to_the_place_where_the_bot_listens() -> None:
     manifest: Any = render(HTTP)
 

@@ -124,16 +124,6 @@ async def test_a_week_without_calls_is_not_posted(stack: Stack) -> None:
     assert await told(stack, EventName.METRICS_DIGEST) == []
 
 
-async def test_a_digest_of_days_ago_is_not_posted(stack: Stack) -> None:
-    await yesterday(stack)
-    day = datetime.now(UTC) - timedelta(days=2)  # noqa: TID251 - of the real clock
-    digest = DigestSettings(day=f"{day:%a}", at="00:00")
-
-    await look(stack, reports(stack, MetricsSettings(digest=digest)))
-
-    assert await told(stack, EventName.METRICS_DIGEST) == []
-
-
 async def test_people_hear_once_that_calls_wait_too_long_and_when_none_does(
     stack: Stack,
 ) -> None:

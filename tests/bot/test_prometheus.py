@@ -107,18 +107,6 @@ async def test_neither_a_name_that_an_agent_made_up_nor_an_argument_is_a_label(
     assert found[of("keyturn_waiting_calls", OTHER, "approve")] == 1
 
 
-async def test_many_requests_are_answered_by_one_look(stack: Stack) -> None:
-    async with stack.running():
-        first = await scraped(stack)
-        await stack.refund()
-        again = await scraped(stack)
-        stack.sandbox.clock.advance(6)
-        later = await scraped(stack)
-
-    assert again == first
-    assert later != first
-
-
 def whole_text() -> str:
     """Return the exposition of something of each kind."""
     metrics = Metrics()

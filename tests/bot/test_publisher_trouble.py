@@ -38,22 +38,23 @@ async def test_who_lost_the_lease_asks_for_it_again(
             await stack.card(await stack.refund(thread="t2"))
 
 
-async def test_a_store_that_fails_for_a_while_is_asked_again(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
+async def test_no_failure_ends_publishing(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    real, failures = Outbox.take, 2
+    real = Outbox.take
+    failures = [ZeroDivisionError(), StoreUnavailable("The store does not answer.")]
 
     async def failing(self: Outbox, *args: Any, **more: Any) -> Any:
-        nonlocal failures
-        failures -= 1
-        if failures >= 0:
-            raise StoreUnavailable("The store does not answer.")
+        if failures:
+            raise failures.pop()
         return await real(self, *args, **more)
 
     monkeypatch.setattr(publisher, "_RETRY_S", 0.02)
     monkeypatch.setattr(Outbox, "take", failing)
     async with stack.running():
         await stack.card(await stack.refund())
+
+    assert caplog.text.count("publisher.failed_and_leads_again") == 1
 
 
 async def test_a_bot_that_slack_refuses_goes_on_when_it_is_helped(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from keyturn.gateway.approvals.deciding import not_as_seen
 from keyturn.gateway.approvals.decisions import (
     AccountKind,
     Approve,
@@ -189,6 +190,7 @@ def test_a_click_that_names_another_call_or_none_is_refused() -> None:
     missing = [click_on(approval).with_(index=index) for index in (-1, 2)]
     for click in (borrowed, *missing):
         assert isinstance(say(approval, Approve(), click=click), Changed)
+        assert isinstance(not_as_seen(approval, click, NOW_MS), Changed)
 
 
 def test_a_decision_that_the_tool_does_not_allow_is_refused() -> None:

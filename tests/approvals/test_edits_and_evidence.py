@@ -90,6 +90,10 @@ def test_the_patch_turns_requested_into_executed(
     assert jsonpatch.apply_patch(before, list(patch)) == after
 
 
+def test_an_edit_that_its_tool_reads_as_it_was_written_stays_so() -> None:
+    assert editing.as_read(an_item()) == an_item()
+
+
 def test_a_redacted_argument_is_hidden_and_nothing_else_changes() -> None:
     args: JsonObject = {"card": {"number": "4242", "name": "A"}, "ids": [{"k": 1}]}
 

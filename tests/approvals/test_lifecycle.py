@@ -125,6 +125,7 @@ def test_the_same_report_again_was_recorded_before(result: Result | None) -> Non
 
     assert finish(after, after.items[0], 2, result, now_ms=NOW_MS) is True
     assert finish(after, after.items[0], 1, result, now_ms=NOW_MS) is False
+    assert not after.items[0].is_contradicted
 
 
 # After a loss or a restored copy, no call runs by an incomplete record.

@@ -67,6 +67,8 @@ def test_no_vote_is_recorded_while_one_of_its_roles_is_open(decision: Decision) 
         "Slack did not say who is in senior, so nothing was recorded. "
         "Please click again in 20 seconds."
     )
+    eve = person(EVE, unknown="S0SUPPORT")
+    assert "who is in support" in forbidden(say(two_people(), decision, eve))
     other = person(ANA, "S0SENIOR", unknown="S0SUPPORT")
     assert left(say(two_people(), decision, other)).votes
 

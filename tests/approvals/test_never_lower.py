@@ -6,10 +6,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keyturn.gateway.approvals.changes import Change
+from keyturn.gateway.approvals.decision_context import first_of
 from keyturn.gateway.approvals.decisions import Approve, Decision, Edit, Reject
 from keyturn.gateway.approvals.quorum import asks_more
 from keyturn.gateway.approvals.record import Approval
-from keyturn.gateway.approvals.requirement import Requirement
+from keyturn.gateway.approvals.requirement import Floor, Requirement
 from keyturn.gateway.protocol.records import ItemState, Person, Tier
 from tests.approvals.builders import (
     ANA,
@@ -66,7 +67,8 @@ def test_no_vote_edit_policy_or_time_lowers_a_tier_or_what_it_demands(
     for person, decision, today, passed_ms in steps:
         now_ms += passed_ms
         before = approval.items[0]
-        now = evaluation(today, REQUIREMENTS[today])
+        # Each tier is of another policy.
+        now = evaluation(today, REQUIREMENTS[today], policy_digest=today.value)
         result = say(approval, decision, person, now_ms=now_ms, policy_now=now)
         if not isinstance(result, Change):
             continue
@@ -81,3 +83,14 @@ def test_no_vote_edit_policy_or_time_lowers_a_tier_or_what_it_demands(
             if strictest >= Tier.ESCALATE.rank:
                 assert len(voices) >= 2
                 assert "U0CHLOE" in voices
+
+
+def test_another_policy_than_the_one_that_raised_a_call_lowers_nothing() -> None:
+    now = evaluation()
+    floor = Floor(
+        tier=now.tier, reasons=(), requirement=ONE, policy_digest=now.policy_digest
+    )
+    raised = an_item(tier=Tier.ESCALATE, requirement=TWO).with_(floor=floor)
+    assert first_of(raised, now).tier is Tier.APPROVE
+    other = first_of(raised, evaluation(policy_digest="sha256:2"))
+    assert (other.tier, other.floor) == (Tier.ESCALATE, None)

@@ -21,6 +21,7 @@ from keyturn.gateway.approvals.standing import (
     covered_amount,
     end,
     end_reason,
+    is_about,
     still_given,
     used,
     was_taken_back,
@@ -136,6 +137,14 @@ def test_what_its_givers_could_not_have_approved_is_not_covered(
 )
 def test_a_call_of_another_kind_is_not_covered(call: Wanted) -> None:
     assert amount(call) is None
+
+
+def test_a_call_is_similar_by_what_it_was_or_what_it_was_edited_into() -> None:
+    item = an_item(args={"customer": "c1", "amount": 1}).with_(tool="refund")
+    other = an_item(args={"customer": "c2", "amount": 1}).with_(tool="refund")
+    assert is_about(standing(), item)
+    assert is_about(standing(), other.with_(requested=item.requested))
+    assert not is_about(standing(), other)
 
 
 def test_no_call_has_more_than_the_amount_of_one() -> None:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyturn.bot import text as text_module
 from keyturn.bot.cards.warnings import homoglyph_warnings
 from keyturn.bot.text import EMPTY, escape_mrkdwn, excerpt, fit, reveal
 from keyturn.gateway.approvals.invisible_characters import DEFAULT_IGNORABLE, has_hidden
@@ -291,26 +290,3 @@ def test_64_kib_made_to_be_slow_are_not(text: str) -> None:
     homoglyph_warnings(text)
 
     assert time.process_time() - before < 2
-
-
-def _nothing_is(text: str) -> bool:
-    return False
-
-
-USUAL = st.text(
-    st.characters(codec="ascii")
-    | st.sampled_from("\n\t  ")
-    | st.sampled_from("éß—…⏳🔑漢"),
-    max_size=300,
-)
-
-
-@given(USUAL, st.integers(80, 200))
-def test_usual_texts_are_shown_as_if_every_letter_was_looked_at(
-    text: str, limit: int
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        at_once = fit(text, limit), excerpt(text, limit)
-        patch.setattr(text_module, "_is_usual", _nothing_is)
-
-        assert (fit(text, limit), excerpt(text, limit)) == at_once

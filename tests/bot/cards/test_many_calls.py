@@ -144,13 +144,6 @@ def test_what_most_calls_have_is_not_odd() -> None:
     assert noticed(refunds(20, original_args={"amount": "1"})) == {*range(20)}
 
 
-def test_marks_change_nothing_that_is_signed() -> None:
-    plain = refunds(20)
-    far = plain.items[7].with_(past=Past(), original_args={"amount": "1"})
-
-    assert replaced(plain, far).digest == plain.digest
-
-
 def test_what_does_not_fit_above_a_full_table_is_said() -> None:
     doubts = [failed(one, asks=True) for one in euros(20).items]
     framed = frame(an_approval(*doubts))

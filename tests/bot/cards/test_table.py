@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyturn.bot.cards.approval import card, is_finished
+from keyturn.bot.cards.approval import card
 from keyturn.bot.cards.call_rows import decided_alone
 from keyturn.bot.cards.frame import TABLE_FROM, is_table
 from keyturn.bot.cards.table import TABLE_CHARS, table_of
@@ -80,14 +80,6 @@ def test_56_refunds_are_one_table_with_every_way_to_decide() -> None:
         Action.VIEW_ALL,
         Action.MORE,
     ]
-
-
-@pytest.mark.parametrize("count", [TABLE_FROM, 56, MAX_BATCH])
-def test_the_largest_batch_is_accepted_in_every_state(count: int) -> None:
-    for state in ItemState:
-        items = [in_state(item, state) for item in refunds(count).items]
-        approval = an_approval(*items)
-        assert buttons(approval) or is_finished(approval)
 
 
 def ordering(index: int, order: object, **changes: Any) -> Item:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
+from typing import Any
 
 import aiohttp
 import pytest
@@ -14,12 +15,18 @@ import pytest
 from keyturn.bot.blocks import Message
 from keyturn.bot.delivery import publisher
 from keyturn.bot.delivery.card_publisher import CardPublisher
+from keyturn.bot.delivery.card_updater import CardUpdater
 from keyturn.bot.limits import Limits
 from keyturn.bot.web import Slack
+from keyturn.gateway.approvals.decisions import Approve
+from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.config import SlackMode
 from keyturn.sandbox.server import Sandbox
+from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, ME, Stack, says
+from tests.bot.test_notified import ana
 from tests.conftest import eventually
+from tests.loop_watch import watched
 
 
 @asynccontextmanager
@@ -119,3 +126,46 @@ async def test_an_event_that_breaks_a_listener_is_not_repeated(
             await eventually(is_answered)
 
     assert "listener.failed" in caplog.text
+
+
+async def test_news_that_comes_while_a_card_is_drawn_is_told_by_its_own_record(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record that is read for the card is older than the vote."""
+    real, held = CardUpdater._post, list[EventName]()  # pyright: ignore[reportPrivateUsage] - the moment of the race
+
+    async def drawn(self: CardUpdater, entry: Any, *rest: Any) -> Any:
+        place = await real(self, entry, *rest)
+        if not held:
+            approval = await stack.approval(verdict)
+            done = await stack.reviews.decide(click_on(approval), Approve(), ana())
+            assert done.kind == "voted"
+
+            async def has_come() -> bool:
+                names = [event.name for event in entry.events]
+                return EventName.ITEM_VOTED in names
+
+            await eventually(has_come)
+            held.append(EventName.ITEM_VOTED)
+        return place
+
+    monkeypatch.setattr(CardUpdater, "_post", drawn)
+    (verdict,) = await stack.submit(("wire_money", {}))
+    async with stack.running():
+        card = await stack.card(verdict, says("1 of 2"))
+
+        async def is_told() -> bool:
+            return bool([n for n in await stack.notes(card) if says("approved")(n)])
+
+        await eventually(is_told)
+
+
+async def test_a_card_is_posted_without_walking_its_arguments_on_the_event_loop(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stack.running():
+        found = watched(monkeypatch)
+        verdict = await stack.refund(order={f"k{n}": n for n in range(4000)})
+        await stack.card(verdict)
+
+    assert found == []

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import JsonValue
 
-from keyturn.bot.cards.listing import argument_titles, boxes, changes, fitted
+from keyturn.bot.cards.listing import argument_titles, boxes, changes, diff, fitted
 from keyturn.bot.text import chunks, reveal
 from keyturn.gateway.approvals.policy_decision import Preview
+from tests.bot.samples import an_item, edited
 from tests.bot.snapshots import assert_all_same
 from tests.bot.strategies import hostile
 
@@ -241,3 +243,34 @@ def test_a_chunk_ends_at_a_line_break_and_never_inside_a_mark() -> None:
     assert chunks("a" * 100 + "\n" + "b" * 60, 120) == ["a" * 100 + "\n", "b" * 60]
     assert chunks("a" * 116 + "⟦U+202E⟧" + "b", 120) == ["a" * 116, "⟦U+202E⟧b"]
     assert chunks("a" * 119 + "e\u0301", 120) == ["a" * 119, "e\u0301"]
+
+
+FORMATS = (
+    "args.amount|eur",
+    "args.due|date",
+    "args.fee|gbp_minor",
+    "args.deep.fee|eur",
+    "args.secret|eur",
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "row"),
+    [
+        ("amount", 899, 449.5, "amount  €899.00 → €449.50"),
+        ("fee", 250, 1, "fee  £2.50 → £0.01"),
+        ("due", "2026-11-21", "2026-12-01", "due  21 Nov 2026 → 1 Dec 2026"),
+        ("order", 1, 2, "order  1 → 2"),
+        # The format does not tell these apart, or does not fit both.
+        ("amount", 899, "899", 'amount  899 → "899"'),
+        ("amount", 899, None, "amount  899 → null"),
+        ("secret", 899, 2, "secret  changed, •••••• (hidden by policy)"),
+        ("deep", {"fee": 1}, {}, 'deep\n- {\n-   "fee": 1\n- }\n+ {}'),
+    ],
+)
+def test_an_edit_is_shown_in_the_format_of_the_argument(
+    name: str, before: JsonValue, after: JsonValue, row: str
+) -> None:
+    item = an_item({name: before}, formats=FORMATS, redact=("args.secret",))
+
+    assert diff(edited(item, {name: after}), budget=200) == row

@@ -15,7 +15,7 @@ collections for each step of an agent. Scanning 20,000 objects takes 20 ms.
 """
 
 
-def spare_what_is_there(new_objects: int = NEW_OBJECTS) -> None:
+def spare_what_is_there() -> None:
     """Exempt all present objects from garbage collection, and collect less often.
 
     For the owner of the process, after all long-lived objects were created.
@@ -23,4 +23,4 @@ def spare_what_is_there(new_objects: int = NEW_OBJECTS) -> None:
     # First: objects that are unreachable already would otherwise stay for ever.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(new_objects, *gc.get_threshold()[1:])
+    gc.set_threshold(NEW_OBJECTS, *gc.get_threshold()[1:])

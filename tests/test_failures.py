@@ -6,12 +6,14 @@ import ast
 import asyncio
 import json
 import logging
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from keyturn.gateway.errors import StoreUnavailable
+from keyturn.gateway import errors
+from keyturn.gateway.errors import KeyturnError, StoreUnavailable
 from keyturn.gateway.failures import FAILURE, any_failure, described, log_failure
 from tests.panics import Panic
 
@@ -125,3 +127,46 @@ def test_whoever_logs_a_failure_and_goes_on_survives_a_panic_too() -> None:
 
     assert len(handlers) > 20
     assert narrow == [], "catch any_failure() there"
+
+
+MADE: list[KeyturnError] = [
+    KeyturnError("Nothing."),
+    errors.BadJson("a duplicate key", "/a"),
+    errors.CorruptRecord("ap_7"),
+    errors.ForgedRecord("ap_7", "its seal", is_replayed=True),
+    errors.LeaseLost(),
+    errors.NotConfirmed(),
+    errors.ThreadUnknown("shop", "t1"),
+    errors.Unanswered("timeout", "ask again."),
+]
+
+
+def sent(error: KeyturnError) -> KeyturnError:
+    """Return an error as another process of the same program gets it."""
+    found = pickle.loads(pickle.dumps(error))  # noqa: S301 - its own
+    assert isinstance(found, KeyturnError)
+    return found
+
+
+@pytest.mark.parametrize("error", MADE, ids=lambda one: type(one).__name__)
+def test_an_error_has_the_same_text_and_facts_in_another_process(
+    error: KeyturnError,
+) -> None:
+    found = sent(error)
+
+    assert type(found) is type(error)
+    assert str(found) == str(error)
+    assert vars(found) == vars(error)
+
+
+def test_every_error_of_ours_can_be_sent() -> None:
+    kinds = [
+        one
+        for one in vars(errors).values()
+        if isinstance(one, type) and issubclass(one, KeyturnError)
+    ]
+
+    for kind in kinds:
+        found = sent(kind.__new__(kind, "words"))
+        assert type(found) is kind
+        assert str(found) == "words"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
@@ -19,7 +20,14 @@ from keyturn.gateway.approvals.events import (
     EventName,
 )
 from keyturn.gateway.metrics import fold
-from keyturn.gateway.metrics.counts import DECIDED, Counts, Outcome, Share
+from keyturn.gateway.metrics.counts import (
+    DECIDED,
+    EXPORTED_S,
+    Counts,
+    DurationHistogram,
+    Outcome,
+    Share,
+)
 from keyturn.gateway.metrics.fold import OTHERS, Metrics, Selection, outcome_of
 from keyturn.gateway.metrics.report import facts
 from keyturn.gateway.protocol.records import RunRef, Tier
@@ -27,7 +35,7 @@ from tests.levels import examples
 
 N = EventName
 NOON_MS = int(datetime(2026, 11, 23, 12, tzinfo=UTC).timestamp() * 1000)
-HOUR_MS = 3_600_000
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 
 
 def event(name: EventName, at_ms: int = NOON_MS, **facts: object) -> Event:
@@ -269,3 +277,52 @@ def test_a_run_of_which_only_the_end_was_read_is_told_apart() -> None:
     (told,) = [one for one in facts(folded(ended)) if one.name == "Runs"]
     assert "not known of 1 that began before" in told.said
     assert folded(event(EventName.RUN_STARTED), ended).total.unknown_runs == 0
+
+
+times = st.one_of(st.integers(0, 60_000), st.integers(0, 30 * DAY_MS))
+
+
+def counted(values: list[int]) -> DurationHistogram:
+    durations = DurationHistogram()
+    for value in values:
+        durations.add(value)
+    return durations
+
+
+@settings(max_examples=examples(200), deadline=None)
+@given(st.lists(times, min_size=1), st.sampled_from([0.5, 0.9, 0.99, 1.0]))
+def test_a_quantile_is_3_percent_or_a_second_off_at_most(
+    values: list[int], share: float
+) -> None:
+    found = counted(values).quantile_ms(share)
+
+    exact = sorted(values)[max(1, math.ceil(share * len(values))) - 1]
+    assert found is not None
+    assert abs(found - exact) <= max(1000, 0.03 * exact)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(st.lists(times))
+def test_what_is_exported_is_counted_exactly(values: list[int]) -> None:
+    exact = {at: sum(value <= 1000 * at for value in values) for at in EXPORTED_S}
+
+    assert counted(values).up_to() == exact
+
+
+def test_a_clock_that_went_back_gives_no_time_below_zero() -> None:
+    durations = counted([-5])
+
+    assert (durations.quantile_ms(0.5), durations.total_ms) == (0, 0)
+
+
+def test_a_time_beyond_the_last_bucket_is_counted() -> None:
+    year_ms = 365 * DAY_MS
+
+    assert counted([1, year_ms]).quantile_ms(0.99) == year_ms
+
+
+def test_a_million_times_take_no_more_room_than_a_thousand() -> None:
+    durations = counted([7919 * n % (30 * DAY_MS) for n in range(100_000)])
+
+    assert len(durations.buckets) < 400
+    assert durations.count == 100_000

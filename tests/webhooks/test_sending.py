@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from keyturn.gateway import embed
 from keyturn.gateway import webhooks as sending
 from keyturn.gateway.approvals.decisions import Approve, Click, Reject
 from keyturn.gateway.approvals.events import Event, EventName, SecurityKind
 from keyturn.gateway.config import Settings
+from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import NotVerified
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.service.report.audit_reading import security_events
@@ -406,3 +408,28 @@ async def test_the_reader_of_a_target_is_kept_however_long_it_waits(
         await looked.wait()
 
     assert dropped == []
+
+
+async def test_an_embedded_gateway_sends_webhooks(
+    empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = list[str]()
+
+    @asynccontextmanager
+    async def sending(settings: Settings, store: Store) -> AsyncGenerator[None]:
+        steps.append(f"begun for {settings.tenant}")
+        # The store is open as long as something is sent.
+        await store.conn.command("PING")
+        yield
+        await store.conn.command("PING")
+        steps.append("ended")
+
+    monkeypatch.setattr(embed, "sending_webhooks", sending)
+    file = tmp_path / "keyturn.yml"
+    file.write_text(f"policy: {{version: 1}}\nredis_url: {empty_url}\n")
+    monkeypatch.chdir(tmp_path)
+    settings = Settings.load(file, {})
+    async with Keyturn(settings, insecure_dev=True):
+        assert steps == ["begun for default"]
+
+    assert steps == ["begun for default", "ended"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from keyturn.gateway.approvals.gestures import MAX_ITEMS
@@ -30,6 +31,7 @@ from tests.bot.samples import (
     edited,
     in_state,
 )
+from tests.levels import examples
 
 CANARY = "zQxCANARYxQz"
 """Stands in every hostile text; where it shows up, a stranger's bytes do."""
@@ -72,6 +74,14 @@ json_values: st.SearchStrategy[Any] = st.recursive(
     ),
     max_leaves=8,
 )
+
+
+def quick(count: int) -> settings:
+    """Return the settings of a property that draws whole approvals."""
+    slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
+    return settings(
+        max_examples=examples(count), deadline=None, suppress_health_check=slow
+    )
 
 
 def _long(text: str, count: int) -> JsonObject:

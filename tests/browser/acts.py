@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from selenium.webdriver import Keys
 
-from tests.browser.hasty import TWO_PEOPLE
+from tests.browser.demo_process import TWO_PEOPLE
 from tests.sandbox.page.screen import PATIENCE_S, Screen
 
 ANA, BEN, CHLOE, DAN = "U0ANA", "U0BEN", "U0CHLOE", "U0DAN"

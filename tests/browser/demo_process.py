@@ -9,9 +9,12 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from tests.forked import Forked
 
 ROOT = Path(__file__).parents[2]
+TWO_PEOPLE, SEVERAL = "suggestion-2", "suggestion-1"
 STOP_S = 30
 
 
@@ -69,3 +72,22 @@ class Demo:
         if process is not None:
             process.send_signal(number)
             process.wait(STOP_S)
+
+
+def hasty_demo(folder: Path, mode: str = "socket") -> Demo:
+    """Return a demo with quick reminders; an e-mail is pending for half a minute.
+
+    A refund that takes two people reminds after 2 seconds and calls the senior after 4;
+    an e-mail is announced in #general after 3.
+    """
+    settings = yaml.safe_load((ROOT / "keyturn.yml").read_text(encoding="utf-8"))
+    policy: dict[str, Any] = settings["policy"]
+    two: dict[str, Any] = policy["tiers"]["escalate"]
+    two |= {"expires_in": "200s", "remind_at": "1%", "escalate_at": "2%"}
+    mail: dict[str, Any] = policy["tools"]["send_email"]
+    mail |= {"expires_in": "30s"}
+    one: dict[str, Any] = policy["tiers"]["approve"]
+    one |= {"remind_at": "5%", "escalate_at": "10%"}
+    path = folder / "policy.yml"
+    path.write_text(yaml.safe_dump(policy, sort_keys=False), encoding="utf-8")
+    return Demo(folder, mode, {"KEYTURN_POLICY": str(path)})

@@ -10,7 +10,7 @@ import pytest
 from selenium.webdriver import Chrome
 
 from keyturn.bot.cards.metrics_messages import metrics_message
-from tests.bot.samples_of_metrics import a_busy_week
+from tests.bot.cards.test_metrics_messages import a_busy_week
 from tests.browser.acts import (
     REASON,
     REPLY,
@@ -28,8 +28,7 @@ from tests.browser.acts import (
     reply_as_dan,
     words_on,
 )
-from tests.browser.demo_process import Demo
-from tests.browser.hasty import hasty_demo
+from tests.browser.demo_process import Demo, hasty_demo
 from tests.sandbox.page.fake_slack import FakeSlack
 from tests.sandbox.page.scenes import BOT, message, ts, workspace
 from tests.sandbox.page.screen import Screen

@@ -10,8 +10,7 @@ import pytest
 from selenium.webdriver import Keys
 
 from tests.browser.acts import ANA, CHANNEL, REASON, amount_field, words_on
-from tests.browser.demo_process import Demo
-from tests.browser.hasty import SEVERAL
+from tests.browser.demo_process import SEVERAL, Demo
 from tests.levels import is_deep
 from tests.sandbox.page.screen import Screen
 

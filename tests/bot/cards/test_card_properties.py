@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from keyturn.bot.blocks import Message
 from keyturn.bot.cards.approval import card
@@ -21,14 +21,9 @@ from keyturn.gateway.protocol.records import Tier
 from keyturn.sandbox.blockkit import validate_home, validate_message
 from tests.bot.markup_audit import assert_tame, objects
 from tests.bot.samples import KEY, TEAM, frame
-from tests.bot.strategies import CANARY, approvals, hostile, moments
-from tests.levels import examples
+from tests.bot.strategies import CANARY, approvals, hostile, moments, quick
 
-_quick = settings(
-    max_examples=examples(40),
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+_quick = quick(40)
 
 
 def _check(message: Message, *names: str) -> None:

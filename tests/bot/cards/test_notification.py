@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 
 from keyturn.bot.blocks import Message
 from keyturn.bot.cards.special_cards import (
@@ -25,8 +25,7 @@ from tests.bot.markup_audit import assert_tame
 from tests.bot.readable import readable
 from tests.bot.samples import ANA, BEN, KIM, NOW, TEAM, an_approval, an_item, frame
 from tests.bot.snapshots import assert_same
-from tests.bot.strategies import hostile
-from tests.levels import examples
+from tests.bot.strategies import hostile, quick
 
 FOLDER = Path(__file__).parent / "snapshots"
 S = ItemState
@@ -136,11 +135,7 @@ def test_the_fullest_notification_is_still_accepted(
     assert [str(problem) for problem in problems] == []
 
 
-@settings(
-    max_examples=examples(40),
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+@quick(40)
 @given(hostile, hostile)
 def test_no_text_of_a_stranger_is_interpreted(text: str, name: str) -> None:
     event = Event(

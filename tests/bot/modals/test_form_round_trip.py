@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyturn.bot.modals import edit
@@ -15,14 +15,10 @@ from keyturn.sandbox.blockkit import validate_modal
 from tests.bot.markup_audit import assert_tame
 from tests.bot.samples import an_approval, an_item, frame
 from tests.bot.slack_state import untouched
-from tests.bot.strategies import hostile, json_values, numbers
+from tests.bot.strategies import hostile, json_values, numbers, quick
 from tests.levels import examples
 
-_quick = settings(
-    max_examples=examples(100),
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+_quick = quick(100)
 
 _clocks = st.sampled_from(["14:30", "14:30:00", "00:00:00.000", "23:59:07"])
 _scalars = st.one_of(st.none(), st.booleans(), numbers, hostile)

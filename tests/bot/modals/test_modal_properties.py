@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from keyturn.bot.cards.frame import TABLE_FROM
@@ -19,14 +19,9 @@ from keyturn.gateway.protocol.records import Tier, Verb
 from keyturn.sandbox.blockkit import validate_modal
 from tests.bot.markup_audit import assert_tame, objects
 from tests.bot.samples import KEY, TEAM, TWO, an_approval, an_item, frame
-from tests.bot.strategies import approvals, arguments, moments
-from tests.levels import examples
+from tests.bot.strategies import approvals, arguments, moments, quick
 
-_quick = settings(
-    max_examples=examples(30),
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+_quick = quick(30)
 
 
 def _check(view: Any) -> None:

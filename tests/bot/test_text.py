@@ -80,21 +80,16 @@ def test_ordinary_text_of_many_languages_is_shown_as_it_is(
         ("pay\u200bpal", "pay⟦U+200B⟧pal"),
         ("a\u00a0b\u3000c", "a⟦U+00A0⟧b⟦U+3000⟧c"),
         ("a\r\nb\x00\x1b[2J", "a⟦U+000D⟧\nb⟦U+0000⟧⟦U+001B⟧[2J"),
-        ("a\u2028b", "a⟦U+2028⟧b"),
-        ("\U000e0041\U000e0042", "⟦U+E0041⟧⟦U+E0042⟧"),
         ("\ud800", "⟦U+D800⟧"),
         ("❤\ufe0e 👩\u200d🍕", "❤⟦U+FE0E⟧ 👩⟦U+200D⟧🍕"),
-        ("\u2800", "⟦U+2800⟧"),
         ("é" + "\u0301" * 5, "é" + "\u0301" * 4 + "⟦U+0301⟧"),
         ("e" + "\u0301" * 6, "e" + "\u0301" * 4 + "⟦U+0301⟧⟦U+0301⟧"),
         ("\u0301a", "⟦U+0301⟧a"),
-        ("a\n\u0301", "a\n⟦U+0301⟧"),
         ("a\u202e\u0301", "a⟦U+202E⟧⟦U+0301⟧"),
         ("a\n\n\nb", "a\n\n\nb"),
         ("a\n\n\n\nb", "a\n⟦3 blank lines⟧\nb"),
         ("a\n \t\n\n  \n\nb", "a\n⟦4 blank lines⟧\nb"),
         ("a" + "\n" * 5_001 + "b", "a\n⟦5,000 blank lines⟧\nb"),
-        ("a" + " " * 80 + "b", "a" + " " * 80 + "b"),
         ("a" + "\t" * 81 + "b", "a⟦81 spaces or tabs⟧b"),
     ],
 )
@@ -174,7 +169,6 @@ def test_an_endless_letter_is_cut_all_the_same() -> None:
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("short", "short"),
         ("exactly 10", "exactly 10"),
         ("exactly 11!", "exactly …"),
         ("exactly11!!", "exactly11…"),
@@ -182,7 +176,6 @@ def test_an_endless_letter_is_cut_all_the_same() -> None:
         ("ab\ncd", "ab…"),
         ("a\n", "a⟦U+000A⟧"),
         ("ab\u202e", "ab⟦U+202E⟧"),
-        ("abc\u202e", "abc…"),
         ("12345678e\u0301x", "12345678…"),
     ],
 )
@@ -275,10 +268,8 @@ def test_looking_for_mixed_alphabets_never_crashes(text: str) -> None:
         "é" + "a." * 32_000,
         "\n " * 32_000 + "x",
         "\n\n\nx" * 16_000,
-        " " * 64_000,
         "\u1161" * 64_000,
         "e" + "\u0301" * 64_000,
-        "\u202e" * 64_000,
         ("a" + "\u0301\u0323" * 100 + " ") * 320,
     ],
 )

@@ -9,12 +9,7 @@ from keyturn.gateway.client.http_gateway import HttpGateway
 from keyturn.gateway.errors import NotAllowed, SettingsError
 from keyturn.gateway.protocol.http_api import OPERATIONS, Scope
 from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.protocol.wire import (
-    ProposedCall,
-    Turn,
-    TurnRef,
-    VerdictKind,
-)
+from keyturn.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
 from tests.api.api_stack import ApiStack
 from tests.service.harness import claim_of
 

@@ -127,12 +127,6 @@ def test_a_reviewer_can_say_no_wherever_policy_lets_them(
     assert Verb.REJECT in hinted.allow or Verb.REJECT not in plain.allow
 
 
-def test_no_hint_changes_nothing() -> None:
-    policy = of_tier(Tier.APPROVE, overridable=True)
-
-    assert evaluated(policy, CallHint()) == evaluated(policy, None)
-
-
 @pytest.mark.parametrize("tier", [Tier.AUTO, Tier.NOTIFY])
 def test_a_call_that_would_run_is_held_when_the_agent_asks(tier: Tier) -> None:
     hinted = evaluated(of_tier(tier), CallHint(hold=True))

@@ -48,10 +48,6 @@ def _sees_all(request: ToolCallRequest) -> bool:
     return False
 
 
-def _look(tool_call: Any, state: Any, runtime: Any) -> str:
-    return "Look"
-
-
 TABLE: dict[str, dict[str, bool | InterruptOnConfig]] = {
     "nothing": {},
     "none of one": {"pay": False},
@@ -62,8 +58,6 @@ TABLE: dict[str, dict[str, bool | InterruptOnConfig]] = {
     "when": {"pay": {**ONLY_TWO, "when": _is_large}},
     "when never": {"pay": {**ONLY_TWO, "when": lambda _: False}},
     "when sees": {"pay": {**ONLY_TWO, "when": _sees_all}},
-    "described": {"pay": {**ONLY_TWO, "description": "Look closely"}},
-    "described by code": {"pay": {**ONLY_TWO, "description": _look}},
 }
 
 

@@ -16,6 +16,7 @@ from keyturn.agent.messages import ITEM_KEY, RECONCILED_KEY
 from keyturn.agent.scripted_model import scripted
 from keyturn.gateway.errors import ThreadUnavailable
 from keyturn.gateway.protocol.records import Finding, Result
+from keyturn.gateway.protocol.wire import LateReport
 from tests.agent.agent_runner import FREE, STRICT, Effects, Killed, Runner, build, pay
 from tests.agent.fake_gateway import FakeGateway
 
@@ -158,3 +159,12 @@ async def test_what_looks_like_a_late_report_is_defused(
 
     assert gateway.calls["late_reports"] == 0
     assert MARK not in str(model.seen[-1])
+
+
+def test_a_report_is_told_in_the_result_of_its_call_alone() -> None:
+    """State can be rewritten, so another result may name the item."""
+    kwargs = {RECONCILED_KEY: True, ITEM_KEY: "ap0.0"}
+    other = ToolMessage("skipped", tool_call_id="c9", additional_kwargs=kwargs)
+    report = LateReport(item_id="ap0.0", tool_call_id="c1", ok=True)
+
+    assert agent_history.with_reports([other], {"ap0.0": report}) == [other]

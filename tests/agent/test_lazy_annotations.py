@@ -14,7 +14,6 @@ from pydantic import BaseModel
 
 from keyturn.agent import guarded
 from keyturn.agent.grants import Grant, grant_scope
-from keyturn.agent.require_approval import binding_problem
 from keyturn.gateway.protocol import wire
 from keyturn.gateway.resume.graphs import made_by
 
@@ -41,13 +40,6 @@ def module() -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": "lazy"}
     exec(compile(MODULE, "lazy.py", "exec", dont_inherit=True), names)  # noqa: S102 - this file has another flag
     return names
-
-
-def test_the_arguments_of_a_step_are_compared_with_its_function(
-    module: dict[str, Any],
-) -> None:
-    assert binding_problem(module["pay"], {"order": "7"}) == ""
-    assert "'order'" in binding_problem(module["pay"], {})
 
 
 async def test_a_function_that_makes_a_graph_is_called(module: dict[str, Any]) -> None:

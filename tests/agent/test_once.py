@@ -34,6 +34,8 @@ from tests.agent.fake_gateway import FakeGateway
 from tests.conftest import eventually
 from tests.patience import WAIT_S
 
+BY = {"team": "T0", "user": "U0ANA", "name": "Ana"}
+
 
 async def _approved(
     runner: Runner, saver: Any, effects: Effects, **options: Any
@@ -149,6 +151,23 @@ async def test_a_kill_after_the_effect_is_reconciled_by_a_person(
     assert len(set(effects.keys)) == 1
     assert expected[finding] in by_call(end)["c1"].text
     assert end["messages"][-1].text == "done"
+
+
+@pytest.mark.parametrize("finding", ["executed", "skip"])
+async def test_what_a_person_found_is_told_even_while_the_gateway_is_behind(
+    runner: Runner, memory: InMemorySaver, effects: Effects, finding: str
+) -> None:
+    gateway, graph, answers = await _killed_inside(runner, memory, effects)
+    gateway.lose_owner("ap0.0")
+    await runner.run(graph, Command(resume=answers), STRICT)
+    (pause,) = (await runner.state(graph)).interrupts
+    about = {name: pause.value[name] for name in ("item_id", "action_hash")}
+    found = {"type": finding, **about, "message": "I looked", "by": BY}
+
+    end = await runner.run(graph, Command(resume={pause.id: found}), STRICT)
+
+    assert len(effects.paid) == 1
+    assert '"I looked"' in by_call(end)["c1"].text
 
 
 async def test_a_kill_before_the_effect_loses_nothing(

@@ -251,6 +251,10 @@ async def test_a_step_of_a_plain_node_depends_on_its_state_too(
     gateway = FakeGateway()
     options: Any = {"gateway": gateway, "recheck": recheck_of(bank.tools()[0])}
     graph = step_graph(runner, memory, "pay", ASKED, run=pay, **options)
+    break_(bank, "raises")
+    unread = (await runner.run(graph, GO))["outcome"]
+    assert (unread.message, gateway.items) == (grants.STATE_UNREADABLE, {})
+    mend(bank)
     await runner.run(graph, GO)
     item_id = gateway.only().id
     gateway.approve(item_id)

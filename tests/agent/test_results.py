@@ -336,7 +336,11 @@ def cyclic() -> Any:
     return value
 
 
-@pytest.mark.parametrize("value", [nested(100_000), cyclic()], ids=["deep", "cyclic"])
+@pytest.mark.parametrize(
+    "value",
+    [nested(100_000), cyclic(), object(), {1: object()}],
+    ids=["deep", "cyclic", "no data", "no key"],
+)
 def test_a_result_of_any_shape_can_be_recorded(value: Any) -> None:
     update = result_codec.serialize(Command(update={"x": value}), [])
     message = ToolMessage("paid", tool_call_id="c1", artifact=value)

@@ -24,12 +24,13 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.approvals.record import Item, approval_of
 from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import Finding, ItemState, RunRef
+from keyturn.gateway.protocol.records import Finding, ItemState
 from keyturn.gateway.setting_forms import RetrySettings
 from keyturn.gateway.store.store import Store
 from tests.conformance.oracle import PAID, differences
 from tests.conformance.scenes import Cell, Choice, Failure, Killed, Scene
 from tests.conformance.topologies import TOPOLOGIES
+from tests.resume.programs import items_of
 from tests.resume.resume_stack import ANA, DAN
 from tests.store_secrets import SECRETS
 
@@ -67,10 +68,7 @@ class Player:
 
     async def items(self, scene: Scene) -> list[Item]:
         """Return the items of a cell's run, oldest first."""
-        run_ref = RunRef(agent="shop", thread=str(scene.cell))
-        listed = await self.tk.store.approvals.of_run(self.keys, run_ref)
-        found = await self.tk.store.approvals.load_each(one.id for one in listed)
-        return [item for one in found for item in one.approval.items]
+        return await items_of(self.tk, str(scene.cell))
 
     def run(self, scene: Scene, turn: int | None) -> asyncio.Task[Any]:
         """Run a turn of a cell, with a graph that is built for it; None goes on."""

@@ -232,12 +232,15 @@ async def test_a_new_message_supersedes_even_where_the_middleware_is_missing(
     assert (await harness.item(verdicts[0].item_id)).state is ItemState.SUPERSEDED
 
 
+@pytest.mark.parametrize("is_broken", [False, True])
 async def test_a_stuck_thread_still_takes_a_new_message(
-    advancer: Advancer, at: ThreadRef
+    advancer: Advancer, at: ThreadRef, *, is_broken: bool
 ) -> None:
     def finish(runner: Scripted) -> None:
         if runner.asked[-1] == "start":
             runner.state = FINISHED
+        elif is_broken:
+            raise RuntimeError("the model is down")
 
     runner = Scripted(CUT_OFF, react=finish)
     await advancer.begin(

@@ -181,7 +181,7 @@ async def states(tk: Keyturn) -> list[ItemState]:
     return [item.state for item in await items_of(tk)]
 
 
-async def test_what_waits_in_it_is_superseded_and_a_late_click_refused(
+async def test_what_waits_in_a_deleted_thread_is_superseded_and_a_late_click_refused(
     tk: Keyturn,
 ) -> None:
     run, item = await waiting(tk)

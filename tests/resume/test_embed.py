@@ -9,11 +9,13 @@ import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import MessagesState, StateGraph
+from langgraph.types import interrupt
 
 from keyturn.gateway.approvals.decisions import Decided, Edit, Forbidden
 from keyturn.gateway.approvals.events import Event, EventName
@@ -26,7 +28,6 @@ from keyturn.gateway.errors import (
     ThreadUnavailable,
 )
 from keyturn.gateway.protocol.records import Person
-from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.service.report.audit_reading import verify_log_of
 from keyturn.gateway.store.audit.files import TreeFiles
 from keyturn.gateway.store.embedded import engine
@@ -90,6 +91,17 @@ async def test_a_program_that_died_goes_on_waiting_with_the_same_call(
 
     assert same["messages"] == final["messages"]
     assert len(sample_tools.ledger()) == 1
+
+
+async def test_another_input_supersedes_what_waits(opened: Open) -> None:
+    async with opened() as tk:
+        first = begin(tk, sample_tools.graph, refund())
+        await asked(tk)
+
+        final = await tk.run(sample_tools.graph, saying("hello"), **AT)
+
+        assert words(final) == words(await first) == "You said hello"
+        assert sample_tools.ledger() == []
 
 
 async def test_the_same_input_is_one_turn_unless_its_message_has_another_id(
@@ -158,16 +170,20 @@ async def test_without_thread_and_input_there_is_nothing_to_wait_for(
             await tk.run(sample_tools.graph, thread_id="new", agent="shop")
 
 
-async def test_a_synchronous_agent_asks_the_same_gateway(opened: Open) -> None:
-    graph = cast("Any", attached(sample_tools.graph(), InMemorySaver()))
-    config: Any = {"configurable": {"thread_id": "t1"}}
+def ask(_: MessagesState) -> dict[str, Any]:
+    return {"messages": [("user", interrupt("your name?"))]}
 
+
+async def test_a_question_that_is_not_ours_is_handed_to_the_caller(
+    opened: Open,
+) -> None:
+    builder: Any = StateGraph(MessagesState)
+    builder.add_node("ask", ask)
+    builder.set_entry_point("ask")
     async with opened() as tk:
-        with tk.connected():
-            await asyncio.to_thread(graph.invoke, refund(), config)
-        [waiting] = graph.get_state(config).interrupts
+        state = await tk.run(builder, saying("hello"), thread_id="t1", agent="asker")
 
-    assert waiting.value["type"] == "keyturn.approval"
+    assert [one.value for one in state["__interrupt__"]] == ["your name?"]
 
 
 @pytest.mark.slow
@@ -191,17 +207,6 @@ workers: 2
 
     assert words(final) == "refunded 78291 1"
     assert (tmp_path / ".keyturn" / "checkpoints.sqlite").exists()
-
-
-async def test_without_an_address_the_store_is_in_the_data_folder(
-    tmp_path: Path,
-) -> None:
-    hello = saying("hello")
-    async with Keyturn(policy=RULES, data_dir=tmp_path) as tk:
-        final = await tk.run(sample_tools.graph, hello, **AT)
-
-    assert words(final) == "You said hello"
-    assert (tmp_path / "valkey").is_dir()
 
 
 async def test_a_keyturn_needs_a_policy(tmp_path: Path) -> None:

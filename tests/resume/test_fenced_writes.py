@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 
 from keyturn.gateway.clock import now_s
 from keyturn.gateway.errors import LeaseLost
@@ -78,15 +79,27 @@ def at(lease: Lease) -> RunnableConfig:
     return {"configurable": place}
 
 
-@pytest.fixture(params=["sqlite", "postgres", "postgres without pipelines"])
+@pytest.fixture(
+    params=[
+        "sqlite",
+        "postgres",
+        "postgres without pipelines",
+        "postgres by one connection",
+    ]
+)
 async def database(
     request: pytest.FixtureRequest, tmp_path: Path, postgres: str
 ) -> AsyncGenerator[Database]:
-    kind, _, without = request.param.partition(" ")
+    kind, _, how = request.param.partition(" ")
     place = place_of(kind, tmp_path, postgres)
     async with open_checkpoints(place) as saver:
-        if without:
+        if how == "without pipelines":
             saver.supports_pipeline = False  # type: ignore[attr-defined]  # as an old libpq has it
+        if how == "by one connection":
+            # As a program's own saver, which has no pool.
+            async with AsyncPostgresSaver.from_conn_string(place) as own:
+                yield Database(kind, place, own, fenced(own))
+            return
         yield Database(kind, place, saver, fenced(saver))
 
 

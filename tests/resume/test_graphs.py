@@ -91,10 +91,6 @@ async def test_ctrl_c_during_an_import_stays_ctrl_c(tmp_path: Path) -> None:
         await load_graph("agent.py:graph", tmp_path)
 
 
-async def test_a_module_is_found_by_its_name() -> None:
-    assert await load_graph("tests.resume.sample_tools:graph", Path.cwd())
-
-
 @pytest.mark.parametrize(
     ("ref", "says"),
     [

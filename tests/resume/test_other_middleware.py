@@ -12,9 +12,7 @@ from langchain.agents.middleware import (
     AgentMiddleware,
     ToolCallLimitMiddleware,
     ToolRetryMiddleware,
-    hook_config,
 )
-from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
@@ -34,7 +32,6 @@ from tests.resume.programs import (
     decide,
     items_of,
     pay,
-    refund,
     saying,
     words,
 )
@@ -42,16 +39,6 @@ from tests.resume.test_halted_threads import agent
 
 SLOW = [("slow", {"order": "1", "seconds": 0})]
 REFUNDS = [("refund", {"order": order, "amount": 5}) for order in ("1", "2")]
-
-
-class Jumping(AgentMiddleware[Any, Any, Any]):
-    """Ends the run instead of calling tools."""
-
-    @hook_config(can_jump_to=["end"])
-    def after_model(self, state: Any, runtime: Any) -> dict[str, Any]:
-        call = state["messages"][-1].tool_calls[0]
-        told = ToolMessage("not now", tool_call_id=call["id"])
-        return {"jump_to": "end", "messages": [told, AIMessage("stopped")]}
 
 
 async def test_the_error_of_a_limit_withdraws_the_cards_of_its_turn(
@@ -67,13 +54,6 @@ async def test_the_error_of_a_limit_withdraws_the_cards_of_its_turn(
     assert states == [ItemState.WITHDRAWN] * 2
     assert words(end) == "You said hello"
     assert sample_tools.ledger() == []
-
-
-async def test_a_jump_past_the_tools_leaves_no_card_behind(tk: Keyturn) -> None:
-    end = await tk.run(agent(Jumping()), refund(), **AT, timeout_s=60)
-
-    assert words(end) == "stopped"
-    assert [item.state for item in await items_of(tk)] == [ItemState.WITHDRAWN]
 
 
 class Invoking(AgentMiddleware[Any, Any, Any]):

@@ -26,7 +26,7 @@ from keyturn.gateway.store.runs.jobs import Delivery, Job, JobKind, JobQueue
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.levels import size
-from tests.panics import apanic, panic
+from tests.panics import apanic
 from tests.resume import sample_tools
 from tests.resume.resume_stack import DAN, EMAIL, REFUND, RULES, Stack, open_stack
 
@@ -126,6 +126,25 @@ async def test_reading_jobs_goes_on_after_anything(
     assert troubles == []
 
 
+@pytest.mark.slow
+async def test_a_store_that_fails_in_the_middle_leaves_the_job_to_be_tried_again(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    troubles: list[Exception] = [StoreUnavailable("gone")]
+    probe = stack.runner.probe
+
+    async def troubled(thread: str) -> Any:
+        if troubles:
+            raise troubles.pop(0)
+        return await probe(thread)
+
+    monkeypatch.setattr(stack.runner, "probe", troubled)
+    monkeypatch.setattr(stack.store, "lease_ms", 300)
+    async with stack.working():
+        await stack.say("hello")
+        assert await stack.words() == "You said hello"
+
+
 async def decide_two_amid_the_run_of_one(
     stack: Stack, is_running: asyncio.Event
 ) -> None:
@@ -223,20 +242,6 @@ async def test_a_run_that_panics_is_recorded_and_retried(
             await eventually(has_failed)
             patch.undo()
             await stack.asked()
-
-
-async def test_a_tool_that_panics_has_failed(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sample_tools, "note", panic)
-    async with stack.working():
-        await stack.ask(("email", {"to": "ana@example.org"}))
-        (email,) = await stack.asked()
-        await stack.decide(email)
-        words = await stack.words()
-
-    assert (await stack.states())[0] is ItemState.FAILED
-    assert "unwrap failed" in words
 
 
 @pytest.mark.slow

@@ -79,12 +79,9 @@ FLOOR = Floor(tier=Tier.APPROVE, reasons=(), requirement=TWO, policy_digest="p")
 def _fullest(
     filler: str, index: int, count: int, state: ItemState, *, is_edited: bool
 ) -> Item:
-    call = (
-        text_budget(an_approval(*[an_item({}, index=n) for n in range(count)])).row
-        * 45
-        // 100
-    )
-    args = {"body": ("word " * 1_000)[: max(call - 360, 10)], "odd": ODD, "n": "9" * 50}
+    budget = text_budget(an_approval(*[an_item({}, index=n) for n in range(count)]))
+    body = ("word " * 1_000)[: max(budget.row * 45 // 100 - 360, 10)]
+    args = {"body": body, "odd": ODD, "n": "9" * 50}
     long = filler * 2_000
     item = an_item(
         {**args},
@@ -112,28 +109,25 @@ def _fullest(
         requested=with_state(item.requested, BusinessState(value={"a": 1})),
         action=with_state(item.action, BusinessState(value={"a": filler * 900})),
     )
-    votes = tuple(a_vote(item, voter) for voter in VOTERS)
-    share = text_budget(an_approval(*[an_item({}, index=n) for n in range(count)])).text
-    link = "https://shop.example/".ljust(min(share, MAX_LINK), "x")
-    item = item.with_(past=_longest_past(filler), is_frozen=True)
-    item = item.with_(floor=FLOOR, votes=votes, original_args={"body": long}, link=link)
-    check = SpotCheck(of=MANY, asked_at_ms=NOW)
-    item = item.with_(spot_check=check if state is ItemState.EXECUTED else None)
+    is_checked = state is ItemState.EXECUTED
+    item = item.with_(
+        votes=tuple(a_vote(item, voter) for voter in VOTERS),
+        past=_longest_past(filler),
+        is_frozen=True,
+        floor=FLOOR,
+        original_args={"body": long},
+        link="https://shop.example/".ljust(min(budget.text, MAX_LINK), "x"),
+        spot_check=SpotCheck(of=MANY, asked_at_ms=NOW) if is_checked else None,
+    )
     return in_state(item, state, text=long, result=Result(ok=True, summary=long))
 
 
 def _longest_past(filler: str) -> Past:
     people = tuple(voter.with_(name=filler * 80) for voter in VOTERS)
     done = Precedent(
-        call="ap_1.0", state=ItemState.AUTHORIZED, agent=filler * 200, by=people
+        call="ap_1.0", state=ItemState.AUTHORIZED, agent=filler * 300, by=people
     )
-    rejected = Precedent(
-        call="ap_2.0",
-        state=ItemState.REJECTED,
-        agent=filler * 300,
-        by=people,
-        reason=filler * 300,
-    )
+    rejected = done.with_(state=ItemState.REJECTED, reason=filler * 300)
     total = WindowTotal(
         window="w" * 64,
         by="args." + "b" * 90,
@@ -172,10 +166,8 @@ def _fullest_row(filler: str, index: int, count: int, state: ItemState) -> Item:
         original_args={"a": long},
     )
     votes = tuple(a_vote(item, voter) for voter in VOTERS)
-    found = tuple(
-        Observation(finding=Finding.RERUN, vote=vote, note=long, fence=0)
-        for vote in votes[:3]
-    )
+    seen = Observation(finding=Finding.RERUN, vote=votes[0], note=long, fence=0)
+    found = tuple(seen.with_(vote=vote) for vote in votes[:3])
     is_doubt = state is ItemState.IN_DOUBT
     item = item.with_(votes=votes, observations=found if is_doubt else ())
     return in_state(item, state, text=long, result=Result(ok=False, summary=long))

@@ -80,17 +80,12 @@ def offer(
             for verb, action in BY_VERB.items()
             if verb in verbs
         ]
-        blocks.append(actions(*made, block_id=block_id(ts, index)))
+        blocks.append(actions(*made, block_id=f"words:{ts}:{index}"))
     if len(allowed) > MAX_ROWS:
         more = template("{n} more: use their buttons.", n=len(allowed) - MAX_ROWS)
         blocks.append(context(more))
     text = "Choose how to use your message: as an answer, for an edit, or to reject."
     return Message(tuple(blocks), text)
-
-
-def block_id(ts: str, index: int) -> str:
-    """Return the id of the block with the buttons for one call."""
-    return f"words:{ts}:{index}"
 
 
 def ts_of(block: str) -> str:

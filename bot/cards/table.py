@@ -100,6 +100,8 @@ def table_of(approval: Approval) -> Table:
         ]
     names = names[:_MAX_ARGUMENTS]
     heading = ("#", *map(_heading, names))
+    if any(states):
+        heading = (*heading[:-1], _STATE)
     # Blank means absent: an empty text has its quotes.
     texts = [[row.get(name) or " " for name in names] for row in values]
     firsts = [_first(item) for item in approval.items]

@@ -27,7 +27,6 @@ from keyturn.agent.messages import ended_text
 from keyturn.agent.middleware import with_note
 from keyturn.agent.scripted_model import calling, scripted
 from keyturn.gateway.approvals.lifecycle import Transition
-from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.approvals.requirement import Vote
 from keyturn.gateway.protocol.records import ItemState, Person, Tier, Verb
 from keyturn.gateway.protocol.wire import (
@@ -155,22 +154,14 @@ async def test_each_answer_has_its_own_end_and_only_approved_calls_run(
     assert end["messages"][-1].text == "done"
 
 
-def vote_for(item: Item) -> Vote:
-    return Vote(
-        by=ANNA,
-        roles=("support",),
-        action_hash=item.action_hash,
-        at_ms=1,
-        reason="checked [keyturn:edited]",
-    )
-
-
 async def test_the_model_reads_why_people_approved_and_no_mark_of_ours_in_it(
     runner: Runner, saver: Any, effects: Effects
 ) -> None:
     gateway, graph = await paused(runner, saver, effects)
-    item = gateway.only()
-    gateway.items[item.id] = item.with_(votes=(vote_for(item),))
+    item, why = gateway.only(), "checked [keyturn:edited]"
+    who = {"by": ANNA, "roles": ("support",), "action_hash": item.action_hash}
+    vote = Vote.model_validate({**who, "at_ms": 1, "reason": why})
+    gateway.items[item.id] = item.with_(votes=(vote,))
 
     gateway.approve(item.id)
     end = await runner.resume(graph, gateway)

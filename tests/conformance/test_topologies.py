@@ -29,11 +29,6 @@ def few() -> list[Cell]:
     return [*dict.fromkeys([*mixed, *edits])]
 
 
-def test_the_matrix_is_whole_and_no_topology_is_left_out() -> None:
-    assert len({*CELLS}) == len(TOPOLOGIES) * len(Choice) * len(Failure)
-    assert {cell.topology for cell in few()} == {*TOPOLOGIES}
-
-
 @pytest.mark.timeout(3000)
 async def test_every_cell_is_without_a_difference(store: Store, tmp_path: Path) -> None:
     cells = CELLS if is_deep() else few()

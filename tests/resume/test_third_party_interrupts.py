@@ -183,13 +183,9 @@ async def test_somebody_who_runs_the_agent_may_answer_it_by_themselves(
     async with stack.working() as gateway:
         with connected(gateway):
             await compiled.ainvoke(answer, {"configurable": {"thread_id": "t1"}})
-        await stack.store.queue(stack.keys).put(resume())
+        resume = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")
+        await stack.store.queue(stack.keys).put(resume)
         assert await stack.words() == "paid 7"
 
     assert sample_tools.ledger() == ["pay 7 1111"]
     assert await stack.events(EventName.RUN_UNANSWERED) == []
-
-
-def resume() -> Job:
-    """Return the job that brings the thread forward."""
-    return Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")

@@ -9,7 +9,6 @@ from pydantic import JsonValue
 
 from keyturn.bot.cards.approval import card
 from keyturn.bot.cards.call_rows import needs_full_view
-from keyturn.bot.cards.frame import Frame
 from keyturn.bot.modals.details import pages
 from keyturn.gateway.approvals.decisions import Approve, Changed, Click, Edit
 from keyturn.gateway.approvals.events import EventName
@@ -29,6 +28,7 @@ from keyturn.gateway.protocol.wire import (
     Turn,
     TurnRef,
 )
+from tests.bot.samples import frame
 from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
 
 REFUND: dict[str, JsonValue] = {"order_id": "78291", "amount": 899.0}
@@ -228,17 +228,5 @@ async def test_a_state_that_the_card_cannot_show_whole_is_approved_in_the_full_v
 async def shown(harness: ServiceHarness, claim: ClaimRequest) -> str:
     """Return every text on the card of a call."""
     approval = await harness.approval(claim.item_id)
-    message = card(Frame(approval, b"k" * 32, "T0", approval.created_at_ms))
-    texts: list[str] = []
-
-    def walk(node: JsonValue) -> None:
-        if isinstance(node, str):
-            texts.append(node)
-        elif isinstance(node, dict):
-            walk(list(node.values()))
-        elif isinstance(node, list):
-            for child in node:
-                walk(child)
-
-    walk(json.loads(json.dumps(list(message.blocks))))
-    return "\n".join(texts)
+    blocks = list(card(frame(approval)).blocks)
+    return json.dumps(blocks, ensure_ascii=False).replace("\\n", "\n")

@@ -17,19 +17,16 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.approvals.lifecycle import TRANSITIONS, Transition
 from keyturn.gateway.errors import IllegalTransition
-from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import Finding, ItemState, Result, RunRef
 from keyturn.gateway.protocol.wire import Claimed
 from keyturn.gateway.resume.langgraph_local import Runners
 from keyturn.gateway.resume.recovery import Recovery
 from keyturn.gateway.store.store import Store
-from tests.service.harness import ANA, POLICY, ServiceHarness, claim_of
+from tests.service.harness import ServiceHarness, claim_of
 
 S, M = ItemState, Transition
 OK, BAD = Result(ok=True), Result(ok=False)
-MORE = POLICY.replace(
-    "process_refund: {tier: approve}", "process_refund: {tier: escalate}"
-)
+REFUND = "process_refund: {tier: approve}"
 
 
 class Call:
@@ -48,8 +45,7 @@ class Call:
         self.id, self.request = verdict.item_id, claim_of(self.ref, verdict)
 
     async def decide(self, decision: Decision) -> None:
-        click = await self.harness.click_on(self.id)
-        await self.harness.reviews.decide(click, decision, ANA)
+        await self.harness.decide(self.id, decision)
 
     async def approve(self) -> None:
         await self.submit()
@@ -90,7 +86,7 @@ class Call:
         await self.harness.agents.withdraw(frozenset({self.id}))
 
     async def ask_for_more(self) -> None:
-        self.harness.policy = load_policy(MORE, "policy.yml")
+        self.harness.put_policy((REFUND, "process_refund: {tier: escalate}"))
         await self.claim()
 
     async def restore(self) -> None:
@@ -144,9 +140,6 @@ IDEMPOTENT = {(S.EXECUTING, M.CLAIM)}
 
 
 CLEARED = (S.PENDING, M.CLEAR)
-NOTIFYING = POLICY.replace(
-    "process_refund: {tier: approve}", "process_refund: {tier: notify}"
-)
 
 
 def test_every_row_of_the_table_is_played() -> None:
@@ -156,7 +149,8 @@ def test_every_row_of_the_table_is_played() -> None:
 async def test_the_policy_decides_by_its_row_and_without_it_nothing_opens(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call = Call(ServiceHarness(store, load_policy(NOTIFYING, "policy.yml")))
+    call = Call(ServiceHarness(store))
+    call.harness.put_policy((REFUND, "process_refund: {tier: notify}"))
 
     with monkeypatch.context() as patch:
         rows = {each: to for each, to in TRANSITIONS.items() if each != CLEARED}

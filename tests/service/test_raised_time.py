@@ -37,9 +37,7 @@ STRICT = POLICY.replace(
 
 @pytest.fixture
 def harness(store: Store) -> ServiceHarness:
-    made = ServiceHarness(store)
-    made.policy = load_policy(STRICT, "policy.yml")
-    return made
+    return ServiceHarness(store, load_policy(STRICT, "policy.yml"))
 
 
 async def raised(harness: ServiceHarness) -> tuple[Approval, Approval]:

@@ -73,8 +73,7 @@ async def answer(harness: ServiceHarness, item: Item, who: str, **what: bool) ->
 
 
 async def events(harness: ServiceHarness, name: EventName) -> list[str]:
-    log = await harness.audited()
-    return [one.actor for one in log if one.name is name]
+    return [one.actor for one in await harness.audited(name)]
 
 
 async def test_a_second_person_says_whether_it_was_right_and_it_is_counted(
@@ -140,18 +139,22 @@ def test_a_call_that_is_drawn_is_drawn_at_every_higher_share(
     assert not is_drawn(item, percent) or is_drawn(item, percent + 1)
 
 
-async def test_people_are_asked_about_so_many_calls_a_day(store: Store) -> None:
-    policy = CHECKED.replace("99%", "99%, per_day: 2")
-    harness = ServiceHarness(store, load_policy(policy, "p"))
+async def test_people_are_asked_about_so_many_calls_a_day(
+    harness: ServiceHarness,
+) -> None:
+    harness.put_policy(("99%", "99%, per_day: 2"), of=CHECKED)
 
     found = [await ran(harness) for _ in range(4)]
 
     assert [bool(item.spot_check) for item in found] == [True, True, False, False]
 
 
-async def test_nobody_is_asked_where_nobody_could_answer(store: Store) -> None:
-    policy = CHECKED.replace("%, of: [support, senior]", "%, of: [U0ANA, U0DAN]")
-    harness = ServiceHarness(store, load_policy(policy, "p"))
+async def test_nobody_is_asked_where_nobody_could_answer(
+    harness: ServiceHarness,
+) -> None:
+    harness.put_policy(
+        ("%, of: [support, senior]", "%, of: [U0ANA, U0DAN]"), of=CHECKED
+    )
 
     # Ana approved it and Dan asked for it.
     assert (await ran(harness)).spot_check is None
@@ -186,9 +189,10 @@ async def test_a_call_that_runs_by_itself_is_shown_where_it_is_drawn(
     assert total.autonomous.rate == 1
 
 
-async def test_no_more_calls_are_shown_than_may_be_checked(store: Store) -> None:
-    policy = CHECKED.replace("99%", "99%, per_day: 1")
-    harness = ServiceHarness(store, load_policy(policy, "p"))
+async def test_no_more_calls_are_shown_than_may_be_checked(
+    harness: ServiceHarness,
+) -> None:
+    harness.put_policy(("99%", "99%, per_day: 1"), of=CHECKED)
     await looked_up(harness)
 
     more = [

@@ -110,27 +110,6 @@ async def test_the_card_falls_back_when_the_later_call_is_over(
 
 
 @pytest.mark.slow
-async def test_a_card_says_when_the_policy_allows_its_call_no_longer(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        first = await stack.refund(amount=800)
-        second = await stack.refund(thread="t2", amount=600)
-        await stack.card(first, TWO)
-        stack.policy = load_policy(
-            POLICY.replace(PLAIN, LIMITED.replace("1500", "1300")) + WINDOWS, "p.yml"
-        )
-        await stack.refund(thread="t3", order_id="elsewhere-1", amount=1)
-
-        card = await stack.card(first, says("No longer allowed by the policy"))
-        await approve(stack, "U0ANA", card)
-
-        await stack.told("U0ANA", "no longer allows")
-        await rejected(stack, second)
-        await stack.card(first, needs_one)
-
-
-@pytest.mark.slow
 async def test_a_bot_that_was_away_finds_the_cards_that_are_evaluated_otherwise(
     stack: Stack,
 ) -> None:

@@ -106,22 +106,6 @@ def test_revealing_leaves_nothing_hidden_and_twice_is_once(text: str) -> None:
     assert reveal(shown) == shown
 
 
-def test_a_long_text_shows_head_tail_and_how_much_is_missing() -> None:
-    text = "".join(f"line {number}\n" for number in range(2_000))
-
-    seen = excerpt(text, 1_000)
-
-    missing = seen.total - seen.shown
-    head, _, tail = seen.text.partition(f"\n⟦{missing:,} characters not shown here⟧\n")
-    assert len(seen.text) <= 1_000
-    assert seen.total == len(text)
-    assert not seen.complete
-    assert text.startswith(head)
-    assert text.endswith(tail)
-    assert len(head) + len(tail) == seen.shown
-    assert len(tail) > 200
-
-
 WORDS = st.from_regex(r"[a-zé0-9.-]{1,10}", fullmatch=True)
 
 

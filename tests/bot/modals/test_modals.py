@@ -10,7 +10,6 @@ import pytest
 from keyturn.bot.blocks import notice
 from keyturn.bot.ids import PAGE, Action, Input, Sealed, View, unseal, verify
 from keyturn.bot.modals import call_form, details, edit
-from keyturn.bot.modals.details import pages
 from keyturn.bot.text import template
 from keyturn.gateway.approvals.record import Approval, TriageResult
 from keyturn.gateway.approvals.requirement import Observation, Revocation
@@ -58,6 +57,28 @@ RAISED = REFUNDS.items[0].with_(
 )
 
 
+def long(text: str) -> str:
+    """Return words that a card cuts."""
+    return f"{text} {'many words ' * 30}THE END"
+
+
+WORDY = in_state(
+    edited(a_refund(), REFUND | {"amount": 1.5}), ItemState.EXECUTED
+).with_(
+    agent_description=long("a description"),
+    original_args={"amount": long("an amount")},
+    triage=TriageResult(raised_to=Tier.ESCALATE, rationale=long("an opinion")),
+    revoked=Revocation(reason=long("a reason"), at_ms=NOW),
+    late_result=Result(ok=False, summary=long("a late result")),
+    observations=tuple(
+        Observation(
+            vote=a_vote(a_refund(), ANA), finding=found, fence=1, note=long(found)
+        )
+        for found in Finding
+    ),
+)
+
+
 def _page(approval: Approval, number: int = 1, now_ms: int = NOW) -> Any:
     return details.view(frame(approval, now_ms=now_ms), 0, number)
 
@@ -87,6 +108,7 @@ VIEWS: dict[str, Any] = {
     "details": _page(REFUNDS),
     "details_late": _page(REFUNDS, now_ms=LATER),
     "details_edited": _page(EDITED),
+    "details_of_every_word": _page(an_approval(WORDY)),
     "details_last_page": _page(LONG, 99),
     "notice": notice("Not done", template("It is over.")),
 }
@@ -132,50 +154,6 @@ def test_pages_lead_to_each_other_and_the_last_one_to_the_next_call() -> None:
     assert _leads_to(1, Action.PAGE_NEXT).page == 2
     assert _leads_to(last, Action.PAGE_BACK).page == last - 1
     assert _leads_to(last, Action.VIEW_ALL).index == 1
-
-
-def test_the_words_of_triage_stay_when_the_call_was_edited_or_ran() -> None:
-    triage = TriageResult(raised_to=Tier.ESCALATE, rationale="It pays a new account.")
-    item = a_refund(triage=triage)
-    changed = edited(item, REFUND | {"amount": 1.5})
-
-    for state in (item, changed, in_state(changed, ItemState.EXECUTED)):
-        shown = as_text(_page(an_approval(state)))
-        title = "Triage (a model's opinion, unverified)"
-        assert f"{title}\n+--\n| It pays a new account." in shown
-
-
-def test_a_call_is_shown_with_every_word_that_its_card_cuts() -> None:
-    words = {name: f"{name} " + "many words " * 90 + name for name in "abcdefg"}
-    item = in_state(a_refund(), ItemState.EXECUTED).with_(
-        agent_description=words["a"],
-        original_args={"amount": words["b"]},
-        revoked=Revocation(reason=words["c"], at_ms=NOW),
-        late_result=Result(ok=False, summary=words["d"]),
-        observations=tuple(
-            Observation(
-                vote=a_vote(a_refund(), ANA), finding=found, fence=1, note=words[name]
-            )
-            for name, found in zip("efg", Finding, strict=True)
-        ),
-    )
-
-    parts = {
-        part.text: part.title
-        for page in pages(an_approval(item), item)
-        for part in page
-    }
-
-    titles = {name: parts.pop(text, "") for name, text in words.items() if name != "b"}
-    assert titles == {
-        "a": "The agent's description of the call (not verified)",
-        "c": "Why it was taken back",
-        "d": "Its worker reported later that it failed",
-        "e": "Checked: it took effect",
-        "f": "Checked: run it again",
-        "g": "Checked: leave it",
-    }
-    assert f'amount = "{words["b"]}"' in parts
 
 
 def test_an_escalated_call_wants_a_tick_before_approval() -> None:

@@ -22,7 +22,6 @@ from keyturn.gateway.approvals.precedents import Past, Precedent
 from keyturn.gateway.approvals.record import Approval, Inquiry, TriageResult, short_id
 from keyturn.gateway.approvals.requirement import Revocation
 from keyturn.gateway.protocol.records import ItemState, Tier, Verb
-from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.sandbox.blockkit import validate_home
 from tests.bot.markup_audit import objects
 from tests.bot.readable import readable
@@ -103,6 +102,8 @@ def test_the_tab_lists_what_waits() -> None:
     frozen = an_approval(
         an_item({"n": 1}, is_frozen=True, expires_at_ms=LATER - 1), mail, id="ap_f"
     )
+    asked: Any = {"questions": [{"question": "Which street?", "type": "text"}]}
+    asking = an_approval(an_item(asked, tool="ask_user", is_question=True))
     empty = page_of([], now_ms=NOW)
     views = {
         "empty": _view(an_approval(in_state(a_refund(), ItemState.EXECUTED))),
@@ -110,6 +111,7 @@ def test_the_tab_lists_what_waits() -> None:
             an_approval(id="ap_b"), bare, long
         ),
         "calls of a card that expire apart, one of them frozen": _view(frozen),
+        "a question, which is no request of a person": _view(asking),
         "late by another clock than that of the store": _view(
             an_approval(), now_ms=LATER
         ),
@@ -335,12 +337,3 @@ def test_a_row_says_why_its_call_is_opened_first() -> None:
         (texts[name],) = re.findall(r"\*Open to decide:\* [^|]*", text)
 
     assert_all_same(Path(__file__).parent / "snapshots", "why_opened", texts)
-
-
-def test_a_row_of_a_question_is_no_request_of_a_person() -> None:
-    asked: JsonObject = {"questions": [{"question": "Which street?", "type": "text"}]}
-    text = _row(an_approval(an_item(asked, tool="ask_user", is_question=True)))
-
-    assert "*Open to answer*" in text
-    assert "asked for" in text
-    assert "asked by" not in text

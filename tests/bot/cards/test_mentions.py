@@ -143,16 +143,6 @@ def test_of_many_people_each_role_has_some_and_the_rest_is_counted() -> None:
     assert text.endswith(f"(and {41 - MOST} more, not mentioned)")
 
 
-def test_a_card_of_several_calls_mentions_everybody_once() -> None:
-    items = [an_item(index=0, requirement=TWO), an_item(index=1)]
-
-    assert shown(an_approval(*items)).count("<!subteam^S0SUPPORT>") == 1
-
-
-def test_a_card_that_is_late_mentions_no_reviewers() -> None:
-    assert "Reviewers" not in shown(an_approval(), now_ms=LATER)
-
-
 def test_a_call_in_doubt_needs_those_who_did_not_say_yet_what_became_of_it() -> None:
     item = asking(ALL.with_(approvals=2), fence=1, state=ItemState.IN_DOUBT)
     item = item.with_(votes=(a_vote(item, BEN, "four"),))

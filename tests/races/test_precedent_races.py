@@ -79,23 +79,6 @@ async def test_two_same_calls_decided_at_once_are_not_both_approved(
     assert orders >= 10
 
 
-async def test_of_many_same_calls_decided_at_once_one_is_approved(
-    store: Store,
-) -> None:
-    harness = ServiceHarness(store, ONCE)
-    for _ in range(ROUNDS):
-        items = await waiting(harness, AT_ONCE)
-        clicks = [await harness.click_on(item) for item in items]
-
-        outcomes = await asyncio.gather(
-            *(harness.reviews.decide(click, Approve(), ANA) for click in clicks)
-        )
-
-        kinds = [one.kind for one in outcomes]
-        assert kinds.count("decided") == 1
-        assert kinds.count("repeated") == AT_ONCE - 1
-
-
 async def test_of_two_same_calls_decided_at_once_a_rule_counts_the_first(
     store: Store,
 ) -> None:

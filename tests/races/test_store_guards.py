@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from keyturn.gateway.approvals.changes import Change
-from keyturn.gateway.approvals.deciding import decide
-from keyturn.gateway.approvals.decisions import Approve, Decision, Reject
+from keyturn.gateway.approvals.decisions import Approve, Decision
 from keyturn.gateway.approvals.ending import end_overdue
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.lifecycle import UNEXECUTED
@@ -29,7 +27,7 @@ from keyturn.gateway.store.records.atomic_write import Loaded, Write, WriteMany,
 from keyturn.gateway.store.scripts.fences import Lease, holding
 from keyturn.gateway.store.store import Store
 from tests.lifetimes import lose_records
-from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
+from tests.service.harness import ANA, ServiceHarness, claim_of
 from tests.store_secrets import SECRETS
 from tests.streams import audit_entries
 
@@ -37,27 +35,6 @@ from tests.streams import audit_entries
 async def written(harness: ServiceHarness, loaded: Loaded, what: Write) -> bool:
     seen = {loaded.approval.id: loaded}
     return bool(await write(harness.store.conn, harness.keys, seen, WriteMany([what])))
-
-
-async def test_two_changes_of_one_reading_are_written_once(
-    harness: ServiceHarness,
-) -> None:
-    click, _ = await harness.refund()
-    loaded = await harness.reviews.read(click.approval)
-    assert loaded
-    before, now_ms = loaded.approval, loaded.now_ms
-    yes = decide(before, click, Approve(), ANA, now_ms=now_ms)
-    no = decide(before, click, Reject(), BEN, now_ms=now_ms)
-    assert isinstance(yes, Change)
-    assert isinstance(no, Change)
-
-    # Only the vote of the item's other fields changed: rev alone distinguishes them.
-    await harness.command("HINCRBY", harness.keys.head(before.id), "rev", 1)
-    moved = await written(harness, loaded, Write(yes))
-    again = await harness.reviews.decide(click, Approve(), ANA)
-    late = await written(harness, loaded, Write(no))
-
-    assert (moved, again.kind, late) == (False, "decided", False)
 
 
 async def test_a_heartbeat_keeps_a_claim_from_being_doubted(

@@ -51,22 +51,6 @@ async def test_a_thread_is_started_with_what_was_written(
     assert input_of(store.sealing, job) == given
 
 
-@pytest.mark.slow
-async def test_sweepers_that_coincide_put_each_job_back_once(queue: JobQueue) -> None:
-    given = [JOB.with_(id=f"id{number}") for number in range(50)]
-    for job in given:
-        await queue.put(job)
-    for delivery in await taken(queue):
-        await queue.later(delivery, delay_ms=-1)
-
-    moved = await asyncio.gather(*(queue.requeue_due() for _ in range(8)))
-
-    assert sum(moved) == len(given)
-    assert sorted(one.job.id for one in await taken(queue)) == sorted(
-        job.id for job in given
-    )
-
-
 async def test_a_job_is_not_put_back_by_two_who_had_it(queue: JobQueue) -> None:
     await queue.put(JOB)
     [delivery] = await taken(queue)

@@ -117,8 +117,8 @@ class People:
         return [one.approval for one in await store.approvals.load_each(ids)]
 
     async def _click(self, card: JsonObject, action: Action) -> None:
-        row = [
-            element
+        [block, *_] = [
+            str(block["block_id"])
             for block in as_objects(card["blocks"])
             if block["type"] == "actions"
             for element in as_objects(block["elements"])
@@ -126,13 +126,8 @@ class People:
         ]
         self.clicks[action.value] += 1
         who = self.stack.sandbox.person(self.dice.choice(REVIEWERS))
-        blocks = [
-            str(block["block_id"])
-            for block in as_objects(card["blocks"])
-            if block["type"] == "actions" and row[0] in as_objects(block["elements"])
-        ]
         with suppress(UserActionFailed):
-            await who.click(CHANNEL, str(card["ts"]), action, blocks[0])
+            await who.click(CHANNEL, str(card["ts"]), action, block)
 
     async def _reject(self, card: JsonObject) -> None:
         """Reject a call in its form; the bot may be away before it opens or is sent."""

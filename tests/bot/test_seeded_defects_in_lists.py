@@ -15,8 +15,11 @@ from keyturn.sandbox.json_types import JsonObject, as_objects
 from tests.bot import test_seeded_defects
 from tests.bot.bot_stack import CHANNEL, Stack, says
 from tests.bot.listeners.test_review_together import (
+    confirmed,
     home,
     home_of,
+    results,
+    reviewing,
 )
 from tests.bot.test_seeded_defects import names, shown
 
@@ -143,3 +146,21 @@ async def test_all_of_it_is_shown_and_approved_there(stack: Stack, place: str) -
         await ana.message_with(CHANNEL, says(ENDED))
         await ana.wait_for(lambda state: seeded.id not in home_of(state) or None)
     assert await rubber_stamped(stack) == (1, 1)
+
+
+async def test_reviewed_together_with_others_it_counts_among_them(
+    stack: Stack,
+) -> None:
+    seeded, _ = await shown(stack)
+    async with stack.running():
+        real = await stack.refund(amount=890, order_id="78292")
+        ana = await reviewing(stack, count=2)
+        await confirmed(ana, {})
+
+        told = await results(ana)
+
+        assert "*1 approved*" in told
+        assert "you approved it" in told
+        assert not (await stack.approval(real)).items[0].is_pending
+        await ana.wait_for(lambda state: seeded.id not in home_of(state) or None)
+    assert await names(stack) == ANSWERED

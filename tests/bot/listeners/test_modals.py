@@ -106,6 +106,10 @@ async def test_a_call_longer_than_its_card_is_approved_after_every_page(
     async with stack.running():
         verdict = await stack.refund(note=LONG)
         ana = await opened(stack, verdict, Action.VIEW_ALL)
+        stack.sandbox.faults.plan("http_500", "views.update")
+        await ana.act_in_view(Action.PAGE_NEXT)
+        await ana.wait_for_view(says("Slack did not show the page"))
+        await ana.close_view()
 
         pages = 1
         while has_next(await top(ana)):

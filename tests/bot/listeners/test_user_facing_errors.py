@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -122,8 +121,10 @@ async def test_an_escalated_call_wants_a_tick_before_its_last_page_counts(
         card, ana = await stack.card(verdict), stack.actor("U0ANA")
         await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
         view = await ana.wait_for_view()
-        forged = submission(view, View.DETAILS, Input.READ_ALL, "")
-        assert "tick this box" in await deliver(stack, forged)
+        answer = await deliver(stack, submission(view, View.DETAILS))
+        assert "tick this box" in answer
+        answer = await deliver(stack, submission(view, "of an older bot"))
+        assert "form is not known any more" in answer
 
         errors = await ana.submit()
         assert list(errors) == [Input.READ_ALL]
@@ -133,10 +134,9 @@ async def test_an_escalated_call_wants_a_tick_before_its_last_page_counts(
         assert len((await stack.approval(verdict)).items[0].votes) == 1
 
 
-def submission(
-    view: JsonObject, purpose: View, block: Input, text: str
-) -> dict[str, Any]:
-    """Return what a client sends that does not keep to the input's limits."""
+def submission(view: JsonObject, purpose: str) -> dict[str, Any]:
+    """Return a form from a client that lets a person leave the tick out."""
+    values = {Input.READ_ALL: {Input.READ_ALL: {"value": ""}}}
     return {
         "type": "view_submission",
         "team": {"id": TEAM},
@@ -146,7 +146,7 @@ def submission(
             "id": view["id"],
             "callback_id": purpose,
             "private_metadata": view["private_metadata"],
-            "state": {"values": {block: {block: {"value": text}}}},
+            "state": {"values": values},
         },
     }
 
@@ -181,26 +181,6 @@ async def test_a_batch_that_changed_is_not_approved_as_it_was(stack: Stack) -> N
         assert (await stack.approval(first)).rev == 1
 
 
-async def home_works(stack: Stack, value: str, action: Action) -> None:
-    await deliver(
-        stack,
-        click(
-            value,
-            action_id=action.value,
-            channel=None,
-            container={"type": "view"},
-            view={"id": "V0HOME", "type": "home"},
-        ),
-    )
-
-
-def is_opened(stack: Stack) -> Callable[[], Any]:
-    async def is_called() -> bool:
-        return any(call.method == "views.open" for call in stack.sandbox.calls)
-
-    return is_called
-
-
 async def test_from_the_home_tab_a_call_can_be_read_and_not_decided(
     stack: Stack,
 ) -> None:
@@ -208,14 +188,20 @@ async def test_from_the_home_tab_a_call_can_be_read_and_not_decided(
         verdict = await stack.refund()
         approval = await stack.approval(verdict)
         await stack.card(verdict)
+        on_home = {"container": {"type": "view"}, "view": {"id": "V0", "type": "home"}}
 
-        await home_works(
-            stack, button_value(stack, approval, Action.VIEW_ALL), Action.VIEW_ALL
-        )
-        await eventually(is_opened(stack))
-        await home_works(
-            stack, button_value(stack, approval, Action.APPROVE), Action.APPROVE
-        )
+        async def clicked(action: Action) -> None:
+            value = button_value(stack, approval, action)
+            button = click(value, action_id=action.value, channel=None, **on_home)
+            await deliver(stack, button)
+
+        async def is_opened() -> bool:
+            return any(call.method == "views.open" for call in stack.sandbox.calls)
+
+        await clicked(Action.VIEW_ALL)
+        await eventually(is_opened)
+        await clicked(Action.APPROVE)
+        await stack.bot_is_quiet()
 
         assert (await stack.approval(verdict)).rev == 1
 

@@ -31,7 +31,7 @@ from tests.resume.programs import AT, asked, decide, refund, words
 from tests.resume.resume_stack import AT_ONCE, RULES
 from tests.store_secrets import SECRETS
 from tests.webhooks.receiver import Receiver, receiving, trusting
-from tests.webhooks.test_sending import arrived, telling
+from tests.webhooks.test_sending import App
 
 KEY = webhook_secret(SECRETS[0], "default", "app", 1)
 BODY = body_of(DECIDED, News(agent="shop", thread="t1", approval="ap_1"), 5)
@@ -87,7 +87,7 @@ async def test_a_thread_that_nobody_runs_is_taken_up(
         await asyncio.gather(running, return_exceptions=True)
     handing_to(receiver, program)
     targets = {"app": {"url": receiver.url(), "agents": ["shop"]}}
-    async with telling(store, receiver, targets=targets):
+    async with App(store, receiver).telling(targets=targets):
         await decide(cast("Any", program), held)
 
         async def has_run() -> bool:
@@ -122,10 +122,11 @@ async def test_a_thread_that_waits_here_goes_on_at_once(
     monkeypatch.setattr(RemoteThreadRuns, "_next_answer", never)
     handing_to(receiver, program)
     targets = {"app": {"url": receiver.url(), "agents": ["shop"]}}
-    async with telling(store, receiver, targets=targets):
+    app = App(store, receiver)
+    async with app.telling(targets=targets):
         running = asyncio.create_task(program.run(sample_tools.graph, refund(), **AT))
         await decide(cast("Any", program), await asked(cast("Any", program)))
-        await eventually(arrived(receiver))
+        await app.arrived()
         final = await running
 
     assert words(final) == "refunded 78291 899"

@@ -18,10 +18,8 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.protocol.records import Finding, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
-from keyturn.gateway.store.http.api_keys import ApiKeyStore
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.trust.audit_bundle import Part, Step
-from tests.api.test_api_key_store import SEALS, made
 from tests.service.decided_calls import claimed, decided
 from tests.service.harness import BEN, EVE, POLICY, ServiceHarness
 
@@ -69,12 +67,6 @@ async def refused(harness: ServiceHarness) -> None:
         )
 
 
-async def api_key(harness: ServiceHarness) -> None:
-    kept = ApiKeyStore(harness.store, SEALS, tenant="default")
-    new = await made(kept)
-    await kept.revoke(new.kept.id, "cli/ana")
-
-
 N = EventName
 KINDS: dict[str, tuple[Scene, tuple[EventName, ...]]] = {
     "a submission": (submitted("process_refund"), (N.APPROVAL_OPENED,)),
@@ -112,10 +104,9 @@ KINDS: dict[str, tuple[Scene, tuple[EventName, ...]]] = {
         ),
     ),
     "a freeze": (frozen, (N.FREEZE_SET, N.FREEZE_LIFTED)),
-    "an API key": (api_key, (N.API_KEY_CREATED, N.API_KEY_REVOKED)),
 }
-"""Elsewhere: views of a full text (tests/bot), changes of the policy (tests/stories),
-and changes of signing keys (tests/service/test_audit_writing.py)."""
+"""Elsewhere: API keys (tests/api), views of a full text (tests/bot), changes of the
+policy (tests/stories), and changes of signing keys (test_audit_writing.py)."""
 
 
 @pytest.mark.parametrize("kind", KINDS)

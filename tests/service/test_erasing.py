@@ -26,12 +26,11 @@ from keyturn.gateway.service.report.audit_writing import public_keys
 from keyturn.gateway.service.submit.submitting import ERASED
 from keyturn.gateway.store.audit.index import AuditIndex
 from keyturn.gateway.store.erasing import erase_approval
-from keyturn.gateway.store.http.api_keys import ApiKeyStore
 from keyturn.gateway.store.keys import KEEP_MS
 from keyturn.gateway.store.runs.threads import ThreadFacts
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.audit_bundle import verify_bundle
-from tests.api.test_api_key_store import SEALS, made
+from tests.api.test_api_key_store import Box
 from tests.security.test_canary import dump
 from tests.service.audit_harness import AuditHarness
 from tests.service.harness import ANA, DAN, ServiceHarness, claim_of
@@ -250,9 +249,9 @@ async def test_a_revocation_outlives_that_who_revoked_was_erased(
 ) -> None:
     house, harness = AuditHarness(store, tmp_path), ServiceHarness(store)
     store.audit_folder = store.tree_folder
-    keys = ApiKeyStore(store, SEALS, tenant="default")
-    new = await made(keys)
-    await keys.revoke(new.kept.id, DAN.user)
+    box = Box(store)
+    new = await box.made()
+    await box.kept.revoke(new.kept.id, DAN.user)
 
     await house.writer.tick(is_last=True)
     assert (await erase(harness, DAN.user)).entries == 1

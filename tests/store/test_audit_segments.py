@@ -23,7 +23,6 @@ from keyturn.gateway.store.audit.files import Row, segment_path, segments
 from keyturn.gateway.store.audit.index import AuditIndex
 from keyturn.gateway.store.audit.log import row_of
 from keyturn.gateway.store.connection.connection import Argument, entries, number
-from keyturn.gateway.store.http.api_keys import ApiKeyStore
 from keyturn.gateway.store.keys import Keys, keys_of_tenant
 from keyturn.gateway.store.sealing.event_seals import (
     event_texts,
@@ -33,7 +32,7 @@ from keyturn.gateway.store.sealing.event_seals import (
     sealed_text,
 )
 from keyturn.gateway.store.store import Store
-from tests.api.test_api_key_store import SEALS, made
+from tests.api.test_api_key_store import Box
 from tests.service.audit_harness import AuditHarness
 from tests.service.harness import ANA, ServiceHarness
 
@@ -282,9 +281,7 @@ def is_revoked(house: AuditHarness, *key_ids: str) -> list[bool]:
 
 
 async def revoked(house: AuditHarness) -> str:
-    kept = ApiKeyStore(house.store, SEALS, tenant="default")
-    new = await made(kept)
-    await kept.revoke(new.kept.id, "cli/ana")
+    new, _ = await Box(house.store).revoked()
     await house.writer.tick(is_last=True)
     return new.kept.id
 
@@ -304,19 +301,6 @@ async def test_an_index_that_is_lost_or_cut_off_is_written_again(
     second = await revoked(house)
 
     assert is_revoked(house, first, second) == [True, True]
-
-
-async def test_what_somebody_else_wrote_revokes_nothing(house: AuditHarness) -> None:
-    new = await made(ApiKeyStore(house.store, SEALS, tenant="default"))
-    data = f'{{"key":"{new.kept.id}"}}'
-    event = f'{{"name":"api_key.revoked","tenant":"default","data":{data}}}'
-    seal = f"9.{'n' * 16}.{'c' * 22}"
-    fields = ["e", event, "at", "1", "s", seal]
-    await house.store.conn.command("XADD", house.keys.audit, "*", *fields)
-
-    await house.writer.tick(is_last=True)
-
-    assert is_revoked(house, new.kept.id) == [False]
 
 
 # The audit log is kept for a time, and then dropped in bounded steps.

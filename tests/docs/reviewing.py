@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -72,3 +73,12 @@ async def approve_all(
 
     await eventually(approved)
     assert all(isinstance(one, Decided) for one in decided)
+
+
+async def approved_run(
+    tk: Keyturn, graph: Any, ask: Any, *, agent: str, decision: Decision | None = None
+) -> Any:
+    """Run a graph whose first calls are approved, or answered; return its end."""
+    running = asyncio.create_task(tk.run(graph, ask, thread_id="t", agent=agent))
+    await approve_all(tk, RunRef(agent=agent, thread="t"), decision)
+    return await running

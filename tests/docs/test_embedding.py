@@ -18,7 +18,7 @@ from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.store.store import Store
 from tests.agent.agent_runner import build
 from tests.conftest import eventually
-from tests.docs.reviewing import HEAD, approve_all, embedded, run
+from tests.docs.reviewing import HEAD, approve_all, approved_run, embedded, run
 from tests.docs.test_readme import ROOT, blocks
 
 SAY = {"messages": [("user", "cancel order 78291")]}
@@ -78,21 +78,14 @@ async def _waits(tk: Keyturn, run_ref: RunRef, *, version: int) -> bool:
 async def test_the_plain_node_wires_the_money_once_it_may(
     store: Store, tmp_path: Path, *, is_asked: bool
 ) -> None:
-    names = run(NODE)
+    graph, ask = run(NODE)["graph"], {"to": "ada", "amount": 90.0}
     listed = "tools: {}" if is_asked else "tools: {wire_money: {tier: auto}}"
 
     async with embedded(store, tmp_path, HEAD + listed) as tk:
-        running = asyncio.create_task(
-            tk.run(
-                names["graph"],
-                {"to": "ada", "amount": 90.0},
-                thread_id="t",
-                agent="billing",
-            )
-        )
         if is_asked:
-            await approve_all(tk, RunRef(agent="billing", thread="t"))
-        final = await running
+            final = await approved_run(tk, graph, ask, agent="billing")
+        else:
+            final = await tk.run(graph, ask, thread_id="t", agent="billing")
 
     assert final["said"] == "sent 90.0 to ada"
 

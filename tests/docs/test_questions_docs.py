@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,8 @@ from keyturn.agent import ApprovalMiddleware
 from keyturn.gateway.approvals.decisions import Decision, Reject, Respond
 from keyturn.gateway.policy.evaluate import evaluate_question
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.store.store import Store
-from tests.docs.reviewing import HEAD, approve_all, embedded, run
+from tests.docs.reviewing import HEAD, approved_run, embedded, run
 from tests.docs.test_readme import ROOT, blocks
 
 PAGE = (ROOT / "docs" / "questions.md").read_text(encoding="utf-8")
@@ -35,16 +33,11 @@ def test_the_agent_of_the_page_can_ask(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_the_node_of_the_page_goes_on_with_what_people_answer(
     store: Store, tmp_path: Path, decision: Decision, region: str
 ) -> None:
-    names = run(NODE)
-    run_ref = RunRef(agent="deploy", thread="t")
+    graph = run(NODE)["graph"]
     async with embedded(store, tmp_path) as tk:
-        running = asyncio.create_task(
-            tk.run(names["graph"], {}, thread_id="t", agent="deploy")
-        )
+        final = await approved_run(tk, graph, {}, agent="deploy", decision=decision)
 
-        await approve_all(tk, run_ref, decision)
-
-        assert (await running)["region"] == region
+    assert final["region"] == region
 
 
 def test_the_entry_of_the_page_says_who_answers_where_and_until_when() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from pathlib import Path
 
@@ -10,10 +9,9 @@ import pytest
 import yaml
 
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.store.store import Store
 from tests.docs.chat_server import calls, chat_server, says
-from tests.docs.reviewing import approve_all, embedded, run
+from tests.docs.reviewing import approved_run, embedded, run
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -35,11 +33,7 @@ async def test_the_ten_lines_wire_the_money_once_a_person_approved(
         names = run(code)
         async with embedded(store, tmp_path) as tk:
             ask = {"messages": [("user", "wire 90 to ada")]}
-            running = asyncio.create_task(
-                tk.run(names["graph"], ask, thread_id="t", agent="billing")
-            )
-            await approve_all(tk, RunRef(agent="billing", thread="t"))
-            final = await running
+            final = await approved_run(tk, names["graph"], ask, agent="billing")
 
     assert len([line for line in code.splitlines() if line.strip()]) <= 12
     assert final["messages"][-2].text == "sent 90.0 to ada"

@@ -71,8 +71,9 @@ class Desk:
     async def held(
         self, tool: str = "process_refund", thread: str = "t1"
     ) -> tuple[TurnRef, Verdict]:
-        call = (tool, {"amount": 5})
-        ref, (verdict,) = await self.harness.submit(call, thread=thread)
+        ref, (verdict,) = await self.harness.submit(
+            (tool, {"amount": 5}), thread=thread
+        )
         return ref, verdict
 
     async def state(self, verdict: Verdict) -> ItemState:

@@ -191,7 +191,8 @@ async def test_a_large_request_counts_as_several(
 ) -> None:
     stack.api.limits = RateLimits(1)
 
-    large = await client.post(path, content=content() if callable(content) else content)
+    body: Any = content() if callable(content) else content
+    large = await client.post(path, content=body)
     another = await client.post("/v1/note", content=NOTE)
 
     assert (large.status_code, another.status_code) == (200, 429)

@@ -80,7 +80,7 @@ async def test_the_queue_is_read_by_pages(stack: ApiStack) -> None:
     async with stack.client() as client:
         cursor, pages = "", 0
         while True:
-            query = {"limit": 3, "cursor": cursor}
+            query = {"limit": "3", "cursor": cursor}
             page = (await client.get("/v1/approvals", params=query)).json()
             found += [one["calls"][0]["id"] for one in page["approvals"]]
             pages += 1

@@ -39,7 +39,8 @@ class Shell:
         """Run ``keyturn WORDS``."""
         self._capsys.readouterr()
         code = run(words, {**self.env, **env})
-        return Shown(code, *self._capsys.readouterr())
+        shown = self._capsys.readouterr()
+        return Shown(code, shown.out, shown.err)
 
     def write(self, text: str, name: str = "keyturn.yml") -> Path:
         """Write a file in the folder."""

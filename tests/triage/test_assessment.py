@@ -23,7 +23,7 @@ from keyturn.gateway.triage.asking import (
 TIERS = st.sampled_from(Tier)
 NAMES = st.sampled_from(["raise_to", "score", "rationale"]) | st.text(max_size=5)
 JUNK = st.recursive(
-    st.from_type(bool | int | float | None)
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats())
     | st.text(max_size=20)
     | st.binary()
     | TIERS,

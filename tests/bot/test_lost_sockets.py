@@ -19,7 +19,7 @@ OPEN = "apps.connections.open"
 
 @pytest.fixture(autouse=True)
 def _brisk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ingress, "PING_S", 0.05)
+    monkeypatch.setattr(ingress, "PING_S", 0.2)
 
 
 async def click_counts(stack: Stack) -> None:

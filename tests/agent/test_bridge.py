@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ async def _fail(error: Exception) -> None:
     ],
 )
 async def test_a_gateway_that_is_lost_or_hangs_counts_as_unreachable(
-    monkeypatch: pytest.MonkeyPatch, fault: Callable[[], Awaitable[None]]
+    monkeypatch: pytest.MonkeyPatch, fault: Callable[[], Coroutine[Any, Any, None]]
 ) -> None:
     monkeypatch.setattr(bridge, "PORT_TIMEOUT_S", 0.01)
 

@@ -109,11 +109,11 @@ def test_a_schema_that_changes_its_own_output_is_refused() -> None:
 def test_no_correction_is_asked_for_where_a_schema_does_not_read_what_it_writes() -> (
     None
 ):
-    class Line(BaseModel):
+    class Position(BaseModel):
         amount_minor: int = Field(validation_alias=AliasPath("amount", "minor"))
 
     class Order(BaseModel):
-        lines: list[Line]
+        lines: list[Position]
 
     call = calling(("x", {"lines": [{"amount": {"minor": 3}}]}, "c1")).tool_calls[0]
     toolbox = Toolbox()

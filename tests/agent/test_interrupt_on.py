@@ -243,6 +243,10 @@ def _says_nothing(_: ToolCallRequest) -> None:
     return None
 
 
+def _says_zero(_: ToolCallRequest) -> int:
+    return 0
+
+
 async def _not_awaited(_: ToolCallRequest) -> bool:
     return False
 
@@ -254,7 +258,7 @@ def _changes_the_call(request: ToolCallRequest) -> bool:
 
 @pytest.mark.parametrize(
     "when",
-    [_says_nothing, lambda _: 0, _raises, _not_awaited],
+    [_says_nothing, _says_zero, _raises, _not_awaited],
     ids=["none", "zero", "raises", "async"],
 )
 async def test_a_predicate_without_a_clear_no_holds_the_call(

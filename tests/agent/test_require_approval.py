@@ -46,7 +46,7 @@ from tests.agent.agent_runner import (
 )
 from tests.agent.fake_gateway import FakeGateway
 
-ARGS = {"amount": 5, "to": "ada"}
+ARGS: JsonObject = {"amount": 5, "to": "ada"}
 SCHEMA: Any = {
     "type": "object",
     "properties": {"amount": {"type": "number"}, "to": {"type": "string"}},

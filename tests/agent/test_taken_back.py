@@ -64,22 +64,25 @@ async def test_it_is_asked_again_and_runs_once(
     assert results(state)[0].text == "paid 10.0 to ada"
 
 
+def rejected(gateway: FakeGateway) -> None:
+    gateway.reject("ap0.0", "too much")
+
+
+def edited(gateway: FakeGateway) -> None:
+    gateway.edit("ap0.0", {"amount": 5, "to": "ada"}, "half")
+
+
+def expired(gateway: FakeGateway) -> None:
+    gateway.end("ap0.0", Transition.EXPIRE)
+
+
 @pytest.mark.parametrize(
     ("end", "paid", "told"),
     [
-        (lambda fake: fake.reject("ap0.0", "too much"), [], "too much"),
-        (
-            lambda fake: fake.edit("ap0.0", {"amount": 5, "to": "ada"}, "half"),
-            [(5, "ada")],
-            "half",
-        ),
-        (
-            lambda fake: fake.end("ap0.0", Transition.EXPIRE),
-            [],
-            "Nobody decided in time",
-        ),
+        (rejected, [], "too much"),
+        (edited, [(5, "ada")], "half"),
+        (expired, [], "Nobody decided in time"),
     ],
-    ids=["reject", "edit", "expire"],
 )
 async def test_the_second_decision_counts(
     runner: Runner,

@@ -22,6 +22,7 @@ from keyturn.gateway.clock import ReferenceClock
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.http_api import OPERATIONS, Scope
 from keyturn.gateway.protocol.records import ItemState
+from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Claimed, TurnRef, Verdict
 from keyturn.gateway.service_settings import PeopleSettings
 from keyturn.gateway.store.store import Store
@@ -71,9 +72,8 @@ class Desk:
     async def held(
         self, tool: str = "process_refund", thread: str = "t1"
     ) -> tuple[TurnRef, Verdict]:
-        ref, (verdict,) = await self.harness.submit(
-            (tool, {"amount": 5}), thread=thread
-        )
+        args: JsonObject = {"amount": 5}
+        ref, (verdict,) = await self.harness.submit((tool, args), thread=thread)
         return ref, verdict
 
     async def state(self, verdict: Verdict) -> ItemState:

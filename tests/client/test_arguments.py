@@ -49,7 +49,8 @@ def remote() -> Any:
 
 
 def middleware(**given: Any) -> object:
-    return ApprovalMiddleware("a", **{"gateway": URL, "api_key": KEY, **given})
+    whole: dict[str, Any] = {"gateway": URL, "api_key": KEY, **given}
+    return ApprovalMiddleware("a", **whole)
 
 
 def entered(gateway: Any, ungated: Any = ()) -> object:
@@ -57,8 +58,10 @@ def entered(gateway: Any, ungated: Any = ()) -> object:
 
 
 async def step(**given: Any) -> object:
-    whole = {"tool": "pay", "args": {}, "run": _pay, "gateway": remote().gateway}
-    return await arequire_approval(**{**whole, **given})
+    gateway = remote().gateway
+    whole: dict[str, Any] = {"tool": "pay", "args": {}, "run": _pay, "gateway": gateway}
+    found: object = await arequire_approval(**{**whole, **given})
+    return found
 
 
 async def questions(given: Any, agent: Any = "agent") -> object:

@@ -45,7 +45,7 @@ def opened(store: Store, tmp_path: Path, request: pytest.FixtureRequest) -> Open
     """Open a program that runs its threads in its process, or over HTTP."""
 
     def one(**options: Any) -> AbstractAsyncContextManager[Keyturn]:
-        given = {"policy": RULES, "retries": GIVING_UP, **options}
+        given: dict[str, Any] = {"policy": RULES, "retries": GIVING_UP, **options}
         if request.param == "http":
             return remote_program(store, folder=tmp_path, **given)
         return in_process(store, tmp_path, **given)

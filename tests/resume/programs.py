@@ -118,5 +118,6 @@ async def recovered_elsewhere(tk: Keyturn, graph: object) -> None:
 
 def in_process(store: Store, folder: Path, **options: Any) -> Keyturn:
     """Return a program on a store, with its checkpoints in a folder."""
-    given = {"policy": RULES, "url": store.conn.url, "data_dir": folder, **options}
+    place = {"url": store.conn.url, "data_dir": folder}
+    given: dict[str, Any] = {"policy": RULES, **place, **options}
     return Keyturn(**given)

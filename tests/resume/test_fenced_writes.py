@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from langchain_core.runnables import RunnableConfig
@@ -103,7 +103,7 @@ async def database(
         yield Database(kind, place, saver, fenced(saver))
 
 
-async def both(*work: Any) -> list[BaseException | None]:
+async def both(*work: Awaitable[None]) -> list[BaseException | None]:
     return await asyncio.gather(*work, return_exceptions=True)
 
 
@@ -205,7 +205,7 @@ async def test_a_write_to_postgres_that_is_cancelled_halfway_leaves_nothing(
 async def test_a_fence_keeps_what_another_caller_began_and_how_sqlite_writes(
     database: Database,
 ) -> None:
-    conn: Any = database.saver.conn  # type: ignore[attr-defined]
+    conn: Any = cast("Any", database.saver).conn
     # By name: an older checkpointer has no column for the path of a task.
     into = "thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value"
     await conn.execute(

@@ -365,8 +365,8 @@ async def test_somebody_else_than_its_givers_is_asked(
 
     assert (own, other) == (TOOK_PART, "")
     entries = await checked.audited()
-    [checked] = [one for one in entries if one.name is EventName.ITEM_CHECKED]
-    assert checked.data[STANDING] == standing.id
+    [entry] = [one for one in entries if one.name is EventName.ITEM_CHECKED]
+    assert entry.data[STANDING] == standing.id
 
 
 # What ends a standing approval, and what its calls may do then.

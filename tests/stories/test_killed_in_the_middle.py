@@ -38,6 +38,7 @@ def state(demo: Demo) -> dict[str, Any]:
 
 def card(demo: Demo, *words: str) -> dict[str, Any]:
     """Wait for the bot's card with one of these texts; return its newest copy."""
+    seen: dict[str, Any] = {}
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         seen = state(demo)

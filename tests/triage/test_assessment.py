@@ -22,7 +22,7 @@ from keyturn.gateway.triage.asking import (
 
 TIERS = st.sampled_from(Tier)
 NAMES = st.sampled_from(["raise_to", "score", "rationale"]) | st.text(max_size=5)
-JUNK = st.recursive(
+JUNK: st.SearchStrategy[Any] = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats())
     | st.text(max_size=20)
     | st.binary()
@@ -32,7 +32,9 @@ JUNK = st.recursive(
     ),
     max_leaves=8,
 )
-SHAPES = JUNK | JUNK.map(repr) | st.builds(Assessment, raise_to=TIERS, score=st.just(7))
+SHAPES: st.SearchStrategy[Any] = (
+    JUNK | JUNK.map(repr) | st.builds(Assessment, raise_to=TIERS, score=st.just(7))
+)
 
 
 class Trap(Mapping[str, object]):

@@ -16,6 +16,7 @@ from keyturn.gateway.approvals.precedents import Past, Precedent, WindowTotal
 from keyturn.gateway.approvals.record import Item
 from keyturn.gateway.approvals.repeating import args_hash
 from keyturn.gateway.protocol.records import ItemState, Person
+from keyturn.gateway.protocol.strict_json import JsonObject
 from tests.bot.markup_audit import objects
 from tests.bot.readable import readable
 from tests.bot.samples import (
@@ -140,5 +141,5 @@ def test_calls_that_are_doubled_are_marked_wherever_they_are_shown(
 
 def _effect_of(index: int, order: str, amount: int) -> Item:
     past = Past(same_by=("args.order_id",))
-    args = {"order_id": order, "amount": amount}
-    return an_item({**args}, index=index, effect=order, past=past)
+    args: JsonObject = {"order_id": order, "amount": amount}
+    return an_item(args, index=index, effect=order, past=past)

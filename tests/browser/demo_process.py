@@ -25,6 +25,7 @@ class Demo:
         self, folder: Path, mode: str = "socket", env: dict[str, str] | None = None
     ) -> None:
         self._folder = folder
+        self.data = folder / ".keyturn" / "demo"
         self._mode = mode
         self._env = env or {}
         self._process: Forked | None = None
@@ -61,7 +62,7 @@ class Demo:
 
     def effects(self) -> list[dict[str, Any]]:
         """Return every effect that a tool had, in order."""
-        path = self._folder / ".keyturn" / "demo" / "effects.jsonl"
+        path = self.data / "effects.jsonl"
         if not path.exists():
             return []
         lines = path.read_text(encoding="utf-8").splitlines()

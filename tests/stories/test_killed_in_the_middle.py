@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from tests.browser.demo_process import Demo
 
 CHANNEL = "C0APPROVALS"
 WAIT_S = 60.0
+WAITING = "SELECT count(*) FROM writes WHERE channel = '__interrupt__'"
 
 
 @pytest.fixture(params=["socket", "http"])
@@ -77,28 +80,26 @@ def click(demo: Demo, message: dict[str, Any], action: str) -> None:
         assert json.load(answer)["ok"]
 
 
-def usable_card(demo: Demo) -> dict[str, Any]:
-    """Return the card once its buttons count.
+def until_saved(demo: Demo) -> None:
+    """Wait until the thread waits in its checkpoints.
 
-    Killed between Slack's answer and its record, the bot looks for the card after the
-    start. Until it has found it, no form opens.
+    Killed before that, the agent asks again after the start, and its first approval
+    lapses, even an approved one.
     """
     deadline = time.monotonic() + WAIT_S
-    while time.monotonic() < deadline:
-        message = card(demo, "Approval needed")
-        click(demo, message, "reject")
-        if state(demo)["views"]:
-            return message
-        time.sleep(0.05)
-    raise AssertionError(f"no button of the card counts: {json.dumps(state(demo))}")
+    with closing(sqlite3.connect(demo.data / "checkpoints.sqlite")) as checkpoints:
+        while not checkpoints.execute(WAITING).fetchone()[0]:
+            assert time.monotonic() < deadline, "The thread does not wait."
+            time.sleep(0.05)
 
 
 @pytest.mark.timeout(600)
 def test_a_card_and_its_decision_outlive_the_kill_of_everything(demo: Demo) -> None:
     card(demo, "Approval needed")
+    until_saved(demo)
     demo.kill()
     demo.start()
-    click(demo, usable_card(demo), "approve")
+    click(demo, card(demo, "Approval needed"), "approve")
     demo.kill()
     demo.start()
     final = card(demo, ", done ", "know whether this ran")

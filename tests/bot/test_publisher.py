@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import cast
@@ -93,38 +92,6 @@ async def test_a_click_on_a_card_whose_answer_was_lost_makes_it_the_card(
         assert len(await stack.cards(verdict)) == 1
 
 
-@pytest.mark.slow
-async def test_several_changes_are_one_update(stack: Stack) -> None:
-    stack.sandbox.faults.plan("rate_limit", UPDATE, seconds=1)
-    async with stack.running():
-        verdict = await stack.refund()
-        card = await stack.card(verdict)
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        await stack.execute(verdict)
-
-        await stack.card(verdict, says(", done "))
-        await nothing_is_left(stack)
-
-        assert len(calls(stack, UPDATE)) == 1
-
-
-async def test_a_card_that_its_channel_refuses_is_told_to_who_asked(
-    stack: Stack, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO):
-        async with stack.running():
-            (verdict,) = await stack.submit(("lonely", {}))
-
-            dan = stack.actor("U0DAN")
-            await dan.message_with("D0DAN", says("cannot be posted"))
-            await nothing_is_left(stack)
-            # The others are not held up by it.
-            await stack.card(await stack.refund(thread="t2"))
-
-    assert "card.undeliverable" in caplog.text
-    assert (await stack.approval(verdict)).items[0].is_pending
-
-
 def archive(stack: Stack, card: JsonObject) -> None:
     del card
     stack.sandbox.control.archive(CHANNEL)
@@ -200,15 +167,6 @@ async def test_a_card_that_breaks_us_is_quarantined_and_tried_again_later(
 
         await stack.card(verdict)
         await nothing_is_left(stack)
-
-
-async def test_two_bots_post_one_card(stack: Stack) -> None:
-    async with stack.running(), stack.running():
-        verdict = await stack.refund()
-        await stack.card(verdict)
-        await nothing_is_left(stack)
-
-        assert len(await stack.cards(verdict)) == 1
 
 
 @pytest.mark.slow

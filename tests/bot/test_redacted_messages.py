@@ -19,8 +19,7 @@ from keyturn.gateway.protocol.strict_json import JsonObject as Args
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.service.people.erasing import Eraser
 from keyturn.gateway.service.report.audit_reading import security_events
-from keyturn.gateway.store.keys import RETENTION
-from keyturn.gateway.store.reviewers.posted_messages import LOOK, Ended
+from keyturn.gateway.store.reviewers.posted_messages import Ended
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import POLICY, Stack, has_button
 from tests.bot.test_notified import ana
@@ -297,7 +296,3 @@ async def test_a_message_that_nobody_noted_is_not_touched(
     assert has_button(after, Action.APPROVE)
     told = [one async for one in security_events(stack.store, "default")]
     assert len(told) == ("note" in written)
-
-
-def test_a_look_comes_before_the_record_is_gone() -> None:
-    assert LOOK < RETENTION

@@ -18,7 +18,6 @@ from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.json_types import JsonObject
 from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, REFUND, TEAM, Stack, has_button, says
-from tests.bot.tampering import expire
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
 from tests.service.harness import ANA
@@ -202,27 +201,6 @@ async def vote(stack: Stack, verdict: Verdict) -> None:
     ana = ANA.with_(team=TEAM, usergroups=frozenset({"S0SUPPORT"}))
     outcome = await stack.reviews.decide(click, Approve(), ana)
     assert outcome.kind == "voted"
-
-
-@pytest.mark.slow
-async def test_a_card_that_expired_unseen_is_told_and_tried_no_longer(
-    stack: Stack,
-) -> None:
-    stack.sandbox.control.leave(CHANNEL, BOT)
-    async with stack.running():
-        verdict, _ = await asked_in_general(stack)
-        await told(stack, "cannot be posted")
-        await expire(stack, await stack.approval(verdict))
-        await stack.sweeper.sweep()
-        stack.sandbox.control.advance(60)
-
-        await told(stack, "Expired: process_refund")
-        await nothing_is_left(stack)
-
-        async def is_let_go() -> bool:
-            return not await is_missed(stack, verdict)
-
-        await eventually(is_let_go)
 
 
 @pytest.mark.parametrize(

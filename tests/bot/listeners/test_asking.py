@@ -8,8 +8,7 @@ from keyturn.bot.listeners.messages import parse_request
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.store.runs.jobs import Job, JobKind
-from tests.bot.bot_stack import CHANNEL, TEAM, Stack
-from tests.bot.signed import post_signed
+from tests.bot.bot_stack import TEAM, Stack
 
 
 async def next_job(stack: Stack) -> Job:
@@ -52,38 +51,6 @@ async def test_a_message_whose_author_slack_did_not_name_is_asked_when_it_comes_
         job = await next_job(stack)
 
         assert job.input == "refund 78291"
-
-
-async def test_who_asked_may_not_approve_what_comes_of_it(stack: Stack) -> None:
-    async with stack.running():
-        await stack.actor("U0ANA").say("#general", "@keyturn refund")
-        thread = (await next_job(stack)).thread
-        facts = await stack.store.threads.facts(stack.keys, "support", thread)
-        verdict = (
-            await stack.submit(
-                ("send_email", {"to": "x"}), thread=thread, requester=facts.requester
-            )
-        )[0]
-        card = await stack.card(verdict)
-
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), "approve")
-
-        await stack.told("U0ANA", "You asked for this")
-
-
-async def test_an_event_that_slack_repeats_starts_the_agent_once(
-    stack: Stack,
-) -> None:
-    async with stack.running() as bot:
-        await stack.actor("U0DAN").say("#general", "@keyturn refund")
-        sent = stack.sandbox.requests[-1]
-
-        status = await post_signed(
-            bot.url, stack.sandbox.signing_secret, sent.body, kind="application/json"
-        )
-
-        assert status == 200
-        assert await stack.store.queue(stack.keys).depth() == 1
 
 
 async def test_a_guest_is_told_that_only_members_can_ask(stack: Stack) -> None:

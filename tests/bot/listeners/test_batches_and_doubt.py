@@ -20,18 +20,6 @@ from tests.bot.bot_stack import (
 MAIL: JsonObject = {"to": "a@example.com", "body": "hello"}
 
 
-async def test_approve_all_authorizes_every_call_that_waits(stack: Stack) -> None:
-    async with stack.running():
-        first, _ = await stack.submit(("process_refund", REFUND), ("send_email", MAIL))
-        card = await stack.card(first)
-
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
-
-        approval = await stack.approval(first)
-        assert [item.state for item in approval.items] == [ItemState.AUTHORIZED] * 2
-        await stack.card(first, lambda m: not has_button(m, Action.APPROVE_ALL))
-
-
 async def test_an_escalated_call_has_a_card_of_its_own(stack: Stack) -> None:
     async with stack.running():
         wire, mail, other_wire, refund = await stack.submit(

@@ -11,7 +11,7 @@ from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import Verdict
 from keyturn.sandbox.client import Person as Actor
 from keyturn.sandbox.json_types import as_objects
-from tests.bot.bot_stack import CHANNEL, POLICY, Stack, says
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack
 from tests.streams import audit_entries
 
 REFUNDS: list[tuple[str, JsonObject]] = [
@@ -70,63 +70,6 @@ def without(*numbers: int) -> dict[str, object]:
         ]
         for group in range(6)
     }
-
-
-async def test_54_are_approved_1_is_edited_and_1_rejected_in_one_form(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        first, _, ts = await opened(stack)
-        ana = await choose(stack, "U0ANA", ts)
-        await edit_call(ana, 55, "5", "half of it")
-        form = await ana.wait_for_view(lambda view: "55, edited" in str(view["blocks"]))
-        assert "54.5 → 5" in str(form["blocks"])
-        await ana.act_in_view(Action.CHOOSE_EDIT, chosen="Call 55")
-        again = await ana.wait_for_view(
-            lambda view: view["callback_id"] == View.CHOOSE_EDIT
-        )
-        assert "replaces the earlier one" in str(again["blocks"])
-        await ana.close_view()
-
-        assert await ana.submit({**without(56), Input.OTHERS: "reject"}) == {}
-        page = await ana.wait_for_view(
-            lambda view: view["callback_id"] == View.CHOOSE_CONFIRM
-        )
-        assert "*54 approved* · *1 edited* · *1 rejected*" in str(page["blocks"])
-        assert (await stack.approval(first)).rev == 1
-        assert await ana.submit({Input.REASON: "already refunded"}) == {}
-
-        approval = await stack.approval(first)
-        assert approval.rev == 2
-        assert {item.state for item in approval.items[:55]} == {ItemState.AUTHORIZED}
-        assert approval.items[54].args["amount"] == 5
-        assert approval.items[55].state is ItemState.REJECTED
-        (entry,) = await decisions(stack)
-        assert entry.data["gesture"] == "modal"
-        assert (
-            entry.data["approved"],
-            entry.data["edited"],
-            entry.data["rejected"],
-        ) == ("0-53", "54", "55")
-        await stack.card(first, says("55 approved, 1 rejected"))
-
-
-async def test_calls_that_are_not_ticked_stay_waiting_unless_the_form_rejects_them(
-    stack: Stack,
-) -> None:
-    async with stack.running():
-        first, _, ts = await opened(stack)
-        ana = await choose(stack, "U0ANA", ts)
-
-        assert await ana.submit(without(1, 12)) == {}
-        page = await ana.wait_for_view(
-            lambda view: view["callback_id"] == View.CHOOSE_CONFIRM
-        )
-        assert "*54 approved* · *2 still waiting*" in str(page["blocks"])
-        assert await ana.submit({}) == {}
-
-        approval = await stack.approval(first)
-        assert [item.index for item in approval.items if item.is_pending] == [0, 11]
 
 
 async def test_what_the_policy_escalates_meanwhile_is_left_out_and_said(

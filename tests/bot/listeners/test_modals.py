@@ -59,33 +59,6 @@ async def test_an_edit_shows_what_does_not_fit_and_then_counts(
     assert stack.sandbox.problems == []
 
 
-async def test_an_edit_without_a_change_is_an_approval(stack: Stack) -> None:
-    async with stack.running():
-        verdict = await stack.refund()
-        ana = await opened(stack, verdict, Action.EDIT)
-
-        await ana.submit()
-
-        item = (await stack.approval(verdict)).items[0]
-        assert item.state is ItemState.AUTHORIZED
-        assert item.edit is None
-
-
-async def test_a_rejection_carries_its_reason(each_stack: Stack) -> None:
-    stack = each_stack
-    async with stack.running():
-        verdict = await stack.refund()
-        ana = await opened(stack, verdict, Action.REJECT)
-
-        await ana.submit({Input.REASON: "wrong customer"})
-
-        item = (await stack.approval(verdict)).items[0]
-        assert item.state is ItemState.REJECTED
-        assert item.decision is not None
-        assert "wrong customer" in item.decision.text
-        await stack.card(verdict, says("wrong customer"))
-
-
 async def test_a_form_that_is_too_late_says_so_inside(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund()

@@ -6,7 +6,7 @@ from keyturn.bot.ids import Action, Input, View
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.sandbox.client import Person as Actor
-from tests.bot.bot_stack import CHANNEL, POLICY, Stack
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack, says
 from tests.bot.listeners.test_large_batches import (
     choose,
     decisions,
@@ -45,6 +45,9 @@ async def test_the_last_page_names_the_call_that_somebody_decided_and_keeps_the_
         ana = await choose(stack, "U0ANA", ts)
         await edit_call(ana, 55, "5", "half of it")
         await ana.wait_for_view(lambda view: "55, edited" in str(view["blocks"]))
+        await ana.act_in_view(Action.CHOOSE_EDIT, chosen="Call 55")
+        await ana.wait_for_view(says("replaces the earlier one"))
+        await ana.close_view()
         assert await ana.submit({**without(56), Input.OTHERS: "reject"}) == {}
         await last_page(ana, "*54 approved* · *1 edited* · *1 rejected*")
         await approve_alone(stack, ts, 8)
@@ -65,6 +68,7 @@ async def test_the_last_page_names_the_call_that_somebody_decided_and_keeps_the_
         assert approval.items[55].state is ItemState.REJECTED
         (entry,) = await decisions(stack)
         assert entry.data["approved"] == "0-6,8-53"
+        await stack.card(first, says("55 approved, 1 rejected"))
 
 
 async def test_a_call_that_somebody_else_edited_is_left_out_of_the_choice(

@@ -96,19 +96,6 @@ async def test_a_message_says_what_runs_and_then_how_it_ended(
         assert len(calls(stack, UPDATE)) in {1, 2}
 
 
-async def test_several_calls_of_a_turn_are_one_message(stack: Stack) -> None:
-    async with stack.running():
-        verdicts = await stack.submit(*[POST_NOTICE] * 7, ("look_up_order", {}))
-
-        message = await message_of(stack, verdicts[0])
-
-        assert "7 calls without review" in shown(message)
-        assert "*1 more:*" in shown(message)
-        assert "1 of post_notice" in shown(message)
-        await nothing_is_left(stack)
-        assert len(calls(stack, POST)) == 1
-
-
 async def test_the_calls_that_a_message_does_not_show_can_be_read(stack: Stack) -> None:
     texts = [f"notice {number}" for number in range(12)]
     notices: list[tuple[str, Args]] = [("post_notice", {"text": one}) for one in texts]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from keyturn.bot.ids import Action, Input, View
 from keyturn.gateway.approvals.decisions import AccountKind, Approve, Click, Reviewer
 from keyturn.gateway.approvals.events import EventName
@@ -201,30 +199,6 @@ async def test_only_who_may_decide_a_call_is_offered_it(stack: Stack) -> None:
         await dan.wait_for_view(
             lambda view: "None of these calls waits for you" in text_of(view)
         )
-
-
-@pytest.mark.parametrize(
-    ("tool", "args"),
-    [
-        ("wire_money", {"amount": 5}),
-        ("process_refund", {"amount": 5, "order_id": "1", "note": "long " * 300}),
-        ("process_refund", {"amount": 5, "order_id": "1\u202e"}),
-    ],
-    ids=["escalated", "too long for a row", "hidden characters"],
-)
-async def test_what_needs_to_be_opened_has_no_approve_in_its_row(
-    stack: Stack, tool: str, args: JsonObject
-) -> None:
-    async with stack.running():
-        for n in range(2):
-            await stack.submit((tool, args), thread=f"t{n}")
-
-        ana = await home(stack, shows="Waiting for you: 2")
-
-        shown = text_of(await ana.home())
-        assert Action.VIEW_ALL in shown
-        assert Action.APPROVE_ROW not in shown
-        assert "together" not in shown
 
 
 async def test_a_row_approves_its_call_in_one_click(stack: Stack) -> None:

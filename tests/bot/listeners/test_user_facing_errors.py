@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from tests.bot.bot_stack import CHANNEL, REFUND, TEAM, Stack, says
 from tests.bot.signed import interaction, post, signed_headers
 from tests.bot.tampering import button_value, click_with
 from tests.conftest import eventually
-from tests.stored_records import document
 
 LONG = "x" * 30_000
 
@@ -162,23 +160,6 @@ async def test_a_verb_that_the_policy_does_not_allow_opens_no_form(
         await click_with(stack, card, Action.EDIT, value)
 
         await stack.told("U0ANA", "does not allow this")
-
-
-async def test_a_batch_that_changed_is_not_approved_as_it_was(stack: Stack) -> None:
-    async with stack.running():
-        first, _ = await stack.submit(
-            ("process_refund", REFUND), ("send_email", {"to": "x"})
-        )
-        card = await stack.card(first)
-        approval = await stack.approval(first)
-        conn, keys = stack.store.conn, stack.keys
-        changed = await document(conn, keys, approval.id) | {"version": 2}
-        await conn.command("SET", keys.document(approval.id), json.dumps(changed))
-
-        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
-
-        await stack.told("U0ANA", "The card changed after you opened it")
-        assert (await stack.approval(first)).rev == 1
 
 
 async def test_from_the_home_tab_a_call_can_be_read_and_not_decided(

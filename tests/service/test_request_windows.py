@@ -22,7 +22,6 @@ from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import TurnRef, Verdict, VerdictKind
 from keyturn.gateway.store.store import Store
-from tests.races.interleaver import Choose, Interleaver, every_order
 from tests.service.harness import ANA, POLICY, ServiceHarness, claim_of
 
 RULES = """process_refund:
@@ -226,32 +225,3 @@ async def test_an_edit_towards_somebody_else_meets_their_requests(
 
     assert evaluated
     assert evaluated.tier is Tier.DENY
-
-
-@pytest.mark.slow
-async def test_no_order_of_three_requests_lets_the_third_through(store: Store) -> None:
-    text = POLICY.replace("process_refund: {tier: approve}\n", RULES)
-    policy = load_policy(text + WINDOWS, "policy.yml")
-    number = iter(range(10_000))
-
-    async def play(choose: Choose) -> None:
-        harness, customer = ServiceHarness(store, policy), f"c{next(number)}"
-        verdicts: list[Verdict] = []
-
-        async def one() -> None:
-            _, verdict = await ask(harness, f"t{next(number)}", customer=customer)
-            verdicts.append(verdict)
-
-        await one()
-        with pytest.MonkeyPatch.context() as patch:
-            await Interleaver(store.conn, patch).run([one(), one()], choose)
-        kinds = sorted(verdict.kind.value for verdict in verdicts)
-        assert kinds == ["deny", "hold", "hold"]
-        assert await asked(harness, customer=customer) == 3
-
-    orders = 0
-    for choose in every_order():
-        await play(choose)
-        orders += 1
-
-    assert orders >= 10

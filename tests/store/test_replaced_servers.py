@@ -1,4 +1,4 @@
-"""A name that leads to another server after a failover is looked up again."""
+"""A server that cannot work as a master is left, and not asked without a pause."""
 
 from __future__ import annotations
 
@@ -7,20 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from keyturn.gateway.approvals.decisions import Approve, Decided
 from keyturn.gateway.errors import StoreUnavailable
-from keyturn.gateway.service.report.process_check import NO_WRITES, registered
 from keyturn.gateway.store.connection.connection import Connection
-from keyturn.gateway.store.runs.processes import ProcessInfo
-from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
-from tests.service.harness import ANA, ServiceHarness
 from tests.store.wire import Scripted, answering
-from tests.store_secrets import SECRETS
-from tests.tcp_proxy import Proxy
-from tests.topologies import DURABLE, Node, until
 
-BOT = ProcessInfo(role="bot", where="here:1", tenant="t")
 REFUSALS = {
     "read only": b"-READONLY You can't write against a read only replica.\r\n",
     "read only in a script": b"-READONLY You can't write against a read only replica. "
@@ -78,43 +69,3 @@ async def test_a_server_that_stays_a_replica_is_not_asked_without_a_pause(
                 assert "Nothing was acknowledged" in str(told.value)
         await conn.close()
     assert server.opened <= 8
-
-
-async def test_a_decision_works_soon_after_a_failover_behind_one_name(
-    server_program: str, tmp_path: Path
-) -> None:
-    old, new = (Node(server_program, tmp_path / name, DURABLE) for name in "ab")
-    try:
-        old.start()
-        new.start()
-        new.ask("REPLICAOF", "127.0.0.1", old.port)
-        until(lambda: "connected" in str(new.ask("ROLE")), "there is a replica")
-        async with Proxy(old.url) as name:
-            store = Store(name.url, secrets=SECRETS)
-            store.processes.life_ms = 400
-            house = ServiceHarness(store)
-            async with registered(store, BOT) as registration:
-                click, _ = await house.refund()
-                # `WAIT` would wait for the writes of its own connection only.
-                old.ask("SET", "mark", 1)
-                until(lambda: new.ask("EXISTS", "mark") == 1, "the replica has all")
-                new.ask("REPLICAOF", "NO", "ONE")
-                old.ask("REPLICAOF", "127.0.0.1", new.port)
-
-                async def is_red() -> bool:
-                    return NO_WRITES in registration.problems
-
-                async def is_green() -> bool:
-                    return not registration.problems
-
-                await eventually(is_red)
-                name.lead_to(new.url)
-
-                async with asyncio.timeout(5):
-                    outcome = await house.reviews.decide(click, Approve(), ANA)
-                    await eventually(is_green)
-                assert isinstance(outcome, Decided)
-            await store.close()
-    finally:
-        old.kill()
-        new.kill()

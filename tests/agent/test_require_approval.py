@@ -164,27 +164,6 @@ async def test_a_step_that_failed_is_said_to_be_unsure(
     assert gateway.only().state is ItemState.FAILED
 
 
-async def test_a_step_that_was_recorded_is_given_back_and_not_run_again(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway, graph = await _waiting(runner, effects, memory)
-    gateway.edit("ap0.0", {"amount": 2, "to": "ada"})
-    answers = await runner.answers(graph, gateway)
-
-    def die() -> None:
-        gateway.recorded = lambda: None
-        raise Killed
-
-    gateway.recorded = die
-    with pytest.raises(Killed):
-        await runner.run(graph, Command(resume=answers), STRICT)
-    end = await runner.run(graph, Command(resume=answers), STRICT)
-
-    assert effects.paid == [(2, "ada")]
-    assert end["outcome"].result == "wired 2"
-    assert end["outcome"].edit == told_edit(gateway.only())
-
-
 @pytest.mark.parametrize("finding", ["executed", "skip"])
 async def test_a_step_in_doubt_is_reconciled_by_a_person(
     runner: Runner, memory: InMemorySaver, effects: Effects, finding: str

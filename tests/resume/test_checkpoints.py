@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import sqlite3
 import struct
@@ -25,14 +24,9 @@ from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.resume import checkpoints
 from keyturn.gateway.resume import recovery as listing
 from keyturn.gateway.resume.checkpoints import open_checkpoints
-from keyturn.gateway.resume.graphs import attached
-from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.resume.recovery import newest_threads
-from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
-from tests.resume import sample_tools
 from tests.resume.postgres_server import fresh_database
-from tests.resume.resume_stack import Stack
 
 
 async def test_sqlite_is_made_ready_for_several_processes_of_one_user(
@@ -88,24 +82,6 @@ async def test_postgres_without_its_packages_names_the_extra(
     with pytest.raises(SettingsError, match=r"pip install 'keyturn\[postgres\]'"):
         async with open_checkpoints("postgresql://user:hunter2@db.example/keyturn"):
             pass
-
-
-@pytest.mark.slow
-async def test_postgres_keeps_threads(store: Store, postgres: str) -> None:
-    for amount in (1, 2):  # the second time the tables are there
-        thread = f"pg-{os.getpid()}-{amount}"
-        async with open_checkpoints(postgres) as saver:
-            stack = Stack(store, Runner(attached(sample_tools.graph(), saver)))
-            async with stack.working():
-                call = ("refund", {"order": "1", "amount": amount})
-                await stack.ask(call, thread=thread)
-                [item] = await stack.asked(thread=thread)
-        async with open_checkpoints(postgres) as saver:
-            stack = Stack(store, Runner(attached(sample_tools.graph(), saver)))
-            async with stack.working():
-                await stack.decide(item)
-                words = await stack.words(thread=thread)
-        assert words == f"refunded 1 {amount}"
 
 
 async def test_gateways_that_start_together_on_a_fresh_postgres_all_start(

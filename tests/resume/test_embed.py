@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -24,14 +22,11 @@ from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import (
     GraphError,
     SettingsError,
-    StoreUnavailable,
     ThreadUnavailable,
 )
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.service.report.audit_reading import verify_log_of
 from keyturn.gateway.store.audit.files import TreeFiles
-from keyturn.gateway.store.embedded import engine
-from keyturn.gateway.store.open_store import ENGINE_FOLDER
 from keyturn.gateway.store.runs.stalled import RunState, StalledRun
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
@@ -291,39 +286,6 @@ async def test_a_run_that_begins_while_the_program_closes_is_told_so(
 
     with pytest.raises(ThreadUnavailable, match="run it again to go on"):
         await waiting
-
-
-@pytest.mark.slow
-async def test_a_program_goes_on_after_its_embedded_store_was_killed(
-    tmp_path: Path,
-) -> None:
-    async with Keyturn(policy=RULES, data_dir=tmp_path) as tk:
-        run = asyncio.create_task(
-            tk.run(sample_tools.graph, refund(), thread_id="t1", agent="shop")
-        )
-        item = await asked(tk)
-        await server_killed(tk, tmp_path)
-
-        assert isinstance(await decide(tk, item), Decided)
-        final = await run
-
-    assert words(final) == "refunded 78291 899"
-    assert len(sample_tools.ledger()) == 1
-
-
-async def server_killed(tk: Keyturn, data_dir: Path) -> None:
-    """Kill the server of a program of this process, and wait for the next one."""
-    with engine.EmbeddedEngine(data_dir / ENGINE_FOLDER) as server:
-        pid = server.pid
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-
-        async def is_back() -> bool:
-            with suppress(StoreUnavailable):
-                return server.pid != pid and bool(await tk.store.conn.command("PING"))
-            return False
-
-        await eventually(is_back)
 
 
 LOOK_UP = calling_tools(("look_up", {"order": "1"}))

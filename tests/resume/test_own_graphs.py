@@ -26,7 +26,6 @@ from keyturn.gateway.embed import Keyturn
 from keyturn.gateway.errors import GraphError
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.store.store import Store
-from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.programs import (
     AT,
@@ -38,11 +37,9 @@ from tests.resume.programs import (
     in_process,
     items_of,
     pay,
-    saying,
     words,
 )
 
-TWICE = 2
 PAY = calling_tools(("pay", {"order": "1"}))
 Graph = Pregel[Any, Any, Any, Any]
 
@@ -107,29 +104,6 @@ async def test_a_graph_built_for_a_request_serves_no_other_thread(
 
 
 @pytest.mark.slow
-async def test_the_job_of_a_thread_that_nobody_runs_waits_for_its_graph(
-    opened: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("keyturn.gateway.resume.retries.UNSERVED_MS", 20)
-    async with opened() as tk:
-        run = begin(tk, graph_of("ann"), PAY, "ann")
-        item = await asked(tk, "ann")
-        run.cancel()
-        await asyncio.gather(run, return_exceptions=True)
-
-    async with opened() as tk:
-        await begin(tk, graph_of("bob"), saying("hello"), "bob")
-        await decide(tk, item)
-        await put_back(tk)
-        assert sample_tools.ledger() == []
-
-        final = await begin(tk, graph_of("ann"), None, "ann")
-
-    assert words(final) == "paid by ann"
-    assert sample_tools.ledger() == ["1 paid by ann"]
-
-
-@pytest.mark.slow
 async def test_config_and_context_of_a_run_reach_a_tool_after_the_wait(
     opened: Open,
 ) -> None:
@@ -190,20 +164,6 @@ async def test_a_config_that_moves_a_thread_is_refused(
 
     assert name.removesuffix("_id") in str(refused.value)
     assert sample_tools.ledger() == []
-
-
-async def put_back(tk: Keyturn) -> None:
-    """Wait until the one job was offered and put back, for the second time."""
-    keys = tk.store.keys_of_tenant("default")
-    queue = tk.store.queue(keys)
-
-    async def is_so() -> bool:
-        given = await tk.store.conn.command("XINFO", "STREAM", keys.jobs)
-        rows = cast("list[Any]", given)
-        added = rows[rows.index(b"entries-added") + 1]
-        return int(added) > TWICE and await queue.depth() == 1
-
-    await eventually(is_so)
 
 
 GO: dict[str, Any] = {"messages": [("user", "go")]}

@@ -11,7 +11,6 @@ import pytest
 from langchain_core.tools import BaseTool, tool
 
 from keyturn.agent import guarded
-from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.remote import program
@@ -63,31 +62,6 @@ async def test_two_workers_with_the_last_two_items_never_lose_the_continuation(
         == len(set(sample_tools.ledger()))
         == 2 * len(threads)
     )
-
-
-@pytest.mark.slow
-async def test_a_tool_that_outlives_every_lease_is_run_once(
-    store: Store, tmp_path: Path
-) -> None:
-    # A busy machine stops a process for as long as a short lease.
-    stacks = [Store(store.conn.url, secrets=SECRETS, lease_ms=3000) for _ in range(2)]
-    place = tmp_path / "checkpoints.db"
-    async with (
-        open_stack(stacks[0], place) as stack,
-        open_stack(stacks[1], place) as other,
-        stack.working(),
-        other.working(),
-    ):
-        await stack.ask(("slow", {"order": "1", "seconds": 3.5}))
-        [slow] = await stack.asked()
-        await stack.decide(slow)
-        assert await stack.words() == "slow 1"
-        await stack.idle()
-
-        assert sample_tools.ledger() == ["begin 1", "end 1"]
-        assert await stack.events(EventName.ITEM_IN_DOUBT) == []
-    for one in stacks:
-        await one.close()
 
 
 RULES = load_policy(POLICY + "  auto_long: {tier: auto}\n", "policy.yml")

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from keyturn.gateway.approvals.ending import THREAD_LOST
-from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.resume import recovery
 from keyturn.gateway.resume.langgraph_local import Runners
@@ -68,34 +66,6 @@ async def test_a_thread_whose_record_is_lost_is_told_so_and_ends(
 
 
 @pytest.mark.slow
-async def test_an_approved_call_whose_thread_is_gone_ends_at_the_next_start(
-    store: Store, tmp_path: Path
-) -> None:
-    file = tmp_path / "checkpoints.sqlite"
-    async with open_stack(store, file) as stack:
-        await waits(stack)
-        await waits(stack, "t2")
-        [item] = await stack.items()
-        await stack.decide(item)
-    forget_checkpoints(tmp_path)
-
-    # As after ten minutes: nobody used other checkpoints in between.
-    await store.conn.command("DEL", stack.keys.restore_counters)
-    async with open_stack(store, file) as stack:
-        assert await problems(stack) == [recovery.THREAD_GONE] * 2
-        async with stack.working():
-            await eventually(lambda: all_ended(stack))
-
-            assert await stack.states() == [ItemState.LAPSED]
-            assert await stack.states("t2") == [ItemState.WITHDRAWN]
-        [lapsed] = await stack.events(EventName.ITEM_LAPSED)
-        assert (lapsed.reason, lapsed.actor) == (THREAD_LOST, "keyturn")
-        assert await stack.events(EventName.ITEM_WITHDRAWN, "t2")
-        assert await problems(stack) == []
-    assert sample_tools.ledger() == []
-
-
-@pytest.mark.slow
 async def test_a_thread_of_older_checkpoints_goes_on_with_what_was_decided(
     store: Store, tmp_path: Path
 ) -> None:
@@ -116,29 +86,6 @@ async def test_a_thread_of_older_checkpoints_goes_on_with_what_was_decided(
             assert await stack.words(2) == ran
 
     assert len(sample_tools.ledger()) == 1
-
-
-async def lose_the_jobs(stack: Stack) -> None:
-    """Drop every job, as a failover of the store could."""
-    queue = stack.store.queue(stack.keys)
-    while taken := await queue.take("thief", block_ms=1):
-        await queue.done(taken)
-
-
-@pytest.mark.slow
-async def test_a_decision_whose_job_is_gone_is_carried_out(stack: Stack) -> None:
-    await waits(stack)
-    [item] = await stack.items()
-    await stack.decide(item)
-    await lose_the_jobs(stack)
-
-    assert await problems(stack) == [recovery.DECIDED]
-    async with stack.working():
-        assert await stack.words() == "refunded 78291 899"
-        await stack.idle()
-
-    assert len(sample_tools.ledger()) == 1
-    assert await problems(stack) == []
 
 
 async def test_a_thread_that_was_cut_off_is_queued_while_no_process_runs_it(

@@ -22,33 +22,13 @@ from keyturn.gateway.resume.graphs import attached
 from keyturn.gateway.resume.langgraph_local import Runner
 from keyturn.gateway.resume.store_threads import ThreadRef
 from keyturn.gateway.service.run.agents import AgentService
-from keyturn.gateway.store.runs.jobs import Delivery, Job, JobKind, JobQueue
+from keyturn.gateway.store.runs.jobs import Delivery, JobQueue
 from keyturn.gateway.store.store import Store
 from tests.conftest import eventually
 from tests.levels import size
 from tests.panics import apanic
 from tests.resume import sample_tools
-from tests.resume.resume_stack import DAN, EMAIL, REFUND, RULES, Stack, open_stack
-
-
-async def test_each_call_of_a_turn_ends_as_it_was_decided(stack: Stack) -> None:
-    async with stack.working():
-        await stack.ask(REFUND, EMAIL, ("look_up", {"order": "1"}))
-        first, second = await stack.asked(2)
-
-        await stack.decide(second, Reject(reason="no mail"))
-        await eventually(lambda: _is(stack, second.id, ItemState.REJECTED))
-        await stack.idle()
-        await stack.decide(first)
-
-        words = await stack.words()
-        assert words.startswith("refunded 78291 899 | ")
-        assert "no mail" in words
-        assert words.endswith("found 1")
-        assert sorted(line.split()[0] for line in sample_tools.ledger()) == [
-            "look_up",
-            "refund",
-        ]
+from tests.resume.resume_stack import DAN, REFUND, RULES, Stack, open_stack
 
 
 async def test_what_was_approved_before_a_new_message_runs_before_it(
@@ -78,25 +58,6 @@ async def test_a_job_of_an_agent_that_runs_elsewhere_is_left_to_it(
     assert await stack.store.queue(stack.keys).depth() == 1
 
 
-async def test_a_thread_that_was_cut_off_goes_on(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(RuntimeError):
-        await stack.runner.start("t1", "break", key="k")
-    monkeypatch.setattr(sample_tools, "is_broken", False)
-
-    await stack.store.queue(stack.keys).put(
-        Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")
-    )
-
-    async with stack.working():
-        assert await stack.words() == "You said break"
-
-
-async def _is(stack: Stack, item_id: str, state: ItemState) -> bool:
-    return [one.state for one in await stack.items() if one.id == item_id] == [state]
-
-
 async def _finished(stack: Stack) -> bool:
     state = await stack.runner.probe("t1")
     return state.is_finished and state.final_message == "You said thank you"
@@ -124,25 +85,6 @@ async def test_reading_jobs_goes_on_after_anything(
         assert await stack.words() == "You said hello"
 
     assert troubles == []
-
-
-@pytest.mark.slow
-async def test_a_store_that_fails_in_the_middle_leaves_the_job_to_be_tried_again(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    troubles: list[Exception] = [StoreUnavailable("gone")]
-    probe = stack.runner.probe
-
-    async def troubled(thread: str) -> Any:
-        if troubles:
-            raise troubles.pop(0)
-        return await probe(thread)
-
-    monkeypatch.setattr(stack.runner, "probe", troubled)
-    monkeypatch.setattr(stack.store, "lease_ms", 300)
-    async with stack.working():
-        await stack.say("hello")
-        assert await stack.words() == "You said hello"
 
 
 async def decide_two_amid_the_run_of_one(

@@ -1,10 +1,9 @@
-"""Tools with many kinds of signature that record their arguments; unusual arguments."""
+"""Tools with many kinds of signature, and unusual arguments."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-import json
 import uuid
 from collections.abc import Callable
 from datetime import date, datetime
@@ -106,15 +105,12 @@ MCP = {
     "required": ["value"],
 }
 
-Noted = list[dict[str, Any]]
 
-
-def shapes(noted: Noted) -> dict[str, BaseTool]:  # noqa: C901 - many functions of one line
-    """Return a tool of every kind; each records its arguments as plain JSON."""
+def shapes() -> dict[str, BaseTool]:  # noqa: C901 - many functions of one line
+    """Return a tool of every kind."""
 
     def note(**got: Any) -> str:
-        noted.append({key: _plain(value) for key, value in got.items()})
-        return "done"
+        return f"{got}"
 
     def integer(value: int, level: int = 0) -> str:
         """Take an integer."""
@@ -169,9 +165,6 @@ def shapes(noted: Noted) -> dict[str, BaseTool]:  # noqa: C901 - many functions 
         key: str = Field(default_factory=lambda: uuid.uuid4().hex),
     ) -> str:
         """Take a set, what the runtime gives, and an id that is made up."""
-        assert state["messages"]
-        assert runtime.tool_call_id == call_id
-        assert user == "nobody"
         return note(value=value, key=key)
 
     def anything(value: Any = "nothing", **more: Any) -> str:
@@ -206,25 +199,3 @@ def shapes(noted: Noted) -> dict[str, BaseTool]:  # noqa: C901 - many functions 
             )
         )
     return {one.name: one for one in tools}
-
-
-def _plain(value: Any) -> Any:  # noqa: PLR0911 - one return a kind
-    """Write a value as JSON, by no library that the product uses."""
-    if isinstance(value, BaseModel):
-        return {name: _plain(one) for name, one in value.__dict__.items()}
-    if dataclasses.is_dataclass(value):
-        return {name: _plain(one) for name, one in vars(value).items()}
-    held: Any = value
-    if isinstance(value, dict):
-        return {name: _plain(one) for name, one in held.items()}
-    if isinstance(value, set):
-        return sorted((_plain(one) for one in held), key=json.dumps)
-    if isinstance(value, list):
-        return [_plain(one) for one in held]
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, datetime | date):
-        return value.isoformat().replace("+00:00", "Z")
-    return value

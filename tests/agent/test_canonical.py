@@ -44,7 +44,7 @@ from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.edits import argument_errors, edit_errors
 from tests.agent.shapes import SPELLINGS, shapes
 
-SHAPES = shapes([])
+SHAPES = shapes()
 
 
 def described(model: Any) -> BaseTool:

@@ -88,6 +88,29 @@ async def test_a_thread_of_older_checkpoints_goes_on_with_what_was_decided(
     assert len(sample_tools.ledger()) == 1
 
 
+async def lose_the_jobs(stack: Stack) -> None:
+    """Drop every job, as a failover of the store could."""
+    queue = stack.store.queue(stack.keys)
+    while taken := await queue.take("thief", block_ms=1):
+        await queue.done(taken)
+
+
+@pytest.mark.slow
+async def test_a_decision_whose_job_is_gone_is_carried_out(stack: Stack) -> None:
+    await waits(stack)
+    [item] = await stack.items()
+    await stack.decide(item)
+    await lose_the_jobs(stack)
+
+    assert await problems(stack) == [recovery.DECIDED]
+    async with stack.working():
+        assert await stack.words() == "refunded 78291 899"
+        await stack.idle()
+
+    assert len(sample_tools.ledger()) == 1
+    assert await problems(stack) == []
+
+
 async def test_a_thread_that_was_cut_off_is_queued_while_no_process_runs_it(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

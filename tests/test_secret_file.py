@@ -13,7 +13,6 @@ import pytest
 from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.secret_file import (
     load_or_create_secret,
-    parse_secrets,
     sync_folder,
 )
 from tests.synced_names import synced_names
@@ -74,13 +73,6 @@ def test_a_secret_that_others_can_use_is_refused(path: Path, mode: int) -> None:
 
     with pytest.raises(SettingsError, match="chmod 600"):
         load_or_create_secret(path)
-
-
-def test_a_secret_that_is_none_is_not_repeated() -> None:
-    with pytest.raises(SettingsError, match="has 7 characters") as refused:
-        parse_secrets(f"{'a' * 64}, hunter2")
-
-    assert "hunter2" not in str(refused.value)
 
 
 @pytest.mark.parametrize("size", [0, 31])

@@ -14,7 +14,6 @@ from keyturn.gateway.api import reading_routes
 from keyturn.gateway.approvals.decisions import Approve, Decided, Edit, Reject
 from keyturn.gateway.approvals.record import approval_of
 from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.approval_views import CallView
 from keyturn.gateway.protocol.digest import BusinessState
 from keyturn.gateway.protocol.http_api import Scope
 from keyturn.gateway.protocol.strict_json import JsonObject
@@ -400,11 +399,6 @@ async def test_precedents_of_other_agents_name_nobody(
     is_own = earlier_agent == "support"
     assert precedent["agent"] == ("support" if is_own else "")
     assert bool(precedent["by"]) is is_own
-
-
-def test_members_of_the_agent_are_marked_by_their_names() -> None:
-    named = {name for name in CallView.model_fields if name.startswith("agent_")}
-    assert named == {"agent_description", "agent_wrote"}
 
 
 ARGUMENTS: dict[str, dict[str, Any]] = {

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import pytest
 from pydantic import JsonValue
 
-from keyturn.gateway.approvals.decisions import Approve, Forbidden
+from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.client.http_connection import HttpConnection
-from keyturn.gateway.errors import KeyRefused, NotAllowed
+from keyturn.gateway.errors import NotAllowed
 from keyturn.gateway.protocol import http_api
 from keyturn.gateway.protocol.http_api import (
     Answered,
@@ -33,7 +33,7 @@ from keyturn.gateway.protocol.wire import (
     VerdictKind,
 )
 from tests.api.api_stack import ApiStack
-from tests.service.harness import ANA, DAN, ServiceHarness, claim_of
+from tests.service.harness import ANA, DAN, ServiceHarness
 
 REF = TurnRef(agent="support", thread="t1", message_id="m1")
 RUN = REF.run_ref
@@ -124,26 +124,6 @@ async def test_a_question_that_nobody_knows_is_answered(stack: ApiStack) -> None
     assert answered.answer["type"] == "withdrawn"
 
 
-async def test_others_calls_read_as_unknown(stack: ApiStack) -> None:
-    theirs_run = RunRef(agent="billing", thread="t1")
-    key = stack.key(agents=["billing"])
-    async with program(stack) as mine, program(stack, key) as theirs:
-        (verdict,) = await mine.submit(turn())
-        await mine.approve(verdict)
-        [read] = await theirs.answers(asking(verdict, run=theirs_run))
-        [never] = await theirs.answers(
-            AnswersQuestion(run=theirs_run, questions=(NEVER,))
-        )
-        with pytest.raises(KeyRefused, match="does not speak for"):
-            await theirs.answers(asking(verdict))
-
-    assert {**read.answer, "item_id": "", "action_hash": ""} == {
-        **never.answer,
-        "item_id": "",
-        "action_hash": "",
-    }
-
-
 async def test_an_agent_with_another_name_is_told_so(stack: ApiStack) -> None:
     key = stack.key(agents=["support", "billing"])
     async with program(stack, key) as mine:
@@ -174,32 +154,15 @@ async def test_what_waits_is_listed_and_withdrawn(stack: ApiStack) -> None:
     assert await stack.harness.jobs() == 0
 
 
-async def test_who_asked_cannot_approve(stack: ApiStack) -> None:
-    async with program(stack) as mine:
-        await mine.connection.ask(
-            http_api.REMEMBER,
-            RunFacts(run=RUN, requester=DAN, channel="C0", thread_ts="1.2"),
-        )
-        (verdict,) = await mine.submit(turn())
-        click = await mine.harness.click(verdict)
-        by_dan = ANA.with_(user=DAN.user)
-        outcome = await mine.harness.reviews.decide(click, Approve(), by_dan)
-        approval = await mine.harness.approval(verdict.item_id)
-        await mine.approve(verdict)
-        claimed = await mine.connection.ask(http_api.CLAIM, claim_of(REF, verdict))
-
-    assert isinstance(outcome, Forbidden)
-    assert approval.requester == DAN
-    assert approval.origin is not None
-    assert claimed.kind == "new"
-
-
 async def test_nobody_who_asked_is_forgotten(stack: ApiStack) -> None:
     async with program(stack) as mine:
         ask = mine.connection.ask
         await ask(http_api.REMEMBER, RunFacts(run=RUN, requester=DAN))
         ben = DAN.with_(user="U0BEN", name="Ben")
-        await ask(http_api.REMEMBER, RunFacts(run=RUN, requester=ben))
+        await ask(
+            http_api.REMEMBER,
+            RunFacts(run=RUN, requester=ben, channel="C0", thread_ts="1.2"),
+        )
         await ask(http_api.REMEMBER, RunFacts(run=RUN))
         (verdict,) = await mine.submit(turn())
         approval = await mine.harness.approval(verdict.item_id)
@@ -210,27 +173,8 @@ async def test_nobody_who_asked_is_forgotten(stack: ApiStack) -> None:
             await ask(http_api.REMEMBER, RunFacts(run=RUN, requester=ana))
 
     assert approval.requester == ben
+    assert approval.origin is not None
     assert sorted(one.user for one in approval.principals) == ["U0BEN", "U0DAN"]
-
-
-@pytest.mark.parametrize(
-    "facts",
-    [
-        RunFacts(run=RUN, requester=DAN.with_(user="U" * 201)),
-        RunFacts(run=RUN, channel="C" * 201, thread_ts="1.2"),
-    ],
-)
-async def test_who_asked_is_named_in_few_words(
-    stack: ApiStack, facts: RunFacts
-) -> None:
-    """The stored facts of a thread are read and kept with each of its calls."""
-    async with program(stack) as mine:
-        with pytest.raises(NotAllowed, match="200 characters at most"):
-            await mine.connection.ask(http_api.REMEMBER, facts)
-        (verdict,) = await mine.submit(turn())
-        approval = await mine.harness.approval(verdict.item_id)
-
-    assert approval.requester is None
 
 
 async def test_names_and_turns_are_bounded(stack: ApiStack) -> None:
@@ -251,6 +195,12 @@ async def test_names_and_turns_are_bounded(stack: ApiStack) -> None:
             await ask(http_api.SUPERSEDE, REF.with_(message_id=long))
         with pytest.raises(NotAllowed, match="2000 characters"):
             await ask(http_api.CLAIM, claim.with_(owner=long))
+        for facts in (
+            RunFacts(run=RUN, requester=DAN.with_(user="U" * 201)),
+            RunFacts(run=RUN, channel="C" * 201, thread_ts="1.2"),
+        ):
+            with pytest.raises(NotAllowed, match="200 characters at most"):
+                await ask(http_api.REMEMBER, facts)
         with pytest.raises(NotAllowed, match="1000 calls"):
             await ask(http_api.SUBMIT, turn(calls=1001))
         any_of: list[JsonValue] = [{"type": "string"}] * 999

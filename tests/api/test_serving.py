@@ -121,17 +121,6 @@ async def test_a_taken_port_is_a_sentence(store: Store, tmp_path: Path) -> None:
                 pass
 
 
-async def test_tls_is_spoken_with_a_certificate(store: Store, tmp_path: Path) -> None:
-    make_certificate(tmp_path)
-    async with (
-        served(store, tmp_path, **CERTIFICATE) as url,
-        httpx.AsyncClient(base_url=url, verify=False) as client,  # noqa: S501 - its own certificate
-    ):
-        reply = await client.post("/v1/note")
-    assert url.startswith("https://")
-    assert reply.status_code == 401
-
-
 @pytest.mark.parametrize("is_trusted", [True, False])
 async def test_an_agent_asks_only_who_has_a_certificate_that_it_trusts(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_trusted: bool

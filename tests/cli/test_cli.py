@@ -116,15 +116,6 @@ def test_help_on_a_narrow_terminal_says_as_much_as_on_a_wide_one(
     assert not re.findall(r"^  .*\.\.\.$", " ".join(wide), re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    "words", [[], ["doctor"], ["manifest"], ["policy", "check"], ["policy", "explain"]]
-)
-def test_help_teaches_by_examples(shell: Shell, words: list[str]) -> None:
-    out = shell.said(*words, "--help")
-
-    assert "Examples:\n    keyturn" in out or "Examples:\n    …" in out
-
-
 def test_a_misspelled_command_is_an_error_with_a_hint(shell: Shell) -> None:
     err = shell.refused("manifset")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import signal
 import socket
 import subprocess
@@ -115,14 +114,6 @@ def test_the_demo_is_not_played_with_other_agents(home: Shell) -> None:
     assert "'keyturn run --sandbox' shows your agents" in told
 
 
-def test_a_token_of_the_wrong_kind_is_told_where_the_right_one_is(home: Shell) -> None:
-    code, told, _ = home("doctor", SLACK_BOT_TOKEN="xapp-1")
-
-    assert code == 1
-    assert "does not begin with 'xoxb-'" in told
-    assert "OAuth & Permissions" in told
-
-
 def test_the_doctor_takes_no_name_for_a_person(home: Shell) -> None:
     told = home.refused("doctor", "--requester", "@dan")
 
@@ -218,22 +209,6 @@ def test_the_first_start_names_everything_that_is_missing(shell: Shell) -> None:
         assert line.startswith(f"{number}. {first}")
     assert "keyturn doctor" in told.splitlines()[-1]
     assert not (shell.folder / ".keyturn").exists()
-
-
-@pytest.mark.parametrize(
-    ("env", "missing"),
-    [
-        ({}, ["SLACK_APP_TOKEN"]),
-        ({"KEYTURN_SLACK_MODE": "http"}, ["SLACK_SIGNING_SECRET"]),
-    ],
-)
-def test_a_start_names_only_what_its_mode_needs(
-    home: Shell, env: dict[str, str], missing: list[str]
-) -> None:
-    told = home.refused("run", SLACK_BOT_TOKEN="xoxb-1", **env)
-
-    assert re.findall(r"\d\. (SLACK_\w+) is not set", told) == missing
-    assert "policy.yml" not in told
 
 
 @pytest.mark.parametrize("command", ["bot", "gateway"])

@@ -61,13 +61,6 @@ def test_what_cannot_be_done_ends_in_one_sentence(
     assert says in shell.refused("keys", *words)
 
 
-def test_the_help_says_what_each_role_signs_and_what_to_hand_over(shell: Shell) -> None:
-    shown = shell.said("keys", "--help")
-
-    for word in ("bot ", "gateway ", "audit ", "keys: {bot: [...]}", "rotate"):
-        assert word in shown
-
-
 def test_keys_of_others_are_listed_from_the_settings(shell: Shell) -> None:
     public = new_key(shell, "create")
     shell.write(f"keys: {{folder: mine, bot: ['{public}']}}")

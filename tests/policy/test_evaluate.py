@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
-from keyturn.gateway.approvals.quorum import clauses, ineligible_reason
+from keyturn.gateway.approvals.quorum import ineligible_reason
 from keyturn.gateway.policy.evaluate import Evaluation, evaluate, is_idempotent
 from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Policy, ToolRule
@@ -96,16 +96,6 @@ def test_people_listed_by_id_and_by_role_are_frozen_into_the_demand() -> None:
         ("finance", ("U0FIN",), ()),
         ("reviewers", ("U0ANA",), ("S0NIGHT",)),
     ]
-
-
-def test_escalate_asks_for_two_people_and_a_senior() -> None:
-    requirement = evaluation_of("wire").requirement
-
-    assert clauses(requirement) == {
-        frozenset({"support", "senior"}): 2,
-        frozenset({"senior"}): 1,
-    }
-    assert names(evaluation_of("wire")) == ["support", "senior"]
 
 
 def test_escalate_without_its_own_people_asks_those_of_the_tool() -> None:

@@ -125,22 +125,6 @@ def test_other_resources_do_not(one: JsonValue, other: JsonValue) -> None:
     assert window_key(one) != window_key(other)
 
 
-@pytest.mark.parametrize(
-    ("amount", "expected"),
-    [
-        (49.99, 49_990_000),
-        (0.1, 100_000),
-        ("0.0000005", 1),
-        (1e-7, 0),
-        (9_007_199_254, None),
-    ],
-)
-def test_an_amount_is_exact_in_millionths_and_rounds_half_up(
-    amount: JsonValue, expected: int | None
-) -> None:
-    assert micro(amount) == (9_007_199_254_000_000 if expected is None else expected)
-
-
 @given(st.decimals(0, 9_000_000_000, places=9), st.booleans())
 def test_every_amount_is_its_nearest_millionth(
     amount: Decimal, as_text: object

@@ -13,7 +13,6 @@ import yaml
 
 from keyturn.bot.manifest import (
     EVENTS,
-    SCOPES,
     as_yaml,
     check_manifest,
     install_link,
@@ -96,20 +95,6 @@ def test_an_address_that_slack_cannot_deliver_to_is_refused(given: str) -> None:
     assert "such as https://bot.example.com" in str(caught.value)
     assert "hunter2" not in str(caught.value)
     assert ":." not in str(caught.value)
-
-
-def test_the_scopes_are_those_that_the_bot_uses() -> None:
-    assert SCOPES == (
-        "app_mentions:read",
-        "channels:history",
-        "chat:write",
-        "commands",
-        "groups:history",
-        "im:history",
-        "im:write",
-        "users:read",
-        "usergroups:read",
-    )
 
 
 def test_the_install_link_carries_the_whole_manifest() -> None:

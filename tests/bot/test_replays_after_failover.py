@@ -108,24 +108,6 @@ async def test_a_replayed_unfreeze_ends_no_later_freeze(
         assert "may run again" not in answer
 
 
-async def test_a_replayed_delegation_does_not_come_back(
-    stack: Stack, sentinel_set: SentinelSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    body = command("delegate <@U0BEN|ben> 4h")
-    headers = signed_headers(stack.sandbox.signing_secret, body)
-    async with stack.running():
-        lose_with_the_master(stack, sentinel_set, monkeypatch)
-        assert "in your place until" in await sent(stack, body, headers)
-        off = command("delegate off")
-        await sent(stack, off, signed_headers(stack.sandbox.signing_secret, off))
-
-        answer = await sent(stack, body, headers)
-
-        found = await stack.store.delegations.all(stack.keys)
-        assert found == ()
-        assert "in your place until" not in answer
-
-
 async def test_what_no_replica_keeps_does_not_take_effect(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

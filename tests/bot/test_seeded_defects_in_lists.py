@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 
-import pytest
-
 from keyturn.bot.ids import Action
 from keyturn.gateway.approvals.events import EventName
 from keyturn.gateway.approvals.record import short_id
@@ -125,17 +123,11 @@ async def test_a_form_over_it_is_good_for_who_opened_it_alone(stack: Stack) -> N
     assert await names(stack) == [EventName.SEEDED_SHOWN]
 
 
-@pytest.mark.parametrize("place", ["home", "card"])
-async def test_all_of_it_is_shown_and_approved_there(stack: Stack, place: str) -> None:
+async def test_all_of_it_is_shown_and_approved_there(stack: Stack) -> None:
     seeded, message = await shown(stack)
     async with stack.running():
         ana = await home(stack, shows=seeded.id)
-        if place == "home":
-            await ana.act_in_home(Action.VIEW_ALL)
-        else:
-            await stack.actor("U0ANA").click(
-                CHANNEL, str(message["ts"]), Action.VIEW_ALL
-            )
+        await ana.click(CHANNEL, str(message["ts"]), Action.VIEW_ALL)
         view = await ana.wait_for_view(lambda view: "Full details" in json.dumps(view))
         assert "78291" in json.dumps(view)
         assert await names(stack) == [EventName.SEEDED_SHOWN]

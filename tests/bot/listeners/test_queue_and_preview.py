@@ -1,4 +1,4 @@
-"""A person's own queue, and the warning before an edit that asks for more."""
+"""A person's own queue, on the Home tab and by command."""
 
 from __future__ import annotations
 
@@ -6,46 +6,12 @@ import json
 
 import pytest
 
-from keyturn.bot.ids import Action, Input, View
-from keyturn.gateway.policy.load import load_policy
-from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.sandbox.json_types import JsonObject
-from tests.bot.bot_stack import CHANNEL, POLICY, Stack
-from tests.bot.listeners.test_modals import block_of, opened
-
-RISING = POLICY.replace(
-    "  send_email:",
-    '    raise: [{to: escalate, when: "args.amount > 500.0", because: "over 500"}]\n'
-    "  send_email:",
-)
+from tests.bot.bot_stack import CHANNEL, Stack
 
 
 def home_of(state: JsonObject | None) -> str:
     return json.dumps((state or {}).get("home"), ensure_ascii=False)
-
-
-async def test_an_edit_that_raises_the_tier_is_shown_before_it_counts(
-    stack: Stack,
-) -> None:
-    stack.policy = load_policy(RISING, "policy.yml")
-    async with stack.running():
-        verdict = await stack.refund(amount=400)
-        ana = await opened(stack, verdict, Action.EDIT)
-        view = await ana.wait_for_view()
-        change = {block_of(view, "amount"): "600", Input.REASON: "two of them"}
-
-        assert await ana.submit(change) == {}
-        warned = await ana.wait_for_view(lambda v: v["callback_id"] == View.EDIT_RAISED)
-        before = (await stack.approval(verdict)).items[0]
-        assert await ana.submit(change) == {}
-        after = (await stack.approval(verdict)).items[0]
-
-        said = "2 other people of `support` or `senior` to approve it"
-        assert said in json.dumps(warned)
-        assert "over 500." in json.dumps(warned)
-        assert before.args["amount"] == 400
-        assert (after.tier, after.state) == (Tier.ESCALATE, ItemState.PENDING)
-        assert [one.user for one in after.principals] == ["U0ANA"]
 
 
 async def test_home_lists_what_waits_for_this_person_and_nobody_elses(

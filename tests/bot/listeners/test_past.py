@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from keyturn.bot.ids import Action, Input, View
+from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.protocol.wire import Verdict
-from tests.bot.bot_stack import CHANNEL, Stack
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack
 from tests.bot.listeners.test_review_together import home, text_of, waiting
 
 
@@ -85,12 +86,18 @@ async def test_the_home_tab_opens_what_a_person_decided_and_searches_it(
 
 
 async def test_a_search_finds_nothing_that_the_policy_hides(stack: Stack) -> None:
+    described = "    description: "
+    hiding = POLICY.replace(described, f"    redact: [args.note]\n{described}", 1)
+    stack.policy = load_policy(hiding, "policy.yml")
     async with stack.running():
-        await approved(stack, 1)
+        card = await stack.card(await stack.refund(note="for Hannelore"))
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        found = await answered(stack, "U0ANA", "history note")
+        hidden = await answered(stack, "U0ANA", "history Hannelore")
+        shown = await answered(stack, "U0ANA", "history 78291")
 
-    assert "No decision" in found
+    assert "No decision" in hidden
+    assert "78291" in shown
 
 
 async def test_the_numbers_of_the_week_are_shown_to_a_member(stack: Stack) -> None:

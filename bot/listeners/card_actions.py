@@ -37,6 +37,7 @@ from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import AccountKind, Forbidden, Reviewer
 from keyturn.gateway.approvals.record import Inquiry
 from keyturn.gateway.approvals.waiting_changes import refusal
+from keyturn.gateway.errors import NotConfirmed
 from keyturn.gateway.protocol.records import Person
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
 from keyturn.gateway.store.records.atomic_write import Loaded
@@ -45,6 +46,12 @@ from keyturn.gateway.store.runs.stalled import RunState, StalledRun
 logger = logging.getLogger(__name__)
 
 _LAST = 1_000_000
+_UNCONFIRMED: LiteralString = (
+    "No replica of the store has confirmed this, so it may be recorded or lost. Please "
+    "look at the card in a moment, and click again where it shows nothing."
+)
+
+
 _NOBODY: LiteralString = "There is nobody to ask: the requester is not known in Slack."
 _NO_READER = {
     AccountKind.DEACTIVATED: template(
@@ -92,7 +99,12 @@ async def _retime(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     # As fresh as for a decision: only reviewers may keep a call open longer.
     reviewer = await ctx.reviewer_of(*clicked.who, *before.items, decides=True)
     change = service.extend if action is Action.EXTEND else service.acknowledge
-    result = await change(before.id, reviewer.with_(gesture=clicked.gesture))
+    try:
+        result = await change(before.id, reviewer.with_(gesture=clicked.gesture))
+    except NotConfirmed:
+        # Not retried as other clicks are: each retry would add more time.
+        logger.warning("time.unconfirmed approval=%s", before.id)
+        raise UserFacingError(_UNCONFIRMED) from None
     if not isinstance(result, Change):
         logger.info("time.refused why=%s approval=%s", result.kind, before.id)
         return outcome_text(result, now_ms=target.now_ms)

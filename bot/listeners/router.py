@@ -27,7 +27,7 @@ from slack_bolt.response import BoltResponse
 from keyturn.bot import payload
 from keyturn.bot.blocks import notice
 from keyturn.bot.ids import Action, View, chosen
-from keyturn.bot.ingress import ANSWER_WITHIN_S, Delivery
+from keyturn.bot.ingress import ANSWER_WITHIN_S, Delivery, deadline
 from keyturn.bot.listener_context import (
     ListenerContext,
     NoRecord,
@@ -106,6 +106,15 @@ async def guarded(work: Callable[[], Awaitable[T]], delivery: Delivery) -> T:
 DELIVERY = "keyturn_delivery"
 """Key of the `Delivery` in Bolt's context."""
 
+CONFIRM_EVERY_S = 1.0
+CONFIRM_TRIES = 60
+"""Interval and number of the retries of a click that no replica has confirmed."""
+
+TRYING_AGAIN = label(
+    "This is recorded, but no replica of the store has confirmed it yet. Trying again; "
+    "you will be told."
+)
+CONFIRMED = label("What you clicked is recorded and confirmed now.")
 _OF_COMMANDS: Mapping[UserText, UserText] = {
     NOT_CONFIRMED: label(
         "The answer took too long, so it is not confirmed that anything was done. "
@@ -278,9 +287,33 @@ class Router:
             message = await guarded(lambda: self._handled(click), delivery)
         except UserFacingError as error:
             message = error.message
+            if message == UNCONFIRMED:
+                again = self._confirmed(click, delivery)
+                self.ctx.tasks.later(again, name="confirm")
+                message = TRYING_AGAIN
         if message:
             self.ctx.reply_to_click(click, message)
         return BoltResponse(status=HTTPStatus.OK)
+
+    async def _confirmed(self, click: Clicked, delivery: Delivery) -> None:
+        """Retry a click until replicas have its writes; then reply to the person."""
+        message: UserText = UNCONFIRMED
+        for _ in range(CONFIRM_TRIES):
+            await asyncio.sleep(CONFIRM_EVERY_S)
+            try:
+                # The handler returns a sentence if the decision was written before, by
+                # this person or another one, and None if it was lost and is written
+                # only now.
+                again = replace(delivery, until_s=deadline())
+                said = await guarded(lambda: self._handled(click), again)
+            except UserFacingError as error:
+                message = error.message
+                if message in {UNCONFIRMED, NOT_RECORDED, NOT_CONFIRMED}:
+                    continue
+            else:
+                message = said or CONFIRMED
+            break
+        self.ctx.reply_to_click(click, message)
 
     async def _submit(self, body: Json, delivery: Delivery) -> BoltResponse:
         submitted = payload.view_submission(body, delivery.digest)

@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import pytest
 
 from keyturn.gateway.errors import StoreUnavailable, UnsafeStore
+from keyturn.gateway.store.connection import connection
 from keyturn.gateway.store.connection.connection import Connection, text
 from keyturn.gateway.store.connection.durability import (
     ensure_durable,
     topology_problems,
 )
 from keyturn.gateway.store.open_store import open_store
+from tests.conftest import eventually
 from tests.topologies import MASTER, Cluster, SentinelSet, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("topologies")]
+
+
+async def test_a_master_that_hangs_and_was_replaced_costs_a_bounded_time(
+    sentinel_set: SentinelSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "CALL_S", 3.0)
+    conn = Connection(sentinel_set.url)
+    await conn.command("SET", "key", "before")
+    hung = sentinel_set.master()
+    hung.pause()
+
+    async def is_written() -> bool:
+        with contextlib.suppress(StoreUnavailable):
+            return bool(await conn.command("SET", "key", "after"))
+        return False
+
+    await eventually(is_written, within_s=90)
+    until(lambda: sentinel_set.master() is not hung, "there is another")
+    hung.resume()
+    await conn.close()
 
 
 async def test_a_replica_that_sentinels_call_the_master_gets_no_writes(

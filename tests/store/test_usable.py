@@ -27,6 +27,7 @@ from keyturn.gateway.store.embedded import engine as engine_module
 from keyturn.gateway.store.embedded.engine import EmbeddedEngine
 from keyturn.gateway.store.open_store import ENGINE_FOLDER, open_store
 from tests.conftest import eventually
+from tests.topologies import SentinelSet
 
 
 def caused(cause: Exception | None) -> StoreUnavailable:
@@ -115,6 +116,23 @@ async def test_a_query_of_a_command_does_not_wait(tmp_path: Path) -> None:
         with pytest.raises(StoreUnavailable):
             async with open_store(url, tmp_path, waits=False):
                 pass
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("topologies")
+async def test_a_start_during_a_failover_comes_through(
+    sentinel_set: SentinelSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = sentinel_set.master()
+    old.kill()
+
+    with caplog.at_level(logging.INFO):
+        async with open_store(sentinel_set.url, tmp_path) as store:
+            assert await store.conn.command("SET", "key", "1")
+
+    # A Sentinel may still name the old one, which could not have taken the write.
+    assert not old.is_running
+    assert "store.waiting where=" in caplog.text
 
 
 # A start waits while the server loads its data set, and reports the progress.

@@ -7,12 +7,11 @@ is 1 when a figure misses its target or cannot be measured.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Protocol
-
-import uvloop
 
 from bench import (
     auto_call,
@@ -97,7 +96,7 @@ def _measure(run: Run, name: str) -> None:
 
     progress(name)
     try:
-        found = uvloop.run(figure())  # as 'keyturn run' does
+        found = asyncio.run(figure())
     except (NotMeasured, KeyturnError, OSError, AssertionError) as error:
         run.failed.append((name, str(error) or type(error).__name__))
         return

@@ -10,11 +10,10 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-import uvloop
 from aiohttp import web
 from slack_bolt.app.async_app import AsyncApp
 from slack_sdk.web.async_client import AsyncWebClient
@@ -149,20 +148,14 @@ async def _bolt(settings: ServerSettings) -> AsyncGenerator[str]:
         await runner.cleanup()
 
 
-def main() -> None:
+async def main() -> None:
     """Serve the server from standard input until the input ends."""
     settings = ServerSettings(**json.loads(sys.stdin.readline()))
-    if settings.name == "keyturn":
-        uvloop.run(_until_the_end(_keyturn(settings)))  # as 'keyturn bot' does
-    else:
-        asyncio.run(_until_the_end(_bolt(settings)))
-
-
-async def _until_the_end(serving_one: AbstractAsyncContextManager[str]) -> None:
-    async with serving_one as url:
+    serve = _keyturn if settings.name == "keyturn" else _bolt
+    async with serve(settings) as url:
         print(url, flush=True)
         await asyncio.to_thread(sys.stdin.read)
 
 
 if __name__ == "__main__":
-    main()
+    asyncio.run(main())

@@ -13,8 +13,6 @@ from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from typing import Any
 
-import uvloop
-
 from keyturn.cli.console import printable
 from keyturn.cli.hang_ups import has_terminal
 from keyturn.cli.hanging_threads import leave_threads
@@ -27,12 +25,12 @@ _NAMED = 3
 
 
 def serve(main: Coroutine[Any, Any, None]) -> None:
-    """Run a service until it has closed everything, on uvloop.
+    """Run a service until it has closed everything.
 
     At SIGTERM, a service that is still starting closes what it has opened: its workers
     may already run tools. A second SIGTERM ends it immediately.
     """
-    uvloop.run(_without_threads(main))
+    asyncio.run(_without_threads(main))
 
 
 async def _without_threads(main: Coroutine[Any, Any, None]) -> None:

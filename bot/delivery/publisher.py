@@ -722,9 +722,10 @@ async def outdated_cards(
         # every half second.
         is_new = before.get(approval.id) != shown
         is_frozen = any(item.is_frozen for item in approval.items)
+        # Remembered when left out, too, or the next check would redraw it.
+        named[approval.id] = shown
         if is_new and is_frozen and not unasked and len(found) >= MOST_REDRAWN:
             continue
-        named[approval.id] = shown
         found += [approval.id] if is_new else []
     if found:
         logger.info("cards.evaluated_differently cards=%d", len(found))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from tests.approvals.builders import click_on
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, says
 from tests.bot.tampering import expire
 from tests.bot.test_publisher import UPDATE, calls, nothing_is_left
+from tests.conftest import eventually
 
 PLAIN = """  process_refund:
     tier: approve
@@ -137,6 +139,16 @@ async def test_a_freeze_redraws_the_cards_that_are_due_soonest_and_no_flood(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "MOST_REDRAWN", 2)
+    checks, check = list[list[str]](), publisher.outdated_cards
+
+    async def recorded(*args: Any) -> list[str]:
+        checks.append(await check(*args))
+        return checks[-1]
+
+    async def has_checked() -> bool:
+        return len(checks) > count
+
+    monkeypatch.setattr(publisher, "outdated_cards", recorded)
     async with stack.running():
         refunds = [
             await stack.refund(thread=f"t{n}", amount=n + 1, order_id=f"o{n}")
@@ -148,6 +160,10 @@ async def test_a_freeze_redraws_the_cards_that_are_due_soonest_and_no_flood(
         await stack.reviews.freezes.freeze(REFUNDS, "T0/U0BEN", "wrong amounts")
         for one in refunds[:2]:
             assert has_button(await stack.card(one, FROZEN), Action.REJECT)
+        # The event of another call causes another check.
+        count = len(checks)
+        await stack.card(await stack.refund(thread="t4", order_id="o4"), FROZEN)
+        await eventually(has_checked)
         await stack.reviews.freezes.unfreeze(REFUNDS, "T0/U0BEN")
         for one in refunds:
             await stack.card(one, lambda card: not FROZEN(card))

@@ -47,15 +47,14 @@ from keyturn.gateway.setting_forms import (
     CheckpointPlace,
     CommandName,
     FolderPath,
-    GraphRef,
     KeySettings,
+    ObjectRef,
     RetentionSettings,
     RetrySettings,
+    SafeUrl,
     SettingsModel,
     TeamId,
     TenantName,
-    TriageRef,
-    is_safe_url,
 )
 from keyturn.gateway.validation_errors import dotted
 
@@ -94,21 +93,21 @@ OF_AGENTS: Final = ("KEYTURN_GATEWAY", "KEYTURN_API_KEY", "KEYTURN_WEBHOOK_SECRE
 `keyturn.gateway.remote.program`).
 """
 
-_WHERE: Final[Mapping[str, str]] = {
+_TOKENS: Final[Mapping[str, tuple[str, str]]] = {
     "SLACK_BOT_TOKEN": (
-        "copy the Bot User OAuth Token (xoxb-…) from your app's page "
-        "'OAuth & Permissions'"
+        "xoxb-",
+        (
+            "copy the Bot User OAuth Token from your app's page 'OAuth & Permissions' "
+            "(of an app without token rotation)"
+        ),
     ),
     "SLACK_APP_TOKEN": (
-        "create an app-level token (xapp-…) with connections:write on your app's page "
-        "'Basic Information'"
+        "xapp-",
+        "create one with connections:write on your app's page 'Basic Information'",
     ),
-    "SLACK_SIGNING_SECRET": "copy it from your app's page 'Basic Information'",
+    "SLACK_SIGNING_SECRET": ("", "copy it from your app's page 'Basic Information'"),
 }
-
-_PREFIXES: Final = {"SLACK_BOT_TOKEN": "xoxb-", "SLACK_APP_TOKEN": "xapp-"}
-_NO_TOKEN = re.compile(r"[^!-~]")
-"""Characters that no Slack token contains, such as a copied blank or line break."""
+"""Beginning of each token, and where to find it."""
 
 
 def refuse_misspelled(env: Mapping[str, str]) -> None:
@@ -132,11 +131,6 @@ def refuse_misspelled(env: Mapping[str, str]) -> None:
             raise BadDocument([Problem(name, text)])
 
 
-def not_set(name: str) -> str:
-    """Return a sentence: the secret is not set, and its source."""
-    return f"{name} is not set; {_WHERE[name]}."
-
-
 def secrets_in(env: Mapping[str, str]) -> dict[str, SecretStr]:
     """Return the secrets in an environment, by their names.
 
@@ -151,25 +145,12 @@ def secrets_in(env: Mapping[str, str]) -> dict[str, SecretStr]:
     # At the start and not at the first click: an unusable key seals nothing.
     if "secret" in found:
         parse_secrets(found["secret"].get_secret_value())
-    for name, where in _WHERE.items():
+    for name, (prefix, where) in _TOKENS.items():
         # With a blank in the signing secret the bot would start, and refuse each click.
-        if strange := _NO_TOKEN.search(env.get(name, "")):
+        if env.get(name) and not re.fullmatch(f"{prefix}[!-~]+", env[name]):
+            begins = f"has to begin with {prefix!r}, and " if prefix else ""
             raise SettingsError(
-                f"{name} has a blank, a line break or another character that is in no "
-                f"token, at place {strange.start() + 1}; remove it, or {where}."
-            )
-        # https://docs.slack.dev/authentication/using-token-rotation
-        if env.get(name, "").startswith("xoxe.xoxb-"):
-            raise SettingsError(
-                f"{name} is of an app with token rotation, so it ends after 12 hours, "
-                "and Keyturn does not renew it. Make an app from the manifest of "
-                "'keyturn manifest', which leaves token rotation off."
-            )
-        prefix = _PREFIXES.get(name, "")
-        if env.get(name) and not env[name].startswith(prefix):
-            raise SettingsError(
-                f"{name} does not begin with {prefix!r}, so it is another kind of "
-                f"token; {where}."
+                f"{name} {begins}cannot have blanks or line breaks; {where}."
             )
     return found
 
@@ -193,12 +174,7 @@ def _redis_url(url: SecretStr) -> SecretStr:
     return url
 
 
-def _api_url(url: str) -> str:
-    if not is_safe_url(url):
-        raise ValueError(
-            f"{url!r} would carry tokens in the clear or nowhere; "
-            "write https://…, or http:// on this machine."
-        )
+def _with_slash(url: str) -> str:
     return url.rstrip("/") + "/"
 
 
@@ -236,7 +212,7 @@ class SlackMode(StrEnum):
 class AgentSettings(SettingsModel):
     """One agent: its graph as ``file.py:name``, and tools that need no gate in it."""
 
-    graph: GraphRef
+    graph: ObjectRef
     ungated: tuple[str, ...] = ()
 
 
@@ -251,7 +227,7 @@ class SlackSettings(SettingsModel):
     host: str = "127.0.0.1"
     port: int | None = Field(default=None, ge=0, le=65535)
     command: CommandName = "/approvals"
-    api_url: Annotated[str, AfterValidator(_api_url)] = "https://slack.com/api/"
+    api_url: Annotated[SafeUrl, AfterValidator(_with_slash)] = "https://slack.com/api/"
     fallback_channel: ChannelName = ""
     team: TeamId = ""
 
@@ -296,7 +272,7 @@ class SettingsFile(SettingsModel):
     api: ApiSettings = ApiSettings()
     webhooks: WebhookSettings = WebhookSettings()
     agents: dict[AgentName, AgentSettings] = Field(default_factory=dict)
-    triage: TriageRef | None = None
+    triage: ObjectRef | None = None
     policy: Annotated[PolicySource, BeforeValidator(_policy)] = Field(
         default="policy.yml", validate_default=True
     )
@@ -387,31 +363,25 @@ class Settings(SettingsFile):
 
     def slack_problems(self) -> tuple[str, ...]:
         """Return the secrets that the Slack mode lacks, with next steps."""
-        secrets, mode = self.slack_secrets, self.slack.mode
-        problems: list[str] = []
-        if secrets.bot_token is None:
-            problems.append(not_set("SLACK_BOT_TOKEN"))
-        if mode is SlackMode.SOCKET and secrets.app_token is None:
-            problems.append(not_set("SLACK_APP_TOKEN"))
-        if mode is SlackMode.HTTP and secrets.signing_secret is None:
-            problems.append(not_set("SLACK_SIGNING_SECRET"))
-        return tuple(problems)
+        is_socket = self.slack.mode is SlackMode.SOCKET
+        other = "SLACK_APP_TOKEN" if is_socket else "SLACK_SIGNING_SECRET"
+        return tuple(
+            f"{name} is not set; {_TOKENS[name][1]}."
+            for name in ("SLACK_BOT_TOKEN", other)
+            if getattr(self.slack_secrets, SECRETS[name]) is None
+        )
 
 
 def _refuse_secrets(document: Document) -> None:
-    value = document.value if isinstance(document.value, dict) else {}
-    slack = value.get("slack")
-    found: list[tuple[str, ...]] = [(key,) for key in value]
-    found += [("slack", key) for key in slack] if isinstance(slack, dict) else []
     problems = [
         document.problem(
             path,
             f"{dotted(path)!r} is a secret and does not belong in a file; set {name} "
             "in the environment, and replace the secret if the file was shared.",
         )
-        for path in found
+        for path in document.lines
         for name, secret in SECRETS.items()
-        if path[-1] == secret
+        if path in {(secret,), ("slack", secret)}
     ]
     if problems:
         raise BadDocument(problems)

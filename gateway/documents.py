@@ -10,7 +10,6 @@ from __future__ import annotations
 import codecs
 import pathlib
 import re
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar, cast
@@ -145,8 +144,7 @@ def as_text(found: bytes, source: str) -> str:
     try:
         return found.removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except UnicodeDecodeError as error:
-        before = error.object[: error.start].decode("latin-1")
-        line = _Rows(before + "…").at(len(before))
+        line = 1 + error.object.count(b"\n", 0, error.start)
         text = "This is not UTF-8; save it as UTF-8."
         raise BadDocument([Problem(f"{source}:{line}", text)]) from error
 
@@ -161,7 +159,6 @@ def parse_yaml(text: str, source: str) -> Document:
     Raises:
         BadDocument: it is not YAML, or it is ambiguous.
     """
-    rows = _Rows(text)
     # Before PyYAML, which takes hours for a million brackets.
     if len(text) > MAX_TEXT:
         problem = f"This has {len(text)} characters; {MAX_TEXT} is the limit."
@@ -170,14 +167,17 @@ def parse_yaml(text: str, source: str) -> Document:
         # compose and not load: nodes have lines, and no constructor runs.
         node = yaml.compose(text, Loader=_CoreLoader)
     except _Refused as error:
-        raise _bad(rows, source, error.index, error.text) from error
+        raise BadDocument([Problem(f"{source}:{error.line}", str(error))]) from error
     except yaml.MarkedYAMLError as error:
-        at = error.problem_mark.index if error.problem_mark else 0
-        raise _bad(rows, source, at, _not_yaml(error, rows)) from error
+        # At the end of a text, the mark is after its last line.
+        last = text.rstrip().count("\n") + 1
+        line = min(_line(error.problem_mark), last)
+        raise BadDocument([Problem(f"{source}:{line}", _not_yaml(error))]) from error
     except yaml.reader.ReaderError as error:
+        line = 1 + text.count("\n", 0, int(error.position))
         problem = f"This is not YAML: {str(error).partition(chr(10))[0]}."
-        raise _bad(rows, source, int(error.position), problem) from error
-    reader = _Reader(source, rows)
+        raise BadDocument([Problem(f"{source}:{line}", problem)]) from error
+    reader = _Reader(source)
     value = None if node is None else reader.read(node, ())
     return Document(value, source, reader.lines)
 
@@ -227,43 +227,30 @@ _HINTS = {
     "expected ',' or": "close the bracket of line {opened}, and put what begins with "
     "'#' in quotes",
     "expected the node content": "close the bracket of line {opened}",
-    "<block mapping start>": "indent the keys of one mapping alike",
-    "<block end>": "indent the keys of one mapping alike",
+    "<block ": "indent the keys of one mapping alike",
 }
 """Part of a PyYAML message to its next step; the first match counts."""
 
 
-def _not_yaml(error: yaml.MarkedYAMLError, rows: _Rows) -> str:
+def _line(mark: yaml.Mark | None) -> int:
+    return mark.line + 1 if mark else 1
+
+
+def _not_yaml(error: yaml.MarkedYAMLError) -> str:
     if isinstance(error, ComposerError):
         return "A second document begins here; remove it, or the line '---'."
     found = error.problem or error.context or ""
-    opened = rows.at(error.context_mark.index) if error.context_mark else 1
+    opened = _line(error.context_mark)
     hint = next((f"; {hint}" for part, hint in _HINTS.items() if part in found), "")
     return f"This is not YAML: {found}{hint.format(opened=opened)}."
 
 
 class _Refused(Exception):
-    """YAML that is not accepted, and its place."""
+    """YAML that is not accepted, and its line."""
 
-    def __init__(self, index: int, text: str) -> None:
-        self.index = index
-        self.text = text
+    def __init__(self, line: int, text: str) -> None:
+        self.line = line
         super().__init__(text)
-
-
-class _Rows:
-    """Find the line of a place in a string, as editors count lines.
-
-    YAML counts more characters as the end of a line than editors do.
-    """
-
-    def __init__(self, text: str) -> None:
-        self._last = len(text.rstrip())
-        self._starts = [found.end() for found in re.finditer(r"\r\n?|\n", text)]
-
-    def at(self, index: int) -> int:
-        """Return the line, from 1; an index past the end is in the last line."""
-        return 1 + bisect_right(self._starts, min(index, self._last))
 
 
 class _CoreLoader(yaml.SafeLoader):
@@ -285,7 +272,7 @@ class _CoreLoader(yaml.SafeLoader):
         elif self._depth > MAX_DEPTH:
             text = "This is nested too deeply; write it flatter."
         if text:
-            raise _Refused(event.start_mark.index if event.start_mark else 0, text)
+            raise _Refused(_line(event.start_mark), text)
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
@@ -310,13 +297,12 @@ for _name, _pattern, _first in (
 class _Reader:
     """Turn nodes into JSON values, remembering lines and refusing doubled keys."""
 
-    def __init__(self, source: str, rows: _Rows) -> None:
+    def __init__(self, source: str) -> None:
         self.source = source
-        self.rows = rows
         self.lines: dict[Path, int] = {}
 
     def read(self, node: yaml.Node, path: Path) -> JsonValue:
-        self.lines.setdefault(path, self.rows.at(node.start_mark.index))
+        self.lines.setdefault(path, _line(node.start_mark))
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
@@ -329,7 +315,7 @@ class _Reader:
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, JsonValue]:
         members: dict[str, JsonValue] = {}
         for key_node, value_node in node.value:
-            line = self.rows.at(key_node.start_mark.index)
+            line = _line(key_node.start_mark)
             # `1:` or `true:` as a key would differ from the written name.
             if key_node.tag != f"{_TAG}str":
                 text = "A key has to be text; put it in quotes."
@@ -353,7 +339,3 @@ _SCALARS: dict[str, Callable[[str], JsonValue]] = {
     "float": float,
 }
 """Type of a plain value in the core schema to its parser; all else is text."""
-
-
-def _bad(rows: _Rows, source: str, index: int, text: str) -> BadDocument:
-    return BadDocument([Problem(f"{source}:{rows.at(index)}", text)])

@@ -10,14 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import socket
-import stat
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.standing import POLICY_CHANGED
@@ -27,6 +23,7 @@ from keyturn.gateway.policy.load import load_policy
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.resume.transient_retry import repeat
 from keyturn.gateway.service.people.queue import dead_ends
+from keyturn.gateway.service.report.process_check import process_name
 from keyturn.gateway.service.submit.standing import end_those
 from keyturn.gateway.store.store import Store
 
@@ -53,18 +50,6 @@ class Change:
     why: str = ""
 
 
-class _Reading(NamedTuple):
-    """Result of a look at the file: its text, or the problem of reading it."""
-
-    text: str = ""
-    problem: str = ""
-
-    def load(self, source: PolicySource) -> Policy:
-        if self.problem:
-            raise SettingsError(self.problem)
-        return load_policy(self.text, str(source.path), under=source.under)
-
-
 class PolicyFile:
     """A policy that follows its file; call it for the policy in force.
 
@@ -80,9 +65,10 @@ class PolicyFile:
 
     def __init__(self, source: PolicySource) -> None:
         self._source = source
-        self._evaluated = self._standing = _Reading(source.read())
+        # Each is the text, or the problem of reading it.
+        self._evaluated = self._standing = (source.read(), "")
         self._is_asked = False
-        self._policy = self._evaluated.load(source)
+        self._policy = self._load(*self._evaluated)
         # A pipe can be read only once, and would block a second reader.
         self._is_followed = source.path.is_file()
 
@@ -102,7 +88,10 @@ class PolicyFile:
         """
         if not self._is_followed:
             return None
-        found = _read(self._source)
+        try:
+            found = self._source.read(), ""
+        except SettingsError as error:
+            found = "", str(error)
         # Compared by content: the precision of a time stamp depends on the file system,
         # and a link may be changed to another file.
         is_still, self._standing = found == self._standing, found
@@ -112,7 +101,7 @@ class PolicyFile:
         self._is_asked, self._evaluated = False, found
         was = self._policy.digest
         try:
-            policy = found.load(self._source)
+            policy = self._load(*found)
         except (PolicyError, SettingsError) as error:
             return Change(was, was, str(error)[:_LONGEST_REASON])
         # The digest is computed here, off the event loop, before its first use.
@@ -121,6 +110,12 @@ class PolicyFile:
         # policy or the new one.
         self._policy = policy
         return change
+
+    def _load(self, text: str, problem: str) -> Policy:
+        if problem:
+            raise SettingsError(problem)
+        source = self._source
+        return load_policy(text, str(source.path), under=source.under)
 
 
 def policy_of(
@@ -201,23 +196,8 @@ async def followed(
         await following
 
 
-def _read(source: PolicySource) -> _Reading:
-    try:
-        is_pipe = stat.S_ISFIFO(source.path.stat().st_mode)
-    except (OSError, ValueError):
-        is_pipe = False  # reading it reports the problem
-    if is_pipe:
-        # Reading it would block until a writer appears, even when the process ends.
-        return _Reading(problem=f"{str(source.path)!r}, the policy, is not a file now.")
-    try:
-        return _Reading(source.read())
-    except SettingsError as error:
-        return _Reading(problem=str(error))
-
-
 def _logged(change: Change, tenant: str) -> Event:
     """Log a change at a level that is always visible, and return its event."""
-    process = f"{socket.gethostname()}-{os.getpid()}"
     if change.why:
         name = EventName.POLICY_REFUSED
         logger.error("policy.refused kept=%s why=%s", change.was, change.why)
@@ -230,5 +210,5 @@ def _logged(change: Change, tenant: str) -> Event:
         tenant=tenant,
         policy_digest=change.now,
         reason=change.why,
-        data={"was": change.was, "process": process},
+        data={"was": change.was, "process": process_name()},
     )

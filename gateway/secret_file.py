@@ -91,26 +91,15 @@ def parse_secrets(text: str) -> tuple[bytes, ...]:
     Raises:
         SettingsError: for any other text; does not show it.
     """
-    return tuple(_parsed(one.strip()) for one in text.split(","))
-
-
-def _parsed(text: str) -> bytes:
-    if _HEX.fullmatch(text) is None:
-        raise SettingsError(
-            f"KEYTURN_SECRET has {len(text)} characters and has to be 64 hex digits; "
-            "make one with: openssl rand -hex 32 (older ones may follow, after commas)"
-        )
-    return bytes.fromhex(text)
-
-
-def load_old_secret(path: Path) -> tuple[bytes, ...]:
-    """Return the previously used secret, if its file was kept.
-
-    Raises:
-        SettingsError: it is not a file of 32 bytes that only its owner can use.
-    """
-    with _usable(path, "Make it readable for this user, or move it away."):
-        return (_load(path),) if path.exists() else ()
+    found = [one.strip() for one in text.split(",")]
+    for one in found:
+        if _HEX.fullmatch(one) is None:
+            raise SettingsError(
+                f"KEYTURN_SECRET has {len(one)} characters and has to be 64 hex "
+                "digits; make one with: openssl rand -hex 32 (older ones may follow, "
+                "after commas)"
+            )
+    return tuple(map(bytes.fromhex, found))
 
 
 def folder_secrets(folder: Path) -> tuple[bytes, ...]:
@@ -121,8 +110,9 @@ def folder_secrets(folder: Path) -> tuple[bytes, ...]:
     Raises:
         SettingsError: a file is not one of 32 bytes that only its owner can use.
     """
-    key = load_or_create_secret(folder / "secret.key")
-    return (key, *load_old_secret(folder / "secret.old.key"))
+    key, old = load_or_create_secret(folder / "secret.key"), folder / "secret.old.key"
+    with _usable(old):
+        return (key, _load(old)) if old.exists() else (key,)
 
 
 def load_or_create_secret(path: Path) -> bytes:
@@ -134,8 +124,7 @@ def load_or_create_secret(path: Path) -> bytes:
     Raises:
         SettingsError: it is not a file of 32 bytes that only its owner can use.
     """
-    hint = "Set 'data_dir' to a folder this user can write, or set KEYTURN_SECRET."
-    with _usable(path, hint):
+    with _usable(path):
         if not path.exists():
             # Another process may create it at the same time; its bytes then count.
             with suppress(FileExistsError):
@@ -144,13 +133,14 @@ def load_or_create_secret(path: Path) -> bytes:
 
 
 @contextmanager
-def _usable(path: Path, hint: str) -> Generator[None]:
+def _usable(path: Path) -> Generator[None]:
     """Turn an OSError into a `SettingsError` with the file and the next step."""
     try:
         yield
     except OSError as error:
         raise SettingsError(
-            f"The secret {str(path)!r} cannot be used: {error.strerror}. {hint}"
+            f"The secret {str(path)!r} cannot be used: {error.strerror}. Set "
+            "'data_dir' to a folder this user can write, or set KEYTURN_SECRET."
         ) from error
 
 

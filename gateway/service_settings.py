@@ -5,19 +5,18 @@ from __future__ import annotations
 import ipaddress
 import re
 from datetime import datetime, time, timedelta
-from enum import IntEnum
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple, get_args
 from urllib.parse import urlsplit
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from keyturn.gateway.setting_forms import (
     ChannelName,
     FolderPath,
+    SafeUrl,
     SettingsModel,
     Time,
-    is_safe_url,
 )
 
 _LAST_PORT = 65_535
@@ -66,15 +65,6 @@ ListenAddress = Annotated[Address, BeforeValidator(_address)]
 """The address of a server, written as ``host:port``."""
 
 
-def _https(url: str) -> str:
-    if not is_safe_url(url):
-        raise ValueError(
-            f"{url!r} could be answered by anybody on the way; write https://…, or "
-            "http:// on this machine."
-        )
-    return url
-
-
 class PersonSettings(SettingsModel):
     """A person's identity in Slack.
 
@@ -107,7 +97,7 @@ class PeopleSettings(SettingsModel):
         keys_url: URL of the issuer's keys; None: from the issuer's own document.
     """
 
-    issuer: Annotated[str, AfterValidator(_https)]
+    issuer: SafeUrl
     audience: str = Field(min_length=1)
     claim: str = Field(
         default="sub",
@@ -119,7 +109,7 @@ class PeopleSettings(SettingsModel):
         description="the id of a Slack workspace, such as T0123456789",
     )
     reviewers: dict[str, PersonSettings] = Field(min_length=1)
-    keys_url: Annotated[str, AfterValidator(_https)] | None = None
+    keys_url: SafeUrl | None = None
 
 
 class ApiSettings(SettingsModel):
@@ -164,36 +154,7 @@ class ApiSettings(SettingsModel):
         return self
 
 
-_CLOCK = re.compile(r"(?:[01][0-9]|2[0-3]):[0-5][0-9]", re.ASCII)
 _PERCENT = re.compile(r"(?P<count>[1-9][0-9]?)%", re.ASCII)
-
-
-class _Day(IntEnum):
-    MON, TUE, WED, THU, FRI, SAT, SUN = range(7)
-
-
-def _clock(text: str) -> str:
-    if _CLOCK.fullmatch(text) is None:
-        raise ValueError(f"{text!r} is no time of the day; write '09:00'.")
-    return text
-
-
-def _day(text: str) -> str:
-    if text.upper() not in _Day.__members__:
-        raise ValueError(
-            f"{text!r} is no day; write mon, tue, wed, thu, fri, sat or sun."
-        )
-    return text
-
-
-def _zone(name: str) -> str:
-    try:
-        ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise ValueError(
-            f"{name!r} is no time zone; write one such as Europe/London."
-        ) from error
-    return name
 
 
 def _percent(value: object) -> int:
@@ -205,19 +166,27 @@ def _percent(value: object) -> int:
     return int(match["count"])
 
 
+Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+
+
 class DigestSettings(SettingsModel):
     """Time of the weekly digest: a day, a time and its zone."""
 
-    day: Annotated[str, AfterValidator(_day)] = "mon"
-    at: Annotated[str, AfterValidator(_clock)] = "09:00"
-    zone: Annotated[str, AfterValidator(_zone)] = "UTC"
+    day: Day = "mon"
+    at: str = Field(
+        default="09:00",
+        pattern="^([01][0-9]|2[0-3]):[0-5][0-9]$",
+        description="a time of the day, such as '09:00'",
+    )
+    zone: ZoneInfo = ZoneInfo("UTC")
 
     def last_due(self, now: datetime) -> datetime:
         """Return the due time of the newest digest; ``now`` is aware."""
-        local = now.astimezone(ZoneInfo(self.zone))
-        back = (local.weekday() - _Day[self.day.upper()]) % 7
+        local = now.astimezone(self.zone)
+        back = (local.weekday() - get_args(Day).index(self.day)) % 7
+        date = local.date() - timedelta(days=back)
         at = time.fromisoformat(self.at)
-        due = datetime.combine(local.date() - timedelta(days=back), at, local.tzinfo)
+        due = datetime.combine(date, at, local.tzinfo)
         # By local clock time, even across a change to or from summer time.
         return due if due <= now else due - timedelta(days=7)
 
@@ -283,20 +252,22 @@ def _is_name(host: str) -> bool:
 def _url(url: str) -> str:
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-    except ValueError as error:
-        raise ValueError(f"{url!r} is no URL; write https://host/path.") from error
-    is_plain = url.isascii() and url.isprintable() and len(url) <= _LONGEST_URL
-    if parts.scheme != "https" or not host or port == 0 or not is_plain:
-        raise ValueError(f"{url!r} cannot be used; write https://host/path.")
-    if parts.username is not None or parts.password is not None:
-        raise ValueError("a name or password in a URL would be in logs; leave it out.")
-    if parts.fragment:
-        raise ValueError(f"{url!r} has a part after '#', which is never sent.")
-    if not _is_name(host):
+        is_usable = (
+            parts.scheme == "https"
+            and _is_name(parts.hostname or "")
+            and "@" not in parts.netloc
+            and parts.port != 0
+            and url.isascii()
+            and url.isprintable()
+            and len(url) <= _LONGEST_URL
+        )
+    except ValueError:  # such as an invalid port
+        is_usable = False
+    if not is_usable:
+        # Without the URL, which may have a password.
         raise ValueError(
-            f"{host!r} is no host name; a webhook needs one, which its certificate "
-            "names."
+            "write https://host/path, with a host name, which the certificate names, "
+            "and without a user name or password."
         )
     return url
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
@@ -23,7 +22,7 @@ from pydantic import (
     ValidationInfo,
 )
 
-_REF = re.compile(r"[^:\s][^:]*:[A-Za-z_][A-Za-z0-9_]*")
+_OBJECT = re.compile(r"[^:\s][^:]*:[A-Za-z_][A-Za-z0-9_]*")
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(?P<count>[1-9][0-9]{0,6})(?P<unit>[smhd])", re.ASCII)
@@ -44,13 +43,9 @@ _NEVER = "never"
 
 _DAYS = re.compile(r"(?P<count>[1-9][0-9]{0,4})d", re.ASCII)
 
-# As `keyturn keys list` prints them; each is parsed completely when a process starts.
-_PUBLIC = re.compile(r"[^\s+]+\+[0-9a-f]{8}\+[A-Za-z0-9+/]+=*", re.ASCII)
-
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.ASCII | re.IGNORECASE)
 _MEMORY = frozenset({"memory", ":memory:"})
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
-_WRITE = "write the path of a SQLite file, or postgresql://user:password@host/name"
 
 
 class SettingsModel(BaseModel):
@@ -64,6 +59,19 @@ def is_safe_url(url: str) -> bool:
     parts = urlsplit(url)
     is_local = parts.scheme == "http" and parts.hostname in _LOOPBACK
     return bool(parts.hostname) and (parts.scheme == "https" or is_local)
+
+
+def _safe_url(url: str) -> str:
+    if not is_safe_url(url):
+        raise ValueError(
+            f"{url!r} could be read or answered by anybody on the way; write "
+            "https://…, or http:// on this machine."
+        )
+    return url
+
+
+SafeUrl = Annotated[str, AfterValidator(_safe_url)]
+"""The URL of a server that gets or sends secrets."""
 
 
 def below(path: Path, info: ValidationInfo) -> Path:
@@ -93,9 +101,9 @@ def _agent_name(name: str) -> str:
     return name
 
 
-def _named(what: str, text: str, info: ValidationInfo) -> str:
-    if _REF.fullmatch(text) is None:
-        raise ValueError(f"{text!r} names no {what}; write 'folder/file.py:name'.")
+def _object(text: str, info: ValidationInfo) -> str:
+    if _OBJECT.fullmatch(text) is None:
+        raise ValueError(f"{text!r} names no object; write 'folder/file.py:name'.")
     file, _, name = text.rpartition(":")
     # A dotted module has no folder.
     return f"{below(Path(file), info)}:{name}" if file.endswith(".py") else text
@@ -104,11 +112,8 @@ def _named(what: str, text: str, info: ValidationInfo) -> str:
 AgentName = Annotated[str, AfterValidator(_agent_name)]
 """The name of an agent in its code; see `gateway.client.http_gateway.agent_name`."""
 
-GraphRef = Annotated[str, AfterValidator(partial(_named, "graph"))]
-"""Place of a graph, as ``file.py:name``."""
-
-TriageRef = Annotated[str, AfterValidator(partial(_named, "triage"))]
-"""Place of a triage, in the same form."""
+ObjectRef = Annotated[str, AfterValidator(_object)]
+"""Place of a graph or a triage, as ``file.py:name``."""
 
 ChannelName = Annotated[
     str,
@@ -176,28 +181,19 @@ def parse_duration(text: object, longest: timedelta = _LONGEST) -> timedelta:
     return duration
 
 
-def _number_of_days(value: object, what_to_write: str) -> timedelta:
+def _days(value: object, least: int = _SHORTEST, more: str = "") -> timedelta:
     if isinstance(value, timedelta):
         return value
     match = _DAYS.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        raise ValueError(f"{value!r} is not a number of days; write {what_to_write}.")
-    return timedelta(days=int(match["count"]))
+    days = int(match["count"]) if match else 0
+    if days < least:
+        raise ValueError(f"{value!r} cannot be used; write {least}d or more{more}.")
+    return timedelta(days=days)
 
 
 def _days_or_never(value: object) -> timedelta | None:
-    if value is None or value == _NEVER:
-        return None
-    return _number_of_days(value, f"30d, or {_NEVER} to leave messages as they are")
-
-
-def _days(value: object) -> timedelta:
-    found = _number_of_days(value, "400d")
-    if found.days < _SHORTEST:
-        raise ValueError(
-            f"{value!r} is shorter than approvals are kept; write {_SHORTEST}d or more."
-        )
-    return found
+    is_never = value is None or value == _NEVER
+    return None if is_never else _days(value, 1, f", or {_NEVER}")
 
 
 class RetentionSettings(SettingsModel):
@@ -238,28 +234,17 @@ class RetrySettings(SettingsModel):
     longest: Pause = timedelta(seconds=60)
 
 
-def _public(text: str) -> str:
-    if _PUBLIC.fullmatch(text.strip()) is None:
-        raise ValueError(
-            f"{text[:100]!r} is no public key; copy a line of 'keyturn keys list'."
-        )
-    return text.strip()
-
-
-PublicKeyText = Annotated[str, AfterValidator(_public)]
-
-
 class KeySettings(SettingsModel):
     """Place of the keys, and public keys of other processes by their role.
 
     ``folder`` None is ``keys`` in the data folder. These keys are valid in addition to
-    those in the folder.
+    those in the folder; `Keyring` parses them.
     """
 
     folder: FolderPath | None = None
-    bot: tuple[PublicKeyText, ...] = ()
-    gateway: tuple[PublicKeyText, ...] = ()
-    audit: tuple[PublicKeyText, ...] = ()
+    bot: tuple[str, ...] = ()
+    gateway: tuple[str, ...] = ()
+    audit: tuple[str, ...] = ()
 
 
 def is_postgres(place: str) -> bool:
@@ -276,13 +261,10 @@ def check_place(place: str) -> None:
     Raises:
         ValueError: its text omits the place, which may contain a password.
     """
-    if place in _MEMORY:
+    if place in _MEMORY or (_URL.match(place) and not is_postgres(place)):
         raise ValueError(
-            f"checkpoints in memory would be lost with the process; {_WRITE}."
-        )
-    if _URL.match(place) and not is_postgres(place):
-        raise ValueError(
-            f"this is no place for checkpoints; {_WRITE} (without '+' and a driver)."
+            "checkpoints would be lost there; write the path of a SQLite file, or "
+            "postgresql://user:password@host/name."
         )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Collection, Iterable
-from enum import StrEnum
 from types import NoneType, UnionType
-from typing import Annotated, Union, get_args, get_origin
+from typing import Annotated, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -40,6 +40,7 @@ _NEEDED = {
     "too_long": "write at most {max_length}",
     "too_short": "name at least one",
     "tuple_type": "a list is needed here, such as [a, b]",
+    "zoneinfo_str": "write a time zone, such as Europe/London",
 }
 """Pydantic's type of a problem to its next step."""
 
@@ -59,14 +60,15 @@ def sentence(
     name = dotted(path)
     match details["type"]:
         case "extra_forbidden":
-            key, parent = str(path[-1]), _model_of(_type_at(model, path[:-1]))
-            hint = getattr(parent, "replaced", {}).get(key)
-            hint = hint or near(key, _fields(parent) if parent else ())
+            key, parent = str(path[-1]), _model_at(model, path[:-1])
+            hint = getattr(parent, "replaced", {}).get(key) or near(
+                key, _fields(parent)
+            )
             return f"Unknown key {name!r}; {hint}"
         case "missing":
             return f"{name!r} is missing{'; add it' if shows_values else ''}."
         case "enum" | "literal_error":
-            hint = _choice(details["input"], _choices(model, path))
+            hint = _choice(details["input"], details.get("ctx", {})["expected"])
             return f"{name!r} is {shown(details['input'])}; {hint}"
         case "value_error":
             found = str(details.get("ctx", {}).get("error", details["msg"]))
@@ -131,8 +133,14 @@ def shown(value: object) -> str:
     return shortened(text)
 
 
-def _choice(given: object, known: list[str]) -> str:
-    """Return the end of a sentence: a valid value instead of this one."""
+def _choice(given: object, expected: str) -> str:
+    """Return the end of a sentence: a valid value instead of this one.
+
+    Args:
+        given: the value.
+        expected: pydantic's list of valid values, such as ``'a' or 'b'``.
+    """
+    known = re.findall("'([^']*)'", expected) or [expected]
     if str(given) in known:
         return f"write {given} without quotes."
     if len(known) == 1:
@@ -140,47 +148,33 @@ def _choice(given: object, known: list[str]) -> str:
     return near(given if isinstance(given, str) else "", known)
 
 
-def _choices(model: type[BaseModel], path: Path) -> list[str]:
-    found = _type_at(model, path)
-    if isinstance(found, type) and issubclass(found, StrEnum):
-        return [member.value for member in found]
-    choices = [str(choice) for choice in get_args(found) if isinstance(choice, str)]
-    return choices or [shown(choice) for choice in get_args(found)]
-
-
 def _form_at(model: type[BaseModel], path: Path) -> str:
     """Return a field's description, which names the form of its texts."""
-    while path and isinstance(path[-1], int):
+    while isinstance(path[-1], int):
         path = path[:-1]
-    parent = _model_of(_type_at(model, path[:-1])) if path else None
-    field = _fields(parent).get(str(path[-1])) if parent else None
+    field = _fields(_model_at(model, path[:-1])).get(str(path[-1]))
     return (field.description or "") if field else ""
 
 
-def _type_at(model: type[BaseModel], path: Path) -> object:
+def _model_at(model: type[BaseModel], path: Path) -> type[BaseModel] | None:
+    """Return the type of the mapping at a path; None if it is not a model."""
     found: object = model
     for token in path:
-        parent = _model_of(found)
-        if parent is not None:
-            field = _fields(parent).get(str(token))
+        if isinstance(found, type) and issubclass(found, BaseModel):
+            field = _fields(found).get(str(token))
             found = field.annotation if field else None
         else:
             # dict[str, X] and tuple[X, ...]: the type of the selected element.
-            arguments = [a for a in get_args(found) if a is not Ellipsis]
-            found = arguments[-1] if arguments else None
+            found = next((a for a in reversed(get_args(found)) if a is not ...), None)
         if get_origin(found) in {Union, UnionType}:
             found = next(a for a in get_args(found) if a is not NoneType)
         if get_origin(found) is Annotated:
             found = get_args(found)[0]
-    return found
+    is_model = isinstance(found, type) and issubclass(found, BaseModel)
+    return cast("type[BaseModel]", found) if is_model else None
 
 
-def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+def _fields(model: type[BaseModel] | None) -> dict[str, FieldInfo]:
     """Return the fields of a model by their names in a document."""
-    return {field.alias or name: field for name, field in model.model_fields.items()}
-
-
-def _model_of(found: object) -> type[BaseModel] | None:
-    if isinstance(found, type) and issubclass(found, BaseModel):
-        return found
-    return None
+    fields = model.model_fields if model else {}
+    return {field.alias or name: field for name, field in fields.items()}

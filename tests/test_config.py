@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import get_args
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 
 from keyturn.gateway.config import Settings, SlackMode
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.service_settings import DigestSettings, MetricsSettings
+from keyturn.gateway.service_settings import Day, DigestSettings, MetricsSettings
 from keyturn.gateway.setting_forms import AUDIT_KEPT, RetentionSettings, RetrySettings
 from tests.levels import examples
 
@@ -68,7 +69,7 @@ def test_triage_is_named_like_a_graph(file: Path) -> None:
     assert load(file, "triage: eyes.py:make").triage == f"{file.parent}/eyes.py:make"
     assert load(file, "triage: eyes:make").triage == "eyes:make"
     assert load(file, "{}").triage is None
-    assert "'eyes.py' names no triage; write" in refusal(file, "triage: eyes.py")
+    assert "'eyes.py' names no object; write" in refusal(file, "triage: eyes.py")
 
 
 def test_a_missing_policy_file_says_what_to_do(file: Path) -> None:
@@ -110,15 +111,21 @@ def test_the_environment_stands_over_the_file(file: Path) -> None:
     [
         ("workerz: 1", "keyturn.yml:1: Unknown key 'workerz'; did you mean 'workers'?"),
         ("slack: {mode: sokcet}", "'slack.mode' is 'sokcet'; did you mean 'socket'?"),
-        ("slack: {api_url: 'http://example.com'}", "would carry tokens in the clear"),
-        ("agents: {a: {graph: nowhere}}", "'nowhere' names no graph"),
+        (
+            "slack: {api_url: 'http://example.com'}",
+            "could be read or answered by anybody",
+        ),
+        ("agents: {a: {graph: nowhere}}", "'nowhere' names no object"),
         ("agents: {' a': {graph: 'a.py:g'}}", "' a' is no name of an agent"),
         ("policy: 3", "write the name of a policy file, or the policy itself"),
         ("redis_url: 'http://u:pw@h'", "this is no Redis URL"),
         ("redis_url: 'redis+ring://h'", "redis+sentinel://host:26379,…/name"),
-        ("checkpoints: mysql://u:pw@h/d", "keyturn.yml:1: 'checkpoints': this is no"),
+        (
+            "checkpoints: mysql://u:pw@h/d",
+            "keyturn.yml:1: 'checkpoints': checkpoints would",
+        ),
         ("checkpoints: sqlite:///threads.sqlite", "the path of a SQLite file"),
-        ("checkpoints: memory", "would be lost with the process"),
+        ("checkpoints: memory", "would be lost there"),
         ("tenant: Über", "keyturn.yml:1: 'tenant': write lower-case letters, digits"),
         ("slack: {command: ask}", "'slack.command': write a command such as /app"),
         ("metrics: {channel: ops}", "'metrics.channel': write #name in quotes, or an"),
@@ -167,9 +174,12 @@ def test_what_kubernetes_sets_for_a_service_is_left_alone(
         ({"SLACK_BOT_TOKEN": "xoxe.xoxb-1-hush"}, "token rotation"),
         (
             {"SLACK_APP_TOKEN": "xapp-hush\n"},
-            "in no token, at place 10; remove it, or create",
+            "cannot have blanks or line breaks; create one",
         ),
-        ({"SLACK_SIGNING_SECRET": "hu sh"}, "at place 3; remove it, or copy it from"),
+        (
+            {"SLACK_SIGNING_SECRET": "hu sh"},
+            "cannot have blanks or line breaks; copy it",
+        ),
         ({"KEYTURN_SECRET": "hush"}, "KEYTURN_SECRET has 4 characters"),
         ({"KEYTURN_SECRET": "hush" * 16}, "openssl rand -hex 32"),
         ({"KEYTURN_REDIS_URL": "http://u:hush@h"}, "KEYTURN_REDIS_URL: 'redis_url'"),
@@ -276,8 +286,8 @@ def test_another_time_for_messages_is_a_mistake(given: object) -> None:
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("retention: {messages: 1h}", "write 30d, or never"),
-        ("retention: {audit: 1h}", "write 400d"),
+        ("retention: {messages: 1h}", "write 1d or more, or never"),
+        ("retention: {audit: 1h}", "write 30d or more"),
         ("retries: {limit: soon}", "'soon' is not a duration; write 90s"),
         ("retries: {limit: 500ms}", "'500ms' is not a duration"),
         ("retries: {limit: 31d}", "'31d' is longer than 30 days"),
@@ -306,26 +316,27 @@ ZONES = ["UTC", "Europe/London", "Pacific/Auckland", "Asia/Kathmandu"]
 @settings(max_examples=examples(200), deadline=None)
 @given(
     st.datetimes(datetime(2025, 1, 1), datetime(2027, 1, 1)),  # noqa: DTZ001 - it gets its zone
-    st.sampled_from(["mon", "Thu", "SUN"]),
+    st.sampled_from(get_args(Day)),
     st.sampled_from(["00:00", "02:30", "23:59"]),
     st.sampled_from(ZONES),
 )
 def test_the_newest_digest_was_due_within_the_week(
-    at: datetime, day: str, clock: str, zone: str
+    at: datetime, day: Day, clock: str, zone: str
 ) -> None:
-    digest, now = DigestSettings(day=day, at=clock, zone=zone), at.replace(tzinfo=UTC)
+    now = at.replace(tzinfo=UTC)
+    digest = DigestSettings(day=day, at=clock, zone=ZoneInfo(zone))
 
     due = digest.last_due(now)
 
     assert due.astimezone(UTC) <= now
     # An hour more where the clock was put back within the week.
     assert now - due.astimezone(UTC) < timedelta(days=7, hours=1)
-    assert f"{due:%a}".lower() == day.lower()
+    assert f"{due:%a}".lower() == day
     assert f"{due:%H:%M}" == clock
 
 
 def test_a_week_is_seven_whole_days_on_the_clock() -> None:
-    digest = DigestSettings(zone="Europe/London")
+    digest = DigestSettings(zone=ZoneInfo("Europe/London"))
     due = digest.last_due(datetime(2026, 10, 26, 12, tzinfo=UTC))
 
     since, until = digest.week_of(due)
@@ -338,9 +349,9 @@ def test_a_week_is_seven_whole_days_on_the_clock() -> None:
 @pytest.mark.parametrize(
     ("written", "problem"),
     [
-        ({"digest": {"day": "today"}}, "'today' is no day"),
-        ({"digest": {"at": "9am"}}, "'9am' is no time of the day"),
-        ({"digest": {"zone": "Mars"}}, "'Mars' is no time zone"),
+        ({"digest": {"day": "today"}}, "'mon', 'tue'"),
+        ({"digest": {"at": "9am"}}, "match"),
+        ({"digest": {"zone": "Mars"}}, "invalid timezone: Mars"),
         ({"alert": {"corrected": "half"}}, "'half' is no share"),
         ({"channel": "general"}, "match"),
     ],
@@ -357,5 +368,5 @@ def test_the_settings_of_the_docs_are_read(tmp_path: Path) -> None:
 
     found = Settings.load(tmp_path / "keyturn.yml", {}).metrics
 
-    assert found.digest == DigestSettings(zone="Europe/London")
+    assert found.digest == DigestSettings(zone=ZoneInfo("Europe/London"))
     assert found.channel == "#agent-approvals"

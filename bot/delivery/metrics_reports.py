@@ -84,7 +84,7 @@ class MetricsReports:
             return
         since, until = (int(at.timestamp() * 1000) for at in settings.week_of(due))
         week = Selection(since_ms=since, until_ms=until)
-        if not await self.announce_digest(week, ZoneInfo(settings.zone), mark):
+        if not await self.announce_digest(week, settings.zone, mark):
             # Only in memory: the log of that week is not read again each minute.
             self._empty = mark
 

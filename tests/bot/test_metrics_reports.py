@@ -29,7 +29,8 @@ MINUTE = timedelta(minutes=1)
 
 def due_today(**more: Any) -> MetricsSettings:
     """Return settings of a digest that was due at the beginning of today, UTC."""
-    digest = DigestSettings(day=f"{datetime.now(UTC):%a}", at="00:00")  # noqa: TID251 - of the real clock, as the store's
+    today = f"{datetime.now(UTC):%a}".lower()  # noqa: TID251 - of the real clock, as the store's
+    digest = DigestSettings.model_validate({"day": today, "at": "00:00"})
     return MetricsSettings(digest=digest, **more)
 
 

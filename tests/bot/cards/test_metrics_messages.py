@@ -218,7 +218,7 @@ def week_before(due: datetime) -> Metrics:
     zone = due.tzinfo
     assert isinstance(zone, ZoneInfo)
     since, until = (
-        int(at.timestamp() * 1000) for at in DigestSettings(zone=zone.key).week_of(due)
+        int(at.timestamp() * 1000) for at in DigestSettings(zone=zone).week_of(due)
     )
     return Metrics(Selection(since_ms=since, until_ms=until), zone)
 

@@ -52,8 +52,12 @@ async def wrong_lifetimes(conn: Connection) -> list[str]:
         conn, [one for name in names if (one := _HEAD.fullmatch(name))]
     )
     threads = [name for name in names if ":tm:" in name]
-    runs = await _each(conn, [["HMGET", name, "run", "open"] for name in threads])
-    needed |= {n for n, run in zip(threads, runs, strict=True) if any(listed(run))}
+    runs = await _each(conn, [["HGET", name, "run"] for name in threads])
+    needed |= {name for name, run in zip(threads, runs, strict=True) if run}
+    # A run with open approvals keeps its lists, and the facts of its thread.
+    kinds = (":open:", ":run:", ":tm:")
+    opened = [name for name in names if ":open:" in name]
+    needed |= {name.replace(":open:", kind) for name in opened for kind in kinds}
     leaked = [name for name in lives - needed if not is_permanent(name)]
     ending = needed & {*names} - lives
     return sorted(
@@ -97,6 +101,7 @@ def _needed_by(
         *(f"{base}{kind}:{approval}" for kind in ("p", "card", "seen_by")),
     }
     found |= {f"{base}{field}" for field in card if field.startswith("at:")}
+    found.add(f"{base}short:{approval.rpartition('_')[2][:8]}")
     run = stored.get("run", b"")[:16].hex() or "-"
     turn = stored.get("turn", b"").hex() or "-"
     found |= {f"{base}{kind}:{run}" for kind in ("run", "open", "tm")}

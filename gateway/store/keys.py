@@ -150,7 +150,7 @@ class Keys:
         return f"{self._base}:card:{approval}"
 
     def short(self, short: str) -> str:
-        """Set: collected cards with this short id; see also `short_ids.lua`."""
+        """Set: approvals and collected cards with this short id."""
         return f"{self._base}:short:{short}"
 
     def card_at(self, channel: str, ts: str) -> str:
@@ -182,13 +182,16 @@ class Keys:
         return f"{self._base}:begun:{turn_key.removeprefix('sha256:')}"
 
     def run(self, run_ref: RunRef) -> str:
-        """Sorted set: ended approvals of a run and its nested runs, by creation."""
+        """Sorted set: approvals of a run and its nested runs, by creation."""
         return f"{self._base}:run:{_hashed(run_ref.agent, run_ref.thread)}"
+
+    def open_of(self, run_ref: RunRef) -> str:
+        """Sorted set: those of them that have an open item; used by scripts."""
+        return f"{self._base}:open:{_hashed(run_ref.agent, run_ref.thread)}"
 
     def answered(self, run_ref: RunRef) -> str:
         """Sorted set: a run's latest answered approvals, for a day; used by scripts."""
-        # A hash contains no colon, so only the key's kind is replaced.
-        return self.run(run_ref).replace(":run:", ":answered:")
+        return f"{self._base}:answered:{_hashed(run_ref.agent, run_ref.thread)}"
 
     def thread_facts(self, agent: str, thread: str) -> str:
         """Hash: a thread's requesters, its location in Slack, and its open run."""

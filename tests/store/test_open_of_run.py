@@ -1,4 +1,4 @@
-"""A run's open approvals are stored with the facts of its thread, and keep them."""
+"""A run's open approvals are listed apart, and keep the facts of its thread."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from keyturn.gateway.service.tenant_service import PolicyService
 from keyturn.gateway.store.connection.listed_members import (
     Due,
     due_page,
-    listed_approvals,
+    readable,
 )
 
 logger = logging.getLogger(__name__)
@@ -95,9 +95,7 @@ class ApprovalReadings(PolicyService):
         while not is_last and len(found) < limit and scanned < _SCANNED:
             size = min(limit - len(found), _LOOK)
             page = await due_page(self._store.conn, keys.expiry, due, size)
-            ids = await listed_approvals(
-                self._store.conn, keys, keys.expiry, [one.member for one in page]
-            )
+            ids = readable([one.member for one in page], keys.unlisted)
             loaded = await self._store.approvals.load_each(ids)
             for each in loaded:
                 approval = each.approval

@@ -70,11 +70,11 @@ in some thousands of Valkey 9.1.2, none of Redis 7.0.15 and 8.0.6.
 _FEWEST = 3
 
 CALLED = (
-    "APPEND", "DECRBY", "DEL", "EXISTS", "GET", "HDEL", "HEXISTS", "HGET", "HGETALL",
-    "HINCRBY", "HKEYS", "HLEN", "HMGET", "HSET", "HSETNX", "INCR", "INCRBY", "PERSIST",
-    "PEXPIRE", "PEXPIREAT", "PTTL", "SET", "SMEMBERS", "TIME", "XACK", "XADD",
+    "DECRBY", "DEL", "EXISTS", "GET", "HDEL", "HEXISTS", "HGET", "HGETALL",
+    "HINCRBY", "HKEYS", "HMGET", "HSET", "HSETNX", "INCR", "INCRBY", "PERSIST",
+    "PEXPIRE", "PEXPIREAT", "PTTL", "SADD", "SET", "TIME", "XACK", "XADD",
     "XDEL", "XGROUP DELCONSUMER", "XINFO CONSUMERS", "XINFO GROUPS",
-    "ZADD", "ZCARD", "ZCOUNT", "ZRANGEBYSCORE", "ZREM",
+    "ZADD", "ZCARD", "ZCOUNT", "ZRANGE", "ZRANGEBYSCORE", "ZREM",
     "ZREMRANGEBYRANK", "ZREMRANGEBYSCORE", "ZREVRANGE", "ZSCORE",
 )  # fmt: skip
 """Commands called by scripts."""

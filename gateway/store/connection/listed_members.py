@@ -44,32 +44,6 @@ def readable_fields(
     return found
 
 
-async def without_junk(
-    conn: Connection,
-    name: str,
-    members: Reply | Iterable[bytes],
-    read: Callable[[bytes], T],
-) -> list[T]:
-    """Parse the members of a sorted set, and remove malformed ones from the store.
-
-    Reads are limited: junk at the start could hide all other members.
-    """
-    found = list[T]()
-    for member in cast("Iterable[bytes]", members or ()):
-        try:
-            found.append(read(member))
-        except ValueError:
-            await conn.command("ZREM", name, member)
-    return found
-
-
-async def listed_approvals(
-    conn: Connection, keys: Keys, name: str, members: Reply | Iterable[bytes]
-) -> list[str]:
-    """Return the approvals in a sorted set; malformed members are removed."""
-    return await without_junk(conn, name, members, keys.unlisted)
-
-
 class Due(NamedTuple):
     """A member of a sorted set, and its score.
 
@@ -112,12 +86,11 @@ async def approvals_by_score(
     """Yield the approvals in a sorted set by pages, lowest score first.
 
     Unchanged members come exactly once. Members added, removed or moved during the
-    iteration may be missed, or come twice. Malformed members are removed.
+    iteration may be missed, or come twice.
     """
     page = await due_page(conn, key, None, size)
     while page:
-        members = [one.member for one in page]
-        yield await listed_approvals(conn, keys, key, members)
+        yield readable([one.member for one in page], keys.unlisted)
         page = await due_page(conn, key, page[-1], size)
 
 

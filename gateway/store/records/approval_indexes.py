@@ -22,7 +22,7 @@ from keyturn.gateway.store.connection.connection import (
     number,
     text,
 )
-from keyturn.gateway.store.connection.listed_members import without_junk
+from keyturn.gateway.store.connection.listed_members import readable
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.records.codec import CHECKED, CHECKED_SEAL, RecordSeals
 from keyturn.gateway.store.sealing.conditional_write import write_if
@@ -41,9 +41,8 @@ class StandingStore:
 
     async def listed(self, keys: Keys) -> list[str]:
         """Return the ids of those that may be in force, first end first."""
-        key = keys.standing
-        found = await self._conn.command("ZRANGE", key, 0, -1)
-        return await without_junk(self._conn, key, found, text)
+        found = await self._conn.command("ZRANGE", keys.standing, 0, -1)
+        return readable(found, text)
 
     async def drop(self, keys: Keys, approval: str) -> None:
         """Remove an ended approval from the list."""
@@ -125,13 +124,12 @@ class TimerStore:
         reply = await self._conn.command(
             "ZRANGEBYSCORE", keys.timers, 0, now_ms, "LIMIT", 0, limit
         )
-        # Remove junk; otherwise it would always be due, and come first.
-        return await without_junk(self._conn, keys.timers, reply, _timer)
+        return readable(reply, _timer)
 
     async def approvals_with(self, keys: Keys, kind: TimerKind) -> list[str]:
         """Return ids of a tenant's approvals that have a timer of a kind."""
         reply = await self._conn.command("ZRANGE", keys.timers, 0, -1)
-        timers = await without_junk(self._conn, keys.timers, reply, _timer)
+        timers = readable(reply, _timer)
         return [timer.approval for timer in timers if timer.kind is kind]
 
     async def is_due(self, keys: Keys, timer: Timer) -> bool:

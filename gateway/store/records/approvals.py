@@ -13,7 +13,7 @@ from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.store.connection.connection import Connection, Reply, text
-from keyturn.gateway.store.connection.listed_members import listed_approvals
+from keyturn.gateway.store.connection.listed_members import readable
 from keyturn.gateway.store.keys import Keys, keys_of_tenant, tenant_of_approval
 from keyturn.gateway.store.records import codec
 from keyturn.gateway.store.records.atomic_write import Loaded, Write, WriteMany
@@ -164,12 +164,12 @@ class ApprovalStore(RunLists):
         reply = await self._conn.command(
             "ZRANGEBYSCORE", keys.expiry, 0, now_ms, "LIMIT", 0, limit
         )
-        return await listed_approvals(self._conn, keys, keys.expiry, reply)
+        return readable(reply, keys.unlisted)
 
     async def scheduled(self, keys: Keys) -> list[str]:
         """Return ids of approvals with a deadline, earliest first."""
         reply = await self._conn.command("ZRANGE", keys.expiry, 0, -1)
-        return await listed_approvals(self._conn, keys, keys.expiry, reply)
+        return readable(reply, keys.unlisted)
 
     async def forget_overdue(self, keys: Keys, approval_id: str) -> None:
         """Remove the deadline of an approval that is gone."""

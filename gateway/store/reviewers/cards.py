@@ -21,7 +21,7 @@ from keyturn.gateway.approvals.record import short_id
 from keyturn.gateway.errors import NotConfirmed, StoreUnavailable
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.store.connection.connection import fields, text
-from keyturn.gateway.store.connection.listed_members import listed_approvals
+from keyturn.gateway.store.connection.listed_members import readable
 from keyturn.gateway.store.keys import DRAFT_MS, KEEP_MS, NONCE_MS, VIEW_MS, Keys
 from keyturn.gateway.store.scripts.script import Script
 from keyturn.gateway.store.sealing.conditional_write import write_if
@@ -139,11 +139,11 @@ def copies_in(found: Mapping[str, bytes]) -> dict[str, CardCopy]:
             if name.startswith(prefix):
                 user = name.removeprefix(prefix)
                 copy = copies.get(user, CardCopy())
-                copies[user] = _with_field(copy, prefix, readable(value))
+                copies[user] = _with_field(copy, prefix, legible(value))
     return copies
 
 
-def readable(stored: bytes | None) -> str:
+def legible(stored: bytes | None) -> str:
     """Return a field of a card's hash; invalid UTF-8 matches nothing."""
     return (stored or b"").decode("utf-8", "backslashreplace")
 
@@ -434,7 +434,7 @@ class CardStore(AttachedStore):
             found = fields(await self._conn.command("HGETALL", keys.card(collected)))
         if "at" not in found:
             return None
-        known = {name: readable(found.get(name)) for name in _KNOWN}
+        known = {name: legible(found.get(name)) for name in _KNOWN}
         channel, _, ts = known["at"].partition(" ")
         self._note_display(approval, known["display"])
         return CardPlace(
@@ -527,9 +527,8 @@ class CardStore(AttachedStore):
 
     async def outdated(self, keys: Keys, limit: int) -> list[str]:
         """Return approvals with a missing or outdated card, earliest expiry first."""
-        key = keys.outdated
-        reply = await self._conn.command("ZRANGE", key, 0, limit - 1)
-        return await listed_approvals(self._conn, keys, key, reply)
+        reply = await self._conn.command("ZRANGE", keys.outdated, 0, limit - 1)
+        return readable(reply, keys.unlisted)
 
     async def mark_outdated(self, keys: Keys, *approvals: str) -> None:
         """List cards as missing or outdated until they are drawn."""

@@ -24,7 +24,7 @@ from keyturn.gateway.store.connection.connection import (
     milliseconds,
     number,
 )
-from keyturn.gateway.store.connection.listed_members import listed_approvals
+from keyturn.gateway.store.connection.listed_members import readable
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.sealing import Sealed, Sealing
 
@@ -106,7 +106,7 @@ class PostedMessageStore:
         reply = await self._conn.command(
             "ZRANGEBYSCORE", key, "-inf", now_ms, "LIMIT", 0, limit
         )
-        return await listed_approvals(self._conn, keys, key, reply)
+        return readable(reply, keys.unlisted)
 
     async def read(self, keys: Keys, approval: str) -> PostedMessages:
         """Return an approval's messages; empty if none are known.

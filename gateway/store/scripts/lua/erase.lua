@@ -24,9 +24,8 @@
 --   {"moved"}    it is gone, or has another version: read it again
 if (redis.call('HGET', KEYS[1], 'rev') or '') ~= ARGV[1] then return {'moved'} end
 if is_open(KEYS[1]) then return {'open'} end
-local facts = redis.call('HMGET', KEYS[3], 'run', 'open')
 -- The agent may ask for a result while its run is active, or has an open approval.
-if facts[1] == 'open' or facts[2] then return {'running'} end
+if redis.call('HGET', KEYS[3], 'run') == 'open' or has_open(KEYS[3]) then return {'running'} end
 redis.call('DEL', KEYS[1], KEYS[2], KEYS[7])
 -- A repeated submission would open another record under an id that processes remember.
 if ARGV[6] ~= '' then redis.call('SET', KEYS[8], ARGV[6], 'PX', ARGV[7]) end

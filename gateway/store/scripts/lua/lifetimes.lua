@@ -39,35 +39,18 @@ local function split(record)
   return string.match(record, '^(.+:)%a:([^:]+)$')
 end
 
--- The key of a string of raw approval ids, to find them by short id: one for each day
--- and first digit, so that each string stays short enough to search.
-local function ids_of(base, day, digits)
-  return base .. 'ids:' .. string.format('%.0f', day) .. ':' .. string.sub(digits, 1, 1)
+-- The key of the approvals with a short id: the first eight digits of its random half.
+local function short_of(base, id)
+  return base .. 'short:' .. string.sub(string.match(id, '[^_]*$'), 1, 8)
 end
 
--- List an approval by its short id, under the day of its creation.
-local function list_short(base, id, created)
-  local digits = string.match(id, '[^_]*$')
-  redis.call('APPEND', ids_of(base, math.floor(created / DAY_MS), digits), listed(id))
-end
-
--- Extend the lifetime of an approval's short id. Its list is shared, so it never ends
--- earlier than before.
-local function know_short(base, id, created, till)
-  local ids = ids_of(base, math.floor(created / DAY_MS), string.match(id, '[^_]*$'))
-  -- -1: the list is new and has no lifetime. A difference of a day is ignored, which
-  -- saves most writes.
-  if redis.call('PTTL', ids) < till - now_ms() - DAY_MS then
-    redis.call('PEXPIREAT', ids, string.format('%.0f', till))
-  end
-end
-
--- Keys with an approval's lifetime: its card's place in Slack, and reviewers' progress
--- through its full view.
+-- Keys with an approval's lifetime: its card's place in Slack, reviewers' progress
+-- through its full view, and its short id. Another approval with the same short id is
+-- so rare that their lifetimes are not compared.
 local function attached(record)
   local base, id = split(record)
   local card = base .. 'card:' .. id
-  local keys = {card, base .. 'seen_by:' .. id}
+  local keys = {card, base .. 'seen_by:' .. id, short_of(base, id)}
   -- A card posted twice (after a lost reply of Slack) has a string for each message.
   -- They are not in KEYS, because only the card's hash has their names. All have the
   -- tenant's hash tag, so a cluster stores them on one node.
@@ -102,48 +85,16 @@ local function belongs_to(head)
   return to_hex(string.sub(run, 1, 16)), turn and to_hex(turn), string.sub(run, 17)
 end
 
--- A run's open approvals are one field of its thread's facts: a row for each, oldest
--- first, with the time of creation, the id, the length of the namespace, and the
--- namespace. Returns rows of {id and namespace, time}.
-local function open_in(facts)
-  local text, found, at = redis.call('HGET', facts, 'open') or '', {}, 1
-  while at + 23 <= #text do
-    local created, id, size = struct.unpack('>I6c16I2', text, at)
-    found[#found + 1] = {id .. string.sub(text, at + 24, at + 23 + size), created}
-    at = at + 24 + size
-  end
-  return found
+-- Return whether the run of a thread has open approvals. Their key is derived from the
+-- one of the thread's facts, as in keys.py, and has the same hash tag.
+local function has_open(facts)
+  return redis.call('EXISTS', (string.gsub(facts, ':tm:', ':open:'))) == 1
 end
 
 -- Keep a thread's facts while its run is active or has an open approval.
 local function retain_facts(facts, keep)
-  local run, open = unpack(redis.call('HMGET', facts, 'run', 'open'))
-  live_on({facts}, not run and not open and keep)
-end
-
--- Add an approval to the open ones of its run.
-local function enter_run(facts, id, ns, created)
-  local row = struct.pack('>I6c16I2', created, listed(id), #ns) .. ns
-  redis.call('HSET', facts, 'open', (redis.call('HGET', facts, 'open') or '') .. row)
-  redis.call('PERSIST', facts)
-end
-
--- Remove it from them; return whether it was there.
-local function leave_run(base, run, id, ns, keep)
-  local facts = base .. 'tm:' .. run
-  local text = redis.call('HGET', facts, 'open') or ''
-  -- Searched instead of parsed: the field may be long, and ids are unique.
-  local row = struct.pack('>c16I2', listed(id), #ns) .. ns
-  local at = string.find(text, row, 7, true)
-  if not at then return false end
-  local left = string.sub(text, 1, at - 7) .. string.sub(text, at + #row)
-  if left == '' then
-    redis.call('HDEL', facts, 'open')
-    retain_facts(facts, keep)
-  else
-    redis.call('HSET', facts, 'open', left)
-  end
-  return true
+  local is_needed = redis.call('HEXISTS', facts, 'run') == 1 or has_open(facts)
+  live_on({facts}, not is_needed and keep)
 end
 
 -- After every write: set the lifetimes of an approval and its run. If a damaged record
@@ -157,32 +108,28 @@ local function retain(head, document, keep)
     live_on({head, document}, not needed and keep)
     live_on(attached(head), not needed and keep)
   end
-  -- Also while it is open: deadlines, doubts and reminders are closer together.
-  local created = tonumber(redis.call('HGET', head, 'created')) or 0
-  know_short(base, id, created, now_ms() + 4 * keep)
   if needed then return end
   local run, turn, ns = belongs_to(head)
   if not run then return end
-  if leave_run(base, run, id, ns, keep) then
-    redis.call('ZADD', base .. 'run:' .. run, created, listed(id) .. ns)
+  local member = listed(id) .. ns
+  if redis.call('ZREM', base .. 'open:' .. run, member) == 1
     -- Listed for a day: the run's next calls are shown together with such answers.
-    if redis.call('HGET', head, '0:s') == 'answered' then
-      local answered = base .. 'answered:' .. run
-      redis.call('ZADD', answered, created, listed(id) .. ns)
-      redis.call('ZREMRANGEBYRANK', answered, 0, -1 - MOST_ANSWERED)
-      redis.call('PEXPIRE', answered, DAY_MS)
-    end
+    and redis.call('HGET', head, '0:s') == 'answered' then
+    local answered = base .. 'answered:' .. run
+    redis.call('ZADD', answered, redis.call('HGET', head, 'created') or 0, member)
+    redis.call('ZREMRANGEBYRANK', answered, 0, -1 - MOST_ANSWERED)
+    redis.call('PEXPIRE', answered, DAY_MS)
   end
   if turn then retain_turn(base, base .. 'turn:' .. turn, keep) end
-  local is_over = redis.call('HEXISTS', base .. 'tm:' .. run, 'open') == 0
-  live_on({base .. 'run:' .. run}, is_over and keep)
+  local facts = base .. 'tm:' .. run
+  live_on({base .. 'run:' .. run}, not has_open(facts) and keep)
+  retain_facts(facts, keep)
 end
 
 -- Keep a thread's facts until its run has ended. Facts marked "new" may lack an earlier
 -- past of the thread: only the process that runs it can check that.
 local function begin_run(facts)
-  -- The list of open approvals does not contain the requesters.
-  if redis.call('HLEN', facts) == redis.call('HEXISTS', facts, 'open') then
+  if redis.call('EXISTS', facts) == 0 then
     redis.call('HSET', facts, 'run', 'new')
   elseif redis.call('HGET', facts, 'run') ~= 'new' then
     redis.call('HSET', facts, 'run', 'open')

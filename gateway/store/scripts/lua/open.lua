@@ -9,7 +9,7 @@
 -- include windows.lua
 -- include precedents.lua
 -- KEYS[1] turn        string  the turn's verdicts, after a line of its approvals
--- KEYS[2] run         zset    the run's ended approvals: raw id and namespace of each
+-- KEYS[2] run         zset    the run's approvals: raw id and namespace of each
 -- KEYS[3] expiry      zset    deadlines of the tenant
 -- KEYS[4] outbox      stream  events
 -- KEYS[5] audit       stream  audit log
@@ -112,10 +112,8 @@ end
 
 local keep = tonumber(ARGV[1])
 -- Before this turn's approvals are added: the turn may supersede the older ones.
-local older, first = {}, now
-for index, row in ipairs(open_in(base .. 'tm:' .. run)) do
-  older[index], first = row[1], math.min(first, row[2])
-end
+local opened = base .. 'open:' .. run
+local older = redis.call('ZRANGE', opened, 0, -1)
 -- Without a running bot, expired requests would never be removed. At most 100, so that
 -- one turn does not pay for a long list. A turn without a card adds none.
 for _, card in ipairs(#approvals > 0
@@ -137,18 +135,19 @@ for index, approval in ipairs(approvals) do
     update_uses(head, i, approval.state, now, expires + keep)
     if waits then redis.call('ZADD', KEYS[8], expires, member .. i) end
   end
-  list_short(base, approval.id, created)
-  know_short(base, approval.id, created, expires + 4 * keep)
+  redis.call('SADD', short_of(base, approval.id), member)
   redis.call('ZADD', KEYS[3], expires, member)
   for _, timer in ipairs(approval.timers) do
     redis.call('ZADD', KEYS[11], created + timer[2], approval.id .. ' ' .. timer[1])
   end
-  enter_run(base .. 'tm:' .. run, approval.id, approval.ns, created)
+  redis.call('ZADD', KEYS[2], created, member .. approval.ns)
+  redis.call('ZADD', opened, created, member .. approval.ns)
 end
 if #approvals > 0 then
   -- Long-ended approvals are dropped, unless an older one is still open.
+  local first = tonumber(redis.call('ZRANGE', opened, 0, 0, 'WITHSCORES')[2])
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(' .. math.min(now - 4 * keep, first))
-  redis.call('PERSIST', KEYS[2])
+  live_on({KEYS[2], base .. 'tm:' .. run})
 end
 for index, row in ipairs(standing) do
   write_fields(base .. 'a:' .. row.id, row.fields)

@@ -228,14 +228,11 @@ def test_a_process_that_shares_a_server_starts_the_next_one(folder: Path) -> Non
 
 
 def test_who_leaves_first_leaves_the_server_to_the_others(folder: Path) -> None:
-    with EmbeddedEngine(folder) as engine:
-        pid = engine.pid
-        with other_process(folder):
-            engine.__exit__(None, None, None)
-            assert is_listening(socket_path(folder))
-            with EmbeddedEngine(folder) as again:
-                assert again.is_adopted
-                assert again.pid == pid
+    with EmbeddedEngine(folder) as engine, other_process(folder):
+        engine.__exit__(None, None, None)
+        assert is_listening(socket_path(folder))
+        with EmbeddedEngine(folder) as again:
+            assert again.is_adopted
 
     with EmbeddedEngine(folder):
         pass
@@ -307,21 +304,6 @@ def test_a_server_that_cannot_load_its_data_says_why(folder: Path) -> None:
     base.write_bytes(b"junk" + base.read_bytes()[4:])
 
     with pytest.raises(StoreUnavailable, match=r"did not start: .*AOF"):
-        EmbeddedEngine(folder).__enter__()
-
-
-def test_a_full_disk_is_named_where_a_server_does_not_start(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> list[str]:
-        return [sys.executable, "-c", "print('# Short write'); raise SystemExit(1)"]
-
-    monkeypatch.setattr(engine_module, "server_command", full)
-
-    with pytest.raises(StoreUnavailable, match=r"did not start: # Short write.*log'.$"):
-        EmbeddedEngine(folder).__enter__()
-    monkeypatch.setattr(engine_module, "_LEAST_FREE", 1 << 60)
-    with pytest.raises(StoreUnavailable, match="Its disk is full: make room there"):
         EmbeddedEngine(folder).__enter__()
 
 

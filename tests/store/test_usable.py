@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 import redis
-from redis.exceptions import AuthenticationError, ReadOnlyError
+from redis.exceptions import AuthenticationError
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from keyturn.gateway.errors import (
@@ -22,6 +22,7 @@ from keyturn.gateway.errors import (
     UnsafeStore,
 )
 from keyturn.gateway.store.connection import usable
+from keyturn.gateway.store.connection.servers import NotMasterError
 from keyturn.gateway.store.connection.usable import Loading, is_loading, until_usable
 from keyturn.gateway.store.embedded import engine as engine_module
 from keyturn.gateway.store.embedded.engine import EmbeddedEngine
@@ -39,7 +40,7 @@ def caused(cause: Exception | None) -> StoreUnavailable:
 PASSING = [
     caused(RedisConnectionError("no master")),
     caused(ConnectionRefusedError()),
-    caused(ReadOnlyError("READONLY")),
+    caused(NotMasterError("READONLY")),
     NotConfirmed(),
     Unanswered("cut off", "try again"),
     UnsafeStore("a replica", can_pass=True),
@@ -204,10 +205,11 @@ async def test_a_remote_server_that_loads_is_waited_for(
 
 
 def test_a_wait_says_now_and_then_how_far_it_is_and_ends(
-    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = [0.0]
-    wait = Loading("here", clock=lambda: clock[0])
+    monkeypatch.setattr(usable, "now_s", lambda: clock[0])
+    wait = Loading("here")
     with caplog.at_level(logging.INFO):
         for _ in range(13):
             wait.goes_on({"loading_loaded_perc": "12.5", "loading_eta_seconds": "70"})

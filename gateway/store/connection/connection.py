@@ -28,15 +28,8 @@ from functools import cache, partial
 from typing import cast
 
 import redis.asyncio as aioredis
-from redis.exceptions import (
-    AuthenticationError,
-    NoPermissionError,
-    NoScriptError,
-    OutOfMemoryError,
-    RedisError,
-    ResponseError,
-)
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from keyturn.gateway.clock import ReferenceClock
@@ -56,7 +49,6 @@ from keyturn.gateway.store.connection.servers import (
     Reply,
     SentinelMaster,
     Server,
-    UntrustedCertificateError,
     raise_first,
     store_address,
 )
@@ -82,22 +74,21 @@ EMBEDDED_HINT = (
 )
 
 _WRITABLE_HINT = "check that Redis is writable, then try again."
-_HINTS: dict[type[Exception], str] = {
-    AuthenticationError: "set its user and password in KEYTURN_REDIS_URL, "
+_HINTS = {
+    "AuthenticationError": "set its user and password in KEYTURN_REDIS_URL, "
     "and start this again.",
-    OutOfMemoryError: "its memory is full: raise 'maxmemory', or make room.",
-    NotMasterError: "if it stays a replica, set KEYTURN_REDIS_URL to its master.",
-    UntrustedCertificateError: "its certificate is not trusted here: renew one that "
-    "has expired, use the host name that it was made for, and name the authority of "
-    "your own that signed it (…?ssl_ca_certs=/path/ca.pem in KEYTURN_REDIS_URL).",
-    NoPermissionError: "let its user do this (ACL SETUSER), then try again.",
+    "OutOfMemoryError": "its memory is full: raise 'maxmemory', or make room.",
+    "NotMasterError": "if it stays a replica, set KEYTURN_REDIS_URL to its master.",
+    "UntrustedCertificateError": "its certificate is not trusted here: renew it, use "
+    "the host name that it was made for, or name the authority that signed it "
+    "(…?ssl_ca_certs=/path/ca.pem in KEYTURN_REDIS_URL).",
+    "NoPermissionError": "let its user do this (ACL SETUSER), then try again.",
+    "ResponseError: MISCONF": "it cannot write its snapshot: make room on its disk, "
+    "see its log, then run BGSAVE.",
+    "ResponseError: DB index": "name a database that it has, such as /0, in "
+    "KEYTURN_REDIS_URL.",
 }
-_BEGINNINGS = {
-    "MISCONF": "it cannot write its snapshot: make room on its disk, see its log, then "
-    "run BGSAVE.",
-    "DB index": "name a database that it has, such as /0, in KEYTURN_REDIS_URL.",
-}
-"""Hints for errors without a class, by the prefix of their message."""
+"""Next steps, by the beginning of an error's class and message."""
 
 # The marker of an error raised inside a running script. redis-py has no class that
 # separates it from an error that prevented the script from starting.
@@ -138,17 +129,21 @@ class Connection:
         self.secrets = tuple[bytes, ...]()
         self.encrypts, self.confirmed_by, self.resent = False, 0, 0
         self.ledger: Ledger | None = None
-        self._hint, self._process = EMBEDDED_HINT if is_embedded else HINT, os.getpid()
-        self._servers: dict[asyncio.AbstractEventLoop, Server | Cluster] = {}
-        self._parents = self._servers
+        self._hint = EMBEDDED_HINT if is_embedded else HINT
+        # A forked process shares the parent's sockets and would mix up the replies.
+        # The parent's are kept: closing them would close them for the parent, too.
+        self._servers: dict[
+            tuple[int, asyncio.AbstractEventLoop], Server | Cluster
+        ] = {}
 
     async def close(self) -> None:
         """Close every connection, of the other loops as well."""
         here = asyncio.get_running_loop()
-        for loop, servers in list(self._servers.items()):  # other threads may add one
-            if loop is here:
+        # Other threads may add one.
+        for (process, loop), servers in list(self._servers.items()):
+            if process == os.getpid() and loop is here:
                 await servers.close()
-            elif loop.is_running():
+            elif process == os.getpid() and loop.is_running():
                 closing = asyncio.run_coroutine_threadsafe(servers.close(), loop)
                 # The other loop may stop before it runs this.
                 async with asyncio.timeout(_CLOSE_S):
@@ -188,7 +183,7 @@ class Connection:
         if not commands:
             return []
         with self._errors():
-            done = await self._done_in_one_step(commands)
+            done = await self._in_one_step(commands)
         return list(map(_converted, commands, done))
 
     async def evalsha(
@@ -212,15 +207,15 @@ class Connection:
             NotConfirmed: when replicas did not confirm it; it may have been written.
         """
         words: tuple[Argument, ...] = (len(keys), *keys, *args)
+        run = partial(self._kept, keys[0]) if writes and keys else self._in_one_step
         with self._errors(writes=writes):
             try:
-                sha = _digest(source)
-                reply = await self._run(("EVALSHA", sha, *words), keys, writes=writes)
+                [reply] = await run([("EVALSHA", _digest(source), *words)])
             except NoScriptError:
                 # The script cache is empty after a flush or a failover. Nothing ran,
                 # so a repeat is safe. EVAL, because the cache may be emptied again
                 # between SCRIPT LOAD and EVALSHA.
-                reply = await self._run(("EVAL", source, *words), keys, writes=writes)
+                [reply] = await run([("EVAL", source, *words)])
         return cast("list[Reply]", reply)
 
     async def confirm(self, key: str) -> None:
@@ -232,7 +227,7 @@ class Connection:
         """
         if self.confirmed_by:
             with self._errors():
-                await self._confirmed((), key)
+                await self._kept(key, ())
 
     async def keep(self, *commands: Sequence[Argument]) -> list[Reply]:
         """Run commands as one MULTI/EXEC and wait for replicas, as scripts do.
@@ -245,29 +240,22 @@ class Connection:
             NotConfirmed: when replicas did not confirm it; it may have been written.
         """
         with self._errors(writes=True):
-            if self.confirmed_by:
-                done = await self._confirmed(commands, str(commands[0][1]))
-            else:
-                done = await self._done_in_one_step(commands)
+            done = await self._kept(str(commands[0][1]), commands)
         return list(map(_converted, commands, done))
 
-    async def _done_in_one_step(self, commands: Sequence[Command]) -> list[Reply]:
+    async def _in_one_step(self, commands: Sequence[Command]) -> list[Reply]:
+        if len(commands) == 1:
+            return await self._ask(commands)
         # MULTI keeps other clients' commands out; a plain pipeline does not.
         *_, done = await self._ask([("MULTI",), *commands, ("EXEC",)])
         replies = cast("list[Reply]", done)
         raise_first(replies)
         return replies
 
-    async def _run(self, words: Command, keys: Sequence[str], *, writes: bool) -> Reply:
-        """Send a script, and wait for replicas if confirmation is required."""
-        if not (writes and self.confirmed_by):
-            [reply] = await self._ask([words])
-            return reply
-        [reply] = await self._confirmed([words], keys[0])
-        return reply
-
-    async def _confirmed(self, commands: Sequence[Command], key: str) -> list[Reply]:
-        """Run commands in one step and wait for replicas, see `confirmed`."""
+    async def _kept(self, key: str, commands: Sequence[Command]) -> list[Reply]:
+        """Run commands in one step; wait for replicas if confirmation is required."""
+        if not self.confirmed_by:
+            return await self._in_one_step(commands)
         try:
             return await confirmed(self._ask, commands, key)
         except LostWriteError:
@@ -317,18 +305,13 @@ class Connection:
 
     def _here(self) -> Server | Cluster:
         """Return the servers of the running loop."""
-        loop = asyncio.get_running_loop()
-        # A forked process shares the parent's sockets and would mix up the replies. The
-        # old pools are kept: closing them would close them for the parent, too.
-        if self._process != os.getpid():
-            self._parents, self._process = self._servers, os.getpid()
-            self._servers = {}
-        found = self._servers.get(loop)
+        place = os.getpid(), asyncio.get_running_loop()
+        found = self._servers.get(place)
         if found is None:
             # The connections of a closed loop are closed as well.
-            for ended in [one for one in list(self._servers) if one.is_closed()]:
+            for ended in [one for one in list(self._servers) if one[1].is_closed()]:
                 self._servers.pop(ended, None)
-            found = self._servers[loop] = _servers(self.url)
+            found = self._servers[place] = _servers(self.url)
         return found
 
     @contextmanager
@@ -445,24 +428,21 @@ def unavailable(error: Exception, hint: str, *, writes: bool) -> StoreUnavailabl
     if isinstance(error, NotConfirmedError | LostWriteError):
         return NotConfirmed()
     kind = type(error).__name__
+    said = f"{kind}: {error}"
     if writes and isinstance(error, MaybeDoneError):
-        return Unanswered(f"{kind}: {error}", hint)
+        return Unanswered(said, hint)
+    known = next((step for name, step in _HINTS.items() if said.startswith(name)), "")
     # Both Python and redis-py have a ConnectionError; redis-py's is no OSError.
     is_away = isinstance(error, RedisConnectionError | RedisTimeoutError | OSError)
     if is_away and not isinstance(error, NotMasterError):
-        hint = _HINTS.get(type(error), hint)
         return StoreUnavailable(
-            f"The store does not answer ({kind}: {error}). Nothing was recorded; {hint}"
+            f"The store does not answer ({said}). Nothing was recorded; {known or hint}"
         )
     if writes and _IN_A_SCRIPT in str(error):
-        return KeptInPart(f"{kind}: {error}")
-    hint = _HINTS.get(type(error), _WRITABLE_HINT)
-    for beginning, other in _BEGINNINGS.items():
-        if str(error).startswith(beginning):
-            hint = other
+        return KeptInPart(said)
     return StoreUnavailable(
-        f"The store did not keep this ({kind}: {error}). Nothing was acknowledged; "
-        f"{hint}"
+        f"The store did not keep this ({said}). Nothing was acknowledged; "
+        f"{known or _WRITABLE_HINT}"
     )
 
 

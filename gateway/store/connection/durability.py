@@ -43,10 +43,6 @@ from keyturn.gateway.store.connection.servers import (
 from keyturn.gateway.store.keys import Keys
 
 OLDEST = {"redis": 7, "valkey": 8}
-_RUNS_SCRIPTS = 7
-"""First major version of Redis that accepts the first line of Keyturn's scripts."""
-
-_USE = "use Redis 7 or newer, or Valkey 8 or newer"
 MAX_CLOCK_OFFSET_S = 5.0
 _NEEDED = {
     "appendonly": ("yes", "a restart loses every approval"),
@@ -82,9 +78,8 @@ CALLED = (
 # With one of Keyturn's keys, since permissions may be limited to other keys. Redis 8.6
 # rejects a wrong number of arguments.
 MISSING = """
-local missing, unknown = {}, {}
-if not redis.acl_check_cmd then return {missing, unknown} end
-for at = 2, #ARGV do
+local missing = {}
+for at = 2, redis.acl_check_cmd and #ARGV or 0 do
   local name, of = string.match(ARGV[at], '^(%S+) ?(.*)$')
   local words = of == '' and {name} or {name, of}
   local is_known, may
@@ -96,13 +91,9 @@ for at = 2, #ARGV do
   if not is_known and of == '' then -- TIME takes nothing
     is_known, may = pcall(redis.acl_check_cmd, name)
   end
-  if not is_known then
-    unknown[#unknown + 1] = ARGV[at]
-  elseif not may then
-    missing[#missing + 1] = ARGV[at]
-  end
+  if not is_known or not may then missing[#missing + 1] = ARGV[at] end
 end
-return {missing, unknown}
+return missing
 """
 
 
@@ -158,11 +149,12 @@ def durability_problems(facts: EngineFacts) -> list[str]:
 
 
 def _problems(facts: EngineFacts) -> list[str]:
-    problems: list[str] = []
     oldest = OLDEST.get(facts.software)
     # Unknown software is refused: its losses were never measured.
     if oldest is None or facts.release[0] < oldest:
-        problems.append(f"The server is {facts.name}; {_USE}.")
+        use = "use Redis 7 or newer, or Valkey 8 or newer"
+        return [f"The server is {facts.name}; {use}."]
+    problems: list[str] = []
     if facts.role != "master":
         why = "The server is a replica; set KEYTURN_REDIS_URL to its master."
         problems.append(Passing(why))
@@ -173,8 +165,7 @@ def _problems(facts: EngineFacts) -> list[str]:
             "use a server of your own: many managed ones sync once a second."
         )
     else:
-        problems += _setting_problems(facts.settings)
-        problems += _thread_problems(facts, facts.settings)
+        problems += _setting_problems(facts, facts.settings)
         problems += _replica_problems(facts)
     if abs(facts.clock_offset_s) >= MAX_CLOCK_OFFSET_S:
         problems.append(
@@ -184,25 +175,20 @@ def _problems(facts: EngineFacts) -> list[str]:
     return problems
 
 
-def _setting_problems(settings: Mapping[str, str]) -> list[str]:
-    return [
+def _setting_problems(facts: EngineFacts, settings: Mapping[str, str]) -> list[str]:
+    problems = [
         _problem(name, settings.get(name, ""), value, why)
         for name, (value, why) in _NEEDED.items()
         if settings.get(name) != value
     ]
-
-
-def _thread_problems(facts: EngineFacts, settings: Mapping[str, str]) -> list[str]:
     threads = settings.get("io-threads", "1")
-    first = _THREADS_ANSWER_EARLY.get(facts.software)
-    if first is None or facts.release < first or threads == "1":
-        return []
-    why = (
-        "it may then answer before its AOF is written, and a crash loses acknowledged "
-        "decisions"
-    )
-    remedy = "set it to 1 in the configuration of the server, and restart it"
-    return [f"io-threads is {threads!r}: {why}; {remedy}."]
+    if threads != "1" and facts.release >= _THREADS_ANSWER_EARLY[facts.software]:
+        problems.append(
+            f"io-threads is {threads!r}: it may then answer before its AOF is written, "
+            "and a crash loses acknowledged decisions; set it to 1 in the "
+            "configuration of the server, and restart it."
+        )
+    return problems
 
 
 def _replica_problems(facts: EngineFacts) -> list[str]:
@@ -242,7 +228,6 @@ async def ensure_durable(
         StoreUnavailable: when the server does not answer.
     """
     every = await read_facts(conn)
-    _refuse_without_scripts(every)
     problems = [one for facts in every for one in durability_problems(facts)]
     problems += await topology_problems(conn.url)
     problems += await permission_problems(conn)
@@ -257,16 +242,6 @@ async def ensure_durable(
             can_pass=all(isinstance(one, Passing) for one in problems),
         )
     return every[0]
-
-
-def _refuse_without_scripts(every: list[EngineFacts]) -> None:
-    # Refused in development, too: an old server does not understand the commands of the
-    # other checks, so their results mean nothing.
-    for facts in every:
-        is_old = 0 < facts.release[0] < _RUNS_SCRIPTS
-        if facts.software == "redis" and is_old:
-            why = "which cannot run the scripts of Keyturn"
-            raise UnsafeStore(f"The server is {facts.name}, {why}; {_USE}.")
 
 
 async def server_info(conn: Connection) -> dict[str, str]:
@@ -453,25 +428,17 @@ async def permission_problems(conn: Connection) -> list[str]:
         StoreUnavailable: when a server does not answer, or cannot run scripts.
     """
     found = await conn.on_each_master("EVAL", MISSING, 0, Keys("any").members, *CALLED)
-    each = [cast("list[list[Reply]]", one) for one in found.values()]
-    missing, unknown = (
-        sorted({text(name) for one in each for name in one[at]}) for at in (0, 1)
-    )
-    problems: list[str] = []
-    if unknown:
-        problems.append(
-            f"The server does not know {', '.join(unknown)}, which the scripts of "
-            "Keyturn call, so decisions would be kept in part; take 'rename-command' "
-            "of these out of its configuration, and restart it."
-        )
+    every = cast("list[list[Reply]]", list(found.values()))
+    missing = sorted({text(name) for names in every for name in names})
     if not missing:
-        return problems
+        return []
     allowed = " ".join(f"+{one.lower().replace(' ', '|')}" for one in missing)
     why = (
         "The user of KEYTURN_REDIS_URL may not run all that the scripts of Keyturn "
-        "call on its keys, so decisions would be kept in part"
+        "call on its keys, or the server has renamed it, so decisions would be kept "
+        "in part"
     )
-    return [*problems, f"{why}; run: ACL SETUSER <user> ~tk:* {allowed}"]
+    return [f"{why}; run: ACL SETUSER <user> ~tk:* {allowed}"]
 
 
 async def ensure_writable(conn: Connection, keys: Keys) -> None:

@@ -18,15 +18,12 @@ import asyncio
 import contextlib
 import math
 import re
-import socket
 import ssl
-import sys
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from redis.asyncio import ConnectionPool, RedisCluster
 from redis.asyncio.cluster import ClusterNode
@@ -84,20 +81,7 @@ _UNREADABLE = (
 )
 _SENTINEL_PORT = 26379
 _PORT = 6379
-
-# With these options the kernel detects a peer that vanished silently (a cut cable, an
-# expired NAT entry) well before the time limit of a call. Keepalive probes are not sent
-# while sent data is unacknowledged.
-_KEEP_ALIVE = {
-    name: value
-    for name, value in (
-        (getattr(socket, "TCP_KEEPINTVL", 0), 1),
-        (getattr(socket, "TCP_KEEPCNT", 0), 3),
-        (getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", 0)), 3),
-        (getattr(socket, "TCP_USER_TIMEOUT", 0), 5000),
-    )
-    if name and sys.platform != "win32"
-}
+_OF_A_MASTER = frozenset({"username", "password", "db", "client_name"})
 
 Argument = str | bytes | int
 Command = Sequence[Argument]
@@ -116,13 +100,7 @@ _AGAIN_S = 0.2
 # blocking command when its server becomes a replica.
 _REPLICA = ("-READONLY ", "-MASTERDOWN ", "UNBLOCKED force unblock")
 
-_BLOCKING = frozenset(
-    {
-        "BLMOVE", "BLMPOP", "BLPOP", "BRPOP", "BRPOPLPUSH", "BZMPOP", "BZPOPMAX",
-        "BZPOPMIN", "WAIT", "WAITAOF",
-    }
-)  # fmt: skip
-_SECOND = frozenset({"XGROUP", "XINFO", "OBJECT", "MEMORY"})
+_SECOND = frozenset({"XGROUP", "XINFO"})
 _SCRIPTS = frozenset({"EVAL", "EVALSHA"})
 _STREAMS = frozenset({"XREAD", "XREADGROUP"})
 
@@ -155,13 +133,12 @@ def store_address(url: str) -> StoreAddress:
         SettingsError: when it is malformed. The original error is hidden: with a slash
             in the password, it would quote a part of it as the port.
     """
-    with _unreadable_refused():
-        scheme = urlsplit(url).scheme
-        if scheme in SENTINEL:
-            return _sentinels(url)
-        if scheme in CLUSTER:
-            return _cluster(url)
+    try:
+        if urlsplit(url).scheme in (*SENTINEL, *CLUSTER):
+            return _of_several(url)
         return StoreAddress(_options(url))
+    except (TypeError, ValueError):
+        raise SettingsError(_UNREADABLE) from None
 
 
 def _options(url: str) -> Options:
@@ -171,8 +148,6 @@ def _options(url: str) -> Options:
         # redis-py would fall back to database 0.
         raise ValueError("its database is no number: redis://host:6379/0")
     found = cast("Options", parse_url(url))
-    if parts.scheme != "unix":
-        found["socket_keepalive_options"] = _KEEP_ALIVE
     # RESP2: the shapes of RESP3 replies vary between versions of redis-py.
     found |= {"protocol": 2, "driver_info": None, "socket_connect_timeout": CONNECT_S}
     # Calls have deadlines instead. With a timeout, redis-py uses `wait_for`, which
@@ -193,65 +168,34 @@ def client_options(options: Options, timeout_s: float | None = ASK_S) -> Options
     return found | {"ssl": True} if kind is SSLConnection else found
 
 
-def _sentinels(url: str) -> StoreAddress:
+def _of_several(url: str) -> StoreAddress:
     parts = urlsplit(url)
-    name = unquote(parts.path.strip("/"))
-    if not name:
-        raise ValueError("it names no master: redis+sentinel://host:port,host/name")
-    options = parse_qsl(parts.query)
-    theirs = {key: value for key, value in options if key.startswith("sentinel_")}
-    ours = urlencode([pair for pair in options if pair[0] not in theirs])
-    login = ":".join(
-        quote(theirs.get(f"sentinel_{one}", ""), safe="")
+    is_sentinels = parts.scheme in SENTINEL
+    user, at, hosts = parts.netloc.rpartition("@")
+    query = dict(parse_qsl(parts.query))
+    login = {
+        one: query.pop(f"sentinel_{one}", None) if is_sentinels else None
         for one in ("username", "password")
-    )
+    }
+    name = unquote(parts.path.strip("/")) if is_sentinels else ""
+    places = _places(hosts, _SENTINEL_PORT if is_sentinels else _PORT)
+    if not places or (is_sentinels and not name):
+        raise ValueError("it names no server, or no master")
     scheme = parts.scheme.partition("+")[0]
-    user = parts.netloc.rpartition("@")[0]
-    # Without database and name: Sentinels have neither.
-    tls = urlencode([pair for pair in options if pair[0].startswith("ssl_")])
-    return StoreAddress(
-        _options(f"{scheme}://{user}{'@' * bool(user)}?{ours}"),
-        _places(parts.netloc, _SENTINEL_PORT),
-        name,
-        _options(f"{scheme}://{login}@?{tls}"),
-    )
+    options = _options(f"{scheme}://{user}{at}?{urlencode(query)}")
+    # Sentinels have neither databases nor the master's users.
+    others = {key: one for key, one in options.items() if key not in _OF_A_MASTER}
+    return StoreAddress(options, places, name, others | login)
 
 
-def _cluster(url: str) -> StoreAddress:
-    parts = urlsplit(url)
-    scheme = parts.scheme.partition("+")[0]
-    user = parts.netloc.rpartition("@")[0]
-    places = _places(parts.netloc, _PORT)
-    if not places:
-        raise ValueError("it names no server: redis+cluster://host:port,host:port")
-    options = _options(f"{scheme}://{user}{'@' * bool(user)}?{parts.query}")
-    return StoreAddress(options, places)
-
-
-def _places(netloc: str, port: int) -> tuple[tuple[str, int], ...]:
-    listed = netloc.rpartition("@")[2].split(",")
+def _places(hosts: str, port: int) -> tuple[tuple[str, int], ...]:
+    listed = hosts.split(",")
     found = (re.fullmatch(r"(.*?)(?::(\d+))?", place) for place in listed if place)
     return tuple((one[1].strip("[]"), int(one[2] or port)) for one in found if one)
 
 
-@contextmanager
-def _unreadable_refused() -> Generator[None]:
-    try:
-        yield
-    except (TypeError, ValueError):
-        raise SettingsError(_UNREADABLE) from None
-
-
-class MaybeDoneError(RedisError):
+class MaybeDoneError(RedisConnectionError):
     """Commands were sent without a reply: they may or may not have been executed."""
-
-
-class NoReplyError(MaybeDoneError, RedisConnectionError):
-    """The connection broke before a reply."""
-
-
-class LateReplyError(MaybeDoneError, RedisTimeoutError):
-    """The reply came too late."""
 
 
 class UntrustedCertificateError(RedisConnectionError):
@@ -266,8 +210,8 @@ class Server:
     """A single server.
 
     After a failover, its name may lead to another server while old connections stay
-    open. So if the server is not a working master, all connections are dropped, and the
-    next call resolves the name again.
+    open. So if the server is not a working master, or does not reply in time, all
+    connections are dropped, and the next call resolves the name again.
 
     Args:
         make_pool: returns an empty pool of connections to the server.
@@ -306,7 +250,9 @@ class Server:
                     await pool.release(connection)
         except TimeoutError:
             if is_sent:
-                raise LateReplyError("No reply in time.") from None
+                # The server may hang, and be replaced.
+                self.drop()
+                raise MaybeDoneError("No reply in time.") from None
             raise RedisTimeoutError("No connection in time.") from None
         except (BusyLoadingError, ReadOnlyError) as error:
             self._leave_if_replaced(error)
@@ -384,13 +330,11 @@ async def _exchange(
                 replies.append(error)
     except (BusyLoadingError, AuthenticationError, MaxConnectionsError):
         raise  # a reply, which redis-py treats as a broken connection
-    except RedisTimeoutError as error:
-        raise LateReplyError(str(error)) from error
-    except (RedisConnectionError, InvalidResponse) as error:
+    except (RedisConnectionError, RedisTimeoutError, InvalidResponse) as error:
         # With Sentinels, redis-py turns this reply into a broken connection.
         if isinstance(error.__context__, ReadOnlyError):
             raise error.__context__ from None
-        raise NoReplyError(str(error)) from error
+        raise MaybeDoneError(str(error)) from error
     finally:
         if len(replies) < count:
             await connection.disconnect(nowait=True)
@@ -399,7 +343,7 @@ async def _exchange(
 
 def _blocks(words: Command) -> bool:
     """Return whether this command may wait at the server."""
-    return words[0] in _BLOCKING or (words[0] in _STREAMS and "BLOCK" in words)
+    return words[0] == "WAIT" or (words[0] in _STREAMS and "BLOCK" in words)
 
 
 def _errors(replies: Iterable[Reply]) -> list[RedisError]:
@@ -420,8 +364,7 @@ async def _disconnected(pool: ConnectionPool) -> None:
 class SentinelMaster(Server):
     """The current master according to the Sentinels.
 
-    redis-py asks them for each new connection. After a call without a reply all
-    connections are dropped: the master may hang, and be replaced.
+    redis-py asks them for each new connection.
     """
 
     def __init__(self, address: StoreAddress) -> None:
@@ -436,14 +379,6 @@ class SentinelMaster(Server):
             **client_options(address.options, None),
         )
         super().__init__(self._made)
-
-    async def ask(self, commands: Sequence[Command], deadline: float) -> list[Reply]:
-        """Send commands as one batch, see `Server.ask`."""
-        try:
-            return await super().ask(commands, deadline)
-        except LateReplyError:
-            self.drop()
-            raise
 
     async def masters(self, deadline: float) -> dict[str, Server]:
         """Return the master by its address."""
@@ -539,7 +474,9 @@ class Cluster:
                 node, before = self._owner(slot), ()
             elif isinstance(error, AskError) and not _waits(commands):
                 # The slot is moving, and this key is already at its next master.
-                node, before = self._named(error), [("ASKING",)]
+                place = error.host, error.port
+                node = self._nodes.get_node(*place) or ClusterNode(*place)
+                before = [("ASKING",)]
             elif isinstance(error, AskError | TryAgainError | ClusterDownError):
                 # A slot's new master confirms only its own data, not earlier writes at
                 # the old one.
@@ -569,10 +506,6 @@ class Cluster:
         if not found:
             raise RedisConnectionError(f"No node of the cluster has slot {slot}.")
         return found[0]
-
-    def _named(self, error: AskError) -> ClusterNode:
-        known = self._nodes.get_node(error.host, error.port)
-        return known or ClusterNode(error.host, error.port)
 
     def _server(self, node: ClusterNode) -> Server:
         if node.name not in self._servers:

@@ -10,18 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from redis.exceptions import (
-    AuthenticationError,
-    ClusterDownError,
-    MasterDownError,
-    ReadOnlyError,
-    TryAgainError,
-)
+from redis.exceptions import AuthenticationError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
@@ -44,17 +37,6 @@ a lost master."""
 
 _SAY_EVERY_S = 5.0
 _LOOK_S = 0.5
-
-_PASSES = (
-    RedisConnectionError,
-    RedisTimeoutError,
-    OSError,
-    ReadOnlyError,
-    ClusterDownError,
-    MasterDownError,
-    TryAgainError,
-)
-_STAYS = (AuthenticationError, UntrustedCertificateError)
 
 Found = TypeVar("Found")
 
@@ -107,10 +89,14 @@ def can_pass(error: StoreUnavailable | UnsafeStore) -> bool:
     if isinstance(error, UnsafeStore):
         return error.can_pass
     cause = error.__cause__
-    is_passing = isinstance(cause, _PASSES) and not isinstance(cause, _STAYS)
+    if isinstance(cause, AuthenticationError | UntrustedCertificateError):
+        return False
     # A master rejects writes until its replicas have reported their progress.
-    is_passing = is_passing or str(cause).startswith("NOREPLICAS")
-    return is_passing or isinstance(error, NotConfirmed | Unanswered)
+    return (
+        isinstance(cause, RedisConnectionError | RedisTimeoutError | OSError)
+        or isinstance(error, NotConfirmed | Unanswered)
+        or str(cause).startswith("NOREPLICAS")
+    )
 
 
 def is_loading(info: Mapping[str, str]) -> bool:
@@ -119,20 +105,10 @@ def is_loading(info: Mapping[str, str]) -> bool:
 
 
 class Loading:
-    """A wait for a server that loads its data.
+    """A wait for a server that loads its data; ``where`` is its address for the log."""
 
-    Args:
-        where: the server's address for the log, without a password.
-        clock: monotonic seconds.
-    """
-
-    def __init__(
-        self, where: str, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._where = where
-        self._clock = clock
-        self._began = clock()
-        self._said = -_SAY_EVERY_S
+    def __init__(self, where: str) -> None:
+        self._where, self._began, self._said = where, now_s(), -_SAY_EVERY_S
 
     def goes_on(self, info: Mapping[str, str]) -> None:
         """Log the progress in the server's INFO from time to time.
@@ -140,7 +116,7 @@ class Loading:
         Raises:
             StoreUnavailable: when it has loaded for too long.
         """
-        waited_s = self._clock() - self._began
+        waited_s = now_s() - self._began
         if waited_s > LOADED_WITHIN_S:
             raise StoreUnavailable(
                 f"The store {self._where} still loads its data after "

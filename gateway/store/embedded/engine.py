@@ -21,7 +21,6 @@ import asyncio
 import hashlib
 import logging
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -29,9 +28,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Self, cast
+from typing import Any, Self, cast
 from urllib.parse import quote
 
 import redis
@@ -54,9 +54,6 @@ _START_S = 120.0
 """How long a starting server may be silent; a loading one may take longer."""
 
 _ADOPT_S = 10.0
-_LEAST_FREE = 1 << 20
-"""Free space in bytes below which a disk counts as full."""
-
 _POLL_S = 0.01
 _LOOK_S = 0.1
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
@@ -83,26 +80,25 @@ class EmbeddedEngine:
         url: the address for `keyturn.gateway.store.store.Store`; valid inside the
             context.
         is_adopted: True if the server was running before this context began.
+        failure: the reason if the server keeps dying, else None. It is still
+            restarted, after the longest pause.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.expanduser().resolve()
         self.url = ""
         self.is_adopted = False
-        self._server: _FolderServer | None = None
+        self.failure: StoreUnavailable | None = None
+        self._socket = ""
+        self._process: ServerProcess | None = None
+        self._users: FolderLock | None = None
+        self._stop = threading.Event()
+        self._watch = threading.Thread()
 
     @property
     def pid(self) -> int | None:
-        """Return the server's process id; None if another process started it."""
-        return self._server.pid if self._server else None
-
-    @property
-    def failure(self) -> StoreUnavailable | None:
-        """Return the reason if the server keeps dying, else None.
-
-        It is still restarted, after the longest pause.
-        """
-        return self._server.failure if self._server else None
+        """Return the server's process id; None if another instance started it."""
+        return self._process.pid if self._process else None
 
     def __enter__(self) -> Self:
         """Start the server, or share the one that is running.
@@ -110,17 +106,31 @@ class EmbeddedEngine:
         Raises:
             StoreUnavailable: names the reason and the next step.
         """
-        server = _FolderServer.of(self.folder)
-        self.is_adopted = server.join()
-        self._server = server
-        self.url = f"unix://{quote(server.socket)}"
+        try:
+            self._open()
+        # No space, no permission, or a network file system without locks.
+        except OSError as error:
+            raise StoreUnavailable(
+                f"The data folder {str(self.folder)!r} cannot be used "
+                f"({error.strerror}); set 'data_dir' to a folder this user can write, "
+                "on a disk of this machine with room."
+            ) from error
+        self.url = f"unix://{quote(self._socket)}"
         return self
 
     def __exit__(self, *_raised: object) -> None:
         """Stop the server if it has no other users, and wait until it has ended."""
-        if self._server is not None:
-            self._server.leave()
-            self._server = None
+        users, self._users = self._users, None
+        if users is None:
+            return
+        self._stop.set()
+        # Join before the server is stopped: a running watch would restart it.
+        self._watch.join()
+        with users:
+            # The lock becomes exclusive only without other users, so none loses the
+            # server.
+            if users.take():
+                self._end()
 
     async def __aenter__(self) -> Self:
         """Start or share without blocking the event loop."""
@@ -130,104 +140,24 @@ class EmbeddedEngine:
         """Leave without blocking the event loop."""
         await asyncio.to_thread(self.__exit__)
 
-
-_SERVERS: Final[dict[tuple[int, Path], _FolderServer]] = {}
-"""Servers of this process by process id (a fork copies the table) and folder."""
-
-
-class _FolderServer:
-    """The server of one folder, shared in this process."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.socket = ""
-        self.failure: StoreUnavailable | None = None
-        self._users = 0
-        self._mutex = threading.Lock()
-        self._process: ServerProcess | None = None
-        self._lock: FolderLock | None = None
-        self._stop = threading.Event()
-        self._watch: threading.Thread | None = None
-
-    @classmethod
-    def of(cls, folder: Path) -> _FolderServer:
-        """Return this process's server of a folder; setdefault is atomic."""
-        # Keyed by process: after a fork the child has the table, but not the watching
-        # thread.
-        return _SERVERS.setdefault((os.getpid(), folder), cls(folder))
-
-    @property
-    def pid(self) -> int | None:
-        """Return the server's process id if this process started it."""
-        return self._process.pid if self._process else None
-
-    def join(self) -> bool:
-        """Use the server; return True if it was running before."""
-        with self._mutex:
-            was_running = True
-            if self._users == 0:
-                was_running = self._open()
-            self._users += 1
-            return was_running
-
-    def leave(self) -> None:
-        """Stop using it; the last user of all processes stops the server."""
-        with self._mutex:
-            self._users -= 1
-            if self._users == 0:
-                self._close()
-
-    def _open(self) -> bool:
-        try:
-            return self._opened()
-        # No space, no permission, or a network file system without locks.
-        except OSError as error:
-            raise StoreUnavailable(
-                f"The data folder {str(self.folder)!r} cannot be used "
-                f"({error.strerror}); set 'data_dir' to a folder this user can write, "
-                "on a disk of this machine with room."
-            ) from error
-
-    def _opened(self) -> bool:
+    def _open(self) -> None:
         make_private(self.folder)
-        users = FolderLock(self.folder / "users.lock")
         # A new event each time: the earlier watch has consumed the old one.
         self._stop, self.failure = threading.Event(), None
-        try:
-            was_running = self._begin(users)
-        except BaseException:
-            users.close()
-            raise
-        self._lock = users
+        with ExitStack() as opened:
+            users = opened.enter_context(FolderLock(self.folder / "users.lock"))
+            # It is locked exclusively only while its last user stops the server.
+            if not _within(2 * STOP_S, lambda: users.take(is_shared=True)):
+                raise self._silent()
+            self.is_adopted = not self._start_or_share()
+            opened.pop_all()
+        self._users = users
         self._watch = threading.Thread(target=self._keep_alive, daemon=True)
         self._watch.start()
-        return was_running
-
-    def _begin(self, users: FolderLock) -> bool:
-        # It is locked exclusively only while its last user stops the server.
-        if not _within(2 * STOP_S, lambda: users.take(is_shared=True)):
-            raise self._silent()
-        return not self._start_or_share()
-
-    def _close(self) -> None:
-        self._stop.set()
-        # Join before the server is stopped: a running watch would restart it.
-        if self._watch is not None:
-            self._watch.join()
-        if self._lock is None:
-            return
-        try:
-            # The lock becomes exclusive only without other users, so none loses the
-            # server.
-            if self._lock.take():
-                self._end()
-        finally:
-            self._lock.close()
-            self._lock = None
 
     def _end(self) -> None:
         """Stop the server; the exclusive lock keeps new users out."""
-        # A child process can be waited for. Another process's server gets a request and
+        # A child process can be waited for. Another user's server gets a request and
         # releases its lock when it has ended.
         if self._process is not None and not self._process.has_ended:
             self._process.stop()
@@ -249,9 +179,9 @@ class _FolderServer:
             deadline = time.monotonic() + _ADOPT_S
             loading = Loading(str(self.folder))
             while not lock.take():
-                self.socket = lock.read()
+                self._socket = lock.read()
                 # The address appears a moment after the lock is taken.
-                info = server_info(self.socket) if self.socket else {}
+                info = server_info(self._socket) if self._socket else {}
                 # It replies, so it lives: wait as long as its disk needs.
                 if is_loading(info):
                     loading.goes_on(info)
@@ -265,46 +195,37 @@ class _FolderServer:
             return True
 
     def _start(self, lock: FolderLock) -> None:
-        self.socket = str(socket_path(self.folder))
-        # A killed server leaves its socket file. This process has the lock, so the
-        # socket has no server.
-        Path(self.socket).unlink(missing_ok=True)
-        # Before the start: other processes poll this address during loading.
-        lock.write(self.socket)
-        log = self.folder / "valkey.log"
-        process = ServerProcess(server_command(self.folder, self.socket), lock, log)
-        self._process = process
-        try:
-            self._await(process, log)
-        except StoreUnavailable:
-            process.stop()
-            raise
-
-    def _await(self, process: ServerProcess, log: Path) -> None:
-        """Wait until the server started here is ready.
+        """Start a server, and wait until it is ready.
 
         Raises:
             StoreUnavailable: when it ends, stays silent, or loads for too long.
         """
+        self._socket = str(socket_path(self.folder))
+        # A killed server leaves its socket file. This process has the lock, so the
+        # socket has no server.
+        Path(self._socket).unlink(missing_ok=True)
+        # Before the start: other processes poll this address during loading.
+        lock.write(self._socket)
+        log = self.folder / "valkey.log"
+        process = ServerProcess(server_command(self.folder, self._socket), lock, log)
+        self._process = process
         deadline = time.monotonic() + _START_S
         loading = Loading(str(self.folder))
-        while is_loading(info := server_info(self.socket)) or not info:
-            # It replies, so it lives: loading its data may take minutes.
-            if info:
-                loading.goes_on(info)
-                deadline = time.monotonic() + _START_S
-            is_late = time.monotonic() > deadline or self._stop.is_set()
-            if process.has_ended or is_late:
-                raise StoreUnavailable(
-                    f"The embedded Valkey did not start: {last_line(log)}. "
-                    f"Its whole log is {str(log)!r}.{self._if_full()}"
-                )
-            time.sleep(_POLL_S)
-
-    def _if_full(self) -> str:
-        # The server's log contains only a short write.
-        is_full = shutil.disk_usage(self.folder).free < _LEAST_FREE
-        return " Its disk is full: make room there." if is_full else ""
+        with ExitStack() as started:
+            started.callback(process.stop)
+            while is_loading(info := server_info(self._socket)) or not info:
+                # It replies, so it lives: loading its data may take minutes.
+                if info:
+                    loading.goes_on(info)
+                    deadline = time.monotonic() + _START_S
+                is_late = time.monotonic() > deadline or self._stop.is_set()
+                if process.has_ended or is_late:
+                    raise StoreUnavailable(
+                        f"The embedded Valkey did not start: {last_line(log)}. "
+                        f"Its whole log is {str(log)!r}."
+                    )
+                time.sleep(_POLL_S)
+            started.pop_all()
 
     def _silent(self) -> StoreUnavailable:
         return StoreUnavailable(
@@ -314,7 +235,7 @@ class _FolderServer:
         )
 
     def _keep_alive(self) -> None:
-        """Restart the server after each death, until this process leaves."""
+        """Restart the server after each death, until this context ends."""
         deaths, since = 0, time.monotonic()
         while not self._stop.wait(_LOOK_S):
             if self._lives():
@@ -331,8 +252,10 @@ class _FolderServer:
                     "who ends it (too little memory?)."
                 )
                 logger.error("engine.failed deaths=%d why=%s", deaths, self.failure)
-            # Wait on the event, not with sleep: leaving must not take five seconds.
-            self._stop.wait(pause_s(deaths))
+            # Doubled with each death. Wait on the event, not with sleep: leaving must
+            # not take five seconds.
+            pause_s = _FIRST_PAUSE_S * 2 ** min(deaths, _MOST_DOUBLINGS)
+            self._stop.wait(min(pause_s, _LONGEST_PAUSE_S))
 
     def _again(self, deaths: int) -> StoreUnavailable | None:
         try:
@@ -348,18 +271,10 @@ class _FolderServer:
         """Return True while a server has the lock."""
         if self._process is not None and not self._process.has_ended:
             return True
-        try:
-            with FolderLock(self.folder / "server.lock") as lock:
-                return not lock.take()
-        except OSError as error:  # too many open files, or the folder is gone
-            logger.warning("engine.lock_unread why=%s", error)
-            return False  # the next start attempt reports the problem
-
-
-def pause_s(deaths: int) -> float:
-    """Return the pause after so many deaths in a row: doubled, with a limit."""
-    # A full disk causes thousands of attempts; a float allows 1,023 doublings.
-    return min(_FIRST_PAUSE_S * 2.0 ** min(deaths, _MOST_DOUBLINGS), _LONGEST_PAUSE_S)
+        # Too many open files, or the folder is gone: the next start reports it.
+        with suppress(OSError), FolderLock(self.folder / "server.lock") as lock:
+            return not lock.take()
+        return False
 
 
 def _within(seconds: float, is_done: Callable[[], bool]) -> bool:
@@ -458,17 +373,14 @@ def socket_path(folder: Path) -> Path:
     is_private = stat.S_ISDIR(state.st_mode) and not state.st_mode & 0o077
     name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
     far = private / f"{name}.sock"
-    if (
-        not is_private
-        or state.st_uid != os.getuid()
-        or len(os.fsencode(far)) > MAX_SOCKET_PATH
-    ):
-        raise StoreUnavailable(
-            f"The data folder {str(folder)!r} has too long a name for a socket, and "
-            f"{str(private)!r} is not a private folder of this user; set 'data_dir' to "
-            "a shorter path."
-        )
-    return far
+    is_short = len(os.fsencode(far)) <= MAX_SOCKET_PATH
+    if is_private and is_short and state.st_uid == os.getuid():
+        return far
+    raise StoreUnavailable(
+        f"The data folder {str(folder)!r} has too long a name for a socket, and "
+        f"{str(private)!r} is not a private folder of this user; set 'data_dir' to "
+        "a shorter path."
+    )
 
 
 def server_command(folder: Path, socket: str) -> list[str]:

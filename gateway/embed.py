@@ -13,17 +13,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Self, get_args
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 from typing_extensions import override
 
 from keyturn.gateway.approvals.events import Event
-from keyturn.gateway.arguments import check_ungated, require, require_secret
-from keyturn.gateway.config import MAX_WORKERS, Settings
-from keyturn.gateway.errors import StoreUnavailable, ThreadUnavailable
+from keyturn.gateway.arguments import check_ungated, is_a, require_secret
+from keyturn.gateway.config import Settings, SettingsFile, SlackSecrets
+from keyturn.gateway.errors import (
+    SettingsError,
+    StoreUnavailable,
+    ThreadUnavailable,
+)
 from keyturn.gateway.failures import any_failure
 from keyturn.gateway.policy.rules import Policy
 from keyturn.gateway.policy_file import PolicyFile, followed, policy_of
@@ -56,13 +59,14 @@ from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.report.event_feed import EventFeed
 from keyturn.gateway.service.report.process_check import registered
 from keyturn.gateway.service.run.agents import AgentService
-from keyturn.gateway.setting_forms import AUDIT_KEPT, RetrySettings, TenantName
+from keyturn.gateway.setting_forms import RetrySettings
 from keyturn.gateway.store.open_store import open_store
 from keyturn.gateway.store.runs.jobs import Job
 from keyturn.gateway.store.runs.stalled import RunState
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.triage.asking import Triage, require_triage
-from keyturn.gateway.trust.key_folder import Keyring, own_keyring
+from keyturn.gateway.trust.key_folder import Keyring, Role
+from keyturn.gateway.validation_errors import sentence
 from keyturn.gateway.webhooks import sending_webhooks
 
 
@@ -118,24 +122,31 @@ class Keyturn(Program):
         insecure_dev: bool = False,
         keyring: Keyring | None = None,
     ) -> None:
-        check_arguments(locals())
-        self._settings, self._stack = settings, AsyncExitStack()
         self._triage = triage and require_triage(triage, "what was given")
         self._policy = policy_of(settings, policy)
-        self._audit = settings.audit if settings else (AUDIT_KEPT, audit_folder)
-        if settings is not None:
-            data_dir, secrets = settings.data_dir, settings.secret_keys()
-            url, slots, retries = settings.store_url, settings.workers, settings.retries
-            ungated = {name: one.ungated for name, one in settings.agents.items()}
-            tenant, encrypt_store = settings.tenant, settings.encrypt_store
-            checkpoints = settings.checkpoint_place
-        keyring = keyring or own_keyring(settings, data_dir)
-        self._open_store = partial(open_store, url, data_dir, keyring=keyring,
-            secrets=secrets, tenant=tenant, encrypt=encrypt_store,
-            insecure_dev=insecure_dev)  # fmt: skip
-        self._checkpoints = checkpoints or str(data_dir / "checkpoints.sqlite")
-        self._tenant, self._slots, self._retries = tenant, slots, retries
-        self._ungated, self._folder = ungated or {}, data_dir
+        check_ungated(ungated)
+        are_secrets = is_a(secrets, Sequence) and all(
+            one and is_a(one, bytes) for one in secrets
+        )
+        needed = "give a list of bytes that are not empty, as token_bytes(32)"
+        require_secret(are_secrets, "secrets", secrets, needed)
+        given = {
+            "tenant": tenant,
+            "redis_url": url,
+            "encrypt_store": encrypt_store,
+            "workers": slots,
+            "retries": retries or RetrySettings(),
+            "data_dir": data_dir,
+            "checkpoints": checkpoints,
+            "audit_folder": audit_folder,
+        }
+        self._settings = settings or settings_of(given)
+        self._has_settings, self._secrets = settings is not None, secrets
+        self._ungated = ungated or {
+            name: one.ungated for name, one in self._settings.agents.items()
+        }
+        self._keyring = keyring or Keyring.of(self._settings, *Role)
+        self._insecure_dev, self._stack = insecure_dev, AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         """Open everything and begin to work.
@@ -148,29 +159,42 @@ class Keyturn(Program):
         """
         async with AsyncExitStack() as stack:
             enter = stack.enter_async_context
-            self.store = await enter(self._open_store())
-            self.store.retries = self._retries or self.store.retries
-            self._saver = await enter(open_checkpoints(self._checkpoints))
-            await enter(ledger_of(self.store, self._checkpoints, self._folder))
-            self.store.keep_audit(*self._audit)
-            agents: dict[str, Runner] = {}
-            if self._settings is not None:
-                agents = await load_runners(self._settings, self._saver)
-                self._triage = self._triage or await load_triage(self._settings)
-                await enter(sending_webhooks(self._settings, self.store))
+            settings, tenant = self._settings, self._settings.tenant
+            place = settings.checkpoint_place
+            self.store = await enter(
+                open_store(
+                    settings.store_url,
+                    settings.data_dir,
+                    secrets=self._secrets or settings.secret_keys(),
+                    tenant=tenant,
+                    insecure_dev=self._insecure_dev,
+                    keyring=self._keyring,
+                    encrypt=settings.encrypt_store,
+                )
+            )
+            self.store.retries = settings.retries
+            self._saver = await enter(open_checkpoints(place))
+            await enter(ledger_of(self.store, place, settings.data_dir))
+            self.store.keep_audit(*settings.audit)
+            agents = await load_runners(settings, self._saver)
+            triage = self._triage or await load_triage(settings)
+            if self._has_settings:
+                # Without them, the readers of another gateway's targets stay.
+                await enter(sending_webhooks(settings, self.store))
             self._runners = Runners(agents, self._saver)
-            process = await gateway_process(self._saver, self._checkpoints,
-                tenant=self._tenant, serves=agents)  # fmt: skip
+            process = await gateway_process(
+                self._saver, place, tenant=tenant, serves=agents
+            )
             self.registration = await enter(registered(self.store, process))
             if isinstance(self._policy, PolicyFile):
-                await enter(followed(self._policy, self.store, tenant=self._tenant))
+                await enter(followed(self._policy, self.store, tenant=tenant))
             self.service = await enter(running(
-                self.store, self._policy, self._runners, tenant=self._tenant,
-                triage=self._triage, slots=self._slots, on_change=self._notify,
+                self.store, self._policy, self._runners, tenant=tenant,
+                triage=triage, slots=settings.workers, on_change=self._notify,
             ))  # fmt: skip
-            self.reviews = ReviewService(self.store, self._policy, tenant=self._tenant)
+            self.reviews = ReviewService(self.store, self._policy, tenant=tenant)
             self._runs = ThreadRuns(
-                self.store, self.service, self._runners, tenant=self._tenant
+                self.store, self.service, self._runners, tenant=tenant
             )
             # Closed first: threads stop while store and checkpoints are open.
             stack.push_async_callback(self._runs.close)
@@ -323,58 +347,25 @@ class ThreadRuns(ProgramRuns):
             raise error
 
 
-class _Arguments(BaseModel):
-    """The arguments of `Keyturn`; a description is a usable value, in words."""
-
-    model_config = ConfigDict(strict=True, arbitrary_types_allowed=True)
-
-    settings: Settings | None = Field(
-        description="give what Settings.load returns, or policy=Path('…')"
-    )
-    policy: Policy | Path | None = Field(
-        description="give the path of the file, Path('policy.yml')"
-    )
-    url: str | None = Field(description="give an address as text")
-    secrets: Sequence[Annotated[bytes, Field(min_length=1)]] = Field(
-        description="give a list of bytes that are not empty, as token_bytes(32)"
-    )
-    encrypt_store: bool = Field(description="give True or False")
-    insecure_dev: bool = Field(description="give True or False")
-    data_dir: Path = Field(description="give the path of a folder, Path('.keyturn')")
-    checkpoints: str | None = Field(description="give an address as text")
-    tenant: TenantName = Field(
-        description=f"give {get_args(TenantName)[1].description}"
-    )
-    slots: int = Field(
-        ge=1, le=MAX_WORKERS, description=f"give a whole number from 1 to {MAX_WORKERS}"
-    )
-    retries: RetrySettings | None = Field(description="give RetrySettings(limit='1h')")
-    audit_folder: Path | None = Field(
-        description="give the path of a folder, Path('audit')"
-    )
-    keyring: Keyring | None = Field(description="give a Keyring, or leave it out")
+_ARGUMENTS = {"redis_url": "url", "workers": "slots"}
+"""Settings to the arguments of `Keyturn` with another name."""
 
 
-_SECRET = frozenset({"url", "checkpoints", "secrets"})
-"""Arguments that may contain a password."""
-
-
-def check_arguments(given: Mapping[str, object]) -> None:
-    """Check the arguments of `Keyturn(...)` by their names.
+def settings_of(given: Mapping[str, object]) -> Settings:
+    """Return the settings of a gateway that is configured by arguments.
 
     Raises:
         SettingsError: names the first unusable argument and the next step.
     """
-    check_ungated(given["ungated"])
-    fields = _Arguments.model_fields
     try:
-        _Arguments.model_validate({name: given[name] for name in fields})
+        found = SettingsFile.model_validate(given, strict=True)
     except ValidationError as error:
-        name = str(error.errors()[0]["loc"][0])
-        refuse = require_secret if name in _SECRET else require
-        refuse(
-            is_usable=False,
-            name=name,
-            given=given[name],
-            needed=str(fields[name].description),
-        )
+        first = error.errors()[0]
+        setting = str(first["loc"][0])
+        raise SettingsError(
+            f"{_ARGUMENTS.get(setting, setting)}= cannot be used: "
+            f"{sentence(first, SettingsFile)}"
+        ) from error
+    return Settings.model_construct(
+        **vars(found), folder=Path(), secret=None, slack_secrets=SlackSecrets()
+    )

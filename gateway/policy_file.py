@@ -17,6 +17,7 @@ from pathlib import Path
 
 from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.standing import POLICY_CHANGED
+from keyturn.gateway.arguments import is_a, require
 from keyturn.gateway.config import PolicySource, Settings
 from keyturn.gateway.errors import PolicyError, SettingsError
 from keyturn.gateway.policy.load import load_policy
@@ -127,6 +128,8 @@ def policy_of(
         SettingsError: there is not exactly one of the two, or no such file.
         PolicyError: it is not a policy.
     """
+    needed = "give what Settings.load returns, or policy=Path('…')"
+    require(settings is None or is_a(settings, Settings), "settings", settings, needed)
     if settings is not None and policy is None:
         return PolicyFile(settings.policy)
     if settings is not None or policy is None:
@@ -136,6 +139,8 @@ def policy_of(
         )
     if isinstance(policy, Policy):
         return lambda: policy
+    needed = "give the path of the file, Path('policy.yml')"
+    require(is_a(policy, Path), "policy", policy, needed)
     return PolicyFile(PolicySource(path=policy))
 
 

@@ -33,13 +33,7 @@ from typing import Self
 from pydantic import ValidationError
 from typing_extensions import override
 
-from keyturn.gateway.arguments import (
-    check_ungated,
-    is_a,
-    is_texts,
-    require,
-    require_secret,
-)
+from keyturn.gateway.arguments import check_ungated
 from keyturn.gateway.client.http_connection import HttpConnection
 from keyturn.gateway.client.http_gateway import gateway_at
 from keyturn.gateway.errors import (
@@ -64,7 +58,7 @@ from keyturn.gateway.protocol.http_api import (
     Withdrawal,
 )
 from keyturn.gateway.protocol.port import Gateway
-from keyturn.gateway.protocol.records import Record, RunRef
+from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.resume import program_runs
 from keyturn.gateway.resume.advancer import Threads
 from keyturn.gateway.resume.program import Program
@@ -83,7 +77,6 @@ from keyturn.gateway.store.runs.leases import held
 from keyturn.gateway.store.scripts.fences import Lease
 from keyturn.gateway.trust.webhook_signatures import (
     DECIDED,
-    MOST_BYTES,
     WebhookBody,
     parse_webhook_secret,
     verify_webhook,
@@ -92,32 +85,6 @@ from keyturn.gateway.trust.webhook_signatures import (
 logger = logging.getLogger(__name__)
 
 SECRET_VARIABLE = "KEYTURN_WEBHOOK_SECRET"  # noqa: S105 - its name
-
-_MOST_KNOWN = 10_000
-"""Number of messages that are recognized when they are repeated."""
-
-
-class WebhookNews(Record):
-    """Content of a verified webhook.
-
-    Attributes:
-        type: ``approval.decided``, or another kind, such as ``webhook.test``.
-        agent: the thread's agent; "" without a thread.
-        thread: the thread.
-        approval: the decided approval.
-        is_new: False for a repeated message: a retry by its sender, or a replay.
-    """
-
-    type: str
-    agent: str = ""
-    thread: str = ""
-    approval: str = ""
-    is_new: bool = True
-
-    @property
-    def is_decision(self) -> bool:
-        """Return True if a thread of an agent has a decision."""
-        return self.type == DECIDED and bool(self.agent and self.thread)
 
 
 class WebhookVerifier:
@@ -150,9 +117,8 @@ class WebhookVerifier:
                 f"(whsec_…); see webhook_secrets= and {SECRET_VARIABLE}."
             ) from error
         self._clock_s = clock_s
-        self._known = dict[str, None]()
 
-    def verify(self, headers: Mapping[str, str], body: bytes) -> WebhookNews:
+    def verify(self, headers: Mapping[str, str], body: bytes) -> WebhookBody:
         """Verify a message and return its content.
 
         Raises:
@@ -165,29 +131,11 @@ class WebhookVerifier:
                 f"webhook_secrets=, or set {SECRET_VARIABLE}, to what "
                 "`keyturn webhooks secret` prints."
             )
-        if len(body) > MOST_BYTES:
-            raise NotVerified("malformed", "it is longer than any message")
-        now_s = self._clock_s()
-        message = verify_webhook(headers, body, keys=self._keys, now_s=now_s)
+        verify_webhook(headers, body, keys=self._keys, now_s=self._clock_s())
         try:
-            read = WebhookBody.model_validate_json(body)
+            return WebhookBody.model_validate_json(body)
         except ValidationError as error:
             raise NotVerified("malformed", "it says nothing that is known") from error
-        return WebhookNews(
-            type=read.type,
-            agent=read.data.agent,
-            thread=read.data.thread,
-            approval=read.data.approval,
-            is_new=self._is_new(message.id),
-        )
-
-    def _is_new(self, id_: str) -> bool:
-        if id_ in self._known:
-            return False
-        self._known[id_] = None
-        if len(self._known) > _MOST_KNOWN:
-            del self._known[next(iter(self._known))]
-        return True
 
 
 class RemoteThreads(Threads):
@@ -221,18 +169,14 @@ class RemoteThreads(Threads):
             ThreadUnavailable: another process runs this thread.
             StoreUnavailable: the gateway does not answer.
         """
-
-        async def ask(verb: LeaseVerb, token: str, above: int) -> LeaseReply:
-            return await self.lease_step(run, verb, token=token, above=above)
-
-        async with held(ask) as lease:
+        async with held(partial(self.lease_step, run)) as lease:
             with run_context.under_lease(
                 lambda: LeaseRef(run, lease.token, lease.fence).text
             ):
                 yield lease
 
     async def lease_step(
-        self, run: RunRef, verb: LeaseVerb, *, token: str, above: int = 0
+        self, run: RunRef, verb: LeaseVerb, token: str, above: int = 0
     ) -> LeaseReply:
         """Take, keep, renumber or release the right to run a thread."""
         question = LeaseQuestion(run=run, verb=verb, token=token, above=above)
@@ -378,15 +322,6 @@ class RemoteKeyturn(Program):
         webhook_secrets: Sequence[str] | None = None,
     ) -> None:
         check_ungated(ungated)
-        needed = "give RetrySettings(limit='1h')"
-        is_usable = retries is None or is_a(retries, RetrySettings)
-        require(is_usable, "retries", retries, needed)
-        require_secret(
-            webhook_secrets is None or is_texts(webhook_secrets),
-            "webhook_secrets",
-            webhook_secrets,
-            "give a list of texts, as `keyturn webhooks secret` prints them (whsec_…)",
-        )
         self._webhooks = WebhookVerifier(webhook_secrets)
         self.gateway = gateway_at(url, api_key, receipt_keys)
         self._asks = RemoteThreads(self.gateway.connection)
@@ -406,13 +341,13 @@ class RemoteKeyturn(Program):
 
     async def handle_webhook(
         self, headers: Mapping[str, str], body: bytes, *, graph: object = None
-    ) -> WebhookNews:
+    ) -> WebhookBody:
         """Verify a webhook of the gateway, and continue the thread that it names.
 
         A thread that runs here continues at once instead of with its next poll. If it
         does not run here and ``graph`` is given, it is taken up in the background. A
-        repeated message has no effect. A lost message is harmless, because running
-        threads poll anyway.
+        repeated message only lets the thread look for its answer again. A lost message
+        is harmless, because running threads poll anyway.
 
         Args:
             headers: of the request.
@@ -424,14 +359,14 @@ class RemoteKeyturn(Program):
             SettingsError: there is no secret for the verification.
             GraphError: the graph cannot be used.
         """
-        news = self._webhooks.verify(headers, body)
-        if not (news.is_new and news.is_decision):
-            return news
-        run = RunRef(agent=news.agent, thread=news.thread)
-        runs = self._open()
-        if not runs.wake(run) and graph is not None:
-            await runs.take_up(run, await self._runner(graph, news.agent))
-        return news
+        received = self._webhooks.verify(headers, body)
+        news = received.data
+        if received.type == DECIDED and news.agent and news.thread:
+            run = RunRef(agent=news.agent, thread=news.thread)
+            runs = self._open()
+            if not runs.wake(run) and graph is not None:
+                await runs.take_up(run, await self._runner(graph, news.agent))
+        return received
 
 
 class Keyturn:

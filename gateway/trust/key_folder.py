@@ -470,10 +470,3 @@ class Keyring:
 
     def _folder_of(self, role: Role) -> KeyFolder:
         return KeyFolder(self.folder, role)
-
-
-def own_keyring(settings: Settings | None, data_dir: Path) -> Keyring:
-    """Return the keys of a process in which every role signs."""
-    if settings is not None:
-        return Keyring.of(settings, *Role)
-    return Keyring(data_dir / FOLDER, makes=Role)

@@ -99,13 +99,10 @@ async def test_a_thread_that_nobody_runs_is_taken_up(
     assert words(final) == "refunded 78291 899"
     [received] = receiver.requests
     # Once more, and another one: it has finished, so nothing begins.
-    again = await program.handle_webhook(
+    await program.handle_webhook(
         received.headers, received.body, graph=sample_tools.graph
     )
-    later = await program.handle_webhook(
-        signed("msg_2"), BODY, graph=sample_tools.graph
-    )
-    assert (again.is_new, later.is_new) == (False, True)
+    await program.handle_webhook(signed("msg_2"), BODY, graph=sample_tools.graph)
     assert len(sample_tools.ledger()) == 1
 
 

@@ -55,7 +55,7 @@ def test_only_public_addresses_are_allowed_and_private_ones_of_named_hosts(
         ),
         *("https://2130706433/", "https://0x7f000001/", "https://0177.0.0.1/"),
         *("https://a.0x1/", "https://ana:secret@hooks.test/", "https://@hooks.test/"),
-        *("https://hooks.test/#x", "https://hooks test/", "https://höoks.test/"),
+        *("https://hooks test/", "https://höoks.test/"),
         *("https://hooks.test/\n", "https://hooks.test/ä", "https://" + "a" * 2100),
         *("https://[fe80::1%25eth0]/", "https://hooks.test\\@evil.test/"),
     ],

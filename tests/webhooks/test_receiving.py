@@ -7,11 +7,9 @@ import json
 import pytest
 
 from keyturn.gateway.errors import NotVerified, SettingsError
-from keyturn.gateway.remote import program
 from keyturn.gateway.remote.program import WebhookVerifier
 from keyturn.gateway.trust.webhook_signatures import (
     DECIDED,
-    MOST_BYTES,
     Message,
     News,
     body_of,
@@ -40,36 +38,22 @@ def signed(body: bytes = BODY, id_: str = "msg_1", key: bytes = KEY) -> dict[str
     return headers(Message(id_, NOW_S, body), [key])
 
 
-def test_a_message_is_new_once() -> None:
+def test_a_message_counts_for_five_minutes() -> None:
     clock = Clock()
     verifier = WebhookVerifier([shown(KEY)], clock_s=clock)
 
     first = verifier.verify(signed(), BODY)
-    again = verifier.verify(signed(), BODY)
-    other = verifier.verify(signed(id_="msg_2"), BODY)
     clock.at_s += 301
 
-    assert (first.is_new, again.is_new, other.is_new) == (True, False, True)
-    assert first.is_decision
-    assert (first.agent, first.thread, first.approval) == ("shop", "t1", "ap_1")
+    assert first.type == DECIDED
+    assert first.data == News(agent="shop", thread="t1", approval="ap_1")
     with pytest.raises(NotVerified, match="expired"):
         verifier.verify(signed(), BODY)
 
 
-def test_only_so_many_messages_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "_MOST_KNOWN", 2)
-    verifier = WebhookVerifier([shown(KEY)], clock_s=Clock())
-
-    found = [
-        verifier.verify(signed(id_=f"msg_{n}"), BODY).is_new for n in (1, 2, 3, 2, 1)
-    ]
-
-    assert found == [True, True, True, False, True]
-
-
 @pytest.mark.parametrize(
     "body",
-    [b"", b"\xff", b'{"type":"x","timestamp":"no","data":{}}', b" " * (MOST_BYTES + 1)],
+    [b"", b"\xff", b'{"type":"x","timestamp":"no","data":{}}'],
 )
 def test_what_is_signed_and_no_message_is_refused(body: bytes) -> None:
     verifier = WebhookVerifier([shown(KEY)], clock_s=Clock())
@@ -91,7 +75,7 @@ def test_another_kind_or_a_later_field_is_read() -> None:
 
     news = verifier.verify(signed(body), body)
 
-    assert (news.type, news.is_decision) == ("thread.deleted", False)
+    assert (news.type, news.data) == ("thread.deleted", News(agent="shop"))
 
 
 def test_a_secret_may_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,8 +83,8 @@ def test_a_secret_may_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEYTURN_WEBHOOK_SECRET", f"{shown(KEY)}, {shown(other)}")
     verifier = WebhookVerifier(None, clock_s=Clock())
 
-    assert verifier.verify(signed(key=other, id_="msg_2"), BODY).is_new
-    assert verifier.verify(signed(), BODY).is_new
+    assert verifier.verify(signed(key=other, id_="msg_2"), BODY)
+    assert verifier.verify(signed(), BODY)
     with pytest.raises(NotVerified, match="signature_wrong"):
         verifier.verify(signed(key=b"x" * 32), BODY)
 

@@ -23,15 +23,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import (
-    AsyncGenerator,
-    Callable,
-    Generator,
-    Iterable,
-    Mapping,
-    Sequence,
-)
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, cast
@@ -40,23 +33,20 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     BaseCheckpointSaver,
     CheckpointMetadata,
-    CheckpointTuple,
     empty_checkpoint,
 )
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from langgraph.types import Interrupt
 
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.ending import doubt_restored, end_with_thread
 from keyturn.gateway.approvals.record import Approval, Item
-from keyturn.gateway.errors import CorruptRecord, GraphError, ThreadUnavailable
+from keyturn.gateway.errors import CorruptRecord, ThreadUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.protocol.records import ItemState, RunRef
-from keyturn.gateway.resume.langgraph_local import AGENT_KEY, Runners, pending_of
-from keyturn.gateway.resume.store_threads import ThreadRef, answers_for, under_lease
+from keyturn.gateway.resume.langgraph_local import AGENT_KEY, Runners
+from keyturn.gateway.resume.store_threads import ThreadRef, under_lease
 from keyturn.gateway.resume.thread_state import (
     Answers,
-    PendingInterrupt,
     ThreadState,
     asked_items,
     questions_of,
@@ -313,12 +303,6 @@ class Recovery(TenantService):
                 await self._end(mismatch)
         return found
 
-    async def end_thread(self, run_ref: RunRef) -> None:
-        """End the waiting calls of a run whose thread is gone."""
-        ids = await self._store.approvals.unfinished_of_run(self._keys, run_ref)
-        for loaded in await self._store.approvals.load_each(ids):
-            await self._change(loaded.approval, end_with_thread)
-
     async def doubt_all(self, *, is_dry: bool = False) -> list[Found]:
         """Put all unfinished calls in doubt after a restore from an older copy.
 
@@ -397,8 +381,11 @@ class Recovery(TenantService):
 
         async def work() -> None:
             # Read again, now under the lease: the thread may have been started since.
-            if runner is not None and not (await runner.probe(at.thread)).exists:
-                await self.end_thread(at.run_ref)
+            if runner is None or (await runner.probe(at.thread)).exists:
+                return
+            ids = await self._store.approvals.unfinished_of_run(self._keys, at.run_ref)
+            for loaded in await self._store.approvals.load_each(ids):
+                await self._change(loaded.approval, end_with_thread)
 
         try:
             await under_lease(self._store, at, work)
@@ -407,69 +394,74 @@ class Recovery(TenantService):
 
     async def compare(self) -> RecoveryReport:
         """Return the mismatches, and change nothing."""
-        mismatches = [mismatch async for mismatch in self._from_store()]
-        known = {(mismatch.agent, mismatch.thread) for mismatch in mismatches}
-        unserved, saver = 0, self._runners.saver
-        async for page in newest_threads(saver):
-            found = [one async for one in self._cut_off(page)]
-            for thread in (thread for thread, is_waiting in page if is_waiting):
-                agent, pending = await self._questions(saver, thread)
-                if pending and not agent:
-                    unserved += 1
-                elif pending and (agent, thread) not in known:
-                    mismatch = await self._unanswered(agent, thread, pending)
-                    found += [] if mismatch is None else [mismatch]
-            mismatches += [one for one in found if (one.agent, one.thread) not in known]
-        return RecoveryReport(tuple(mismatches), unserved)
-
-    async def _from_store(self) -> AsyncGenerator[Mismatch]:
         runs: dict[RunRef, list[Approval]] = {}
         async for approval in self.unfinished():
             runs.setdefault(approval.run_ref, []).append(approval)
-        for run_ref, approvals in runs.items():
-            runner = self._runners.of(run_ref.agent, run_ref.thread)
-            if runner is None:
-                continue
-            problem = ""
-            with _logged(run_ref):
-                state = await runner.probe(run_ref.thread)
-                problem = await self._problem(run_ref, state, approvals)
-            if problem:
-                items = tuple(item.id for item in _waiting_items(approvals))
-                yield Mismatch(run_ref.agent, run_ref.thread, problem, items)
+        found = [
+            await self._mismatch(run, approvals) for run, approvals in runs.items()
+        ]
+        unserved = 0
+        async for page in newest_threads(self._runners.saver):
+            others = await self._open_runs(page)
+            for thread in (thread for thread, is_waiting in page if is_waiting):
+                agent = await self._agent_of(thread)
+                unserved += not agent
+                others.append(RunRef(agent=agent, thread=thread))
+            found += [
+                await self._mismatch(run, ()) for run in others if run not in runs
+            ]
+        return RecoveryReport(tuple(one for one in found if one), unserved)
+
+    async def _mismatch(
+        self, run: RunRef, approvals: Sequence[Approval]
+    ) -> Mismatch | None:
+        """Compare a run's records with its thread; None if they fit."""
+        runner = self._runners.of(run.agent, run.thread)
+        if runner is None:
+            return None
+        try:
+            state = await runner.probe(run.thread)
+            problem = await self._problem(run, state, approvals)
+        except any_failure() as error:  # it must not stop the others
+            log_failure(logger, error, "recovery.unread thread=%s", run.thread)
+            return None
+        if not problem:
+            return None
+        items = [item.id for item in _waiting_items(approvals)]
+        asked = sorted(asked_items(state.pending))
+        return Mismatch(run.agent, run.thread, problem, tuple(items or asked))
 
     async def _problem(
-        self, run_ref: RunRef, state: ThreadState, approvals: Iterable[Approval]
+        self, run: RunRef, state: ThreadState, approvals: Sequence[Approval]
     ) -> str:
         """Return the problem of a run; "" if it waits correctly."""
-        if not state.exists:
-            return THREAD_GONE
-        if state.is_finished:
-            return THREAD_ENDED
         if state.is_cut_off:
-            return "" if await self._is_run(run_ref) else CUT_OFF
+            return "" if await self._is_run(run) else CUT_OFF
+        if approvals and not state.exists:
+            return THREAD_GONE
+        if approvals and state.is_finished:
+            return THREAD_ENDED
         asked = asked_items(state.pending)
-        dropped = [
-            item
-            for item in _waiting_items(approvals)
+        if any(
             # A call inside a tool may have no question while another agent there has
             # one.
-            if item.is_pending and not item.ctx.ns and item.id not in asked
-        ]
-        if dropped:
+            item.is_pending and not item.ctx.ns and item.id not in asked
+            for item in _waiting_items(approvals)
+        ):
             return DROPPED
-        found = await answers_for(self._store, run_ref, state.pending)
-        return DECIDED if found.ready else ""
+        found = await find_answers(self._store, run, questions_of(state.pending))
+        given = {question: (one.answer, one.times) for question, one in found.items()}
+        if not Answers.to(state.pending, given).ready:
+            return ""
+        return RECORD_LOST if any(one.is_lost for one in found.values()) else DECIDED
 
     async def _is_run(self, run: RunRef) -> bool:
         """Return True if a process has the lease on a thread."""
         lease = self._keys.lease(run.agent, run.thread)
         return bool(await self._store.conn.command("EXISTS", lease))
 
-    async def _cut_off(
-        self, page: Iterable[tuple[str, bool]]
-    ) -> AsyncGenerator[Mismatch]:
-        """Yield the threads without a question whose run has not ended.
+    async def _open_runs(self, page: Iterable[tuple[str, bool]]) -> list[RunRef]:
+        """Return the runs without a question that have not ended.
 
         The job of such a run may be lost. Without a waiting call, only this check finds
         it.
@@ -480,76 +472,19 @@ class Recovery(TenantService):
             for agent in self._runners.agents
             if not is_waiting
         ]
-        for run in await self._store.threads.open_runs(self._keys, runs):
-            runner = self._runners.of(run.agent, run.thread)
-            if runner is None or await self._is_run(run):
-                continue
-            is_cut_off = False
-            with _logged(run):
-                is_cut_off = (await runner.probe(run.thread)).is_cut_off
-            if is_cut_off:
-                yield Mismatch(run.agent, run.thread, CUT_OFF, ())
+        return await self._store.threads.open_runs(self._keys, runs)
 
-    async def _questions(
-        self, saver: Saver, thread: str
-    ) -> tuple[str, list[PendingInterrupt]]:
-        """Return a waiting thread's agent and open questions.
-
-        The agent is "" if this process does not run it. Without a question about a
-        call, the result is ("", []).
-        """
-        place: RunnableConfig = {
-            "configurable": {"thread_id": thread, "checkpoint_ns": ""}
-        }
-        found = await saver.aget_tuple(place)
-        pending = [] if found is None else _open_questions(found)
-        if found is None or not asked_items(pending):
-            return "", []
-        return self._agent_of(found), pending
-
-    def _agent_of(self, found: CheckpointTuple) -> str:
+    async def _agent_of(self, thread: str) -> str:
         """Return the agent of a thread; "" if this process does not run it."""
-        metadata = cast("Mapping[str, object]", found.metadata)
+        found = await self._runners.saver.aget_tuple(
+            {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+        )
+        metadata = cast("Mapping[str, object]", found.metadata if found else {})
         agent, served = str(metadata.get(AGENT_KEY, "")), self._runners.agents
         if not agent and len(served) == 1:
             [agent] = served  # a program ran the graph without Keyturn
         # Do not trust checkpoints: the name counts only for an agent that runs here.
         return agent if agent in served else ""
-
-    async def _unanswered(
-        self, agent: str, thread: str, pending: Sequence[PendingInterrupt]
-    ) -> Mismatch | None:
-        run = RunRef(agent=agent, thread=thread)
-        try:
-            found = await find_answers(self._store, run, questions_of(pending))
-        except GraphError as error:
-            log_failure(logger, error, "recovery.unread thread=%s", thread)
-            return None
-        given = {asked: (one.answer, one.times) for asked, one in found.items()}
-        if not Answers.to(pending, given).ready:
-            return None
-        is_lost = any(one.is_lost for one in found.values())
-        problem = RECORD_LOST if is_lost else DECIDED
-        return Mismatch(agent, thread, problem, tuple(sorted(asked_items(pending))))
-
-
-@contextmanager
-def _logged(run: RunRef) -> Generator[None]:
-    """Log a failure to read a thread; it must not stop the others."""
-    try:
-        yield
-    except any_failure() as error:
-        log_failure(logger, error, "recovery.unread thread=%s", run.thread)
-
-
-def _open_questions(found: CheckpointTuple) -> list[PendingInterrupt]:
-    return [
-        pending_of(one)  # pyright: ignore[reportUnknownArgumentType] - its type parameter
-        for _, channel, value in found.pending_writes or ()
-        if channel == INTERRUPT and isinstance(value, list | tuple)
-        for one in cast("Sequence[object]", value)
-        if isinstance(one, Interrupt)
-    ]
 
 
 def _waiting_items(approvals: Iterable[Approval]) -> list[Item]:

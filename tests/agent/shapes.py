@@ -64,12 +64,6 @@ class Money(BaseModel):
     tags: set[str] = Field(default_factory=set[str])
 
 
-class Renamed(BaseModel):
-    """An amount that is written under another name than it is read by."""
-
-    amount: Decimal = Field(validation_alias="amount", serialization_alias="sum")
-
-
 class Aliased(BaseModel):
     """Arguments that are read by another name than the function has."""
 
@@ -148,12 +142,16 @@ def shapes() -> dict[str, BaseTool]:  # noqa: C901 - many functions of one line
         """Take a model."""
         return note(value=value)
 
-    def renamed(value: list[Renamed] | Renamed) -> str:
+    def several_of(value: list[Money] | Money) -> str:
         """Take a model, or several."""
         return note(value=value)
 
-    def place(value: Point | Row) -> str:
-        """Take a dataclass, or a dictionary of known keys."""
+    def place(value: Point) -> str:
+        """Take a dataclass."""
+        return note(value=value)
+
+    def row(value: Row) -> str:
+        """Take a dictionary of known keys."""
         return note(value=value)
 
     def several(
@@ -181,8 +179,9 @@ def shapes() -> dict[str, BaseTool]:  # noqa: C901 - many functions of one line
         choice,
         either,
         nested,
-        renamed,
+        several_of,
         place,
+        row,
         several,
         anything,
     ]

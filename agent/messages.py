@@ -2,7 +2,7 @@
 
 The model reads each edit exactly once, and its message is never rewritten. An edit text
 is placed inside the result of the edited call, or, if that message is gone, as a note
-in the first human message. The sequence of roles never changes, because providers
+in the first human message. The sequence of roles does not change, because providers
 refuse some sequences. Forged marks, in a tool's output or a summary, are removed or
 neutralized first, so that the model can trust every marked text.
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
 from langchain_core.messages import (
@@ -73,11 +72,6 @@ _M = TypeVar("_M", bound=BaseMessage)
 
 EDITS_KEY = "keyturn_edits"
 """The key of the records of edited calls, by call id, in a displayed model message."""
-
-_IDS = ("id", "call_id", "tool_call_id", "toolUseId")
-_ARGS = ("args", "arguments", "input", "partial_json")
-_UNNAMED = ("function_call", "functionCall", "partial_json")
-"""Copies of a call without its id, as streams and Gemini add them."""
 
 
 class EditMessage(HumanMessage):
@@ -389,23 +383,20 @@ def _map_content(message: _M, change: Callable[[str], str]) -> _M:
 
 
 def _append_notes(messages: list[AnyMessage], notes: list[str]) -> list[AnyMessage]:
-    """Append notes to the first human message, or else to the last result."""
+    """Append notes to the first human message, or else put one before all others."""
     if not notes:
         return messages
-    humans = [i for i, m in enumerate(messages) if isinstance(m, HumanMessage)]
-    results = [i for i, m in enumerate(messages) if isinstance(m, ToolMessage)]
-    if not humans and not results:
-        return [HumanMessage("\n\n".join(notes)), *messages]
-    at = humans[0] if humans else results[-1]
-    message = messages[at]
-    content: Content = message.content
     text = "\n\n".join(notes)
-    if isinstance(content, str):
-        joined: Content = f"{content}\n\n{text}" if content else text
-    else:
-        joined = [*content, {"type": "text", "text": text}]
-    changed = message.model_copy(update={"content": joined})
-    return [*messages[:at], changed, *messages[at + 1 :]]
+    for at, message in enumerate(messages):
+        if isinstance(message, HumanMessage):
+            content: Content = message.content
+            if isinstance(content, str):
+                joined: Content = f"{content}\n\n{text}" if content else text
+            else:
+                joined = [*content, {"type": "text", "text": text}]
+            changed = message.model_copy(update={"content": joined})
+            return [*messages[:at], changed, *messages[at + 1 :]]
+    return [HumanMessage(text), *messages]
 
 
 def prepend(message: _M, texts: Sequence[str]) -> _M:
@@ -439,8 +430,9 @@ def edited_view(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
 
     An edited call that did not run keeps its original arguments. Each changed model
     message has the records under ``additional_kwargs["keyturn_edits"]``, by call id, so
-    that a page can name the editor and the changes. Edit texts for the model are
-    removed from the results. Do not pass these messages back to an agent.
+    that a page can name the editor and the changes. It keeps only its text and its
+    calls: a provider's own blocks would repeat the original arguments. Edit texts for
+    the model are removed from the results. Do not pass these messages back to an agent.
 
     Args:
         messages: the messages of a thread, oldest first; they are not changed.
@@ -472,65 +464,27 @@ def _asking(view: Sequence[AnyMessage], before: int, call_id: str) -> int | None
 
 
 def _edited(message: AIMessage, call_id: str, record: EditRecord) -> AIMessage:
-    kwargs = dict(message.additional_kwargs)
-    known = cast("Mapping[str, object]", kwargs.pop(EDITS_KEY, None) or {})
-    update: dict[str, Any] = {}
-    if record.outcome is not EditOutcome.NOT_RUN:
-        original = next(c["args"] for c in message.tool_calls if c["id"] == call_id)
-        edited = _EditedCall(
-            call_id, digest.in_spelling_of(original, record.edited_args)
-        )
-        fields = ("content", "tool_calls", "tool_call_chunks", "response_metadata")
-        found = {
-            name: getattr(message, name) for name in fields if hasattr(message, name)
-        }
-        update = edited.shown({**found, "additional_kwargs": kwargs})
-        kwargs = update["additional_kwargs"]
-    dumped = record.model_dump(mode="json")
-    update["additional_kwargs"] = kwargs | {EDITS_KEY: {**known, call_id: dumped}}
-    return message.model_copy(update=update)
-
-
-@dataclass(frozen=True, slots=True)
-class _EditedCall:
-    """Replaces the arguments of one call in each provider's format.
-
-    Anthropic and Bedrock use ``input`` and, in a stream, ``partial_json``. LangChain
-    uses ``args``. OpenAI uses JSON text in ``arguments``, inside ``function`` or next
-    to ``call_id``. Copies without an id may belong to any call, so they are dropped.
-    """
-
-    call_id: str
-    args: JsonObject
-
-    def shown(self, value: Any, *, is_own: bool = False) -> Any:  # noqa: ANN401 - a message holds any data
-        """Return message data with the edited arguments."""
-        if isinstance(value, list):
-            return [self.shown(one) for one in cast("list[object]", value)]
-        if not isinstance(value, dict):
-            return value
-        members = cast("dict[str, Any]", value)
-        ids = [members[name] for name in _IDS if members.get(name)]
-        is_own = self.call_id in ids or (is_own and not ids)
-        return {
-            name: self._member(name, each, is_own=is_own)
-            for name, each in members.items()
-            if is_own or ids or name not in _UNNAMED or _has_id(each)
-        }
-
-    def _member(self, name: str, value: Any, *, is_own: bool) -> Any:  # noqa: ANN401 - likewise
-        if name not in _ARGS:
-            return self.shown(value, is_own=is_own)
-        if not is_own:
-            return value  # the arguments of another call
-        is_text = isinstance(value, str)
-        return json.dumps(self.args, ensure_ascii=False) if is_text else self.args
-
-
-def _has_id(value: object) -> bool:
-    if not isinstance(value, dict):
-        return False
-    return any(cast("dict[str, Any]", value).get(name) for name in _IDS)
+    known = message.additional_kwargs.get(EDITS_KEY, {})
+    kwargs = {EDITS_KEY: {**known, call_id: record.model_dump(mode="json")}}
+    if record.outcome is EditOutcome.NOT_RUN:
+        kwargs = message.additional_kwargs | kwargs
+        return message.model_copy(update={"additional_kwargs": kwargs})
+    return AIMessage(
+        str(message.text),
+        id=message.id,
+        name=message.name,
+        tool_calls=[
+            {
+                **call,
+                "args": digest.in_spelling_of(call["args"], record.edited_args),
+            }
+            if call["id"] == call_id
+            else call
+            for call in message.tool_calls
+        ],
+        usage_metadata=message.usage_metadata,
+        additional_kwargs=kwargs,
+    )
 
 
 # Build the tool messages for held calls that did not run as the model proposed.
@@ -553,14 +507,6 @@ CUT_OFF = (
     "only reads, make it again; otherwise do not repeat it, and tell the user that it "
     "has to be checked."
 )
-CONFIRMED = (
-    "This call was cut off while it ran. A person checked and confirmed that it took "
-    "effect; its output is lost. Do not repeat it; tell the user that it is done."
-)
-SKIPPED = (
-    "This call was cut off while it ran, and a person decided to skip it. Treat it as "
-    "not done, although it may have taken effect. Do not repeat it; tell the user."
-)
 INTERRUPTED = (
     "This call was cut off when the conversation moved on, and its result is lost. "
     f"It may have run. {UNKNOWN_EFFECT}"
@@ -574,15 +520,8 @@ NOT_ALONE = (
     "apart, so it did not run. Make it again as a single call."
 )
 
-_CUT_OFF_STATES = {
-    ItemState.PENDING: "This call was still waiting for a decision when the "
-    "conversation moved on, so it did not run.",
-    ItemState.AUTHORIZED: "The conversation moved on before this call ran, so it did "
-    "not run.",
-    ItemState.EXECUTING: "This call had been started when the conversation moved "
-    f"on. {UNKNOWN_EFFECT}",
-    ItemState.IN_DOUBT: f"This call was started, then cut off. {UNKNOWN_EFFECT}",
-}
+MOVED_ON = "The conversation moved on before this call ran, so it did not run."
+STARTED = f"This call had been started when the conversation moved on. {UNKNOWN_EFFECT}"
 
 
 def message_for(
@@ -660,12 +599,7 @@ def ended_text(answer: Answer) -> str:
 
 
 def lost_result_text(result: Result) -> str:
-    """Return the message about a result that cannot be returned.
-
-    A reconciled call has a result without any text; every other result has a summary.
-    """
-    if not result.summary:
-        return CONFIRMED if result.ok else SKIPPED
+    """Return the message about a result that cannot be returned."""
     return RESULT_LOST if result.ok else UNKNOWN_RESULT
 
 
@@ -700,13 +634,10 @@ def reconciliation_note(answer: ReconcileAnswer) -> str:
     """Return the reviewer's note on a reconciled call; "" without one."""
     if not answer.message:
         return ""
-    did = {
-        "executed": "had confirmed that this call took effect",
-        "rerun": "had this call run again, after it was cut off or failed",
-        "skip": "left this call as it is, after it was cut off or failed",
-    }
-    note = _quoted(answer.message)
-    return f"{_name(answer.by)} {did[answer.type]}. Their note: {note}."
+    return (
+        f"{_name(answer.by)} reconciled this call, which was cut off or had failed. "
+        f"Their note: {_quoted(answer.message)}."
+    )
 
 
 def late_report_text(report: LateReport) -> str:
@@ -747,7 +678,10 @@ def failure_text(kind: FailureKind, said: str) -> str:
 
 def cut_off_text(state: ItemState) -> str:
     """Return the message about a held call whose turn new input interrupted."""
-    return _CUT_OFF_STATES.get(state, RESULT_LOST)
+    if state in {ItemState.PENDING, ItemState.AUTHORIZED}:
+        return MOVED_ON
+    is_open = state in {ItemState.EXECUTING, ItemState.IN_DOUBT}
+    return STARTED if is_open else RESULT_LOST
 
 
 def _name(by: Person | None) -> str:

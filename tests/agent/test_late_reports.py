@@ -119,7 +119,7 @@ async def test_a_first_attempt_that_took_effect_beside_the_second_is_told(
 
     read = await played.say()
 
-    assert "had this call run again" in before.text
+    assert "reconciled this call" in before.text
     assert 'Their note: "see 4711"' in before.text
     assert "paid 10" in before.text
     assert ("So it took effect twice" in read.text) is late.ok

@@ -28,13 +28,11 @@ from langchain.agents.middleware.types import (
     ToolCallRequest,
 )
 from langchain_core.messages import (
-    AIMessage,
     AnyMessage,
     SystemMessage,
     ToolCall,
     ToolMessage,
 )
-from langchain_core.messages.ai import add_usage
 from langchain_core.tools import BaseTool
 from langgraph.config import get_config
 from langgraph.errors import GraphBubbleUp
@@ -71,7 +69,6 @@ from keyturn.gateway.client.http_gateway import (
 )
 from keyturn.gateway.errors import GraphError, KeyturnError
 from keyturn.gateway.gates.gate import Gate
-from keyturn.gateway.protocol import strict_json
 from keyturn.gateway.protocol.port import Gateway
 from keyturn.gateway.protocol.questions import ASK_USER
 from keyturn.gateway.protocol.run_context import Inside
@@ -207,7 +204,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         """Call the model with known edits added; submit the calls of its answer."""
         self._check_order(handler)
 
-        async def ask(changed: Request) -> Response:
+        async def ask(changed: ModelRequest[Any]) -> ModelResponse[Any]:
             return handler(changed)
 
         return drive(self._ask_model(BLOCKING, request, ask))
@@ -263,12 +260,12 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     async def _ask_model(
         self,
         shell: Shell,
-        request: Request,
-        ask: Callable[[Request], Awaitable[Response]],
-    ) -> Response | ExtendedModelResponse[Any]:
+        request: ModelRequest[Any],
+        ask: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
+    ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
         prepared = await self._model_request(shell, request)
         with grants.checked_starts(self.agent):
-            answer = await answer_of(prepared, ask)
+            answer = await ask(prepared)
         return await self._submit_answer(shell, request, answer)
 
     async def _submit_answer(
@@ -288,9 +285,6 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
             note = turns.TurnDraft(calls).deny_all(message_id, turns.NO_THREAD)
         else:
             ready = prepared_calls.prepare_answer(message, calls, self._tools)
-            if len(ready) < len(calls) or any(one.refusal for one in ready.values()):
-                # Submitted unchanged, so that the model reads what is wrong with it.
-                answer = storable(answer)
             seen = HintContext(state, request.runtime, self._tools)
             note = await self._caller(shell, state).submit(
                 ref,
@@ -426,117 +420,6 @@ def note_text(note: AgentNote) -> str:
     if note.other_tools_are_gated:
         return f"Calls of tools may need a person's approval. {_INSTRUCTIONS}"
     return ""
-
-
-# Make an answer of the model storable in a checkpoint.
-#
-# LangGraph's format supports integers of 64 bits and a limited depth, and no lone
-# surrogate in a key. Calls that violate this are refused and returned to the model.
-# Without this conversion the run would fail before the model reads the refusal.
-
-_DEEPEST = strict_json.MAX_DEPTH + 8
-"""Deeper than the refused depth plus the nesting around the arguments of a call."""
-
-
-def storable(answer: ModelResponse[Any]) -> ModelResponse[Any]:
-    """Return the answer with its calls reduced to values that a checkpoint can store.
-
-    A number that is too large becomes a text with all its digits.
-    """
-    result = [
-        message.model_copy(
-            update={
-                "content": _storable(message.content, 0),
-                "tool_calls": _storable(message.tool_calls, 0),
-            }
-        )
-        if isinstance(message, AIMessage)
-        else message
-        for message in answer.result
-    ]
-    return replace(answer, result=result)
-
-
-def _storable(value: object, depth: int) -> object:
-    if isinstance(value, dict | list) and depth > _DEEPEST:
-        return "…"
-    if isinstance(value, dict):
-        members = cast("Mapping[str, object]", value)
-        return {
-            strict_json.printable(name): _storable(one, depth + 1)
-            for name, one in members.items()
-        }
-    if isinstance(value, list):
-        return [_storable(one, depth + 1) for one in cast("list[object]", value)]
-    is_large = isinstance(value, int) and not -(2**63) <= value < 2**64
-    return str(value) if is_large else value
-
-
-# Continue a turn that the provider paused.
-#
-# Anthropic ends an answer with ``pause_turn`` when its server-side tools take long. The
-# model continues when it is sent its own answer. LangChain would take an answer without
-# calls for the last one of the run.
-
-_MOST_PAUSES = 25
-"""How often one turn may pause. A pause follows several server-side tool calls, so a
-turn with more pauses is treated as endless.
-"""
-
-Request = ModelRequest[Any]
-Response = ModelResponse[Any]
-
-
-async def answer_of(
-    request: Request, handler: Callable[[Request], Awaitable[Response]]
-) -> Response:
-    """Return the complete answer of a model, including the parts after each pause."""
-    answer = await handler(request)
-    for _ in range(_MOST_PAUSES):
-        if not _is_paused(answer):
-            break
-        answer = _joined(answer, await handler(_after(request, answer)))
-    return answer
-
-
-def _is_paused(answer: Response) -> bool:
-    last = answer.result[-1] if answer.result else None
-    # An answer that calls one of the agent's tools continues after that call.
-    return (
-        isinstance(last, AIMessage)
-        and last.response_metadata.get("stop_reason") == "pause_turn"
-        and not last.tool_calls
-        and not last.invalid_tool_calls
-    )
-
-
-def _after(request: Request, answer: Response) -> Request:
-    result = cast("list[AnyMessage]", answer.result)
-    return request.override(messages=[*request.messages, *result])
-
-
-def _joined(answer: Response, rest: Response) -> Response:
-    """Join the two answers into one message, as if there had been no pause."""
-    paused = cast("AIMessage", answer.result[-1])
-    first, *more = rest.result
-    if isinstance(first, AIMessage):
-        used = first.usage_metadata
-        if paused.usage_metadata is not None:
-            used = add_usage(paused.usage_metadata, used)
-        content = [*_blocks(paused), *_blocks(first)]
-        update = {"content": content, "usage_metadata": used}
-        first = first.model_copy(update=update)
-    return ModelResponse(
-        result=[*answer.result[:-1], first, *more],
-        structured_response=rest.structured_response,
-    )
-
-
-def _blocks(message: AIMessage) -> list[Any]:
-    content = message.content
-    if isinstance(content, str):
-        return [{"type": "text", "text": content}] if content else []
-    return [*content]
 
 
 # Refuse parallel agents that share one persistent state.

@@ -7,7 +7,6 @@ each time (an id, a time), and a second document would be another call.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -253,10 +252,8 @@ def mismatch_message(name: str, error: Exception) -> str:
 def _name_of(tool: object) -> str:
     if isinstance(tool, Mapping):
         described = cast("Mapping[str, Any]", tool)
-        inner: object = described.get("function")
-        if isinstance(inner, Mapping) and not described.get("name"):
-            described = cast("Mapping[str, Any]", inner)
-        return str(described.get("name") or "")
+        inner = cast("Mapping[str, Any]", described.get("function", {}))
+        return str(described.get("name") or inner.get("name", ""))
     return str(getattr(tool, "__name__", ""))
 
 
@@ -317,12 +314,8 @@ def without_ask_user(tools: Sequence[Any]) -> list[Any]:
 # ids, and unreadable or cut-off calls are refused.
 
 CUT_OFF = (
-    "Your answer reached its token limit within or after this call, so its arguments "
-    "may be cut off, and it did not run. Make the call again, in a shorter answer."
-)
-BROKEN_OFF = (
-    "Your answer broke off within or after this call, so its arguments may be cut off, "
-    "and it did not run. If it is still needed, make it again."
+    "Your answer ended within or after this call, so its arguments may be cut off, and "
+    "it did not run. If it is still needed, make it again, in a shorter answer."
 )
 UNREADABLE = (
     "The arguments of this call are not a JSON object, so it did not run and no "
@@ -331,11 +324,18 @@ UNREADABLE = (
 UNREADABLE_KEY = "keyturn_unreadable"
 """The key, in a model message, of the texts for calls with unreadable arguments."""
 
-_LIMITS = frozenset(
-    {"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"}
-)
-_FILTERS = frozenset(  # OpenAI, Anthropic, Bedrock
-    {"content_filter", "refusal", "content_filtered", "guardrail_intervened"}
+_INCOMPLETE = frozenset(
+    {
+        "length",
+        "max_tokens",
+        "max_output_tokens",
+        "model_context_window_exceeded",
+        "content_filter",
+        "refusal",
+        "content_filtered",
+        "guardrail_intervened",
+        "incomplete",
+    }
 )
 # OpenAI and Gemini, Anthropic, Bedrock, Ollama, OpenAI's responses.
 _REASONS = ("finish_reason", "stop_reason", "stopReason", "done_reason", "status")
@@ -386,8 +386,8 @@ def with_unreadable_calls(
 
     LangChain separates calls whose arguments are not a JSON object. If there are no
     others, it ends the run, and the model never learns of the problem. It accepts a
-    lone surrogate or a NaN as an argument, but no provider accepts them back, so every
-    later request of the thread would fail. None of these calls runs.
+    NaN, a lone surrogate or an integer of any length as an argument, but no provider
+    accepts them back, or no checkpoint stores them. None of these calls runs.
     """
     result = [
         _with_unreadable(message, tools) if isinstance(message, AIMessage) else message
@@ -399,37 +399,41 @@ def with_unreadable_calls(
 def _with_unreadable(message: AIMessage, tools: Toolbox) -> AIMessage:
     # Another name may belong to a structured response, which LangChain parses itself.
     apart = [one for one in message.invalid_tool_calls if one["name"] in tools]
-    problems = [_problem(call["args"]) for call in message.tool_calls]
-    if not apart and not any(problems):
-        return message
-    calls: list[ToolCall] = []
     unread = {one["id"] or "": UNREADABLE for one in apart}
-    for call, problem in zip(message.tool_calls, problems, strict=True):
+    calls: list[ToolCall] = []
+    for call in message.tool_calls:
+        problem = _problem(call["args"])
         calls.append({**call, "args": {}} if problem else call)
         if problem:
             unread[call["id"] or ""] = problem
+    if not unread:
+        return message
     for one in apart:
         name = one["name"] or ""
         calls.append(ToolCall(name=name, args={}, id=one["id"], type="tool_call"))
-    rest = [one for one in message.invalid_tool_calls if one not in apart]
+    content: Any = message.content
+    if isinstance(content, list):
+        # Without a provider's copy of such a call.
+        blocks = cast("list[object]", content)
+        content = [one for one in blocks if isinstance(one, str) or not _problem(one)]
     return message.model_copy(
         update={
+            "content": content,
             "tool_calls": calls,
-            "invalid_tool_calls": rest,
+            "invalid_tool_calls": [
+                one for one in message.invalid_tool_calls if one not in apart
+            ],
             "additional_kwargs": {**message.additional_kwargs, UNREADABLE_KEY: unread},
         }
     )
 
 
-def _problem(args: Mapping[str, Any]) -> str:
-    """Return why provider clients cannot serialize arguments; "" if they can."""
+def _problem(args: object) -> str:
+    """Return why arguments are not strict JSON; "" if they are."""
     try:
-        json.dumps(args, ensure_ascii=False, allow_nan=False).encode()
-    except (TypeError, ValueError, RecursionError):
-        try:
-            plain(args)
-        except BadJson as error:
-            return f"{error} So this call did not run."
+        plain(args)
+    except BadJson as error:
+        return f"{error} So this call did not run."
     return ""
 
 
@@ -450,8 +454,8 @@ def prepare_answer(
     read = [call["id"] or "" for call in message.tool_calls if call["id"] not in unread]
     # If the last call is unreadable, the one before it is refused as well: LangChain
     # does not preserve their order.
-    if read and read[-1] in ready and (problem := _cut_off_by(message)):
-        ready[read[-1]] = replace(ready[read[-1]], problem=problem)
+    if read and read[-1] in ready and is_cut_off(message):
+        ready[read[-1]] = replace(ready[read[-1]], problem=CUT_OFF)
     for call_id in unread.keys() & ready.keys():
         ready[call_id] = replace(ready[call_id], refusal=unread[call_id])
     return ready
@@ -464,18 +468,7 @@ def is_cut_off(message: AIMessage) -> bool:
     `ApprovalMiddleware` checks this itself; a custom node that reads a model's answer
     has to call this function.
     """
-    return bool(_cut_off_by(message))
-
-
-def _cut_off_by(message: AIMessage) -> str:
-    """Return the text about an answer that broke off; "" if it is complete."""
     about = cast("Mapping[str, object]", message.response_metadata)
     said = {str(about[name]).lower() for name in _REASONS if about.get(name)}
-    details = about.get("incomplete_details")
-    if isinstance(details, Mapping):  # OpenAI's responses
-        said.add(str(cast("Mapping[str, object]", details).get("reason")).lower())
-    if said & _LIMITS:
-        return CUT_OFF
     is_unsaid = not said and about.get("model_provider") in _ALWAYS_SAY_WHY
-    is_stopped = bool(said & _FILTERS) or "incomplete" in said
-    return BROKEN_OFF if is_unsaid or is_stopped else ""
+    return is_unsaid or bool(said & _INCOMPLETE)

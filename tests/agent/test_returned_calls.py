@@ -99,36 +99,31 @@ TOO_LONG = "an integer has more than 64 bits. So this call did not run."
 
 
 @pytest.mark.parametrize(
-    ("written", "kept", "said"),
+    ("written", "said"),
     [
-        ({"amount": 2**64}, {"amount": str(2**64)}, f"'/amount': {TOO_LONG}"),
-        ({"amount": 10**21}, {"amount": "1" + "0" * 21}, f"'/amount': {TOO_LONG}"),
-        (
-            {"amount": [-(10**21)]},
-            {"amount": ["-1" + "0" * 21]},
-            f"'/amount/0': {TOO_LONG}",
-        ),
-        ({"amount": 1, "\ud800": 2}, {}, "surrogate pair"),
+        ({"amount": 2**64}, f"'/amount': {TOO_LONG}"),
+        ({"amount": [-(10**21)]}, f"'/amount/0': {TOO_LONG}"),
+        ({"amount": 1, "\ud800": 2}, "surrogate pair"),
     ],
 )
 async def test_a_call_that_no_checkpoint_can_hold_goes_back_as_well(
     harness: ServiceHarness,
     written: dict[str, Any],
-    kept: dict[str, Any],
     said: str,
 ) -> None:
     """LangGraph could not write it, and the run would end with an error."""
     call = calling(("wire_money", written, "c1"))
     block = {"type": "tool_use", "id": "c1", "name": "wire_money", "input": written}
-    agent = agent_of(harness, call.model_copy(update={"content": [block]}))
+    said_first = {"type": "text", "text": "I pay."}
+    agent = agent_of(harness, call.model_copy(update={"content": [said_first, block]}))
 
     final = await agent.ainvoke({"messages": [("user", "go")]}, CONFIG)
 
     (told,) = results(final)
     assert said in told.text
     message = final["messages"][1]
-    assert message.tool_calls[0]["args"] == kept
-    assert message.content[0]["input"] == (kept or {"amount": 1, "?": 2})
+    assert message.tool_calls[0]["args"] == {}
+    assert message.content == [said_first]
     assert final["messages"][-1].text == "done"
     assert await harness.opened() == []
 

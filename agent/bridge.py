@@ -152,17 +152,14 @@ async def ask_while_held(
 
 async def ask_until_answered(
     question: Callable[[], Coroutine[Any, Any, T]],
-    is_wanted: Callable[[], bool] = lambda: True,
 ) -> T | None:
     """Ask the gateway in the background; None when it refuses, or after an hour.
 
-    It pauses before each attempt, and stops when the answer is no longer wanted.
+    It pauses before each attempt.
     """
     pause, ends = FIRST_LATE_PAUSE_S, now_s() + ASK_LATE_FOR_S
     while now_s() < ends:
         await asyncio.sleep(pause)
-        if not is_wanted():
-            break
         try:
             return await _in_time(question)
         except KeyturnError as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, cast
 
-from langchain.agents.middleware import ContextEditingMiddleware, ToolRetryMiddleware
+from langchain.agents.middleware import ContextEditingMiddleware
 from langchain.agents.middleware.types import ToolCallRequest
 from langchain_core.messages import AnyMessage, ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
@@ -18,7 +18,6 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 
 from keyturn.agent import (
     auto_approved,
-    bridge,
     canonical,
     grants,
     interrupts,
@@ -58,7 +57,6 @@ from keyturn.gateway.errors import (
     KeyturnError,
     LeaseLost,
     NotAllowed,
-    NotStarted,
     StateUnknown,
     StoreUnavailable,
 )
@@ -66,7 +64,7 @@ from keyturn.gateway.gates.reachable import middleware_behind
 from keyturn.gateway.protocol import run_context, strict_json
 from keyturn.gateway.protocol.digest import BusinessState
 from keyturn.gateway.protocol.port import Gateway
-from keyturn.gateway.protocol.records import EditRecord, FailureKind, Reading, RunRef
+from keyturn.gateway.protocol.records import EditRecord, Reading
 from keyturn.gateway.protocol.schema_validation import checkable
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.protocol.wire import (
@@ -78,48 +76,6 @@ from keyturn.gateway.protocol.wire import (
     Verdict,
     VerdictKind,
 )
-
-# End turns that the gateway may have recorded although its answer was lost.
-#
-# The calls of such a turn do not run, and the model reads that. But reviewers would
-# still see a card and could approve a call that no agent makes, until the card expires.
-# A background task therefore ends the turn as soon as the gateway answers. If the
-# process dies first, the card stays.
-
-
-class UnansweredTurns:
-    """Turns of one agent whose submission got no answer, by run and lane."""
-
-    def __init__(self) -> None:
-        self._ending: dict[tuple[RunRef, str], set[TurnRef]] = {}
-
-    def moved_on(self, ref: TurnRef) -> None:
-        """Stop ending the earlier turns of this lane: this turn has superseded them.
-
-        Ending them now would also end calls that wait inside the tools of this turn.
-        """
-        self._ending.pop(_place(ref), None)
-
-    def end(self, ref: TurnRef, gateway: Gateway, shell: Shell) -> None:
-        """Start a background task that ends a turn."""
-        self._ending.setdefault(_place(ref), set()).add(ref)
-        shell.begin(self._ended(ref, gateway))
-
-    async def _ended(self, ref: TurnRef, gateway: Gateway) -> None:
-        # With a pause first: the unanswered submission may still arrive.
-        await bridge.ask_until_answered(
-            lambda: gateway.supersede(ref),
-            lambda: ref in self._ending.get(_place(ref), ()),
-        )
-        waiting = self._ending.get(_place(ref), set())
-        waiting.discard(ref)
-        if not waiting:
-            self._ending.pop(_place(ref), None)
-
-
-def _place(ref: TurnRef) -> tuple[RunRef, str]:
-    return ref.run_ref, ref.ns
-
 
 CACHE_AGE_S = 5.0
 """How long a verdict is valid in this process before the gateway is asked again."""
@@ -163,7 +119,6 @@ class Caller:
     cache: VerdictCache
     tools: Toolbox = field(default_factory=Toolbox)
     schemas: Mapping[str, JsonObject] = field(default_factory=dict[str, JsonObject])
-    unanswered: UnansweredTurns = field(default_factory=UnansweredTurns)
 
     async def submit(
         self,
@@ -174,7 +129,6 @@ class Caller:
         *,
         ready: Mapping[str, PreparedCall],
         history: Sequence[AnyMessage] = (),
-        is_repeated: bool = False,
     ) -> turns.TurnRecord:
         """Have the gateway evaluate the calls of a message; deny all on failure.
 
@@ -189,7 +143,6 @@ class Caller:
             hints: hints from the agent's code, by call id.
             ready: the prepared calls.
             history: the agent's messages, for the circuit breaker.
-            is_repeated: whether this turn was submitted before.
 
         Raises:
             StoreUnavailable: in a thread that Keyturn runs; nothing ran.
@@ -202,7 +155,6 @@ class Caller:
         draft.add_states(await self._states(draft.proposed))
         if not draft.proposed:
             return draft.record(ref.message_id, ())
-        gateway: Gateway | None = None
         try:
             gateway = self.gateway()
             turn = draft.turn(ref, says, self._schemas(calls))
@@ -220,10 +172,7 @@ class Caller:
             is_retried = run_context.current_run() is not None and not is_nested
             if is_retried and isinstance(error, StoreUnavailable):
                 raise
-            if gateway is not None and not is_repeated:
-                self.unanswered.end(ref, gateway, self.shell)
             return draft.deny_all(ref.message_id, turns.UNREACHABLE)
-        self.unanswered.moved_on(ref)
         note = draft.record(ref.message_id, verdicts)
         # An outage is not cached, so the next attempt asks the gateway again.
         self.cache.put(ref, note.verdicts)
@@ -265,7 +214,8 @@ class Caller:
         ref = turns.turn_ref(self.agent, message.id)
         if ref is None:
             return _refused_result(request, turns.NO_THREAD)
-        verdict, args = turns.kept_verdict(state, message, request.tool_call)
+        kept = turns.kept_turn(state)
+        verdict, args = turns.kept_verdict(kept, message, request.tool_call)
         if verdict.kind is VerdictKind.DENY:
             return denied(request, verdict)
         return await self._run_or_hold(request, run, ref, verdict, args)
@@ -288,11 +238,6 @@ class Caller:
             return await self._execute(exact, run, HeldCall(ref, verdict, args))
         if verdict.kind is VerdictKind.HOLD:
             exact = with_args(request, args)
-            problem = late_tool_problem(state, request, args)
-            if problem:
-                return _refused_result(
-                    request, problem, verdict.item_id, is_counted=True
-                )
             return await self._wait_and_run(exact, run, ref, verdict)
         confirmed = await self._confirm(ref, state, verdict)
         if confirmed.runs_unclaimed:
@@ -307,19 +252,15 @@ class Caller:
         # The state may have been rewritten. A claim would detect that. Without a claim,
         # the verdict must be the gateway's: from the cache, or by submitting the turn
         # again.
-        known = self.cache.get(ref)
-        find = turns.requesting_message
-        if known is None and (message := find(state, verdict.tool_call_id)) is not None:
+        known, kept = self.cache.get(ref), turns.kept_turn(state)
+        message = turns.requesting_message(state, verdict.tool_call_id)
+        if known is None and message is not None and kept is not None:
             calls = turns.open_calls(message, state["messages"])
-            hints = turns.submitted_hints(state)
             # The recorded arguments: a generated default would differ now and change
             # the calls.
-            kept = turns.submitted_canonical(state)
-            ready = prepared_calls.prepare_answer(message, calls, self.tools, kept)
+            ready = prepared_calls.prepare_answer(message, calls, self.tools, kept.args)
             says = str(message.text)
-            note = await self.submit(
-                ref, calls, says, hints, ready=ready, is_repeated=True
-            )
+            note = await self.submit(ref, calls, says, kept.hints, ready=ready)
             known = note.verdicts
         current = (known or {}).get(verdict.tool_call_id)
         about = (verdict.tool, verdict.args_hash)
@@ -448,19 +389,12 @@ async def invoke(
         NotStarted: the tool does not accept these arguments, and did not run.
         NotAllowed: a call inside the tool was refused.
     """
-    try:
-        # Checked again right before the run: a new version of the program may parse the
-        # approved arguments differently.
-        tool = prepared_calls.runnable(request.tool_call["name"], request.tool, args)
-        call = cast("Any", {**request.tool_call, "args": args})
-        exact = request.override(tool_call=call, tool=share_guarded(tool))
-        result = await run(exact)
-        if not result_codec.went_well(result):
-            warn_about_retries(run)
-        return clean_result(result, request.state["messages"])
-    except NotAllowed:
-        warn_about_retries(run)
-        raise
+    # Checked again right before the run: a new version of the program may parse the
+    # approved arguments differently.
+    tool = prepared_calls.runnable(request.tool_call["name"], request.tool, args)
+    call = cast("Any", {**request.tool_call, "args": args})
+    result = await run(request.override(tool_call=call, tool=share_guarded(tool)))
+    return clean_result(result, request.state["messages"])
 
 
 async def invoke_or_refuse(
@@ -482,23 +416,6 @@ async def invoke_or_refuse(
 def reading(request: ToolCallRequest, args: JsonObject) -> Reading | None:
     """Return how the tool reads arguments that it would change; otherwise None."""
     return prepared_calls.reading(request.tool, args) if request.tool else None
-
-
-def late_tool_problem(
-    state: Mapping[str, Any], request: ToolCallRequest, args: JsonObject
-) -> str:
-    """Return why a call whose tool was unknown at submission cannot be held.
-
-    Its arguments were submitted without canonicalization; "" if they are canonical
-    anyway.
-    """
-    if not turns.is_unchecked(state, request.tool_call):
-        return ""
-    try:
-        prepared_calls.runnable(request.tool_call["name"], request.tool, args)
-    except NotStarted as error:
-        return messages.failure_text(FailureKind.NOT_STARTED, str(error))
-    return ""
 
 
 def _present(
@@ -653,32 +570,10 @@ def warn_about_later(handler: Callable[..., Any]) -> None:
 
     It could clear the notice of an edit before the model reads it.
     """
-    _warn_about(
-        handler,
-        ContextEditingMiddleware,
-        "can clear the notices of edits that the model needs",
-    )
-
-
-def warn_about_retries(handler: Callable[..., Any]) -> None:
-    """Warn if `ToolRetryMiddleware` is listed after the approval middleware.
-
-    A grant allows one run: a second try is refused, and the model reads the refusal
-    instead of the tool's error.
-    """
-    _warn_about(
-        handler,
-        ToolRetryMiddleware,
-        "cannot retry there, because each call is cleared for one run, and hides the "
-        "tool's error",
-    )
-
-
-def _warn_about(handler: Callable[..., Any], kind: type[Any], problem: str) -> None:
-    if middleware_behind([handler], kind) is not None:
+    if middleware_behind([handler], ContextEditingMiddleware) is not None:
         warnings.warn(
-            f"{kind.__name__} is listed after ApprovalMiddleware and {problem}. List "
-            "ApprovalMiddleware last.",
+            "ContextEditingMiddleware is listed after ApprovalMiddleware and can clear "
+            "the notices of edits that the model needs. List ApprovalMiddleware last.",
             UserWarning,
             stacklevel=3,
         )

@@ -25,16 +25,13 @@ from langchain_core.messages import (
 )
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command
-from pydantic import ValidationError
 
 from keyturn.agent import canonical, messages, result_codec, turns
 from keyturn.agent.bridge import ask_with_retries
 from keyturn.agent.calls import Caller
 from keyturn.agent.messages import ITEM_KEY, RECONCILED_KEY, prepend
 from keyturn.agent.result_codec import restore_result
-from keyturn.agent.turns import TurnRecord
 from keyturn.gateway.errors import (
-    FINAL_ERRORS,
     BadJson,
     KeyRefused,
     KeyturnError,
@@ -75,7 +72,7 @@ async def repair_history(
 ) -> list[dict[str, Any]]:
     """Return the state updates that answer all open calls."""
     history = cast("list[AnyMessage]", list(state.get("messages", ())))
-    note = _turn_record(state)
+    note = turns.kept_turn(state)
     repair = _Repair(history)
     rebuilt: list[AnyMessage] = []
     is_broken = False
@@ -109,7 +106,7 @@ async def end_dropped_calls(caller: Caller, state: Mapping[str, Any]) -> None:
     If Keyturn runs the thread, its cards end with the run. If a program runs the graph
     itself, only this function ends them.
     """
-    note = _turn_record(state)
+    note = turns.kept_turn(state)
     if note is None or run_context.current_run() is not None:
         return
     history = cast("list[AnyMessage]", list(state.get("messages", ())))
@@ -132,13 +129,6 @@ def merge_update(
     # accepts a list of updates; LangChain's annotation lacks it.
     commands: list[Command[Any]] = [Command(update=one) for one in updates]
     return cast("dict[str, Any]", commands)
-
-
-def _turn_record(state: Mapping[str, Any]) -> TurnRecord | None:
-    try:
-        return TurnRecord.model_validate(state.get("keyturn_turn"))
-    except ValidationError:
-        return None
 
 
 def _lost_calls(
@@ -184,7 +174,6 @@ async def _outcomes(caller: Caller, message: AIMessage) -> dict[str, CallOutcome
     ref = None if message.id is None else turns.turn_ref(caller.agent, message.id)
     if ref is None:
         return {}
-    gateway: Gateway | None = None
     try:
         gateway = caller.gateway()
         # Ended first, then read: a decision in between would authorize a call that the
@@ -195,9 +184,6 @@ async def _outcomes(caller: Caller, message: AIMessage) -> dict[str, CallOutcome
     # would end. The messages then report an unknown outcome.
     except KeyturnError as error:
         log_failure(logger, error, "repair.outcomes_unknown message=%s", message.id)
-        if gateway is not None and not isinstance(error, FINAL_ERRORS):
-            # Otherwise reviewers could still decide calls that no agent waits for.
-            caller.unanswered.end(ref, gateway, caller.shell)
         return {}
     return {outcome.tool_call_id: outcome for outcome in found}
 

@@ -87,7 +87,6 @@ class PreparedCall:
         original: the model's arguments.
         problem: a sentence for the model when the call does not fit its tool, or "".
         refusal: a sentence for the model when the call must not be submitted, or "".
-        is_checked: False if the tool is unknown and its schema was not applied.
         is_question: True if the call asks people and never runs.
     """
 
@@ -95,7 +94,6 @@ class PreparedCall:
     original: JsonObject
     problem: str = ""
     refusal: str = ""
-    is_checked: bool = False
     is_question: bool = False
 
     @property
@@ -171,7 +169,7 @@ def _prepared(
 ) -> PreparedCall:
     if tools.is_unknown(name):
         problem = unknown_tool_message(name, tools.names)
-        return PreparedCall(original, original, problem=problem, is_checked=True)
+        return PreparedCall(original, original, problem=problem)
     tool = tools.get(name)
     if tool is None:
         # `runnable` checks it once the tool node has found the tool.
@@ -180,14 +178,10 @@ def _prepared(
         if kept is not None and kept.original_hash == wire.args_hash(original):
             args = canonical.plain(kept.args)
             if digest.same(canonical.canonical_args(tool, args), args):
-                return PreparedCall(args, original, is_checked=True)
-        return PreparedCall(
-            canonical.canonical_args(tool, original), original, is_checked=True
-        )
+                return PreparedCall(args, original)
+        return PreparedCall(canonical.canonical_args(tool, original), original)
     except (canonical.ArgumentMismatch, BadJson) as error:
-        return PreparedCall(
-            original, original, problem=mismatch_message(name, error), is_checked=True
-        )
+        return PreparedCall(original, original, problem=mismatch_message(name, error))
 
 
 def runnable(name: str, tool: BaseTool | None, args: JsonObject) -> BaseTool:

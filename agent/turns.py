@@ -140,15 +140,13 @@ class TurnRecord(Record):
 
     ``hints`` are the submitted hints, without their descriptions: they are never
     evaluated again. ``args`` are canonical arguments that differ from those of the
-    message. ``unchecked`` lists the calls whose tool was unknown: their arguments were
-    submitted as the model wrote them.
+    message.
     """
 
     message_id: str
     verdicts: dict[str, Verdict]
     hints: dict[str, CallHint] = Field(default_factory=dict)
     args: dict[str, CanonicalArgs] = Field(default_factory=dict)
-    unchecked: tuple[str, ...] = ()
 
 
 def turn_ref(agent: str, message_id: str) -> TurnRef | None:
@@ -322,12 +320,6 @@ class TurnDraft:
             verdicts=kept,
             hints=hints,
             args={call_id: one for call_id, one in to_keep.items() if one is not None},
-            unchecked=tuple(
-                call.tool_call_id
-                for call in self.proposed
-                if call.tool_call_id in self._ready
-                and not self._ready[call.tool_call_id].is_checked
-            ),
         )
 
     def deny_all(self, message_id: str, reason: str) -> TurnRecord:
@@ -363,39 +355,39 @@ def denial(tool: str, tool_call_id: str, reason: str) -> Verdict:
     )
 
 
+def kept_turn(state: Mapping[str, Any]) -> TurnRecord | None:
+    """Return the stored record of the latest turn; None if it is missing or unreadable.
+
+    Any writer of checkpoints can write this state.
+    """
+    try:
+        return TurnRecord.model_validate(state.get("keyturn_turn"))
+    except ValidationError:
+        return None
+
+
 def kept_verdict(
-    state: Mapping[str, Any], message: AIMessage, call: ToolCall
+    note: TurnRecord | None, message: AIMessage, call: ToolCall
 ) -> tuple[Verdict, JsonObject]:
     """Return the stored verdict on a call of this message, and the call's arguments.
 
     Without a verdict it is a denial. A verdict counts only for its message, call id,
     tool and arguments.
     """
-
-    # From here on, missing or unreadable data is a refusal: any writer of checkpoints
-    # can write this state.
-    def refused(reason: str = NO_VERDICT) -> tuple[Verdict, JsonObject]:
-        return denial(call["name"], call["id"] or "", reason), {}
-
+    call_id, reason = call["id"] or "", NO_VERDICT
     if [each["id"] for each in message.tool_calls].count(call["id"]) != 1:
-        return refused(DUPLICATE_ID)
-    note = cast("dict[str, Any]", state.get("keyturn_turn") or {})
-    try:
-        # Only this one is parsed: each resume of a sibling runs this code again.
-        verdict = Verdict.model_validate(note["verdicts"][call["id"]])
-    except (KeyError, TypeError, ValidationError):
-        return refused()
-    if note.get("message_id") != message.id:
-        return refused()
-    if verdict.kind is VerdictKind.DENY:
-        return verdict, {}
-    args = _submitted_args(state, call)
-    if args is None or not is_about(verdict, call["name"], call["id"] or "", args):
-        return refused()
-    return verdict, digest.in_spelling_of(call["args"], args)
+        reason = DUPLICATE_ID
+    elif note and note.message_id == message.id and call_id in note.verdicts:
+        verdict = note.verdicts[call_id]
+        if verdict.kind is VerdictKind.DENY:
+            return verdict, {}
+        args = _submitted_args(note, call)
+        if args is not None and is_about(verdict, call["name"], call_id, args):
+            return verdict, digest.in_spelling_of(call["args"], args)
+    return denial(call["name"], call_id, reason), {}
 
 
-def _submitted_args(state: Mapping[str, Any], call: ToolCall) -> JsonObject | None:
+def _submitted_args(note: TurnRecord, call: ToolCall) -> JsonObject | None:
     """Return the arguments that a call was submitted with; None if they are lost.
 
     They are the call's arguments, unless canonical ones derived from exactly these are
@@ -403,55 +395,13 @@ def _submitted_args(state: Mapping[str, Any], call: ToolCall) -> JsonObject | No
     """
     try:
         written = plain(call["args"])
-        row = submitted_canonical(state).get(call["id"] or "")
+        row = note.args.get(call["id"] or "")
         if row is None:
             return written
         # Another hash: the message or the stored arguments were rewritten.
         return plain(row.args) if row.original_hash == wire.args_hash(written) else None
     except BadJson:
         return None
-
-
-def submitted_canonical(state: Mapping[str, Any]) -> dict[str, CanonicalArgs]:
-    """Return the stored canonical arguments of the latest turn.
-
-    An unreadable entry becomes one that matches no call.
-    """
-    note = cast("dict[str, Any]", state.get("keyturn_turn") or {})
-    rows = cast("dict[str, Any]", note.get("args") or {})
-    return {call_id: _canonical_args(row) for call_id, row in rows.items()}
-
-
-def is_unchecked(state: Mapping[str, Any], call: ToolCall) -> bool:
-    """Return True if a call was submitted before its tool was known."""
-    note = cast("dict[str, Any]", state.get("keyturn_turn") or {})
-    return call["id"] in cast("list[str]", note.get("unchecked") or [])
-
-
-def _canonical_args(row: object) -> CanonicalArgs:
-    try:
-        return CanonicalArgs.model_validate(row)
-    except ValidationError:
-        # No hash is empty, so the call has no arguments and does not run.
-        return CanonicalArgs(original_hash="", args={})
-
-
-def submitted_hints(state: Mapping[str, Any]) -> dict[str, CallHint]:
-    """Return the hints that the latest turn was submitted with.
-
-    An unreadable hint holds its call, as the original may have done.
-    """
-    note = cast("dict[str, Any]", state.get("keyturn_turn") or {})
-    hints = cast("dict[str, Any]", note.get("hints") or {})
-    return {call_id: _hint(row) for call_id, row in hints.items()}
-
-
-def _hint(row: object) -> CallHint:
-    try:
-        return CallHint.model_validate(row)
-    except ValidationError:
-        # The hint may have required approval, and a lost hint must not lower a tier.
-        return CallHint(hold=True)
 
 
 def requesting_message(state: Mapping[str, Any], tool_call_id: str) -> AIMessage | None:

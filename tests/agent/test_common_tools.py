@@ -46,7 +46,7 @@ async def test_retrying_middleware_repeats_no_call_that_people_approved(
 
 
 @pytest.mark.parametrize("on_failure", ["continue", "error"])
-async def test_retries_behind_the_gate_are_warned_of_and_do_nothing(
+async def test_retries_behind_the_gate_do_nothing(
     runner: Runner, memory: InMemorySaver, effects: Effects, on_failure: Any
 ) -> None:
     def fail() -> None:
@@ -57,8 +57,7 @@ async def test_retries_behind_the_gate_are_warned_of_and_do_nothing(
     retrying = ToolRetryMiddleware(initial_delay=0, jitter=False, on_failure=on_failure)
     graph = build(gateway, effects.tools(), pay(), saver=memory, after=[retrying])
 
-    with pytest.warns(UserWarning, match="ToolRetryMiddleware is listed after"):
-        end = await runner.say(graph, "pay")
+    end = await runner.say(graph, "pay")
 
     assert len(effects.paid) == 1
     assert by_call(end)["c1"].status == "error"

@@ -318,7 +318,7 @@ async def test_a_turn_the_gateway_forgot_is_evaluated_again_by_the_hints_it_had(
 @pytest.mark.parametrize(
     "row", [{"hold": "no"}, {"hold": 0}, "no", {"hold": False, "tier": "auto"}, None]
 )
-async def test_a_hint_in_state_that_cannot_be_read_holds_its_call(
+async def test_a_call_whose_hint_in_the_state_cannot_be_read_does_not_run(
     runner: Runner, effects: Effects, row: object
 ) -> None:
     gateway = FakeGateway(default=Tier.AUTO)
@@ -338,4 +338,4 @@ async def test_a_hint_in_state_that_cannot_be_read_holds_its_call(
     await runner.run(agent(), None)
 
     assert effects.paid == []
-    assert len(gateway.pending()) == 1
+    assert gateway.turns == {}

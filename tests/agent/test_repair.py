@@ -14,12 +14,11 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
 from keyturn.agent import bridge, guarded, turns
-from keyturn.agent.calls import UnansweredTurns
 from keyturn.agent.scripted_model import ScriptedModel, calling, scripted
 from keyturn.gateway.approvals.lifecycle import Transition
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.protocol.records import ItemState
-from keyturn.gateway.protocol.wire import Turn, TurnRef, Verdict
+from keyturn.gateway.protocol.wire import Turn, Verdict
 from tests.agent import providers
 from tests.agent.agent_runner import (
     CONFIG,
@@ -34,7 +33,6 @@ from tests.agent.agent_runner import (
     pay,
 )
 from tests.agent.fake_gateway import FakeGateway
-from tests.conftest import eventually
 
 TURN = calling(
     ("pay", {"amount": 1, "to": "ada"}, "edited"),
@@ -215,28 +213,17 @@ class Losing(FakeGateway):
         return verdicts
 
 
-async def test_the_card_ends_as_soon_as_the_gateway_answers(
+async def test_a_call_whose_card_stayed_is_told_not_to_have_run_and_never_runs(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
     gateway = Losing(FREE)
-    gateway.down.add("supersede")
     graph = build(gateway, effects.tools(), pay(), saver=memory)
 
     end = await runner.say(graph, "pay")
 
     assert by_call(end)["c1"].text == turns.UNREACHABLE
-    assert gateway.only().is_pending
-
-    async def is_asked_again() -> bool:
-        return gateway.calls["supersede"] > 1
-
-    await eventually(is_asked_again)
-    gateway.down.discard("supersede")
-
-    async def is_over() -> bool:
-        return gateway.only().state is ItemState.SUPERSEDED
-
-    await eventually(is_over)
+    gateway.approve(gateway.only().id)
+    await runner.say(graph, "and now?")
     assert effects.paid == []
 
 
@@ -251,44 +238,3 @@ async def test_of_calls_whose_ends_cannot_be_asked_it_is_said_that_they_may_have
     assert "may have run" in by_call(end)["c1"].text
     assert end["messages"][-1].text == "done"
     assert gateway.only().is_pending
-    gateway.down.discard("supersede")
-
-    async def is_over() -> bool:
-        return gateway.only().state is ItemState.SUPERSEDED
-
-    await eventually(is_over)
-
-
-async def test_a_turn_that_the_gateway_had_before_goes_on_waiting(
-    runner: Runner,
-    memory: InMemorySaver,
-    effects: Effects,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ended: list[TurnRef] = []
-
-    def end(_: UnansweredTurns, ref: TurnRef, *_more: object) -> None:
-        ended.append(ref)
-
-    monkeypatch.setattr(UnansweredTurns, "end", end)
-    gateway = FakeGateway(FREE)
-    turn = calling(
-        ("pay", {"amount": 10, "to": "ada"}, "c1"), ("look_up", {"query": "x"}, "c2")
-    )
-
-    def process() -> Any:
-        graph = build(gateway, effects.tools(), turn, saver=memory)
-        graph.interrupt_before_nodes = ["tools"]
-        return graph
-
-    await runner.say(process(), "pay")
-    gateway.down.add("submit")
-    # Another process submits the auto-approved call again.
-    graph = process()
-    await runner.run(graph, None)
-
-    assert gateway.calls["submit"] > 1
-    assert ended == []
-    gateway.approve("ap0.0")
-    await runner.resume(graph, gateway)
-    assert (effects.paid, effects.looked) == ([(10, "ada")], [])

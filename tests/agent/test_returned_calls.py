@@ -238,7 +238,9 @@ async def test_a_call_that_is_submitted_before_its_tool_is_known_runs_nothing_el
     call = calling(("pay", {"amount": "01", "to": "ada"}, "c9"))
     agent = build(gateway, effects.tools(), call, saver=memory, before=[WithoutTools()])
 
-    final = await runner.say(agent, "go")
+    await runner.say(agent, "go")
+    gateway.approve(gateway.only().id)
+    final = await runner.resume(agent, gateway)
 
     assert effects.paid == []
     told = by_call(final)["c9"].text

@@ -12,7 +12,6 @@ https://docs.slack.dev/authentication/verifying-requests-from-slack
 from __future__ import annotations
 
 import asyncio
-import errno
 import hashlib
 import hmac
 import logging
@@ -40,9 +39,9 @@ from keyturn.bot.manifest import EVENTS_PATH
 from keyturn.bot.web import Slack, SlackNoResponse
 from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
 from keyturn.gateway.client.outgoing import outgoing
-from keyturn.gateway.errors import SettingsError, StoreUnavailable
+from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
-from keyturn.gateway.guarded_server import GuardedServer, Limits
+from keyturn.gateway.guarded_server import GuardedServer, Limits, listen
 from keyturn.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -305,11 +304,8 @@ async def serve(
     runner = web.ServerRunner(ingress.server(), shutdown_timeout=_DRAIN_S)
     await runner.setup()
     opening.push_async_callback(runner.cleanup)
-    try:
-        await web.TCPSite(runner, host, port).start()
-    except OSError as error:
-        raise _cannot_listen(host, port, error) from error
-    return url_of(*runner.addresses[0][:2])
+    names = "'slack.host' and 'slack.port' (KEYTURN_SLACK_PORT)"
+    return url_of(*await listen(runner, host, port, names))
 
 
 def url_of(host: str, port: int) -> str:
@@ -317,18 +313,6 @@ def url_of(host: str, port: int) -> str:
     # IPv6 needs brackets in a URL (RFC 3986, section 3.2.2).
     shown = f"[{host}]" if ":" in host else host
     return f"http://{shown}:{port}{EVENTS_PATH}"
-
-
-def _cannot_listen(host: str, port: int, error: OSError) -> SettingsError:
-    if error.errno == errno.EADDRINUSE:
-        return SettingsError(
-            f"Port {port} on {host} is in use; stop what listens there, "
-            "or set 'slack.port' (KEYTURN_SLACK_PORT) to another one."
-        )
-    return SettingsError(
-        f"The bot cannot listen on {host}:{port} ({error.strerror}); set 'slack.host' "
-        "and 'slack.port' to an address of this machine."
-    )
 
 
 _MOST_UNSURE = 1000

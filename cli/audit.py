@@ -40,8 +40,8 @@ from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.audit_bundle import (
     BundleLog,
     BundleReport,
-    Part,
     Story,
+    calls_of,
     verify_bundle,
 )
 
@@ -172,7 +172,7 @@ def print_bundle(report: BundleReport, *, has_stories: bool, is_json: bool) -> N
         problem = console.printable(report.problem)
         console.bad(f"The bundle is not verified{where} {problem}.")
         return
-    sample = report.header.get("sample")
+    sample = report.sample
     if (log := report.log) is not None:
         kind = "a part of the" if sample else "all"
         console.good(
@@ -196,16 +196,13 @@ def print_bundle(report: BundleReport, *, has_stories: bool, is_json: bool) -> N
 def _print_story(story: Story) -> None:
     what = "ran" if story.has_run else "no call ran"
     typer.echo(f"\n{story.approval}: {what}")
-    for step in story.steps:
-        event = step.event
-        if step.part is Part.OTHER:
-            continue
-        parts = [f"{console.utc(event.at_ms)}  {step.part:<8} {event.name}"]
+    for event in story.events:
+        parts = [f"{console.utc(event.at_ms)}  {event.name}"]
         parts += [event.tool] if event.tool else []
         parts += [f"by {event.actor}"] if event.actor else []
         parts += [f"because {event.reason!r}"] if event.reason else []
         typer.echo("  " + console.printable(" ".join(parts)))
-        for call in step.calls:
+        for call in calls_of(event):
             named = "  ".join(call.get(name, "") for name in ("tool", "tier", "hash"))
             typer.echo(console.printable(f"    {named}"))
 
@@ -218,7 +215,7 @@ def _bundle_row(
         "problem": report.problem,
         "first_bad": report.bad_index,
         "log": _bundle_log(report.log) if report.log else None,
-        "sample": report.header.get("sample"),
+        "sample": report.sample,
         "approvals": len(stories),
         "calls": report.calls,
     }

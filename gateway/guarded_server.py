@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from aiohttp import StreamReader, hdrs, web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import RawRequestMessage
 
+from keyturn.gateway.errors import SettingsError
 from keyturn.gateway.failures import any_failure
 
 logger = logging.getLogger(__name__)
@@ -262,6 +264,29 @@ class GuardedServer(web.Server):
         response = answer(status, status.phrase)
         response.force_close()
         return response
+
+
+async def listen(
+    runner: web.ServerRunner,
+    host: str,
+    port: int,
+    settings: str,
+    ssl_context: ssl.SSLContext | None = None,
+) -> tuple[str, int]:
+    """Listen on an address; return it, with the port that 0 has become.
+
+    Raises:
+        SettingsError: the address cannot be used; names ``settings`` to change.
+    """
+    try:
+        await web.TCPSite(runner, host, port, ssl_context=ssl_context).start()
+    except OSError as error:
+        raise SettingsError(
+            f"The address {host}:{port} cannot be used ({error.strerror}). "
+            f"Stop the program that listens there, or change {settings}."
+        ) from error
+    host, port = runner.addresses[0][:2]
+    return host, port
 
 
 class _Connection(web.RequestHandler):

@@ -175,7 +175,9 @@ async def check(key: ApiKey, tenant: Tenant, question: Record) -> None:
         Refusal: when the key does not cover them, or the question is too large.
     """
     _check_size(question)
-    check_agents(key, _agents(question))
+    # Also of its runs: the principals of an enclosing run are shown with the calls, and
+    # its name is enough to end waiting calls there.
+    check_agents(key, (text for at, text in _texts(question) if at == "agent"))
     for tool in _tools(question):
         if not key.may_use(tool):
             raise Refusal(
@@ -202,20 +204,20 @@ def _check_size(question: Record) -> None:
             f"The schemas of a turn may have {MAX_SCHEMA_PARTS} parts; send those of "
             "the tools that it calls.",
         )
-    if any(len(one) > MAX_NAME for one in _names(question)):
+    if any(len(text) > MAX_NAME for at, text in _texts(question) if at != "says"):
         raise Refusal(MALFORMED, f"A name may have {MAX_NAME} characters.")
 
 
-def _names(record: Record) -> Iterator[str]:
-    """Yield the texts of a question, and of its turn or run.
+def _texts(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield the texts of a question, and of its turn and its runs, by their fields.
 
-    Names in calls are excluded: only the call with a long name is denied.
+    Texts in calls are excluded: only the call with a long name is denied.
     """
     for field, value in record:
-        if isinstance(value, str) and field != "says":
-            yield value
+        if isinstance(value, str):
+            yield field, value
         elif isinstance(value, RunRef | TurnRef):
-            yield from _names(value)
+            yield from _texts(value)
 
 
 async def _is_known(key: ApiKey, tenant: Tenant, question: Record) -> bool:
@@ -298,19 +300,6 @@ def _run_of(question: Record) -> RunRef | None:
             return question.run_ref
         case _:
             return None
-
-
-def _agents(question: Record) -> Iterator[str]:
-    """Yield the agents that a question names, also in its turn and its runs.
-
-    The principals of an enclosing run are shown with the calls, and its name is enough
-    to end waiting calls there. So the key must cover its agent, too.
-    """
-    for field, value in question:
-        if field == "agent":
-            yield value
-        elif isinstance(value, RunRef | TurnRef):
-            yield from _agents(value)
 
 
 def _tools(question: Record) -> Iterable[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 
 from keyturn.gateway.api.refusals import Refusal
-from keyturn.gateway.protocol.http_problems import TOO_MANY, UNAVAILABLE
+from keyturn.gateway.protocol.http_problems import TOO_MANY
 
 MOST_WAITS = 500
 """Default limit of waiting requests of all keys."""
@@ -182,20 +182,12 @@ class RateLimits:
         Raises:
             Refusal: when too many requests of this key, or of all keys, wait already.
         """
-        waits = self._waits[key_id]
-        left = self._most_waits - self._waits.total()
-        if left <= 0 and not waits:
-            raise Refusal(
-                UNAVAILABLE,
-                "As many requests wait as this process keeps; ask again, or ask "
-                "another process.",
-                {"Retry-After": "5"},
-            )
-        if waits >= left:
+        if self._waits[key_id] >= self._most_waits - self._waits.total():
             raise Refusal(
                 TOO_MANY,
-                f"{waits} requests of this key wait already; follow GET /v1/events "
-                "instead, which covers all threads of an agent.",
+                f"{self._waits[key_id]} requests of this key wait already, and "
+                f"{self._waits.total()} in all; follow GET /v1/events instead, which "
+                "covers all threads of an agent, or ask another process.",
                 {"Retry-After": "5"},
             )
         self._waits[key_id] += 1

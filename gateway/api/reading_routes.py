@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from aiohttp import web
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from keyturn.gateway.api.operations import Tenant, check_agents
 from keyturn.gateway.api.rate_limits import RateLimits
@@ -51,16 +50,6 @@ _STATES = {
 """The states of the calls in each queue."""
 
 
-def _whole(text: str) -> str:
-    if not re.fullmatch("[0-9]{1,4}", text):
-        raise ValueError("write a whole number.")
-    return text
-
-
-Whole = Annotated[int, BeforeValidator(_whole)]
-"""A number in a query; pydantic alone accepts ``1_0`` and ``1.0``."""
-
-
 class QueueQuery(Record):
     """Query of the queue of approvals."""
 
@@ -69,7 +58,7 @@ class QueueQuery(Record):
         "pending", description="State of one of its calls."
     )
     cursor: str = Field("", description="`next` of the page before.")
-    limit: Whole = Field(
+    limit: int = Field(
         PAGE, ge=1, le=MOST_OF_A_PAGE, description="Approvals of a page."
     )
 
@@ -81,7 +70,7 @@ class EventsQuery(Record):
     after: str = Field(
         "", description="`next` of the page before, or the id of an event."
     )
-    wait: Whole = Field(
+    wait: int = Field(
         0,
         ge=0,
         le=int(LONGEST_WAIT_S),
@@ -129,11 +118,11 @@ async def events(
     request: web.BaseRequest,
     limits: RateLimits,
     *,
-    is_valid: Callable[[], Awaitable[bool]],
+    find_key: Callable[[], Awaitable[ApiKey | None]],
 ) -> web.StreamResponse:
     """Return events since a cursor, as a page or as a stream.
 
-    A stream ends when ``is_valid`` returns False: its key is not valid any more.
+    A stream ends when ``find_key`` returns None: its key is not valid any more.
 
     Raises:
         Refusal: when the query is invalid, or too many requests of this key wait.
@@ -147,7 +136,7 @@ async def events(
                 key.may_be, agent=asked.agent, after=after
             ) as following:
                 if is_stream:
-                    return await _stream(request, tenant, following.next, is_valid)
+                    return await _stream(request, tenant, following.next, find_key)
                 page = await following.next(float(asked.wait))
     except BadPlace as error:
         raise Refusal(
@@ -162,7 +151,7 @@ async def _stream(
     request: web.BaseRequest,
     tenant: Tenant,
     next_page: NextPage,
-    is_valid: Callable[[], Awaitable[bool]],
+    find_key: Callable[[], Awaitable[ApiKey | None]],
 ) -> web.StreamResponse:
     response = web.StreamResponse(
         headers={
@@ -178,7 +167,7 @@ async def _stream(
     while not tenant.events.is_closing:
         page = await next_page(0.0 if first else KEEPALIVE_S)
         try:
-            if not await is_valid():
+            if await find_key() is None:
                 break
             async with asyncio.timeout(KEEPALIVE_S):
                 await response.write(_lines(page, is_first=first))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from functools import partial
@@ -55,15 +55,13 @@ from keyturn.gateway.protocol.http_problems import (
     WRONG_METHOD,
     kind_of,
 )
-from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.protocol.run_context import HEADER, one_write
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.trust.api_keys import ApiKey, presented
 
 logger = logging.getLogger(__name__)
 
-_APPROVAL = re.compile(rf"{BASE}/approvals/(?P<id>[A-Za-z0-9_]{{1,80}})", re.ASCII)
-_DECIDE = re.compile(rf"{_APPROVAL.pattern}/decide", re.ASCII)
+_APPROVAL = re.compile(rf"{BASE}/approvals/([A-Za-z0-9_]{{1,80}})(/decide)?", re.ASCII)
 _AHEAD = re.compile(r"[+-][0-9]{1,9}", re.ASCII)
 _JSON = "application/json"
 _BYTES_OF_ONE = 64 * 1024
@@ -101,15 +99,6 @@ Report = Callable[[SecurityKind, str, str, str], Awaitable[None]]
 """Reports a security event: its kind, the affected thing, its name, and evidence."""
 
 
-async def always_ready() -> tuple[list[str], dict[str, object]]:
-    """Return no problems."""
-    return [], {}
-
-
-async def no_report(*_: object) -> None:
-    """Report nothing."""
-
-
 @dataclass
 class Api:
     """The HTTP side of a gateway.
@@ -118,29 +107,28 @@ class Api:
         keys: checks API keys.
         tenant: the services of the tenant.
         limits: limits of each key.
-        failed: limits of invalid keys per address.
         ready: returns the problems that stop the gateway from working.
-        decisions: decisions of people over HTTP; None if they decide only in Slack.
-        is_stopping: the process stops, so new work is refused.
         report: receives invalid keys, and clients whose clock is wrong.
         clock_s: Unix seconds by the store, for the date of answers.
+        decisions: decisions of people over HTTP; None if they decide only in Slack.
+        failed: limits of invalid keys per address.
+        is_stopping: the process stops, so new work is refused.
     """
 
     keys: ApiKeys
     tenant: Tenant
-    limits: RateLimits = field(default_factory=lambda: RateLimits(6000))
-    failed: FailedKeys = field(default_factory=FailedKeys)
-    ready: Readiness = always_ready
+    limits: RateLimits
+    ready: Readiness
+    report: Report
+    clock_s: Callable[[], float]
     decisions: Decisions | None = None
+    failed: FailedKeys = field(default_factory=FailedKeys)
     is_stopping: bool = False
-    report: Report = no_report
-    clock_s: Callable[[], float] | None = None
 
-    def server(self, limits: Limits | None = None) -> GuardedServer:
+    def server(self, limits: Limits) -> GuardedServer:
         """Return the server; needs a running event loop."""
-        taken = limits or Limits(body_bytes=MAX_BODY_BYTES)
         return GuardedServer(
-            self.handle, taken, name="api", error_answer=unreadable, admit=self.admit
+            self.handle, limits, name="api", error_answer=unreadable, admit=self.admit
         )
 
     async def admit(self, request: web.BaseRequest) -> web.StreamResponse | int:
@@ -150,7 +138,7 @@ class Api:
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request; every error becomes a problem."""
         reply = await self._or_problem(lambda: self._route(request).handle(request))
-        if self.clock_s is not None and not reply.prepared:
+        if not reply.prepared:
             # Clients compare their clocks with it.
             reply.headers["Date"] = formatdate(self.clock_s(), usegmt=True)
         return reply
@@ -199,16 +187,19 @@ class Api:
             admit = partial(self._key, scope=operation.scope)
             return _Route("POST", partial(self._ask, operation), admit)
         if found := _APPROVAL.fullmatch(path):
-            return _Route("GET", partial(self._approval, found["id"]))
-        if found := _DECIDE.fullmatch(path):
-            return _Route("POST", partial(self._decide, found["id"]), self._person)
-        return {
-            "/healthz": _Route("GET", self._health),
-            "/readyz": _Route("GET", self._readiness),
-            f"{BASE}/openapi.json": _Route("GET", self._openapi),
-            f"{BASE}/approvals": _Route("GET", self._queue),
-            f"{BASE}/events": _Route("GET", self._events),
-        }.get(path)
+            approval, decides = found.groups()
+            if decides:
+                return _Route("POST", partial(self._decide, approval), self._person)
+            return _Route("GET", partial(self._approval, approval))
+        readings: dict[str, Handler] = {
+            "/healthz": self._health,
+            "/readyz": self._readiness,
+            f"{BASE}/openapi.json": self._openapi,
+            f"{BASE}/approvals": self._queue,
+            f"{BASE}/events": self._events,
+        }
+        handle = readings.get(path)
+        return _Route("GET", handle) if handle else None
 
     async def _health(self, _: web.BaseRequest) -> web.Response:
         return web.Response(text="ok\n")
@@ -235,12 +226,12 @@ class Api:
 
     async def _events(self, request: web.BaseRequest) -> web.StreamResponse:
         key = await self._key(request, Scope.READ)
-
-        async def is_valid() -> bool:
-            return await self._presented(request) is not None
-
         return await reading_routes.events(
-            key, self.tenant, request, self.limits, is_valid=is_valid
+            key,
+            self.tenant,
+            request,
+            self.limits,
+            find_key=partial(self._presented, request),
         )
 
     async def _ask(
@@ -256,12 +247,12 @@ class Api:
             ends_work = operation.name in operations.ENDS_WORK
             self.limits.store(key.id, size, ends_work=ends_work)
         await operations.check(key, self.tenant, question)
-        lease = request.headers.get(LEASE_HEADER)
-        given = request.headers.get(HEADER)
+        lease, given = (request.headers.get(one) for one in (LEASE_HEADER, HEADER))
 
         async def work() -> bytes:
+            waits = isinstance(question, AnswersQuestion) and question.wait_s > 0
             with (
-                self._waiting(key, question),
+                self.limits.waiting(key.id) if waits else nullcontext(),
                 operations.under_lease(key, self.tenant, lease, question),
                 one_write({HEADER: given} if given else {}),
             ):
@@ -345,10 +336,6 @@ class Api:
         if found is None:
             self.failed.count(request.remote or "")
         return found
-
-    def _waiting(self, key: ApiKey, question: Record) -> AbstractContextManager[None]:
-        waits = isinstance(question, AnswersQuestion) and question.wait_s > 0
-        return self.limits.waiting(key.id) if waits else nullcontext()
 
 
 def _counts_more(request: web.BaseRequest) -> int:

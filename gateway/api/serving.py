@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import ssl
 from collections.abc import AsyncGenerator
@@ -22,7 +21,7 @@ from keyturn.gateway.api.server import Api
 from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
 from keyturn.gateway.config import Settings
 from keyturn.gateway.errors import SettingsError
-from keyturn.gateway.guarded_server import Limits
+from keyturn.gateway.guarded_server import Limits, listen
 from keyturn.gateway.protocol.http_api import MAX_BODY_BYTES
 from keyturn.gateway.service.decide.reviews import ReviewService
 from keyturn.gateway.service.report.event_feed import EventFeed
@@ -88,8 +87,6 @@ async def serving_api(
         ApiKeys(seals, kept.find, kept.report),
         # Only keys of this tenant are found: each record is sealed for its tenant.
         tenant_services(store, service, feed, tenant=tenant),
-        report=report,
-        clock_s=store.conn.clock.now_s,
         limits=RateLimits(
             settings.api.requests_per_minute,
             megabytes_per_day=settings.api.megabytes_per_day,
@@ -97,13 +94,22 @@ async def serving_api(
             most_waits=settings.api.connections // 2,
         ),
         ready=partial(readiness, store, tenant, registration),
-        decisions=_decisions(settings.api, reviews, store),
+        report=report,
+        clock_s=store.conn.clock.now_s,
     )
+    if settings.api.people is not None:
+        tokens = PersonTokens(settings.api.people, now_s=store.conn.clock.now_s)
+        api.decisions = Decisions(tokens, reviews)
     limits = Limits(connections=settings.api.connections, body_bytes=MAX_BODY_BYTES)
     runner = web.ServerRunner(api.server(limits), shutdown_timeout=DRAIN_S)
     await runner.setup()
     try:
-        yield await _listen(runner, address, settings.api)
+        tls = _tls(settings.api)
+        names = "'api.listen' (KEYTURN_API_LISTEN)"
+        at = Address(*await listen(runner, *address, names, tls))
+        url = f"{'https' if tls else 'http'}://{at.url_host}"
+        logger.info("api.listening url=%s", url)
+        yield url
     finally:
         # Before the server drains: waiting requests are answered now, and clients ask
         # another process.
@@ -111,15 +117,6 @@ async def serving_api(
         feed.end_waits()
         await runner.cleanup()
         await feed.close()
-
-
-def _decisions(
-    settings: ApiSettings, reviews: ReviewService, store: Store
-) -> Decisions | None:
-    if settings.people is None:
-        return None
-    tokens = PersonTokens(settings.people, now_s=store.conn.clock.now_s)
-    return Decisions(tokens, reviews)
 
 
 def tenant_services(
@@ -133,22 +130,6 @@ def tenant_services(
         events=feed,
         writes=Idempotency(KeptAnswers(store, tenant=tenant)),
     )
-
-
-async def _listen(
-    runner: web.ServerRunner, address: Address, settings: ApiSettings
-) -> str:
-    tls = _tls(settings)
-    site = web.TCPSite(runner, *address, ssl_context=tls)
-    try:
-        await site.start()
-    except OSError as error:
-        raise _cannot_listen(address, error) from error
-    host, port = runner.addresses[0][:2]
-    scheme = "http" if tls is None else "https"
-    url = f"{scheme}://{Address(host, port).url_host}"
-    logger.info("api.listening url=%s", url)
-    return url
 
 
 def api_key_seals(settings: Settings) -> SealKeys:
@@ -170,14 +151,3 @@ def _tls(settings: ApiSettings) -> ssl.SSLContext | None:
             "'api.certificate' and 'api.private_key'."
         ) from error
     return context
-
-
-def _cannot_listen(address: Address, error: OSError) -> SettingsError:
-    if error.errno == errno.EADDRINUSE:
-        why = "is in use; stop the program that listens there, or"
-    else:
-        why = f"cannot be used ({error.strerror});"
-    return SettingsError(
-        f"The address {address.url_host} of the HTTP API {why} set 'api.listen' "
-        "(KEYTURN_API_LISTEN) to another one."
-    )

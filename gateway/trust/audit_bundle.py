@@ -12,13 +12,11 @@ The entries of each approval are folded into its story: views, decisions and run
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import cast
+from typing import Literal, cast
 
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
@@ -27,6 +25,7 @@ from keyturn.gateway.approvals.events import CALLS, Event, EventName
 from keyturn.gateway.errors import BadJson, NotVerified
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.public_keys import PublicKey
+from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.trust.checkpoints import (
     Checkpoint,
@@ -41,31 +40,8 @@ from keyturn.gateway.trust.key_folder import SigningKey
 FORMAT = "keyturn/audit-bundle/v1"
 _EVERY = 2000
 
-
-class Part(StrEnum):
-    """Kind of evidence that an entry gives."""
-
-    ASKED = "asked"
-    SAW = "saw"
-    DECIDED = "decided"
-    RAN = "ran"
-    ENDED = "ended"
-    OTHER = "other"
-
-
-_PARTS = {
-    Part.ASKED: {EventName.APPROVAL_OPENED, EventName.CALL_DENIED},
-    Part.SAW: {EventName.APPROVAL_VIEWED},
-    Part.DECIDED: {
-        EventName.APPROVAL_DECIDED,
-        EventName.ITEM_VOTED,
-        EventName.ITEM_EDITED,
-        EventName.ITEM_AUTHORIZED,
-        EventName.ITEM_REJECTED,
-        EventName.ITEM_ANSWERED,
-        EventName.ITEM_RECONCILED,
-    },
-    Part.RAN: {
+_RAN = frozenset(
+    {
         EventName.ITEM_EXECUTING,
         EventName.ITEM_EXECUTED,
         EventName.ITEM_FAILED,
@@ -74,52 +50,63 @@ _PARTS = {
         EventName.ITEM_REPORTED,
         EventName.CALL_RAN,
         EventName.CALL_FAILED,
-    },
-    Part.ENDED: {
-        EventName.ITEM_EXPIRED,
-        EventName.ITEM_SUPERSEDED,
-        EventName.ITEM_WITHDRAWN,
-        EventName.ITEM_LAPSED,
-    },
-}
-_PART_OF = {name: part for part, names in _PARTS.items() for name in names}
-
+    }
+)
+"""Entries that show that a call ran, or may have run."""
 
 _CALLS = TypeAdapter(list[dict[str, str]])
+_LINE = TypeAdapter(dict[str, JsonValue])
 
 
-@dataclass(frozen=True)
-class Step:
-    """One entry about an approval."""
+class LogRange(Record):
+    """The log of a bundle, and its part from ``start`` to before ``end``."""
 
-    part: Part
-    event: Event
+    origin: str
+    checkpoint: str
+    start: int
+    end: int
 
-    @property
-    def calls(self) -> list[dict[str, str]]:
-        """Return the requested calls; none if they were erased."""
-        try:
-            return _CALLS.validate_json(self.event.data.get(CALLS, "[]"))
-        except ValidationError:
-            return []
 
-    @property
-    def row(self) -> JsonObject:
-        """Return it as JSON."""
-        event = self.event
-        found: JsonObject = {
-            "at_ms": event.at_ms,
-            "part": self.part.value,
-            "event": event.name.value,
-        }
-        named = {
-            "item": event.item, "tool": event.tool, "tier": event.tier,
-            "who": event.actor, "why": event.reason, "roles": list(event.roles),
-            "action_hash": event.action_hash, "policy_digest": event.policy_digest,
-            "request_digest": event.request_digest, "details": dict(event.data),
-        }  # fmt: skip
-        found |= {name: value for name, value in named.items() if value}  # type: ignore[misc]
-        return found
+class Header(Record):
+    """The first line of a bundle; ``sample`` is 0 if it has all entries."""
+
+    format: Literal["keyturn/audit-bundle/v1"] = FORMAT
+    tenant: str
+    since_ms: int
+    until_ms: int | None
+    sample: int
+    log: LogRange
+
+
+class _Entry(Record):
+    """The line of an entry; ``after`` is the index before it in a sample."""
+
+    index: int
+    leaf: dict[str, JsonValue]
+    open: dict[str, Hidden]
+    proof: tuple[str, ...]
+    after: int | None = None
+
+
+class _Call(Record):
+    """The line of a stored call."""
+
+    item: str
+    action: str
+
+
+class _End(Record):
+    """The last line: a signed note about all others."""
+
+    end: str
+
+
+def calls_of(event: Event) -> list[dict[str, str]]:
+    """Return the requested calls of an entry; none if they were erased."""
+    try:
+        return _CALLS.validate_json(event.data.get(CALLS, "[]"))
+    except ValidationError:
+        return []
 
 
 @dataclass
@@ -127,25 +114,21 @@ class Story:
     """Audit entries of one approval."""
 
     approval: str
-    steps: list[Step] = field(default_factory=list[Step])
+    events: list[Event] = field(default_factory=list[Event])
 
     @property
     def has_run(self) -> bool:
         """Return True if a call of it ran, or may have run."""
-        return any(step.part is Part.RAN for step in self.steps)
+        return any(one.name in _RAN for one in self.events)
 
     @property
     def row(self) -> JsonObject:
         """Return it as JSON."""
-        first = self.steps[0].event
-        return {
-            "approval": self.approval,
-            "tenant": first.tenant,
-            "agent": first.agent,
-            "thread": first.thread,
-            "ran": self.has_run,
-            "steps": [step.row for step in self.steps],
-        }
+        events = [
+            cast("JsonObject", one.model_dump(mode="json", exclude_defaults=True))
+            for one in self.events
+        ]
+        return {"approval": self.approval, "ran": self.has_run, "events": events}
 
 
 @dataclass
@@ -179,7 +162,7 @@ class BundleReport:
         stories: the history of each approval by its id, from verified entries.
         problem: the first problem; "" if everything is valid.
         bad_index: index of the first untrusted entry.
-        header: the first line.
+        sample: number of chosen approvals; 0 if it has all entries.
         calls: number of calls with their arguments.
     """
 
@@ -187,27 +170,13 @@ class BundleReport:
     stories: dict[str, Story] = field(default_factory=dict[str, Story])
     problem: str = ""
     bad_index: int | None = None
-    header: JsonObject = field(default_factory=dict[str, JsonValue])
+    sample: int = 0
     calls: int = 0
 
     @property
     def is_verified(self) -> bool:
         """Return whether the whole bundle is valid."""
         return not self.problem
-
-
-def header_line(
-    *, tenant: str, times: tuple[int, int | None], sample: int, log: JsonObject
-) -> JsonObject:
-    """Return the first line of a bundle; ``sample`` is 0 if it has all entries."""
-    return {
-        "format": FORMAT,
-        "tenant": tenant,
-        "since_ms": times[0],
-        "until_ms": times[1],
-        "sample": sample,
-        "log": log,
-    }
 
 
 def entry_line(
@@ -230,9 +199,10 @@ class BundleWriter:
         self._sum = hashlib.sha256()
         self._lines = 0
 
-    def add(self, line: JsonObject) -> None:
+    def add(self, line: JsonObject | Header) -> None:
         """Write a line."""
-        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        row = line.model_dump() if isinstance(line, Header) else line
+        data = json.dumps(row, separators=(",", ":")).encode() + b"\n"
         self._sum.update(data)
         self._lines += 1
         self._write(data)
@@ -275,6 +245,7 @@ class _Check:
     def __init__(self, report: BundleReport, keys: Sequence[PublicKey]) -> None:
         self._report = report
         self._keys = keys
+        self._tenant = ""
         self._sum = hashlib.sha256()
         self._lines = 0
         self._is_ended = False
@@ -284,23 +255,20 @@ class _Check:
         if self._is_ended:
             raise self._here("it continues after its end")
         try:
-            found: object = json.loads(data)
-        except (ValueError, RecursionError):
-            raise self._here("a line is not JSON") from None
-        if not isinstance(found, dict):
-            raise self._here("a line is not an object")
-        line = cast("JsonObject", found)
-        if "end" in line:
-            self._ends(line)
-            return
-        self._sum.update(data)
-        self._lines += 1
-        if self._lines == 1:
-            self._header(line)
-        elif "index" in line:
-            self._entry(line)
-        else:
-            self._call(line)
+            line = _LINE.validate_json(data)
+            if "end" in line:
+                self._ends(_End.model_validate(line))
+                return
+            self._sum.update(data)
+            self._lines += 1
+            if self._report.log is None:
+                self._header(Header.model_validate(line))
+            elif "index" in line:
+                self._entry(self._report.log, _Entry.model_validate(line))
+            else:
+                self._call(_Call.model_validate(line))
+        except ValidationError:
+            raise self._here(f"a line is not one of {FORMAT}") from None
 
     def end(self) -> None:
         """Refuse a truncated bundle."""
@@ -312,85 +280,62 @@ class _Check:
         log = self._report.log
         return _Refused(text, log.last + 1 if log else None)
 
-    def _header(self, line: JsonObject) -> None:
-        if line.get("format") != FORMAT:
-            raise _Refused(f"its format is not {FORMAT}")
-        self._report.log = self._log(line.get("log"), is_whole=not line.get("sample"))
-        self._report.header = line
-
-    def _log(self, one: JsonValue, *, is_whole: bool) -> BundleLog:
-        row = one if isinstance(one, dict) else {}
-        origin, note = row.get("origin"), row.get("checkpoint")
-        start, end = row.get("start"), row.get("end")
-        if not (
-            isinstance(origin, str)
-            and isinstance(note, str)
-            and type(start) is int
-            and type(end) is int
-        ):
-            raise _Refused("its first line does not name its log")
+    def _header(self, line: Header) -> None:
+        one, keys = line.log, self._keys
         try:
-            checkpoint = verified_checkpoint(note, origin=origin, keys=self._keys)
+            head = verified_checkpoint(one.checkpoint, origin=one.origin, keys=keys)
         except NotVerified as error:
-            raise _Refused(f"the checkpoint of {origin!r}: {error.problem}") from None
-        log = BundleLog(origin, checkpoint, start, end, is_whole, last=start - 1)
-        if not 0 <= start <= end <= checkpoint.size:
-            raise _Refused("its entries are not those of its checkpoint", start)
-        return log
+            why = f"the checkpoint of {one.origin!r}: {error.problem}"
+            raise _Refused(why) from None
+        if not 0 <= one.start <= one.end <= head.size:
+            raise _Refused("its entries are not those of its checkpoint", one.start)
+        self._tenant, self._report.sample = line.tenant, line.sample
+        is_whole = not line.sample
+        self._report.log = BundleLog(
+            one.origin, head, one.start, one.end, is_whole, last=one.start - 1
+        )
 
-    def _entry(self, line: JsonObject) -> None:
-        index, log = line.get("index"), self._report.log
-        if log is None or type(index) is not int or index <= log.last:
+    def _entry(self, log: BundleLog, line: _Entry) -> None:
+        index = line.index
+        if index <= log.last:
             raise self._here("an entry is out of order")
-        if log.is_whole and index != log.last + 1:
-            raise _Refused(f"entry {log.last + 1} is missing", log.last + 1)
-        if not log.is_whole and line.get("after") != log.last:
-            raise _Refused("an entry is missing", log.last + 1)
-        leaf = line.get("leaf")
-        if not isinstance(leaf, dict):
-            raise _Refused(f"entry {index} has no leaf", index)
-        self._verify(log, index, leaf, line)
-        log.last, log.entries = index, log.entries + 1
-
-    def _verify(
-        self, log: BundleLog, index: int, leaf: JsonObject, line: JsonObject
-    ) -> None:
+        is_next = index == log.last + 1 if log.is_whole else line.after == log.last
+        if not is_next:
+            raise self._here("an entry is missing")
         try:
-            proof = [base64.b64decode(one, validate=True) for one in _texts(line)]
-            hashed = leaf_hash(digest.canonical(leaf))
-        except (BadJson, TypeError, ValueError, binascii.Error):
+            proof = [base64.b64decode(one, validate=True) for one in line.proof]
+            hashed = leaf_hash(digest.canonical(line.leaf))
+        except (BadJson, ValueError):
             raise _Refused(f"entry {index} cannot be read", index) from None
         head = log.checkpoint
         if not is_included(hashed, index, head.size, proof, head.root):
             raise _Refused(f"entry {index} is not in the signed log", index)
         try:
-            event = opened(leaf, dict(_openings(line)))
+            event = opened(line.leaf, line.open)
         except NotVerified as error:
             raise _Refused(f"entry {index}: {error.problem}", index) from None
+        log.last, log.entries = index, log.entries + 1
         if event is None:
             return
         if event.action_hash:
             self._hashes.setdefault(event.item, set()).add(event.action_hash)
-        if event.approval and event.tenant == self._report.header.get("tenant"):
-            step = Step(_PART_OF.get(event.name, Part.OTHER), event)
+        if event.approval and event.tenant == self._tenant:
             stories = self._report.stories
-            stories.setdefault(event.approval, Story(event.approval)).steps.append(step)
+            stories.setdefault(event.approval, Story(event.approval)).events.append(
+                event
+            )
 
-    def _call(self, line: JsonObject) -> None:
-        item, document = line.get("item"), line.get("action")
-        if not isinstance(item, str) or not isinstance(document, str):
-            raise self._here("a line is neither entry nor call")
-        if digest.action_hash(document) not in self._hashes.get(item, set()):
-            raise self._here(f"the call of {item} is not the one in the log")
+    def _call(self, line: _Call) -> None:
+        if digest.action_hash(line.action) not in self._hashes.get(line.item, set()):
+            raise self._here(f"the call of {line.item} is not the one in the log")
         self._report.calls += 1
 
-    def _ends(self, line: JsonObject) -> None:
+    def _ends(self, line: _End) -> None:
         log = self._report.log
         if log is not None and log.is_whole and log.last + 1 != log.end:
-            raise _Refused(f"entry {log.last + 1} is missing", log.last + 1)
-        note = line.get("end")
+            raise self._here("an entry is missing")
         try:
-            text = verified_note(note if isinstance(note, str) else "", self._keys)
+            text = verified_note(line.end, self._keys)
         except NotVerified as error:
             raise self._here(f"its end is refused: {error.problem}") from None
         if text != _whole(self._lines, self._sum.digest()) or log is None:
@@ -400,23 +345,3 @@ class _Check:
 
 def _whole(lines: int, hashed: bytes) -> str:
     return f"{FORMAT}\n{lines}\n{base64.b64encode(hashed).decode()}\n"
-
-
-def _texts(line: JsonObject) -> Iterator[str]:
-    proof = line.get("proof")
-    for one in proof if isinstance(proof, list) else []:
-        if not isinstance(one, str):
-            raise TypeError("a hash of a proof is not text")
-        yield one
-
-
-def _openings(line: JsonObject) -> Iterator[tuple[str, Hidden]]:
-    found = line.get("open")
-    if not isinstance(found, dict):
-        raise NotVerified("leaf_wrong", "it does not open its hidden values")
-    for name, one in found.items():
-        match one:
-            case [str(salt), str(value)]:
-                yield name, Hidden(salt, value)
-            case _:
-                raise NotVerified("leaf_wrong", f"{name!r} cannot be read")

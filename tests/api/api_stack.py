@@ -13,8 +13,9 @@ import httpx
 from aiohttp import web
 
 from keyturn.gateway.api.api_keys import ApiKeys
+from keyturn.gateway.api.rate_limits import RateLimits
 from keyturn.gateway.api.refusals import unreadable
-from keyturn.gateway.api.server import Api, no_report
+from keyturn.gateway.api.server import Api
 from keyturn.gateway.api.serving import tenant_services
 from keyturn.gateway.client.http_gateway import HttpGateway
 from keyturn.gateway.guarded_server import GuardedServer, Limits
@@ -86,6 +87,15 @@ class ApiStack:
         return None if kept is None else FoundKey(kept, self.now)
 
 
+async def always_ready() -> tuple[list[str], dict[str, object]]:
+    """Return no problems."""
+    return [], {}
+
+
+async def no_report(*_: object) -> None:
+    """Report nothing."""
+
+
 @asynccontextmanager
 async def serving(
     harness: ServiceHarness,
@@ -99,7 +109,14 @@ async def serving(
     port = AgentService(store, lambda: harness.policy, tenant=tenant)
     feed = EventFeed(store, tenant=tenant)
     services = tenant_services(store, port, feed, tenant=tenant)
-    stack.api = Api(ApiKeys(SEALS, stack.find, no_report), services)
+    stack.api = Api(
+        ApiKeys(SEALS, stack.find, no_report),
+        services,
+        RateLimits(6000),
+        ready=always_ready,
+        report=no_report,
+        clock_s=store.conn.clock.now_s,
+    )
     handle: Any = stack.api.handle
     for middleware in reversed(middlewares):
         handle = partial(middleware, handler=handle)

@@ -17,7 +17,7 @@ from keyturn.gateway.approvals.decisions import Approve
 from keyturn.gateway.guarded_server import Limits
 from keyturn.gateway.protocol import http_api
 from keyturn.gateway.protocol.http_api import OPERATIONS, Scope
-from keyturn.gateway.protocol.http_problems import TOO_MANY, UNAVAILABLE, ProblemKind
+from keyturn.gateway.protocol.http_problems import TOO_MANY, ProblemKind
 from keyturn.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef
 from keyturn.gateway.store.connection.connection import text
 from keyturn.gateway.store.store import Store
@@ -273,7 +273,7 @@ def test_waits_of_many_keys_leave_room_for_those_of_others() -> None:
         assert taken["a"] == 6
         assert [taken[key] for key in "bcd"] == [3, 2, 1]
         assert sum(taken.values()) == 12
-        assert (wait("a"), wait("z")) == (TOO_MANY, UNAVAILABLE)
+        assert (wait("a"), wait("z")) == (TOO_MANY, TOO_MANY)
 
     # They have ended.
     with limits.waiting("z"):

@@ -116,7 +116,7 @@ async def test_a_process_that_does_not_fit_is_not_ready(
 async def test_a_taken_port_is_a_sentence(store: Store, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(SettingsError, match=r"is in use; .* 'api\.listen'"):
+        with pytest.raises(SettingsError, match=r"already in use.* 'api\.listen'"):
             async with served(store, tmp_path, listen=listen):
                 pass
 

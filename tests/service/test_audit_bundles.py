@@ -70,12 +70,11 @@ async def test_a_bundle_tells_who_decided_what_and_why_and_what_ran(
     assert stories[ran].has_run
     assert not stories[rejected].has_run
     told = {
-        (step.part, str(step.event.name), step.event.actor, step.event.reason)
-        for step in stories[ran].steps
+        (str(event.name), event.actor, event.reason) for event in stories[ran].events
     }
-    assert ("decided", "item.authorized", "T0/U0ANA", "fair — 好") in told
-    assert {"item.executing", "item.executed"} <= {one[1] for one in told}
-    assert stories[rejected].steps[-1].event.reason == "too much"
+    assert ("item.authorized", "T0/U0ANA", "fair — 好") in told
+    assert {"item.executing", "item.executed"} <= {one[0] for one in told}
+    assert stories[rejected].events[-1].reason == "too much"
     # With the arguments that ran, by the hash that entries have.
     assert report.calls == 2
 
@@ -97,7 +96,7 @@ async def test_a_sample_and_a_proof_hold_whole_approvals(
     for each in proven:
         index, _ = checked(each.proof, each.leaf.text, origin=origin, keys=keys)
         assert index == each.index
-    assert len(proven) == len(many.stories[ran].steps)
+    assert len(proven) == len(many.stories[ran].events)
 
 
 async def test_of_other_tenants_nothing_hidden_is_told(

@@ -19,7 +19,7 @@ from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.protocol.records import Finding, Result
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.store.limits.freezes import FreezeScope, ScopeKind
-from keyturn.gateway.trust.audit_bundle import Part, Step
+from keyturn.gateway.trust.audit_bundle import calls_of
 from tests.service.decided_calls import claimed, decided
 from tests.service.harness import BEN, EVE, POLICY, ServiceHarness
 
@@ -166,4 +166,4 @@ async def test_the_opening_names_the_requester_and_each_call(
 
 
 def called(event: Event) -> list[dict[str, str]]:
-    return Step(Part.ASKED, event).calls
+    return calls_of(event)

@@ -37,7 +37,12 @@ from keyturn.gateway.store.events.readers import Backlog, backlog, entry_id
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.event_seals import read_seal
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.audit_bundle import BundleWriter, entry_line, header_line
+from keyturn.gateway.trust.audit_bundle import (
+    BundleWriter,
+    Header,
+    LogRange,
+    entry_line,
+)
 from keyturn.gateway.trust.checkpoints import (
     Checkpoint,
     MerkleTree,
@@ -375,16 +380,17 @@ class AuditBundler(TenantService):
         writer = BundleWriter(write)
         is_part = bool(sample or approvals)
         writer.add(
-            header_line(
+            Header(
                 tenant=self._tenant,
-                times=(since_ms, until_ms),
+                since_ms=since_ms,
+                until_ms=until_ms,
                 sample=len(chosen) if is_part else 0,
-                log={
-                    "origin": log.origin,
-                    "checkpoint": log.note,
-                    "start": log.start,
-                    "end": log.end,
-                },
+                log=LogRange(
+                    origin=log.origin,
+                    checkpoint=log.note,
+                    start=log.start,
+                    end=log.end,
+                ),
             )
         )
         done = _Done(chosen if is_part else None, after=log.start - 1)

@@ -67,7 +67,7 @@ class LogRange(Record):
     end: int
 
 
-class Header(Record):
+class _Header(Record):
     """The first line of a bundle; ``sample`` is 0 if it has all entries."""
 
     format: Literal["keyturn/audit-bundle/v1"] = FORMAT
@@ -199,10 +199,19 @@ class BundleWriter:
         self._sum = hashlib.sha256()
         self._lines = 0
 
-    def add(self, line: JsonObject | Header) -> None:
+    def begin(
+        self, log: LogRange, *, tenant: str, period: tuple[int, int | None], sample: int
+    ) -> None:
+        """Write the first line; ``sample`` is 0 for all entries of the period."""
+        since_ms, until_ms = period
+        header = _Header(
+            tenant=tenant, since_ms=since_ms, until_ms=until_ms, sample=sample, log=log
+        )
+        self.add(header.model_dump())
+
+    def add(self, line: JsonObject) -> None:
         """Write a line."""
-        row = line.model_dump() if isinstance(line, Header) else line
-        data = json.dumps(row, separators=(",", ":")).encode() + b"\n"
+        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
         self._sum.update(data)
         self._lines += 1
         self._write(data)
@@ -262,7 +271,7 @@ class _Check:
             self._sum.update(data)
             self._lines += 1
             if self._report.log is None:
-                self._header(Header.model_validate(line))
+                self._header(_Header.model_validate(line))
             elif "index" in line:
                 self._entry(self._report.log, _Entry.model_validate(line))
             else:
@@ -280,7 +289,7 @@ class _Check:
         log = self._report.log
         return _Refused(text, log.last + 1 if log else None)
 
-    def _header(self, line: Header) -> None:
+    def _header(self, line: _Header) -> None:
         one, keys = line.log, self._keys
         try:
             head = verified_checkpoint(one.checkpoint, origin=one.origin, keys=keys)

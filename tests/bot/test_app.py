@@ -65,7 +65,7 @@ async def revoke(stack: Stack) -> None:
         (revoke, {}, "Slack refused SLACK_BOT_TOKEN"),
         (None, {"team": "T0ELSE"}, "of the workspace 'T0SANDBOX'"),
         (None, {"api_url": "http://127.0.0.1:9/api/"}, "Slack does not answer"),
-        (None, {"host": "203.0.113.1"}, "cannot listen on 203.0.113.1"),
+        (None, {"host": "203.0.113.1"}, "203.0.113.1:0 cannot be used"),
         (
             None,
             {"mode": SlackMode.SOCKET, "app_token": "xapp-wrong"},
@@ -93,7 +93,7 @@ async def test_a_port_in_use_is_named(stack: Stack) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
-        with pytest.raises(SettingsError, match=f"Port {port} on 127.0.0.1 is in use"):
+        with pytest.raises(SettingsError, match=f"127.0.0.1:{port} cannot be used"):
             async with stack.running(port=port):
                 pass
 

@@ -37,12 +37,7 @@ from keyturn.gateway.store.events.readers import Backlog, backlog, entry_id
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.event_seals import read_seal
 from keyturn.gateway.store.store import Store
-from keyturn.gateway.trust.audit_bundle import (
-    BundleWriter,
-    Header,
-    LogRange,
-    entry_line,
-)
+from keyturn.gateway.trust.audit_bundle import BundleWriter, LogRange, entry_line
 from keyturn.gateway.trust.checkpoints import (
     Checkpoint,
     MerkleTree,
@@ -379,19 +374,16 @@ class AuditBundler(TenantService):
         await self._bound(log, since_ms, until_ms)
         writer = BundleWriter(write)
         is_part = bool(sample or approvals)
-        writer.add(
-            Header(
-                tenant=self._tenant,
-                since_ms=since_ms,
-                until_ms=until_ms,
-                sample=len(chosen) if is_part else 0,
-                log=LogRange(
-                    origin=log.origin,
-                    checkpoint=log.note,
-                    start=log.start,
-                    end=log.end,
-                ),
-            )
+        writer.begin(
+            LogRange(
+                origin=log.origin,
+                checkpoint=log.note,
+                start=log.start,
+                end=log.end,
+            ),
+            tenant=self._tenant,
+            period=(since_ms, until_ms),
+            sample=len(chosen) if is_part else 0,
         )
         done = _Done(chosen if is_part else None, after=log.start - 1)
         async with aclosing(self._entries(log, since_ms, until_ms)) as entries:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -20,9 +19,6 @@ from keyturn.gateway.failures import any_failure
 logger = logging.getLogger(__name__)
 
 _UNREAD_BYTES = 32 * 1024
-
-STOP_BODY_S = 2.0
-"""Time that a stopping server waits for bodies whose header has arrived."""
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 ErrorAnswer = Callable[[int, str], web.Response]
@@ -102,13 +98,11 @@ class GuardedServer(web.Server):
         # Connections without a complete request, oldest first, each with the timer that
         # closes it.
         self._waiting: dict[web.RequestHandler, asyncio.TimerHandle | None] = {}
-        # Connections in the middle of a body, each with a future for its end.
-        self._bodies: dict[web.RequestHandler, asyncio.Future[None]] = {}
+        # Connections in the middle of a body.
+        self._reading = set[web.RequestHandler]()
 
     def __call__(self) -> web.RequestHandler:
         """Return the handler of one connection."""
-        if self.error_answer is None:
-            return super().__call__()
         return _Connection(self, loop=self._loop, **self._kwargs)
 
     def connection_made(
@@ -136,25 +130,16 @@ class GuardedServer(web.Server):
         self._waiting.pop(handler, None)
 
     def pre_shutdown(self) -> None:
-        """Close connections, except those in the middle of a body.
+        """Close connections; requests in progress are answered.
 
-        On a closed connection, aiohttp answers complete requests and drops further
-        data. The server would then wait in vain for the rest of a body.
+        aiohttp drops the rest of a body, so it would wait in vain for one that is being
+        read.
         """
-        for connection in self.connections:
-            if connection not in self._bodies:
-                connection.close()
-
-    async def shutdown(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as in aiohttp
-        """Answer the requests in progress; then close all connections."""
-        if self._bodies:
-            await asyncio.wait([*self._bodies.values()], timeout=STOP_BODY_S)
-        for connection in [*self._bodies]:
+        for connection in [*self._reading]:
             logger.warning("%s.closed why=stopping", self._name)
             if connection.transport is not None:
                 connection.transport.abort()
         super().pre_shutdown()
-        await super().shutdown(timeout)
 
     async def _received(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request after its header and its body have arrived."""
@@ -176,12 +161,12 @@ class GuardedServer(web.Server):
     async def _answered(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.content.is_eof():
             self._waiting.pop(request.protocol, None)
-            # Most requests arrive whole; without `admit` they need no further check.
-            is_asked = self._admit is not None
-            refused = await self._refused_or_read(request) if is_asked else None
         else:
-            with self._receiving(request.protocol):
-                refused = await self._refused_or_read(request)
+            self._reading.add(request.protocol)
+        try:
+            refused = await self._refused_or_read(request)
+        finally:
+            self._reading.discard(request.protocol)
         if refused is not None:
             return refused
         self._waiting.pop(request.protocol, None)
@@ -216,15 +201,6 @@ class GuardedServer(web.Server):
         except web.HTTPRequestEntityTooLarge:
             return self._closing(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         return None
-
-    @contextmanager
-    def _receiving(self, connection: web.RequestHandler) -> Generator[None]:
-        done = self._bodies[connection] = self._loop.create_future()
-        try:
-            yield
-        finally:
-            del self._bodies[connection]
-            done.set_result(None)
 
     def _made_room(self) -> bool:
         for oldest in self._waiting:
@@ -311,10 +287,6 @@ class _Connection(web.RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("The answer was begun already.")
         answer = manager.error_answer or _plain
-        phrase = HTTPStatus(status).phrase if status in _STATUSES else "Error"
-        response = answer(status, phrase)
+        response = answer(status, HTTPStatus(status).phrase)
         response.force_close()
         return response
-
-
-_STATUSES = frozenset(one.value for one in HTTPStatus)

@@ -33,9 +33,9 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import NoReturn
 
 import aiohttp
@@ -70,9 +70,6 @@ from keyturn.gateway.trust.webhook_signatures import (
 
 logger = logging.getLogger(__name__)
 
-Resolve = Callable[[str, int], Awaitable[list[str]]]
-"""Returns the addresses of a host as text."""
-
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Networks = list[ipaddress.IPv4Network | ipaddress.IPv6Network]
 
@@ -101,9 +98,6 @@ _SERVICES = [
     *_networks("100.100.100.200/32", "fd00:ec2::/32", "fd20:ce::254/128"),
     *_networks("fd00:c1::a9fe:a9fe/128"),
 ]
-
-# Not the shared threads: an unreachable name server keeps these busy.
-_LOOK_UPS = ThreadPoolExecutor(4, thread_name_prefix="webhook-names")
 
 
 class AddressRefused(KeyturnError, OSError):
@@ -135,29 +129,19 @@ def _in(address: _Address, networks: _Networks) -> bool:
     return any(address in network for network in networks)
 
 
-async def system_resolve(host: str, port: int) -> list[str]:
-    """Return the addresses of a host from this machine's resolver."""
-
-    def look_up() -> list[str]:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return list(dict.fromkeys(str(one[4][0]) for one in found))
-
-    return await asyncio.get_running_loop().run_in_executor(_LOOK_UPS, look_up)
-
-
 class CheckedResolver(AbstractResolver):
     """Resolves a host for one connection, and refuses forbidden addresses.
 
     Args:
         private_hosts: names of hosts that may have a private address.
-        resolve: returns addresses.
+        resolver: returns addresses.
     """
 
     def __init__(
-        self, private_hosts: Collection[str], resolve: Resolve = system_resolve
+        self, private_hosts: Collection[str], resolver: AbstractResolver
     ) -> None:
         self._private_hosts = frozenset(private_hosts)
-        self._resolve = resolve
+        self._resolver = resolver
 
     @override
     async def resolve(
@@ -171,33 +155,22 @@ class CheckedResolver(AbstractResolver):
             OSError: when the host is unknown.
         """
         may_be_private = host.lower().rstrip(".") in self._private_hosts
-        found = await self._resolve(host, port)
+        found = await self._resolver.resolve(host, port, family)
         if not found:
             raise OSError(f"{host!r} has no address")
-        for address in found:
-            if not is_allowed(address, may_be_private=may_be_private):
+        for one in found:
+            if not is_allowed(one["host"], may_be_private=may_be_private):
                 raise AddressRefused(
-                    f"{host!r} has the address {address!r}, which is private or of "
+                    f"{host!r} has the address {one['host']!r}, which is private or of "
                     "a special kind; 'webhooks.private_hosts' names hosts for which "
                     "that is meant."
                 )
-        # So that no later layer looks the address up again.
-        flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
-        return [
-            ResolveResult(
-                hostname=host,
-                host=address,
-                port=port,
-                family=socket.AF_INET6 if ":" in address else socket.AF_INET,
-                proto=0,
-                flags=flags,
-            )
-            for address in found
-        ]
+        return found
 
     @override
     async def close(self) -> None:
-        """Close nothing."""
+        """Close the inner resolver."""
+        await self._resolver.close()
 
 
 GONE = 410
@@ -227,15 +200,17 @@ class Poster:
 
     Args:
         settings: private hosts and time-out.
-        resolve: returns the addresses of a host.
+        resolver: returns the addresses of a host; None: this machine's.
     """
 
     def __init__(
-        self, settings: WebhookSettings, resolve: Resolve = system_resolve
+        self, settings: WebhookSettings, resolver: AbstractResolver | None = None
     ) -> None:
         self._timeout_s = settings.timeout_s
         connector = aiohttp.TCPConnector(
-            resolver=CheckedResolver(settings.private_hosts, resolve),
+            resolver=CheckedResolver(
+                settings.private_hosts, resolver or aiohttp.ThreadedResolver()
+            ),
             use_dns_cache=False,
             # So that each message uses an address that was checked for it.
             force_close=True,
@@ -270,22 +245,17 @@ class Poster:
                     url, data=body, headers=given, allow_redirects=False
                 ) as response,
             ):
-                return _answer(response.status, response.headers.get("Retry-After", ""))
+                status = response.status
+                if status // 100 == HTTPStatus.OK // 100:
+                    return Answer(status)
+                asked_s = pause_s(response.headers.get("Retry-After", "")) or 0.0
+                return Answer(
+                    status, f"status {status}", min(asked_s, _LONGEST_PAUSE_S)
+                )
         except TimeoutError:
             return Answer(error=f"no answer within {self._timeout_s:g} s")
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return Answer(error=_why(error))
-
-
-def _answer(status: int, retry_after: str) -> Answer:
-    match status // 100:
-        case 2:
-            return Answer(status)
-        case 3:
-            return Answer(status, f"status {status}, and redirects are not followed")
-        case _:
-            asked_s = min(pause_s(retry_after) or 0.0, _LONGEST_PAUSE_S)
-            return Answer(status, f"status {status}", asked_s)
 
 
 def _why(error: Exception) -> str:
@@ -540,10 +510,10 @@ async def _forever(step: Callable[[], Awaitable[None]]) -> NoReturn:
 
 @asynccontextmanager
 async def sending_webhooks(
-    settings: Settings, store: Store, resolve: Resolve = system_resolve
+    settings: Settings, store: Store, resolver: AbstractResolver | None = None
 ) -> AsyncGenerator[None]:
     """Send webhooks while the block runs, where the settings have targets."""
-    poster = Poster(settings.webhooks, resolve)
+    poster = Poster(settings.webhooks, resolver)
     targets = [
         _Target(settings, store, poster, name) for name in settings.webhooks.targets
     ]

@@ -130,21 +130,17 @@ _KEY = re.compile(r"tk_[!-~]+", re.ASCII)
 _OK = 200
 _ASKS_FOR_PAUSE = {429, 503}
 _NOT_SENT = (
-    *(aiohttp.ClientConnectorError, aiohttp.ClientHttpProxyError),
+    aiohttp.ClientConnectorError,
+    aiohttp.ClientHttpProxyError,
     aiohttp.ConnectionTimeoutError,
 )
 """Errors before the gateway was reached, so it did nothing."""
 
 _NOT_NOW = (*_NOT_SENT, aiohttp.ServerTimeoutError)
-"""Errors after a long wait, or without a listener: the caller retries later."""
+"""Errors after a long wait, or without a listener: the caller retries later.
 
-_CUT_OFF = (
-    *(aiohttp.ClientOSError, aiohttp.ServerDisconnectedError),
-    *(aiohttp.ClientPayloadError, aiohttp.ClientResponseError),
-)
-"""Errors such as a kept connection that the gateway closed.
-
-It is unknown whether the gateway has acted; the next attempt has the same key.
+After others, such as a kept connection that the gateway closed, it is unknown whether
+the gateway has acted; the next attempt has the same key.
 """
 
 Q = TypeVar("Q")
@@ -286,8 +282,7 @@ class HttpConnection:
                 reply = await self._sent(path, body, headers, timeout)
             except aiohttp.ClientError as error:
                 may_be_kept |= is_write and not isinstance(error, _NOT_SENT)
-                is_cut_off = isinstance(error, _CUT_OFF)
-                if left and is_cut_off and not isinstance(error, _NOT_NOW):
+                if left and not isinstance(error, _NOT_NOW):
                     continue
                 raise self._no_answer(error, may_be_kept=may_be_kept) from error
             self.clock.answered(reply.date, asked_s)

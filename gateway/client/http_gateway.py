@@ -28,7 +28,7 @@ from keyturn.gateway.errors import (
 )
 from keyturn.gateway.protocol import http_api, port, strict_json
 from keyturn.gateway.protocol.port import Gateway
-from keyturn.gateway.protocol.public_keys import PublicKey, parse_public_key
+from keyturn.gateway.protocol.public_keys import parse_public_key
 from keyturn.gateway.protocol.receipts import SKEW_S, Receipt, check_time, read_receipt
 from keyturn.gateway.protocol.records import EditRecord, Result, RunRef
 from keyturn.gateway.protocol.run_context import attempt_of, one_write
@@ -61,15 +61,6 @@ OUT_OF_TIME = (
 )
 
 
-def parse_keys(texts: Iterable[str]) -> tuple[PublicKey, ...]:
-    """Parse the gateway's public keys, as printed by `keyturn keys list`.
-
-    Raises:
-        SettingsError: when one of them is not a complete key.
-    """
-    return tuple(map(parse_public_key, key_lines(texts)))
-
-
 def key_lines(texts: Iterable[str]) -> tuple[str, ...]:
     """Check lines of public keys and return them.
 
@@ -95,7 +86,7 @@ class ClaimReceipts:
     """
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
-        self._keys = parse_keys(keys)
+        self._keys = tuple(map(parse_public_key, key_lines(keys)))
         self._used = dict[tuple[str, int], tuple[str, float]]()
         # Event loops of several threads share one gateway.
         self._lock = threading.Lock()
@@ -123,15 +114,11 @@ class ClaimReceipts:
             return _refused(
                 request, error.reason, OUT_OF_TIME if is_late else NOT_PROVEN
             )
-        differs = {
-            "call_differs": (receipt.item, digest)
-            != (request.item_id, reply.action_hash),
-            "key_differs": receipt.idempotency_key != reply.idempotency_key,
-            "attempt_differs": receipt.attempt != reply.fence,
-        }
-        for reason, is_so in differs.items():
-            if is_so:
-                return _refused(request, reason)
+        proven = receipt.item, digest, receipt.idempotency_key, receipt.attempt
+        call = request.item_id, reply.action_hash
+        claimed = *call, reply.idempotency_key, reply.fence
+        if proven != claimed:
+            return _refused(request, "call_differs")
         if not self._is_first_use(receipt, attempt_of(request.owner), now_s):
             return _refused(request, "used")
         return reply
@@ -303,16 +290,13 @@ def _with_schemas_of_json(turn: Turn) -> Turn:
 
     The gateway then disables edits, as it does in its process.
     """
-    schemas = {tool: _of_json(schema) for tool, schema in turn.schemas.items()}
-    return turn if schemas == turn.schemas else turn.with_(schemas=schemas)
-
-
-def _of_json(schema: JsonObject) -> JsonObject:
-    try:
-        strict_json.accept(schema)
-    except BadJson:
-        return dict(_UNUSABLE)
-    return schema
+    schemas = dict(turn.schemas)
+    for tool, schema in turn.schemas.items():
+        try:
+            strict_json.accept(schema)
+        except BadJson:
+            schemas[tool] = dict(_UNUSABLE)
+    return turn.with_(schemas=schemas)
 
 
 URL_VARIABLE = "KEYTURN_GATEWAY"
@@ -350,19 +334,16 @@ def given_gateway(
         SettingsError: when the URL or a key cannot be used.
     """
     known = key_lines(receipt_keys)
-    url = os.environ.get(URL_VARIABLE, "") if gateway is None else ""
-    if isinstance(gateway, str):
-        url = gateway
-    else:
+    if not isinstance(gateway, str):
         port.check_gateway(gateway)
         if not known and api_key is None:
             return gateway
-        if not url:
+        if gateway is not None:
             raise SettingsError(
                 "api_key= and receipt_keys= are for a gateway at a URL; write "
-                f"gateway='https://…' as well, or set {URL_VARIABLE}."
+                "gateway='https://…' as well."
             )
-    return _at(url, key_or_environment(api_key), known)
+    return _at(*_address(gateway, api_key), known)
 
 
 def current_gateway() -> Gateway:
@@ -375,9 +356,8 @@ def current_gateway() -> Gateway:
     found = port.connected_gateway()
     if found is not None:
         return found
-    url = os.environ.get(URL_VARIABLE, "")
-    if url:
-        return _at(url, key_or_environment(None), ())
+    if os.environ.get(URL_VARIABLE):
+        return _at(*_address(None, None), ())
     raise NotAllowed(
         "No approval gateway is connected, so this call cannot run. Start the agent "
         "with `keyturn run`, inside `Keyturn(...)`, pass `gateway=`, or set "
@@ -393,27 +373,23 @@ def gateway_at(
     Raises:
         SettingsError: when the URL or the key is missing or cannot be used.
     """
-    found = os.environ.get(URL_VARIABLE, "") if url is None else url
-    if not found:
-        raise SettingsError(
-            f"No gateway is named: give its URL, https://…, or set {URL_VARIABLE}."
-        )
-    return HttpGateway(found, key_or_environment(api_key), receipt_keys=receipt_keys)
+    return HttpGateway(*_address(url, api_key), receipt_keys=receipt_keys)
 
 
-def key_or_environment(api_key: str | None) -> str:
-    """Return the given API key, or else the one of the environment.
-
-    Raises:
-        SettingsError: when it is not text.
-    """
+def _address(url: str | None, api_key: str | None) -> tuple[str, str]:
+    """Return the given URL and API key, or else those of the environment."""
     require_secret(
         api_key is None or is_a(api_key, str),
         "api_key",
         api_key,
         f"give what `keyturn api-keys create` printed (tk_…), or set {KEY_VARIABLE}",
     )
-    return os.environ.get(KEY_VARIABLE, "") if api_key is None else api_key
+    found = os.environ.get(URL_VARIABLE, "") if url is None else url
+    if not found and url is None:
+        raise SettingsError(
+            f"No gateway is named: give its URL, https://…, or set {URL_VARIABLE}."
+        )
+    return found, os.environ.get(KEY_VARIABLE, "") if api_key is None else api_key
 
 
 @cache

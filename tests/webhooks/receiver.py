@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from aiohttp.abc import AbstractResolver, ResolveResult
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -26,6 +28,36 @@ from cryptography.x509.oid import NameOID
 from keyturn.gateway.client.outgoing import trusted
 
 HOST = "hooks.test"
+
+
+class Names(AbstractResolver):
+    """A resolver that gives another answer each time; the last one stays."""
+
+    def __init__(self, *answers: list[str]) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        """Return the next answer."""
+        self.asked.append(host)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        return [
+            ResolveResult(
+                hostname=host,
+                host=one,
+                port=port,
+                family=socket.AF_INET6 if ":" in one else socket.AF_INET,
+                proto=0,
+                flags=socket.AI_NUMERICHOST,
+            )
+            for one in answer
+        ]
+
+    async def close(self) -> None:
+        """Close nothing."""
+
 
 Answers = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

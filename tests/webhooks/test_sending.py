@@ -33,6 +33,7 @@ from tests.service.harness import ANA, ServiceHarness
 from tests.store_secrets import SECRETS
 from tests.webhooks.receiver import (
     HOST,
+    Names,
     Received,
     Receiver,
     answering,
@@ -66,10 +67,6 @@ def settings_for(
     return Settings.load(path, {"KEYTURN_SECRET": SECRETS[0].hex()})
 
 
-async def here(_: str, __: int) -> list[str]:
-    return ["127.0.0.1"]
-
-
 @dataclass
 class App:
     """A program, the gateway that tells it of decisions, and what is stored about it.
@@ -95,7 +92,7 @@ class App:
     async def telling(self, **given: Any) -> AsyncGenerator[None]:
         """Send in the block."""
         settings = settings_for(self.receiver, **given)
-        async with sending_webhooks(settings, self.store, here):
+        async with sending_webhooks(settings, self.store, Names(["127.0.0.1"])):
             yield
 
     async def state(self) -> ReceiverState:
@@ -279,7 +276,7 @@ async def test_a_message_ends_after_its_time(app: App) -> None:
     settings = settings_for(app.receiver)
     short = settings.webhooks.model_copy(update={"retry_for": timedelta(seconds=0.2)})
     settings = settings.model_copy(update={"webhooks": short})
-    async with sending_webhooks(settings, app.store, here):
+    async with sending_webhooks(settings, app.store, Names(["127.0.0.1"])):
         await app.approve()
         await app.settled()
 
@@ -384,7 +381,7 @@ async def test_the_reader_of_a_target_that_is_gone_is_dropped(
     await app.prepare()
     monkeypatch.setattr(sending, "GONE_MS", -1)
 
-    async with sending_webhooks(settings, app.store, here):
+    async with sending_webhooks(settings, app.store, Names(["127.0.0.1"])):
 
         async def is_dropped() -> bool:
             return not await app.outbox.is_known()

@@ -201,7 +201,7 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return hours.zone(name)
     except ValueError as error:
-        raise SettingsError(f"--zone: {error}; {hours.near_zone(name)}") from error
+        raise SettingsError(f"--zone: {error}") from error
 
 
 def _ms(text: str, option: str, where: tzinfo, now: datetime) -> int:

@@ -38,7 +38,7 @@ _NEEDED = {
     "path_type": "write the name of a file or folder, in quotes",
     "string_type": "text is needed here; put it in quotes",
     "too_long": "write at most {max_length}",
-    "too_short": "name at least one",
+    "too_short": "write at least {min_length}",
     "tuple_type": "a list is needed here, such as [a, b]",
     "zoneinfo_str": "write a time zone, such as Europe/London",
 }
@@ -61,9 +61,7 @@ def sentence(
     match details["type"]:
         case "extra_forbidden":
             key, parent = str(path[-1]), _model_at(model, path[:-1])
-            hint = getattr(parent, "replaced", {}).get(key) or near(
-                key, _fields(parent)
-            )
+            hint = near(key, _fields(parent))
             return f"Unknown key {name!r}; {hint}"
         case "missing":
             return f"{name!r} is missing{'; add it' if shows_values else ''}."

@@ -74,15 +74,15 @@ def tokens(source: str) -> Row:
 
 
 def literal(token: Token) -> str | None:
-    """Return the value of a plain text literal; None for anything else.
-
-    Text with escapes is not plain. Names of time zones need no backslash.
-    """
-    if token.kind is not Kind.TEXT or "\\" in token.text:
+    """Return the value of a text literal; None for one with escapes, or no text."""
+    text = token.text
+    if text[:1] in {"r", "R"}:
+        text = text[1:]
+    elif "\\" in text:
         return None
     for quote in ("'''", '"""', "'", '"'):
-        if token.text.startswith(quote):
-            return token.text.removeprefix(quote).removesuffix(quote)
+        if token.kind is Kind.TEXT and text.startswith(quote):
+            return text.removeprefix(quote).removesuffix(quote)
     return None
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
-from typing import Protocol, cast
+from typing import Any, cast
 
 from pydantic import JsonValue
 
@@ -81,38 +81,6 @@ class MixedTypes(TypeError):
     """Two values of different types were compared; the text names the types."""
 
 
-class Comparisons:
-    """The comparison functions, and their last type error.
-
-    The library replaces every exception of a function, so the original is kept here.
-    """
-
-    def __init__(self) -> None:
-        self.mixed: MixedTypes | None = None
-
-    @property
-    def functions(self) -> dict[str, Callable[..., bool]]:
-        """Return the functions under the names that `typed` writes."""
-        return {
-            EQUAL: self._noting(_equal),
-            WITHIN: self._noting(_within),
-            WITHIN_OR_NULL: self._noting(_within_or_null),
-        }
-
-    def _noting(
-        self, compare: Callable[[object, object], bool]
-    ) -> Callable[[object, object], bool]:
-        def noted(left: object, right: object) -> bool:
-            try:
-                return compare(left, right)
-            except MixedTypes as error:
-                # Kept, because the library replaces it with a RuntimeError.
-                self.mixed = error
-                raise
-
-        return noted
-
-
 def typed(row: Row) -> Row:
     """Return an expression's tokens with its comparisons made by type.
 
@@ -166,19 +134,19 @@ def _joined(left: Row, sign: Token | None, right: list[Row]) -> Row:
         call = _call(EQUAL, left, flat)
         return (Token(Kind.SYMBOL, "!"), *call) if sign.text == "!=" else call
     if sign == _IN:
-        return _contained(left, flat, right)
+        return _contained(left, flat)
     return (*left, sign, *flat)
 
 
-def _contained(left: Row, flat: Row, right: list[Row]) -> Row:
+def _contained(left: Row, right: Row) -> Row:
     """Return ``left in right``; a null written in a list matches null."""
-    is_list = len(right) == 1 and flat[0].text == "["
-    listed = list(elements(flat[1:-1])) if is_list else []
+    is_list = right[0].text == "[" and closing(right, 0) == len(right) - 1
+    listed = list(elements(right[1:-1])) if is_list else []
     if (_NULL,) not in listed:
-        return _call(WITHIN, left, flat)
-    rest = [one for one in listed if one != (_NULL,)]
-    kept = tuple(token for one in rest for token in (*one, _COMMA))[:-1]
-    return _call(WITHIN_OR_NULL, left, (flat[0], *kept, flat[-1]))
+        return _call(WITHIN, left, right)
+    kept = [(*one, _COMMA) for one in listed if one != (_NULL,)]
+    flat = tuple(token for one in kept for token in one)[:-1]
+    return _call(WITHIN_OR_NULL, left, (right[0], *flat, right[-1]))
 
 
 def _call(name: str, left: Row, right: Row) -> Row:
@@ -237,10 +205,6 @@ def _within(value: object, values: object) -> bool:
     return False
 
 
-def _within_or_null(value: object, values: object) -> bool:
-    return value is None or _within(value, values)
-
-
 def _kind(value: object) -> str:
     if value is None:
         return "null"
@@ -284,21 +248,13 @@ class BadExpression(ValueError):
     """An expression cannot be used in a rule; the text has the reason and a remedy."""
 
 
-class Program(Protocol):
-    """A compiled expression of the CEL library."""
-
-    def execute(self, context: object) -> object:
-        """Return the value; raises errors of many types."""
-        ...
-
-
 @dataclass(frozen=True)
 class Expression:
     """A compiled expression, with the values it reads.
 
     Attributes:
         source: the source text.
-        program: the compiled program.
+        program: the compiled program of the library.
         reads: the names of `ROOTS` in it.
         paths: every path below ``args``, as names; without those used only by ``has``.
         members: (root, name) of the members it reads of ``call``, ``recent`` and
@@ -309,7 +265,7 @@ class Expression:
     """
 
     source: str
-    program: Program
+    program: Any
     reads: frozenset[str]
     paths: tuple[tuple[str, ...], ...]
     members: tuple[tuple[str, str], ...]
@@ -339,10 +295,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class Scope:
-    """The values that an expression reads, converted once for all rules of a call."""
+    """The values that an expression reads, converted once for all rules of a call.
+
+    ``mixed`` has the type errors of the last evaluation: the library replaces every
+    exception of a function with a RuntimeError.
+    """
 
     context: object
-    comparisons: Comparisons
+    mixed: list[MixedTypes]
     args: JsonObject
     size: int
 
@@ -399,7 +359,18 @@ def scope(
         values: the other names of `ROOTS`; a missing name is unknown.
         holidays: days outside working hours.
     """
-    comparisons = Comparisons()
+    mixed: list[MixedTypes] = []
+
+    def noted(compare: Callable[[object, object], bool]) -> Callable[..., bool]:
+        def compared(left: object, right: object) -> bool:
+            try:
+                return compare(left, right)
+            except MixedTypes as error:
+                mixed.append(error)
+                raise
+
+        return compared
+
     context = cel().Context(
         # `args` last: no other name can replace the arguments.
         {**values, "args": _as_doubles(args)},
@@ -408,10 +379,12 @@ def scope(
             "weekday": hours.weekday,
             "off_hours": partial(hours.off_hours, holidays=holidays),
             _MATCHES: matches,
-            **comparisons.functions,
+            EQUAL: noted(_equal),
+            WITHIN: noted(_within),
+            WITHIN_OR_NULL: noted(lambda one, many: one is None or _within(one, many)),
         },
     )
-    return Scope(context, comparisons, args, _size(args))
+    return Scope(context, mixed, args, _size(args))
 
 
 def value_of(expression: Expression, where: Scope) -> object:
@@ -421,13 +394,12 @@ def value_of(expression: Expression, where: Scope) -> object:
         MixedTypes: when it compares values of different types.
         Exception: any other error of the library.
     """
-    # Reset: all rules of a call share one scope.
-    where.comparisons.mixed = None
+    # All rules of a call share one scope.
+    where.mixed.clear()
     try:
-        return expression.program.execute(where.context)
+        return cast("object", expression.program.execute(where.context))
     except RuntimeError as error:
-        # The library raises RuntimeError for any error inside a function.
-        raise where.comparisons.mixed or error from error
+        raise next(iter(where.mixed), error) from error
 
 
 def ask(expression: Expression, where: Scope) -> Answer:
@@ -480,13 +452,11 @@ def _problem(expression: Expression, args: JsonObject, error: BaseException) -> 
             return str(error)
         case TypeError():
             return "a value has another type than it expects"
-        case ZeroDivisionError():
-            return "it divides by zero"
         case _:
             return "it failed on these values"
 
 
-def _compiled(row: tuple[Token, ...]) -> Program:
+def _compiled(row: Row) -> object:
     """Compile an expression with the functions above in place of the library's.
 
     Raises:
@@ -499,10 +469,10 @@ def _compiled(row: tuple[Token, ...]) -> Program:
     if depth(changed) > MAX_NESTING:
         text = f"its comparisons are nested more than {MAX_NESTING} deep; "
         raise BadExpression(f"{text}write it flatter")
-    return cast("Program", cel().compile(written(changed)))
+    return cast("object", cel().compile(written(changed)))
 
 
-def _paths(row: tuple[Token, ...]) -> tuple[tuple[str, ...], ...]:
+def _paths(row: Row) -> tuple[tuple[str, ...], ...]:
     found = [
         path
         for at, path in chains(row, "args")
@@ -511,7 +481,7 @@ def _paths(row: tuple[Token, ...]) -> tuple[tuple[str, ...], ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _members(row: tuple[Token, ...]) -> tuple[tuple[str, str], ...]:
+def _members(row: Row) -> tuple[tuple[str, str], ...]:
     found = [
         (root, path[0])
         for root in ("call", "recent", "windows")
@@ -547,7 +517,7 @@ def _size(value: JsonValue) -> int:
             return 1
 
 
-def _no_cel(source: str, row: tuple[Token, ...], error: Exception) -> str:
+def _no_cel(source: str, row: Row, error: Exception) -> str:
     """Describe a syntax error, with a hint at the likely cause."""
     text = str(error)
     _, found, after = text.partition("ERROR: <input>:")

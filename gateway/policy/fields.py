@@ -27,11 +27,12 @@ _HOST = re.compile(rf"https://(?P<host>{_NAME})/", re.ASCII)
 _URL = re.compile(r"[\w.~:/?#@!$&'()*+,;=%-]+", re.ASCII)
 _WINDOW = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
 _PERCENT = re.compile(r"(?P<share>[1-9][0-9]?)%", re.ASCII)
-_RESERVED = frozenset(
+RESERVED_WORDS = frozenset(
     {"as", "break", "const", "continue", "else", "false", "for", "function", "if"}
     | {"import", "in", "let", "loop", "namespace", "null", "package", "return"}
     | {"true", "var", "void", "while"}
 )
+"""Words that CEL does not read as a name."""
 _SOURCES = ("requester", "call.agent", "call.tool")
 _LONGEST_REASON = 200
 MAX_LINK = 300
@@ -68,64 +69,15 @@ def fill(template: str, value_of: Callable[[re.Match[str]], str]) -> str:
     return _PLACEHOLDER.sub(value_of, template)
 
 
-def _checked(is_one: Callable[[str], object], problem: str) -> Callable[[str], str]:
+def _checked(is_one: Callable[[str], object], problem: str) -> AfterValidator:
     """Return a validator that quotes a bad string and describes the problem."""
 
     def check(text: str) -> str:
         if not is_one(text):
-            raise ValueError(f"{text!r} {problem}")
+            raise ValueError(f"{shortened(text)!r} {problem}")
         return text
 
-    return check
-
-
-_user = _checked(
-    is_user_id,
-    "is not a Slack user id; ids look like U012AB3CD (Slack profile, ⋮, Copy member "
-    "ID).",
-)
-_usergroup = _checked(
-    is_usergroup_id,
-    "is not a Slack user group id; ids look like S012AB3CD (they are in the group's "
-    "link, not its @name).",
-)
-_channel = _checked(
-    _CHANNEL.fullmatch, "is not a channel; write #name or an id like C012AB."
-)
-_role_name = _checked(
-    _ROLE.fullmatch, "cannot name a role; use lower-case letters, digits, - and _."
-)
-_requirement_name = _checked(
-    _ROLE.fullmatch,
-    "cannot name a requirement; use lower-case letters, digits, - and _.",
-)
-_path = _checked(_PATH.fullmatch, "is not a path; write args.name or args.card.number.")
-_window_name = _checked(
-    lambda text: _WINDOW.fullmatch(text) and text not in _RESERVED,
-    "cannot name a window; use lower-case letters, digits and _.",
-)
-_reviewer = _checked(
-    lambda text: is_slack_id(text) or _ROLE.fullmatch(text),
-    "is neither a role of this file nor a Slack user id (U…, W…) or user group id "
-    "(S…); write one of these.",
-)
-_called = _checked(
-    lambda text: _CHANNEL.fullmatch(text) or is_user_id(text) or _ROLE.fullmatch(text),
-    "is neither a role of this file nor a channel (#name, C…) nor a Slack user id "
-    "(U…); write one of these.",
-)
-_source = _checked(
-    lambda text: text in _SOURCES or _PATH.fullmatch(text),
-    f"cannot be counted by; write args.x, {', '.join(_SOURCES)}.",
-)
-
-
-def _names(given: object) -> object:
-    if isinstance(given, dict | int | float):
-        raise ValueError(  # noqa: TRY004 - pydantic passes on no TypeError
-            "write a role, Slack ids, or the name of one of the 'requirements'."
-        )
-    return given
+    return AfterValidator(check)
 
 
 def one_or_many(value: object) -> object:
@@ -184,28 +136,15 @@ def host_of(link: str) -> str:
     return found["host"] if found else ""
 
 
-def _host(text: str) -> str:
-    if _HOST_NAME.fullmatch(text) is None:
-        raise ValueError(
-            f"{shortened(text)!r} is no host; write its name alone, in small letters, "
-            "such as shop.example."
-        )
-    return text
-
-
-def _share(of: str, example: str) -> Callable[[object], object]:
-    """Return a validator that reads 50% or 50 as 50."""
-
-    def read(value: object) -> object:
-        # bool is an int: `true` would be one percent.
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
-        match = _PERCENT.fullmatch(value) if isinstance(value, str) else None
-        if match is None:
-            raise ValueError(f"{value!r} is not a share of {of}; write {example}.")
-        return int(match["share"])
-
-    return read
+def _share(value: object) -> object:
+    """Read 50% or 50 as 50."""
+    # bool is an int: `true` would be one percent.
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"{value!r} is not a share; write 50%.")
+    return int(match["share"])
 
 
 def _expression(text: str) -> str:
@@ -218,35 +157,8 @@ def _expression(text: str) -> str:
     return text
 
 
-def _because(text: str) -> str:
-    if not text.strip() or not text.isprintable() or len(text) > _LONGEST_REASON:
-        raise ValueError(
-            f"{shortened(text)!r} is not a reason that fits on a card; write one line "
-            f"of at most {_LONGEST_REASON} characters."
-        )
-    return text.strip()
-
-
-def _exact(text: str) -> str:
-    # Text such as "refund_*" is meant as a pattern and would match nothing.
-    if "*" in text:
-        raise ValueError(
-            f"{text!r} names nothing: names of tools and agents are written out; "
-            "settings for all others are in 'defaults'."
-        )
-    if not is_name(text):
-        raise ValueError(
-            f"{text!r} cannot be a name; write it as the agent's code does, without "
-            "spaces around it."
-        )
-    return text
-
-
 def _zone(name: str) -> str:
-    try:
-        hours.zone(name)
-    except ValueError as error:
-        raise ValueError(f"{error}; {hours.near_zone(name)}.") from error
+    hours.zone(name)
     return name
 
 
@@ -263,6 +175,18 @@ def _distinct(values: tuple[str, ...]) -> tuple[str, ...]:
     return values
 
 
+def capped(longest: str) -> AfterValidator:
+    """Return a validator that limits a duration, such as ``10m``."""
+    most = parse_duration(longest)
+
+    def check(given: timedelta) -> timedelta:
+        if given > most:
+            raise ValueError(f"{longest} is the most; shorten it.")
+        return given
+
+    return AfterValidator(check)
+
+
 Distinct = AfterValidator(_distinct)
 Duration = Annotated[
     timedelta,
@@ -270,21 +194,52 @@ Duration = Annotated[
     PlainSerializer(lambda value: int(value.total_seconds()), return_type=int),
 ]
 """``90s``, ``30m``, ``1h`` or ``2d``; 30 days at most."""
-UserId = Annotated[str, AfterValidator(_user)]
+UserId = Annotated[
+    str,
+    _checked(
+        is_user_id,
+        "is not a Slack user id; ids look like U012AB3CD (Slack profile, ⋮, Copy "
+        "member ID).",
+    ),
+]
 """A Slack user id, such as ``U012AB3CD``."""
-UsergroupId = Annotated[str, AfterValidator(_usergroup)]
+UsergroupId = Annotated[
+    str,
+    _checked(
+        is_usergroup_id,
+        "is not a Slack user group id; ids look like S012AB3CD (they are in the "
+        "group's link, not its @name).",
+    ),
+]
 """A Slack user group id, such as ``S012AB3CD``."""
-ChannelRef = Annotated[str, AfterValidator(_channel)]
+ChannelRef = Annotated[
+    str, _checked(is_channel, "is not a channel; write #name or an id like C012AB.")
+]
 """A channel: ``"#name"`` in quotes, or an id such as ``C012AB3CD``."""
-RoleName = Annotated[str, AfterValidator(_role_name)]
+RoleName = Annotated[
+    str,
+    _checked(
+        _ROLE.fullmatch, "cannot name a role; use lower-case letters, digits, - and _."
+    ),
+]
 """A key of ``roles``: lower-case letters, digits, ``-`` and ``_``."""
-ReviewerRef = Annotated[str, AfterValidator(_reviewer)]
+ReviewerRef = Annotated[
+    str,
+    _checked(
+        lambda text: is_slack_id(text) or _ROLE.fullmatch(text),
+        "is neither a role of this file nor a Slack user id (U…, W…) or user group id "
+        "(S…); write one of these.",
+    ),
+]
 Reviewers = Annotated[tuple[ReviewerRef, ...], BeforeValidator(one_or_many), Distinct]
 """A role, a Slack user id or a user group id, or a list of these."""
-Needs = Annotated[Reviewers, BeforeValidator(_names), Field(min_length=1)]
+Needs = Annotated[Reviewers, Field(min_length=1)]
 """A role, a Slack user id or a user group id, or a list of these: one of these people.
 Or the name of one of ``requirements``."""
-ArgsPath = Annotated[str, AfterValidator(_path)]
+ArgsPath = Annotated[
+    str,
+    _checked(_PATH.fullmatch, "is not a path; write args.name or args.card.number."),
+]
 """An argument, such as ``args.amount`` or ``args.card.number``."""
 ArgsPaths = Annotated[tuple[ArgsPath, ...], BeforeValidator(one_or_many), Distinct]
 """A path, or a list of paths."""
@@ -294,7 +249,13 @@ Template = Annotated[str, AfterValidator(_template)]
 """Text with values of the call: ``{args.name}``, or with a format
 ``{args.amount|eur}``. Formats are currency codes (``eur``, or ``eur_minor`` for cents),
 ``number`` and ``date``. A value that does not fit is shown as it is."""
-Host = Annotated[str, AfterValidator(_host)]
+Host = Annotated[
+    str,
+    _checked(
+        _HOST_NAME.fullmatch,
+        "is no host; write its name alone, in small letters, such as shop.example.",
+    ),
+]
 """A host name in lower case, such as ``shop.example``."""
 Link = Annotated[str, AfterValidator(_link)]
 """An ``https`` address with its host written out, such as
@@ -307,25 +268,63 @@ Totals = Annotated[
 ]
 """A path with the format of a number, such as ``args.amount|eur``, or a list of these.
 """
-WindowName = Annotated[str, AfterValidator(_window_name)]
-_Percent = Annotated[int, Field(ge=1, le=99)]
-ShareOfTime = Annotated[_Percent, BeforeValidator(_share("the time", "50%"))]
-"""``1%`` to ``99%``."""
-ShareOfCalls = Annotated[_Percent, BeforeValidator(_share("the calls", "5%"))]
+WindowName = Annotated[
+    str,
+    _checked(
+        lambda text: _WINDOW.fullmatch(text) and text not in RESERVED_WORDS,
+        "cannot name a window; use lower-case letters, digits and _.",
+    ),
+]
+Share = Annotated[int, BeforeValidator(_share), Field(ge=1, le=99)]
 """``1%`` to ``99%``."""
 Condition = Annotated[str, AfterValidator(_expression)]
 """An expression in CEL, of at most 1,000 characters."""
-Reason = Annotated[str, AfterValidator(_because)]
+Reason = Annotated[
+    str,
+    AfterValidator(str.strip),
+    _checked(
+        lambda text: text and text.isprintable() and len(text) <= _LONGEST_REASON,
+        "is not a reason that fits on a card; write one line of at most "
+        f"{_LONGEST_REASON} characters.",
+    ),
+]
 """One line of at most 200 characters."""
-CountedBy = Annotated[str, AfterValidator(_source)]
+CountedBy = Annotated[
+    str,
+    _checked(
+        lambda text: text in _SOURCES or _PATH.fullmatch(text),
+        f"cannot be counted by; write args.x, {', '.join(_SOURCES)}.",
+    ),
+]
 """``args.NAME``, ``requester``, ``call.agent`` or ``call.tool``."""
-EscalationTarget = Annotated[str, AfterValidator(_called)]
+EscalationTarget = Annotated[
+    str,
+    _checked(
+        lambda text: is_channel(text) or is_user_id(text) or _ROLE.fullmatch(text),
+        "is neither a role of this file nor a channel (#name, C…) nor a Slack user id "
+        "(U…); write one of these.",
+    ),
+]
 """A role, a Slack user id or a channel."""
 Day = Annotated[str, AfterValidator(hours.holiday)]
 """``2026-04-03`` for one day, or ``12-25`` for every year."""
-ExactName = Annotated[str, AfterValidator(_exact)]
+ExactName = Annotated[
+    str,
+    _checked(
+        # Text such as "refund_*" is meant as a pattern and would match nothing.
+        lambda text: "*" not in text and is_name(text),
+        "cannot be a name; write it as the agent's code does, without * and without "
+        "spaces around it.",
+    ),
+]
 """The exact name of a tool or an agent; patterns are refused."""
-RequirementName = Annotated[str, AfterValidator(_requirement_name)]
+RequirementName = Annotated[
+    str,
+    _checked(
+        _ROLE.fullmatch,
+        "cannot name a requirement; use lower-case letters, digits, - and _.",
+    ),
+]
 """A key of ``requirements``: lower-case letters, digits, ``-`` and ``_``."""
 Audience = Annotated[str, Field(pattern=r"^[\x21-\x7e]{1,200}$")]
 Zone = Annotated[str, AfterValidator(_zone)]

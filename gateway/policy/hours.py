@@ -40,15 +40,10 @@ def zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise ValueError(f"there is no time zone {name!r}") from error
-
-
-def near_zone(name: str) -> str:
-    """End a sentence about an unknown time zone with a near name, or an example."""
-    hint = near(name, available_timezones())
-    if hint.startswith("use one of"):
-        return "write an IANA name such as 'Europe/London' or 'UTC'"
-    return hint
+        hint = near(name, available_timezones())
+        if hint.startswith("use one of"):
+            hint = "write an IANA name such as 'Europe/London' or 'UTC'."
+        raise ValueError(f"there is no time zone {name!r}; {hint}") from error
 
 
 @lru_cache(maxsize=512)
@@ -60,14 +55,12 @@ def span(text: str) -> tuple[int, int]:
     Raises:
         ValueError: for anything else.
     """
-    match = _HOURS.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} are not hours; write '08:00-18:00'")
-    start = int(match["from"]) * 60 + int(match["fm"])
-    end = int(match["to"]) * 60 + int(match["tm"])
-    if end > _WHOLE_DAY or start == end:
-        raise ValueError(f"{text!r} are not hours; write '08:00-18:00'")
-    return start, end
+    if match := _HOURS.fullmatch(text):
+        start = int(match["from"]) * 60 + int(match["fm"])
+        end = int(match["to"]) * 60 + int(match["tm"])
+        if end <= _WHOLE_DAY and start != end:
+            return start, end
+    raise ValueError(f"{text!r} are not hours; write '08:00-18:00'.")
 
 
 def instant(local: datetime, zone_name: str, *, after: datetime) -> datetime:

@@ -16,10 +16,7 @@ _DAY = timedelta(days=1)
 
 
 def _span(text: str) -> str:
-    try:
-        start, end = hours.span(text)
-    except ValueError as error:
-        raise ValueError(f"{error}.") from error
+    start, end = hours.span(text)
     if (end - start) % (24 * 60) == 0:
         raise ValueError(
             f"{text!r} is the whole day, so the role would never be asked; write "

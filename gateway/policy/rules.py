@@ -7,18 +7,12 @@ turns these classes into ``docs/policy-reference.md``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import cached_property
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    field_validator,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, model_validator
 
 from keyturn.gateway.approvals.policy_decision import Preview
 from keyturn.gateway.approvals.private_text import PrivateData
@@ -45,14 +39,14 @@ from keyturn.gateway.policy.fields import (
     RequirementName,
     Reviewers,
     RoleName,
-    ShareOfCalls,
-    ShareOfTime,
+    Share,
     StrictBool,
     Template,
     Totals,
     UsergroupId,
     UserId,
     WindowName,
+    capped,
     is_channel,
     is_slack_id,
     is_user_id,
@@ -65,40 +59,10 @@ from keyturn.gateway.protocol.records import Effect, Record, Tier, Verb
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.validation_errors import Path, shown
 
-FEWEST_PARTS, MOST_PARTS = 2, 4
-"""Parts of ``all``; every choice among them becomes a condition of its own."""
-
-# What to write in place of a key of earlier versions.
-_BY_NEEDS = {"reviewers": "write these people as 'needs'."}
-_BY_REQUIREMENT = "write a requirement, and its name as 'needs'."
-_BY_PARTS = "write 'all', with a part for each role."
-
-
-def _no_id(text: object) -> object:
-    if isinstance(text, str) and is_slack_id(text):
-        raise ValueError(
-            f"{text!r} is a Slack id, and a requirement names roles; list it under a "
-            "name in 'roles', and write that name."
-        )
-    return text
-
-
 RoleNames = Annotated[
-    tuple[Annotated[RoleName, BeforeValidator(_no_id)], ...],
-    BeforeValidator(one_or_many),
-    Distinct,
-    Field(min_length=1),
+    tuple[RoleName, ...], BeforeValidator(one_or_many), Distinct, Field(min_length=1)
 ]
 PeopleCount = Annotated[Count, Field(ge=1, le=20)]
-
-
-def _parts(parts: tuple[PartRule, ...] | None) -> tuple[PartRule, ...] | None:
-    if parts is not None and not FEWEST_PARTS <= len(parts) <= MOST_PARTS:
-        raise ValueError(
-            f"it has {len(parts)} parts; write {FEWEST_PARTS} to {MOST_PARTS}, or "
-            "'of' for one."
-        )
-    return parts
 
 
 class PartRule(Record):
@@ -117,13 +81,13 @@ class RequirementRule(Record):
     one vote may count for several of them.
     """
 
-    replaced: ClassVar[Mapping[str, str]] = {"at_least": _BY_PARTS}
     of: RoleNames | None = None
     """Roles whose votes count; Slack ids are refused here."""
     approvals: PeopleCount | None = None
     """Number of distinct people; 1 if unset."""
-    all_: Annotated[tuple[PartRule, ...] | None, AfterValidator(_parts)] = Field(
-        default=None, alias="all"
+    # Every choice among the parts becomes a condition, so there are few of them.
+    all_: tuple[PartRule, ...] | None = Field(
+        default=None, alias="all", min_length=2, max_length=4
     )
     """2 to 4 parts with different people: a person with two roles counts once."""
     editor_may_vote: StrictBool = True
@@ -151,18 +115,13 @@ class NotifyRule(Record):
 class WaitingRule(Record):
     """Settings of a tier that waits for people."""
 
-    replaced: ClassVar[Mapping[str, str]] = {
-        "needs": "write it under 'defaults', an agent or a tool.",
-        "of": "write these people as 'needs'.",
-        **dict.fromkeys(("approvals", "at_least"), _BY_REQUIREMENT),
-    }
     expires_in: Duration | None = None
     """Time to decide, for tools that do not set it."""
     authorization: Duration | None = None
     """Time from approval to run, for tools that do not set it; 24 hours if unset."""
-    remind_at: ShareOfTime | None = None
+    remind_at: Share | None = None
     """Share of the time after which the card's thread gets a reminder."""
-    escalate_at: ShareOfTime | None = None
+    escalate_at: Share | None = None
     """Share of the time after which ``escalate_to`` is called."""
     escalate_to: EscalationTarget | None = None
     """Role, person or channel to call then. The role or person may vote from the
@@ -217,10 +176,6 @@ class TierRules(Record):
         return self.escalate if tier is Tier.ESCALATE else self.approve
 
 
-LONGEST_STANDING = timedelta(days=7)
-"""The longest time that a policy can give a standing approval."""
-
-
 def _amount(value: object) -> object:
     # 0 would cover nothing; a bool is no amount.
     if isinstance(value, int | float) and exact_micro(value):
@@ -237,7 +192,7 @@ Amount = Annotated[int | float, BeforeValidator(_amount)]
 class SimilarRule(Record):
     """Bounds of one standing approval; see ``docs/standing-approvals.md``."""
 
-    within: Duration
+    within: Annotated[Duration, capped("7d")]
     """How long it may last: 7 days at most."""
     uses: Count = Field(ge=1, le=MOST_USES)
     """Number of calls that it may cover."""
@@ -252,8 +207,6 @@ class SimilarRule(Record):
     def _fits(self) -> SimilarRule:
         if (self.sum is None) != (self.at_most is None):
             raise ValueError("'sum' and 'at_most' belong together; write both or none.")
-        if self.within > LONGEST_STANDING:
-            raise ValueError("'within' is 7 days at most.")
         free = (*self.may_differ, *((self.sum,) if self.sum else ()))
         for path in free:
             others = [one for one in free if one != path]
@@ -275,10 +228,6 @@ class SimilarRule(Record):
         return exact_micro(self.at_most) or 0
 
 
-LONGEST_OPINION = timedelta(seconds=30)
-"""The longest time-out: an agent waits, and what its turn reserved ends in a minute."""
-
-
 class TriageRule(Record):
     """Which calls a model looks at before they open; see ``docs/triage.md``.
 
@@ -291,20 +240,11 @@ class TriageRule(Record):
         Distinct,
     ] = (Tier.APPROVE, Tier.ESCALATE)
     """Tiers whose calls the model gets; ``[]`` for none."""
-    timeout: Duration = timedelta(seconds=2)
+    # An agent waits, and the reservations of its turn end in a minute.
+    timeout: Annotated[Duration, capped("30s")] = timedelta(seconds=2)
     """Time for its answer, 30 seconds at most; a later answer changes nothing."""
     may_deny: StrictBool = False
     """``true``: it may refuse a call. Otherwise its ``deny`` counts as ``escalate``."""
-
-    @field_validator("timeout")
-    @classmethod
-    def _short(cls, timeout: timedelta) -> timedelta:
-        if timeout > LONGEST_OPINION:
-            raise ValueError(
-                f"an agent would wait {timeout.total_seconds():.0f} s for an opinion; "
-                f"{LONGEST_OPINION.total_seconds():.0f}s is the most."
-            )
-        return timeout
 
 
 class SpotCheckRule(Record):
@@ -316,7 +256,7 @@ class SpotCheckRule(Record):
     has ``item.check_asked`` and ``item.checked``.
     """
 
-    share: ShareOfCalls
+    share: Share
     """Share of the calls that ran without an error."""
     of: Annotated[Reviewers, Field(min_length=1)]
     """Colleagues to ask."""
@@ -354,9 +294,6 @@ class SeededDefectRule(Record):
     """Calls to choose from; a card shows one."""
 
 
-LONGEST = timedelta(minutes=10)
-"""The longest time that a card may wait for other calls."""
-
 MOST_CALLS = 50
 """The most calls of a card: one decision writes no more at once."""
 
@@ -371,19 +308,11 @@ class BatchRule(Record):
 
     by: Literal["window", "task"] = "window"
     """``task`` collects only calls of one task, which the agent names."""
-    within: Duration
+    within: Annotated[Duration, capped("10m")]
     """Time to wait for other calls: at most 10 minutes and a quarter of the time to
     decide."""
     up_to: Count = Field(default=MOST_CALLS, ge=2, le=MOST_CALLS)
     """Number of calls at which the card is posted at once."""
-
-    @model_validator(mode="after")
-    def _is_short(self) -> BatchRule:
-        if self.within > LONGEST:
-            raise ValueError(
-                "'within' is 10 minutes at most: people wait for the card."
-            )
-        return self
 
     @property
     def within_s(self) -> float:
@@ -408,7 +337,6 @@ def _version(value: object) -> object:
 class Defaults(Record):
     """Values for tools and agents that do not set them."""
 
-    replaced: ClassVar[Mapping[str, str]] = _BY_NEEDS
     tier: Tier = Tier.APPROVE
     """Tier of tools without one, unlisted tools included."""
     expires_in: Duration = timedelta(hours=1)
@@ -551,7 +479,6 @@ class ToolRule(Record):
     requirement in ``needs`` are added to those of the tool.
     """
 
-    replaced: ClassVar[Mapping[str, str]] = _BY_NEEDS
     tier: Tier | None = None
     """Lowest tier of its calls."""
     allow: Annotated[tuple[Verb, ...], Field(min_length=1)] | None = None
@@ -615,7 +542,6 @@ class ToolRule(Record):
 class AgentRule(Record):
     """Exceptions for the calls of one agent."""
 
-    replaced: ClassVar[Mapping[str, str]] = _BY_NEEDS
     needs: Needs | None = None
     """Who decides about tools without ``needs``, before ``defaults.needs``."""
     channel: ChannelRef | None = None

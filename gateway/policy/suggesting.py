@@ -10,24 +10,17 @@ withdrawal, a failure, a stricter tier, or a quorum of two people.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from keyturn.gateway.approvals.events import BY_GATEWAY, BY_POLICY, EventName
+from keyturn.gateway.policy.fields import RESERVED_WORDS
 from keyturn.gateway.policy.replay import Row
 from keyturn.gateway.protocol.records import Record, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
 
 LEAST = 20
 """Fewest calls for a suggestion."""
-
-_NAME = re.compile(
-    r"(?!(?:true|false|null|in|as|break|const|continue|else|for|function|if|import|let|"
-    r"loop|package|namespace|return|var|void|while)$)[A-Za-z_][A-Za-z0-9_]*",
-    re.ASCII,
-)
-"""A name that CEL can read after a dot."""
 
 _APPROVED = frozenset({EventName.ITEM_AUTHORIZED})
 _NEUTRAL = _APPROVED | {EventName.ITEM_EXECUTING, EventName.ITEM_EXECUTED}
@@ -158,8 +151,9 @@ def _of_argument(
     given = [args[argument] for args in tool.approved if argument in args]
     against = [args[argument] for args in tool.others if argument in args]
     values, limits = [*map(_as_number, given)], [*map(_as_number, against)]
+    is_readable = argument.isascii() and argument.isidentifier()
     # A hidden value is text in the export, but a rule reads the original.
-    if not _NAME.fullmatch(argument) or None in values or None in limits:
+    if not is_readable or argument in RESERVED_WORDS or None in (*values, *limits):
         return None
     lowest = min((value for value in limits if value is not None), default=None)
     if lowest is None:

@@ -73,9 +73,9 @@ def problems(text: str) -> list[str]:
         ("{type: number}", "{enum: [1, 9223372036854775808]}", "enum[1]': an integer"),
         ("{type: number}", "{pattern: 'a(?=b)'}", "'a(?=b)' cannot be checked in litt"),
         ("tools: {look_up", "tools: {}\n    tools: {look_up", "appears twice"),
-        ("[approve, edit, reject]", "[]", "name at least one"),
-        ("[senior, U0ANA]", "{of: senior, approvals: 2}", "one of the 'requirements'"),
-        ("[senior, U0ANA]", "2", "write a role, Slack ids, or the name of one"),
+        ("[approve, edit, reject]", "[]", "write at least 1"),
+        ("[senior, U0ANA]", "{of: senior, approvals: 2}", "a list is needed here"),
+        ("[senior, U0ANA]", "2", "a list is needed here, such as [a, b]"),
         ("  support:\n    channel", "  support: 5\n  x:\n    channel", "a mapping is"),
         ("  senior:", "  Senior:", "'Senior' cannot name a role"),
         ("  senior:", "  reviewers: {users: [U0A]}\n  senior:", "'reviewers' is taken"),
@@ -224,11 +224,11 @@ def test_a_policy_with_every_kind_of_rule_loads() -> None:
         ("  burst:", "  Burst:", "'Burst' cannot name a window; use lower-case"),
         ("{users: [U0LEAD]}", "{}", "this role has no holders"),
         ("12-25", "12-32", "policy.yml:4: 'holidays[0]': '12-32' is not a day; write"),
-        ("remind_at: 50%", "remind_at: 150%", "'150%' is not a share of the time;"),
+        ("remind_at: 50%", "remind_at: 150%", "'150%' is not a share; write 50%"),
         (
             "protect: {",
             "spot_checks: {share: 150%, of: [support]}\nprotect: {",
-            "'150%' is not a share of the calls; write 5%",
+            "'150%' is not a share; write 50%",
         ),
         ("escalate_to: senior", "escalate_to: '@ana'", "is neither a role of this"),
         (", escalate_to: senior", "", "'escalate_at' and 'escalate_to' belong"),
@@ -312,28 +312,6 @@ def test_a_seeded_call_that_nobody_decides_is_refused_by_its_tier() -> None:
     assert load_policy(text.replace("tool: look_up", "tool: refund"), "policy.yml")
 
 
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ("defaults: {reviewers: support}", "write these people as 'needs'."),
-        ("tiers: {escalate: {of: support}}", "write these people as 'needs'."),
-        ("tiers: {escalate: {approvals: 3}}", "write a requirement, and its name as"),
-        ("tiers: {approve: {needs: two}}", "write it under 'defaults', an agent or"),
-        (
-            "requirements: {two: {of: support, at_least: {support: 1}}}",
-            "write 'all', with a part for each role.",
-        ),
-    ],
-)
-def test_a_key_of_an_earlier_version_is_refused_with_the_one_that_replaces_it(
-    line: str, told: str
-) -> None:
-    [problem] = problems(f"version: 1\n{line}\n")
-
-    assert problem.startswith("policy.yml:2: Unknown key")
-    assert told in problem
-
-
 SCHEMA = (
     "args_schema: {type: object, properties: {amount: {type: number}, name: "
     "{type: string}, cards: {type: array, items: {type: object, properties: "
@@ -370,7 +348,10 @@ def rule(when: str) -> str:
             "version: 1\nprotect: {pause_after_rejections: true}",
             "2: 'protect.pause_after_rejections' is true; write a whole number",
         ),
-        ("version: 1\ntools: {'*': {tier: deny}}", "2: 'tools.*': '*' names nothing"),
+        (
+            "version: 1\ntools: {'*': {tier: deny}}",
+            "2: 'tools.*': '*' cannot be a",
+        ),
         ("version: 1\ntools: {' pay': {}}", "2: 'tools. pay': ' pay' cannot be a name"),
         (tool(SCHEMA, "redact: [args.amuont]"), "names 'args.amuont', but the tool"),
         (tool(SCHEMA, "redact: [args.cards.number]"), "has a list before 'number'"),

@@ -92,7 +92,7 @@ def test_every_moment_lies_in_one_turn(
             ROTATION.replace("U0ANA", "U0EVE"),
             "'U0EVE' is on call for 'senior' but does not hold that role",
         ),
-        ("on_call: seniors", ROTATION.replace("U0ANA", ""), "name at least one"),
+        ("on_call: seniors", ROTATION.replace("U0ANA", ""), "write at least 1"),
         ("on_call: seniors", ROTATION.replace("09:00", ""), "write 2026-01-05 09:00"),
         ("on_call: seniors", ROTATION.replace("7d", "5m"), "at least an hour"),
     ],

@@ -55,7 +55,7 @@ from keyturn.gateway.approvals.invisible_characters import has_hidden
 from keyturn.gateway.approvals.precedents import Precedent, PrecedentKind, WindowTotal
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.repeating import args_hash, doubled, other_calls
-from keyturn.gateway.policy.formats import MOST_DIGITS, Call, Total, total_of
+from keyturn.gateway.policy.formats import Call, Total, total_of
 from keyturn.gateway.policy.windows import MICRO
 from keyturn.gateway.protocol.records import ItemState, Tier
 from keyturn.gateway.protocol.strict_json import JsonObject
@@ -264,7 +264,8 @@ def total_text(total: Total) -> str:
     if total.format == "number":
         # A bare number needs the argument's name.
         text = f"{total.name} {text}"
-    counted = f"{len(total.numbers)} of them" if total.left_out else "total"
+    is_whole = not (total.hidden or total.without)
+    counted = "total" if is_whole else f"{len(total.numbers)} of them"
     return f"{text} in {counted}"
 
 
@@ -438,7 +439,6 @@ def _left_out(total: Total) -> str:
     parts = (
         (total.hidden, "hidden by policy"),
         (total.without, "no number"),
-        (total.too_long, f"over {MOST_DIGITS} digits"),
     )
     return ", ".join(f"{calls_named(one)} ({why})" for one, why in parts if one)
 

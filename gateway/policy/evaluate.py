@@ -17,7 +17,7 @@ from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.requirement import Requirement
 from keyturn.gateway.errors import BadJson
 from keyturn.gateway.policy.effective_rules import EffectiveRules
-from keyturn.gateway.policy.expressions import compiled, value_at
+from keyturn.gateway.policy.expressions import compiled, shown_at, value_at
 from keyturn.gateway.policy.fields import MAX_LINK, fill, placeholders
 from keyturn.gateway.policy.formats import formatted
 from keyturn.gateway.policy.name_check import SAME
@@ -221,13 +221,11 @@ def _describe(template: str, args: JsonObject, redact: tuple[str, ...]) -> str:
     def value_of(found: re.Match[str]) -> str:
         path = tuple(found["path"].split(".")[1:])
         text = text_at(shown, path)
-        if found["format"] is None:
-            return text
         try:
-            value = value_at(shown, path)
-        except LookupError:  # missing or hidden; `text` already shows which
+            value = shown_at(shown, path)
+        except LookupError:  # `text` already shows this
             return text
-        return formatted(value, found["format"]) or text
+        return (found["format"] and formatted(value, found["format"])) or text
 
     return fill(template, value_of)
 

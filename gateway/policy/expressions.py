@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from pydantic import JsonValue
 
+from keyturn.gateway.approvals.evidence import HIDDEN
 from keyturn.gateway.failures import any_failure
 from keyturn.gateway.policy import hours
 from keyturn.gateway.policy.cel_tokens import (
@@ -431,6 +432,20 @@ def value_at(args: JsonObject, path: tuple[str, ...]) -> JsonValue:
         else:
             raise LookupError(name)
     return node
+
+
+def shown_at(args: JsonObject, path: tuple[str, ...]) -> JsonValue:
+    """Return the value at a path of redacted arguments; `HIDDEN` below a hidden one.
+
+    Raises:
+        LookupError: when it is missing.
+    """
+    value: JsonValue = args
+    for length in range(1, len(path) + 1):
+        value = value_at(args, path[:length])
+        if value == HIDDEN:
+            break
+    return value
 
 
 def _is_missing(args: JsonObject, path: tuple[str, ...]) -> bool:

@@ -23,7 +23,8 @@ from babel.numbers import (
 )
 from pydantic import JsonValue
 
-from keyturn.gateway.policy.expressions import value_at
+from keyturn.gateway.approvals.evidence import HIDDEN, redacted
+from keyturn.gateway.policy.expressions import shown_at
 from keyturn.gateway.protocol.strict_json import JsonObject
 
 KNOWN = "a currency (eur; eur_minor for cents), number or date"
@@ -34,7 +35,7 @@ _MINOR = "_minor"
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?", re.ASCII)
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 MOST_DIGITS = 50
-"""Most digits of a number; a longer one is shown unchanged."""
+"""Most digits of a number; a longer one is shown unchanged, and not added up."""
 
 EXACT = Context(prec=200, traps=[Inexact])
 """For arithmetic with such numbers. Python rounds at 28 digits; a sum needs up to 150.
@@ -70,15 +71,20 @@ def number_in(value: JsonValue, name: str) -> Decimal | None:
 
     Returns None for values without an exact number that `shown_number` shows in full.
     """
-    number = _decimal(value)
-    if number is None or not name.endswith(_MINOR):
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    # From its text: the exact decimal of a double has digits that are not in the call.
+    text = str(value)
+    if isinstance(value, str) and _NUMBER.fullmatch(text) is None:
+        return None
+    number = Decimal(text)
+    if not number.is_finite():
+        return None
+    if max(len(number.as_tuple().digits), abs(number.adjusted()) + 1) > MOST_DIGITS:
+        return None
+    if not name.endswith(_MINOR):
         return number
     return number.scaleb(-get_currency_precision(_currency(name)), EXACT)
-
-
-def is_too_long(value: JsonValue) -> bool:
-    """Return whether a value is a number with too many digits to be added up."""
-    return _number(value) is not None and _decimal(value) is None
 
 
 def shown_number(number: Decimal, name: str) -> str:
@@ -93,26 +99,6 @@ def shown_number(number: Decimal, name: str) -> str:
 
 def _currency(name: str) -> str:
     return name.removesuffix(_MINOR).upper()
-
-
-def _decimal(value: JsonValue) -> Decimal | None:
-    """Return the number in a value; None if there is none or it is too long."""
-    number = _number(value)
-    if number is None:
-        return None
-    is_short = len(number.as_tuple().digits) <= MOST_DIGITS
-    return number if is_short and abs(number.adjusted()) < MOST_DIGITS else None
-
-
-def _number(value: JsonValue) -> Decimal | None:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return None
-    # From its text: the exact decimal of a double has digits that are not in the call.
-    text = str(value)
-    if isinstance(value, str) and _NUMBER.fullmatch(text) is None:
-        return None
-    number = Decimal(text)
-    return number if number.is_finite() else None
 
 
 def _date(text: str) -> str | None:
@@ -159,8 +145,7 @@ class Total:
         format: format of the numbers.
         numbers: number of each call that has one.
         hidden: calls whose number the policy hides.
-        without: calls without a number.
-        too_long: calls whose number has too many digits to be added up.
+        without: calls without a number that can be added up.
     """
 
     name: str
@@ -168,12 +153,6 @@ class Total:
     numbers: Mapping[int, Decimal]
     hidden: tuple[int, ...]
     without: tuple[int, ...]
-    too_long: tuple[int, ...] = ()
-
-    @property
-    def left_out(self) -> int:
-        """Return how many calls are not in the total."""
-        return len(self.hidden) + len(self.without) + len(self.too_long)
 
     def text(self, indexes: Iterable[int] | None = None) -> str:
         """Return the total of these calls, or of all, formatted for people."""
@@ -217,61 +196,29 @@ class Total:
 def total_of(named: str, calls: Sequence[Call]) -> Total:
     """Add up one argument, such as ``args.amount|eur``."""
     path, _, form = named.partition("|")
-    tokens = path.split(".")[1:]
+    names = tuple(path.split(".")[1:])
     numbers: dict[int, Decimal] = {}
     hidden: list[int] = []
     without: list[int] = []
-    too_long: list[int] = []
     for call in calls:
-        value = _value(call.args, tokens)
+        try:
+            value = shown_at(redacted(call.args, call.redact), names)
+        except LookupError:
+            value = None
         number = number_in(value, form or "number")
-        # First, for every value: its type would reveal something about it.
-        if any(_hides(one, tokens) for one in call.redact):
+        if value == HIDDEN:
             hidden.append(call.index)
-        elif is_too_long(value):
-            too_long.append(call.index)
         elif number is None:
             without.append(call.index)
         else:
             numbers[call.index] = number
     return Total(
-        name=".".join(tokens),
+        name=".".join(names),
         format=form or "number",
         numbers=numbers,
         hidden=tuple(hidden),
         without=tuple(without),
-        too_long=tuple(too_long),
     )
-
-
-def hides(redact: Iterable[str], named: str) -> str:
-    """Return which of these paths hides what a total adds up; "" for none."""
-    tokens = named.partition("|")[0].split(".")[1:]
-    return next((one for one in redact if _hides(one, tokens)), "")
-
-
-def _hides(redact: str, tokens: Sequence[str]) -> bool:
-    hidden = redact.split(".")[1:]
-    at = 0
-    for name in hidden:
-        # A name applies to every element of a list, as on cards.
-        while tokens[at : at + 1] and tokens[at].isdecimal() and not _is_place(name):
-            at += 1
-        if at == len(tokens) or name not in {"*", tokens[at]}:
-            return False
-        at += 1
-    return True
-
-
-def _is_place(name: str) -> bool:
-    return name == "*" or name.isdecimal()
-
-
-def _value(args: JsonObject, tokens: Sequence[str]) -> JsonValue:
-    try:
-        return value_at(args, tuple(tokens))
-    except LookupError:
-        return None
 
 
 def _median(numbers: Sequence[Decimal]) -> Decimal:

@@ -7,14 +7,14 @@ from typing import cast
 
 from pydantic import Field, JsonValue
 
-from keyturn.gateway.approvals.evidence import HIDDEN, as_text, redacted, shortened
+from keyturn.gateway.approvals.evidence import as_text, redacted, shortened
 from keyturn.gateway.errors import BadJson
 from keyturn.gateway.policy.expressions import (
     Expression,
     ask,
     compiled,
     scope,
-    value_at,
+    shown_at,
 )
 from keyturn.gateway.policy.hours import utc
 from keyturn.gateway.policy.rules import Policy, RaiseRule
@@ -212,11 +212,7 @@ def _plain(value: object) -> str:
 
 def text_at(args: JsonObject, path: tuple[str, ...]) -> str:
     """Return a value of redacted arguments as text, or a note that it is missing."""
-    # Every level is checked: a hidden object hides its members.
-    for length in range(1, len(path) + 1):
-        try:
-            if value_at(args, path[:length]) == HIDDEN:
-                return HIDDEN
-        except LookupError:
-            return "(missing)"
-    return shortened(as_text(value_at(args, path)), MAX_VALUE)
+    try:
+        return shortened(as_text(shown_at(args, path)), MAX_VALUE)
+    except LookupError:
+        return "(missing)"

@@ -352,15 +352,6 @@ class Defaults(Record):
     link_hosts: Annotated[tuple[Host, ...], Distinct] | None = None
     """Hosts that a ``link`` may lead to; any host if unset."""
 
-    @model_validator(mode="after")
-    def _not_denied(self) -> Defaults:
-        if self.overridable and self.tier is Tier.DENY:
-            raise ValueError(
-                "it is 'deny' and 'overridable'; nothing overrides a denial, so remove "
-                "'overridable'."
-            )
-        return self
-
 
 class RoleRule(Record):
     """Reviewers, by their Slack ids.

@@ -178,7 +178,7 @@ def test_each_part_can_be_an_argument_of_another_name() -> None:
         ("{kind: email, to: to}", "'to' is no whole argument; write args.name"),
         ("{kind: email, to: args.body}", "two parts are the same argument"),
         ("{kind: email, to: args.whom}", r"preview\.to' names 'args\.whom', but"),
-        ("sql", r"'tools\.mail\.preview' names 'args\.statement', but the tool"),
+        ("sql", r"'tools\.mail\.preview' names 'args\.statement', but 'mail'"),
     ],
 )
 def test_a_preview_that_shows_something_else_is_refused(

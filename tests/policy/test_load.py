@@ -100,7 +100,8 @@ def test_an_agent_cannot_lower_the_tier_of_a_tool() -> None:
 
     assert problem == (
         "policy.yml:24: 'agents.support.tools.process_refund.tier' is 'auto', lower "
-        "than 'approve' of the tool itself; a tier can only be raised."
+        "than 'approve', the tier of the tool for all agents; here it can only be "
+        "raised."
     )
 
 
@@ -233,12 +234,6 @@ def test_a_policy_with_every_kind_of_rule_loads() -> None:
         ("escalate_to: senior", "escalate_to: '@ana'", "is neither a role of this"),
         (", escalate_to: senior", "", "'escalate_at' and 'escalate_to' belong"),
         ("to: deny", "to: approve", "is 'approve', not above 'approve' of the tool it"),
-        ("tier: auto, over", "tier: deny, over", "nothing overrides a denial, so"),
-        (
-            "needs: support}",
-            "tier: deny, overridable: true}",
-            "policy.yml:2: 'defaults': it is 'deny' and 'overridable'; nothing overri",
-        ),
         ("pending_per_agent: 5", "pending_per_agent: 0", "'protect.pending_per_agent'"),
     ],
 )
@@ -353,17 +348,17 @@ def rule(when: str) -> str:
             "2: 'tools.*': '*' cannot be a",
         ),
         ("version: 1\ntools: {' pay': {}}", "2: 'tools. pay': ' pay' cannot be a name"),
-        (tool(SCHEMA, "redact: [args.amuont]"), "names 'args.amuont', but the tool"),
+        (tool(SCHEMA, "redact: [args.amuont]"), "names 'args.amuont', but 'refund'"),
         (tool(SCHEMA, "redact: [args.cards.number]"), "has a list before 'number'"),
         (
             tool(SCHEMA, "description: 'Pay {args.amuont}'"),
-            "5: 'tools.refund.description' names 'args.amuont', but the tool has no",
+            "5: 'tools.refund.description' names 'args.amuont', but 'refund' has no",
         ),
         (
             "version: 1\nroles: {a: {users: [U0ANA]}}\ntiers: {escalate: {needs: [a]}}",
             "3: 'tiers.escalate.needs' needs 2 people, and 1 can be asked; add users",
         ),
-        (A_WINDOW, "3: 'windows.w.sum' reads 'args.total', but 'pay' has no 'total'"),
+        (A_WINDOW, "3: 'windows.w.sum' names 'args.total', but 'pay' has no 'total'"),
     ],
 )
 def test_what_would_silently_be_something_else_is_refused(text: str, said: str) -> None:
@@ -379,9 +374,9 @@ def test_what_would_silently_be_something_else_is_refused(text: str, said: str) 
             "leave it out, or write 'https://json-schema.org/draft/2020-12/schema'",
         ),
         ("{properties: {a: {type: nmbr}}}", "'nmbr' is not a type; did you mean"),
-        ("{required: [a, a]}", "is not allowed here (uniqueItems: true); mend or"),
-        ("{required: amount}", "'amount' is not allowed here; write a list."),
-        ("{properties: {a: 5}}", "5 is not allowed here; write a mapping or true or"),
+        ("{required: [a, a]}", "is not allowed here (uniqueItems: true); mend"),
+        ("{required: amount}", "'amount' is not allowed here (type: 'array')"),
+        ("{properties: {a: 5}}", "5 is not allowed here (type: ["),
         ("{pattern: 'a{9999999999}'}", "cannot be checked in little time; mend or"),
         ("{properties: {a: {anyOf: [{maximumm: 5}]}}}", "there is no 'maximumm'; did"),
     ],

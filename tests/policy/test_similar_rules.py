@@ -10,7 +10,11 @@ from pydantic import JsonValue
 from keyturn.gateway.approvals.similar import Bounds, exact_micro, micro_text
 from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.load import BadPolicy, load_policy
-from keyturn.gateway.policy.standing import evaluate_standing, repeats_are_meant
+from keyturn.gateway.policy.standing import (
+    HIDDEN,
+    evaluate_standing,
+    repeats_are_meant,
+)
 from keyturn.gateway.protocol.records import Tier
 from keyturn.gateway.protocol.strict_json import MAX_INTEGER
 
@@ -38,9 +42,6 @@ def policy_of(rule: str, more: str = "", key: str = "allow_similar") -> str:
         ("{up_to: 5}", "", "within"),
         ("{within: 6m}", "", "write 300s or less"),
         ("{within: 31s}", "    expires_in: 2m\n", "write 30s or less"),
-        ("{within: 10s}", "    tier: escalate\n", "'escalate' at least"),
-        ("{within: 10s}", "    requires_reason: [approve]\n", "need a reason each"),
-        ("{within: 10s}", "    notify: dm\n", "direct message"),
         (
             "{within: 10s}",
             "agents: {a: {tools: {refund: {expires_in: 1m, batch: {within: 20s}}}}}\n",
@@ -78,9 +79,6 @@ def test_a_rule_says_how_long_and_how_many() -> None:
             "",
             "differ by another path",
         ),
-        ("{within: 8h, uses: 1}", "    tier: escalate\n", "'escalate' at least"),
-        ("{within: 8h, uses: 1}", "    on_failure: ask\n", "on_failure: ask"),
-        ("{within: 8h, uses: 1}", "    redact: [args.card]\n", "hidden by 'redact'"),
         (
             "{within: 8h, uses: 1, may_differ: args.odrer}",
             "    args_schema: {type: object, properties: {order: {type: string}}}\n",
@@ -96,12 +94,6 @@ def test_a_rule_says_how_long_and_how_many() -> None:
 def test_what_could_not_be_used_is_refused(rule: str, more: str, words: str) -> None:
     with pytest.raises(BadPolicy, match=re.escape(words)):
         load_policy(policy_of(rule, more), "policy.yml")
-
-
-def test_a_hidden_argument_may_be_free() -> None:
-    rule = "{within: 8h, uses: 1, may_differ: args.card}"
-
-    assert load_policy(policy_of(rule, "    redact: [args.card.number]\n"), "p.yml")
 
 
 def bounds(**changes: object) -> Bounds:
@@ -142,6 +134,21 @@ def test_nobody_gives_more_than_the_policy_says(
     )
 
     assert found.tier is tier
+
+
+def test_a_hidden_argument_may_be_free_and_never_has_to_be_equal() -> None:
+    free = GOOD.replace("[args.order]", "[args.order, args.card]")
+    more = "    redact: [args.card.number]\n"
+
+    tiers: list[Tier] = []
+    for rule, names in ((free, ("args.order", "args.card")), (GOOD, ("args.order",))):
+        policy = load_policy(policy_of(rule, more), "policy.yml")
+        given = bounds(may_differ=names)
+        found = evaluate_standing(policy, given, opened_by=policy.digest, opened_ms=0)
+        tiers.append(found.tier)
+
+    assert tiers == [Tier.APPROVE, Tier.DENY]
+    assert found.reasons == (HIDDEN,)
 
 
 def test_a_proposal_of_another_policy_is_denied() -> None:

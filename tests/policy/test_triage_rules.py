@@ -76,7 +76,6 @@ def test_a_policy_knows_whether_triage_is_asked_of_any_call(
     ("rule", "said"),
     [
         ("{tiers: [deny]}", "is 'deny'; use one of approve, auto, escalate, notify."),
-        ("{tiers: [auto]}", "so triage would never be asked; name a higher one, or"),
         ("{timeout: 31s}", "30s is the most"),
         ("{may_deny: yes}", "'tools.pay.triage.may_deny'"),
     ],

@@ -107,7 +107,6 @@ def facts_of(
         tool=call.tool,
         args=call.args,
         requester=call.requester,
-        declared_schema=call.args_schema,
     )
     # By default each total contains only this call: a window without other calls.
     totals = {use.window: use.amount_micro for use in found.uses}

@@ -309,7 +309,6 @@ def effect_of(
     agent: str,
     tool: str,
     args: JsonObject,
-    declared_schema: JsonObject | None = None,
 ) -> str:
     """Return a hash that is the same for calls of one tool with the same effect.
 
@@ -323,13 +322,10 @@ def effect_of(
         agent: name of the agent that asks.
         tool: name of the tool.
         args: the arguments that would run.
-        declared_schema: JSON Schema of the arguments as the agent declares it; the
-            policy's own wins.
     """
-    rule = EffectiveRules(policy, agent, tool).first
-    schema = rule.args_schema or declared_schema
+    same_by = EffectiveRules(policy, agent, tool).first.same_by
     try:
-        compared = _named(rule.same_by, args, schema) or _all(args, schema)
+        compared = _named(same_by, args) or _all(args)
         body = digest.canonical([tool, compared])
     except BadJson:
         return ""
@@ -351,26 +347,23 @@ def _reads(rules: Iterable[RaiseRule]) -> bool:
     return any(("recent", name) in read for name in SAME)
 
 
-def _named(
-    paths: Sequence[str], args: JsonObject, schema: JsonObject | None
-) -> list[JsonValue]:
+def _named(paths: Sequence[str], args: JsonObject) -> list[JsonValue]:
     """Return the values of the named arguments; empty if one has no usable value."""
     found: list[JsonValue] = []
     for source in paths:
-        path = source.removeprefix("args.").split(".")
         try:
-            value = value_at(args, tuple(path))
-            found.append([source, window_key(value, schema, path)])
+            value = value_at(args, tuple(source.split(".")[1:]))
+            found.append([source, window_key(value)])
         except (LookupError, ValueError):
             return []
     return found
 
 
-def _all(args: JsonObject, schema: JsonObject | None) -> JsonValue:
+def _all(args: JsonObject) -> JsonValue:
     written = digest.canonical(args).decode()
     if len(written) > _MOST_FOLDED:
         return written
     try:
-        return window_key(args, schema)
+        return window_key(args)
     except ValueError:  # no arguments at all
         return written

@@ -382,7 +382,7 @@ class WindowRule(Record):
     """A rolling total over the calls of some tools.
 
     It includes the call itself and all calls that wait, so several calls at once cannot
-    pass a limit together. Spellings of one resource share a total: ``7`` and ``"7"``,
+    pass a limit together. Spellings of one resource share a total: ``7`` and ``"07"``,
     upper and lower case. A call without a usable amount or resource is escalated.
     """
 

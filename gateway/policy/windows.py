@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 
 from pydantic import JsonValue
 
 from keyturn.gateway.approvals.invisible_characters import is_hidden
 from keyturn.gateway.errors import BadJson
-from keyturn.gateway.policy.effective_rules import EffectiveRules
 from keyturn.gateway.policy.expressions import value_at
 from keyturn.gateway.policy.rules import Policy, WindowRule
-from keyturn.gateway.policy.schemas import shape_at
 from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.protocol.strict_json import MAX_INTEGER, JsonObject
-from keyturn.gateway.protocol.work import one_budget
 
 # Normalize the `by` value of a window into one aggregation key.
 #
 # Totals are kept by this key. Two resources with the same key by mistake are only
 # counted together, which can raise a call but never lower one.
-
-_NUMERIC = frozenset({"integer", "number"})
 
 # Strings that pydantic reads as numbers: with a sign, leading zeros, or underscores
 # between digits.
@@ -33,63 +27,37 @@ _NUMERIC = frozenset({"integer", "number"})
 _NUMBER = re.compile(
     r"[+-]?(?=\.?[0-9])[0-9_]*(?:\.[0-9_]*)?(?:e[+-]?[0-9]{1,3})?", re.ASCII
 )
-_NUMBER_BEGINS = frozenset("+-.0123456789")
 _MAX_DIGITS = 300
 """A longer string is kept unchanged."""
 
 
-def window_key(
-    value: JsonValue, schema: JsonObject | None = None, path: Sequence[str] = ()
-) -> str:
+def window_key(value: JsonValue) -> str:
     """Return the key of a resource, under which its uses are added up.
 
-    Spellings of one resource share a key: 7, ``"7"`` and ``" 7 "``, upper and lower
-    case, with and without invisible characters, also inside a list or an object. If the
-    schema declares a number, ``"07"``, ``"+7"`` and ``"7.0"`` share it, too.
-
-    Args:
-        value: the resource's id.
-        schema: JSON Schema of the arguments; None if undeclared.
-        path: path of the value below the arguments.
+    Spellings of one resource share a key: 7, ``"07"``, ``"+7"`` and ``" 7.0 "``, upper
+    and lower case, with and without invisible characters, also inside a list or an
+    object.
 
     Raises:
-        ValueError: when the value is empty or a truth value, or its schema is too long
-            to search (`TooMuchWork`).
+        ValueError: when the value is empty or a truth value.
     """
     # An empty key would be one total for everyone; the call is raised instead.
-    if value is None or isinstance(value, bool) or value in ("", [], {}):
-        raise ValueError("has no usable value")
-    with one_budget():
-        keyed = _keyed(value, schema, tuple(path))
-    if keyed == "":
+    keyed = "" if value is None or isinstance(value, bool) else _keyed(value)
+    if keyed in ("", [], {}):
         raise ValueError("has no usable value")
     return _canonical(keyed)
 
 
-def _keyed(
-    value: JsonValue, schema: JsonObject | None, path: tuple[str, ...]
-) -> JsonValue:
+def _keyed(value: JsonValue) -> JsonValue:
     match value:
         case int() | float() if not isinstance(value, bool):
             return _text(_canonical(value))
         case str():
-            text = _text(value)
-            # Text with another first character cannot be a number, even if one is
-            # declared.
-            if schema is None or text[:1] not in _NUMBER_BEGINS:
-                return text
-            kinds = shape_at(schema, path).kinds
-            is_number = bool(kinds) and kinds <= _NUMERIC | {"null"}
-            return _number(text) if is_number else text
+            return _number(_text(value))
         case list():
-            return [
-                _keyed(one, schema, (*path, str(index)))
-                for index, one in enumerate(value)
-            ]
+            return [_keyed(one) for one in value]
         case dict():
-            return {
-                name: _keyed(one, schema, (*path, name)) for name, one in value.items()
-            }
+            return {name: _keyed(one) for name, one in value.items()}
         case _:
             return value
 
@@ -170,7 +138,6 @@ def window_uses(
     tool: str,
     args: JsonObject,
     requester: str = "",
-    declared_schema: JsonObject | None = None,
 ) -> WindowUses:
     """Return the shares of a call in the windows of a policy; never raises.
 
@@ -180,12 +147,7 @@ def window_uses(
         tool: name of the tool.
         args: the arguments that would run.
         requester: Slack id of the requester.
-        declared_schema: JSON Schema of the arguments, declared by the agent; a schema
-            in the policy replaces it.
     """
-    # The same schema as for rules and edits: it decides whether "07" and 7 are one
-    # resource.
-    schema = EffectiveRules(policy, agent, tool).first.args_schema or declared_schema
     uses: list[WindowUse] = []
     problems: list[str] = []
     values: JsonObject = {
@@ -199,7 +161,7 @@ def window_uses(
         try:
             use = WindowUse(
                 window=name,
-                key=_key(rule, values, schema),
+                key=_key(rule, values),
                 amount_micro=_amount(rule, values),
                 within_ms=int(rule.within.total_seconds() * 1000),
                 is_request=rule.counts == "requests",
@@ -240,14 +202,11 @@ def micro(value: JsonValue) -> int:
     return int((amount * MICRO).to_integral_value(ROUND_HALF_UP))
 
 
-def _key(rule: WindowRule, values: JsonObject, schema: JsonObject | None) -> str:
+def _key(rule: WindowRule, values: JsonObject) -> str:
     if rule.by is None:
         return ""
     try:
-        root, *path = rule.by.split(".")
-        return window_key(
-            _at(rule.by, values), schema if root == "args" else None, path
-        )
+        return window_key(_at(rule.by, values))
     except ValueError as error:
         raise ValueError(f"{rule.by} {error}") from error
 

@@ -189,13 +189,10 @@ def test_a_form_of_a_costly_schema_edits_nothing() -> None:
 
 
 def test_a_key_of_a_window_is_not_looked_for_without_end() -> None:
-    long: Any = {"$ref": "#/$defs" + "/properties/a" * 900}
-    schema: Any = {"properties": {"a": {"additionalProperties": long}}, "$defs": {}}
     value: Any = {f"k{n}": "1" for n in range(8_000)}
 
     began = time.thread_time()
-    with pytest.raises(ValueError, match="take too long to check"):
-        window_key(value, schema, ("a",))
+    window_key(value)
 
     assert time.thread_time() - began < LIMIT_S
 

@@ -270,9 +270,6 @@ def _usage(policy: Policy, keys: Keys, call: WaitingCall) -> CallUsage:
         item.tool,
         call.args,
         requester=call.requester,
-        # The pinned schema from the submission. Another schema could give the same
-        # resource another key, and the use would be counted apart from its reservation.
-        declared_schema=item.args_schema,
     )
 
 
@@ -280,13 +277,7 @@ def _effect(policy: Policy, call: WaitingCall) -> str:
     item = call.item
     if item.bounds is not None:
         return ""
-    return effect_of(
-        policy,
-        agent=call.approval.agent,
-        tool=item.tool,
-        args=call.args,
-        declared_schema=item.args_schema,
-    )
+    return effect_of(policy, agent=call.approval.agent, tool=item.tool, args=call.args)
 
 
 async def _totals(
@@ -438,13 +429,7 @@ class TurnPrecedents:
         """Return the precedents to read for a turn: none if ``is_unread``."""
         agent = turn.ref.agent
         effects = [
-            effect_of(
-                policy,
-                agent=agent,
-                tool=call.tool,
-                args=call.args,
-                declared_schema=turn.schemas.get(call.tool),
-            )
+            effect_of(policy, agent=agent, tool=call.tool, args=call.args)
             for call in turn.calls
         ]
         if is_unread:
@@ -530,7 +515,6 @@ def usage_of(
     args: JsonObject,
     *,
     requester: str,
-    declared_schema: JsonObject | None,
 ) -> CallUsage:
     """Return the window usage of a call with these arguments.
 
@@ -542,7 +526,6 @@ def usage_of(
         tool=tool,
         args=args,
         requester=requester,
-        declared_schema=declared_schema,
     )
     # Derived from the context, so that a repeated submission reuses the reservation.
     call = digest.tagged_hash(USE_TAG, digest.canonical({**ctx.as_dict()}))

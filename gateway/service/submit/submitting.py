@@ -343,7 +343,6 @@ class Submitter(PolicyService):
             call.tool,
             call.args,
             requester=requester_of(load),
-            declared_schema=turn.schemas.get(call.tool),
         )
 
 

@@ -15,7 +15,8 @@ from keyturn.bot.listeners import (
     standing,
 )
 from keyturn.bot.listeners.router import Bolt, Router, on_event
-from keyturn.bot.payload import Json, Node
+from keyturn.bot.payload import Json
+from keyturn.bot.web import text_at
 
 __all__ = [
     "card_actions", "choosing", "command", "deciding", "home_tab", "listen", "messages",
@@ -39,5 +40,5 @@ def listen(bolt: Bolt, ctx: ListenerContext) -> None:
 async def _token_lost(ctx: ListenerContext, body: Json) -> None:
     # The event names people, not tokens, so the bot asks Slack about its own.
     if body.get("team_id") == ctx.team:
-        event = Node(body).child("event").text("type")
-        ctx.tasks.later(ctx.token.lost(event), name="token")
+        lost = ctx.token.lost(text_at(body, "event", "type"))
+        ctx.tasks.later(lost, name="token")

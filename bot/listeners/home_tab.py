@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import cast
 
-from keyturn.bot import payload
 from keyturn.bot.blocks import Block
 from keyturn.bot.cards.home import AS_OF, FIRST, ON, home, manual, name_in
 from keyturn.bot.cards.queue import HomeFilter, decidable_in_row, page_of
@@ -226,11 +225,10 @@ _TURNS = (Action.HOME_BACK, Action.HOME_NEXT)
 
 @on_event("app_home_opened")
 async def _opened(ctx: ListenerContext, body: Json) -> None:
-    root = payload.root_of(body, "event_callback")
-    event, team = root.child("event"), root.text("team_id")
+    user, tab = text_at(body, "event", "user"), text_at(body, "event", "tab")
     # The Messages tab sends the same event.
-    if event.optional("tab") in {"", "home"} and team == ctx.team:
-        ctx.tasks.later(_used_and_shown(ctx, event.text("user")), name="home")
+    if user and tab in {"", "home"} and body.get("team_id") == ctx.team:
+        ctx.tasks.later(_used_and_shown(ctx, user), name="home")
 
 
 @on_action(Action.REFRESH, *_FILTERS, *_TURNS)

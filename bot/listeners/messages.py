@@ -29,7 +29,7 @@ from keyturn.bot.listener_context import (
     to_mrkdwn,
 )
 from keyturn.bot.listeners.deciding import require_full_view
-from keyturn.bot.listeners.router import CORRUPT, NOT_RECORDED, on_action, on_event
+from keyturn.bot.listeners.router import NOT_RECORDED, on_action, on_event
 from keyturn.bot.listeners.targets import (
     Target,
     open_form,
@@ -39,7 +39,7 @@ from keyturn.bot.listeners.targets import (
 )
 from keyturn.bot.listeners.usable_copy import shown_before
 from keyturn.bot.modals import call_form, edit
-from keyturn.bot.payload import BadPayload, Clicked, Json, Mention, without_bot
+from keyturn.bot.payload import Clicked, Json, Mention, without_bot
 from keyturn.bot.text import label, template
 from keyturn.bot.web import SlackError
 from keyturn.gateway.approvals.changes import Change
@@ -53,8 +53,7 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.approvals.record import Inquiry, Origin, is_collected
 from keyturn.gateway.approvals.waiting_changes import takes_reply
-from keyturn.gateway.errors import CorruptRecord, StoreUnavailable, TooManySpeakers
-from keyturn.gateway.failures import log_failure
+from keyturn.gateway.errors import StoreUnavailable, TooManySpeakers
 from keyturn.gateway.protocol import questions
 from keyturn.gateway.protocol.records import Person, Verb
 from keyturn.gateway.store.keys import MESSAGE_LIFETIME
@@ -69,17 +68,9 @@ _EMPTY = template(
 _NO_AGENT = template(
     "No agent is set up here. The gateway's operator can add one in its settings."
 )
-_ASKED_BEFORE = template(
-    "Editing changes nothing: the agent has your message as it was before. To ask for "
-    "something else, please write a new message."
-)
-_TOO_OLD = template(
-    "This message is too old to ask the agent by editing it, so nothing was asked. "
-    "Please write a new message."
-)
-_DELETED = template(
-    "Deleting your message stops nothing: the agent has already read it, and calls "
-    "that wait for approval still wait. A reviewer can reject them."
+_EDITED = template(
+    "Editing your message changes nothing. To ask for something else, please write a "
+    "new message."
 )
 # A day less than the store remembers a message: otherwise an edit near the end could
 # ask a second time.
@@ -122,20 +113,19 @@ def parse_request(
 # the ``message`` of direct messages.
 @on_event("app_mention", "message")
 async def _mentioned(ctx: ListenerContext, body: Json) -> None:
-    gone = payload.deleted_message(body)
-    if gone is not None:
-        await _deleted(ctx, gone)
-        return
     mention = payload.mention(body)
     # The bot's messages are events, too; one would ask an agent with the agent's
     # answer.
     if mention is None or mention.user == ctx.bot_user or mention.team != ctx.team:
         return
-    # A reply under a card first: its author must not become the requester of a new run,
-    # who may not decide.
-    if await _handle_thread_reply(ctx, mention) or await _refused_edit(ctx, mention):
-        return
-    await _ask(ctx, mention)
+    try:
+        # A reply under a card first: its author must not become the requester of a new
+        # run, who may not decide.
+        if not (await _is_reply(ctx, mention) or await _is_late_edit(ctx, mention)):
+            await _ask(ctx, mention)
+    except StoreUnavailable:
+        _reply_later(ctx, mention, as_message(_NOT_KEPT_YET))
+        raise
 
 
 async def _ask(ctx: ListenerContext, mention: Mention) -> None:
@@ -166,61 +156,33 @@ async def _ask(ctx: ListenerContext, mention: Mention) -> None:
             # as another event after an edit of its message.
             message_key=mention.message_key,
         )
-    except StoreUnavailable:
-        _reply_later(ctx, mention, _NOT_KEPT_YET)
-        raise
     except TooManySpeakers:
         await _reply_once(ctx, mention, _CROWDED)
         return
-    if mention.edited_ts and not is_new:
-        await _reply_once(ctx, mention, _ASKED_BEFORE)
     word = "asked" if is_new else "asked_before"
     logger.info("agent.%s agent=%s user=%s", word, agent, mention.user)
 
 
-async def _refused_edit(ctx: ListenerContext, mention: Mention) -> bool:
+async def _is_late_edit(ctx: ListenerContext, mention: Mention) -> bool:
     """Inform a person who edited a message that the agent keeps the first text.
 
-    An edit that mentions the bot for the first time asks, like a new message.
+    An edit that mentions the bot for the first time asks, like a new message. The store
+    no longer has the requests of very old messages, so their edits never ask.
     """
     if not mention.edited_ts:
         return False
-    if await ctx.service.was_asked(mention.message_key):
-        await _reply_once(ctx, mention, _ASKED_BEFORE)
-        return True
-    if _seconds(mention.edited_ts) - _seconds(mention.ts) < _EDITABLE_S:
+    is_old = float(mention.edited_ts) - float(mention.ts) >= _EDITABLE_S
+    if not (is_old or await ctx.service.was_asked(mention.message_key)):
         return False
-    # The store no longer has the requests of such old messages.
-    await _reply_once(ctx, mention, _TOO_OLD)
+    await _reply_once(ctx, mention, _EDITED)
     return True
-
-
-async def _deleted(ctx: ListenerContext, gone: payload.Message) -> None:
-    if gone.team != ctx.team or not await ctx.service.was_asked(gone.message_key):
-        return
-    if await ctx.is_first(gone.event_id):
-        reply = ctx.send(
-            "chat.postMessage",
-            to=gone.user,
-            channel=gone.channel,
-            thread_ts=gone.thread_ts,
-            text=to_mrkdwn(_DELETED),
-        )
-        ctx.tasks.later(reply, name="reply")
-
-
-def _seconds(ts: str) -> float:
-    try:
-        return float(ts)
-    except ValueError:
-        raise BadPayload("event.ts", "is not a time stamp") from None
 
 
 async def _reply_once(
     ctx: ListenerContext, mention: Mention, sentence: UserText
 ) -> None:
     if await ctx.is_first(mention.event_id):
-        _reply_later(ctx, mention, sentence)
+        _reply_later(ctx, mention, as_message(sentence))
 
 
 def _problem(asker: Reviewer, agent: str, words: str) -> UserText | None:
@@ -256,12 +218,8 @@ _SEVERAL: LiteralString = (
     "*Answer* on the card."
 )
 _REPLIED = template(
-    "Reviewers see your reply on the card. It decides nothing, and the agent is not "
-    "told."
-)
-_KEPT_FIRST = template(
-    "Editing changes nothing: reviewers see your reply as you wrote it first. Please "
-    "write a new one."
+    "Reviewers see your reply on the card, as you wrote it first. It decides nothing, "
+    "and the agent is not told."
 )
 _NOT_KEPT: LiteralString = (
     "Your message is not kept any more, so nothing was recorded. Please mention me "
@@ -269,24 +227,23 @@ _NOT_KEPT: LiteralString = (
 )
 
 
-async def _handle_thread_reply(ctx: ListenerContext, mention: Mention) -> bool:
+async def _is_reply(ctx: ListenerContext, mention: Mention) -> bool:
     """Answer a message under a card; False if it is under none."""
     if mention.thread_ts == mention.ts:
         return False
-    try:
-        shown = await _card_above(ctx, mention)
-        if not shown:
-            return False
-        # Recorded before the acknowledgement: Slack repeats an answer if this process
-        # loses it, and the second one changes nothing.
-        answered = await _answered(ctx, mention, shown)
-    except (StoreUnavailable, CorruptRecord) as error:
-        _reply_later(ctx, mention, _why(error, _NOT_KEPT_YET))
-        raise
+    shown = await _card_above(ctx, mention)
+    if not shown:
+        return False
+    # Recorded before the acknowledgement: Slack repeats an answer if this process loses
+    # it, and the second one changes nothing.
+    answered = await _answered(ctx, mention, shown)
     # Slack delivers an event again after a late response; the private reply would
     # appear twice.
     if await ctx.is_first(mention.event_id):
-        ctx.tasks.later(_reply(ctx, mention, shown, answered), name="reply")
+        if answered is None:
+            ctx.tasks.later(_offer(ctx, mention, shown), name="reply")
+        else:
+            _reply_later(ctx, mention, answered)
     return True
 
 
@@ -317,32 +274,18 @@ async def _card_above(ctx: ListenerContext, mention: Mention) -> str:
         raise UserFacingError(NOT_RECORDED) from None
 
 
-async def _reply(
-    ctx: ListenerContext, mention: Mention, approval: str, answered: Message | None
-) -> None:
-    await reply_privately(
-        ctx, mention, answered or await _offered(ctx, mention, approval)
-    )
-
-
-def _reply_later(ctx: ListenerContext, mention: Mention, sentence: UserText) -> None:
-    reply = reply_privately(ctx, mention, as_message(sentence))
-    ctx.tasks.later(reply, name="reply")
-
-
-async def reply_privately(
-    ctx: ListenerContext, mention: Mention, message: Message
-) -> None:
+def _reply_later(ctx: ListenerContext, mention: Mention, message: Message) -> None:
     """Answer a message in its place, visible only to its author."""
-    await ctx.send(
+    reply = ctx.send(
         "chat.postEphemeral",
         to=mention.user,
         channel=mention.channel,
         user=mention.user,
-        thread_ts=mention.thread_ts if mention.thread_ts != mention.ts else None,
+        thread_ts=mention.thread or None,
         blocks=message.blocks or None,
         text=message.text,
     )
+    ctx.tasks.later(reply, name="reply")
 
 
 def as_message(sentence: UserText) -> Message:
@@ -350,14 +293,16 @@ def as_message(sentence: UserText) -> Message:
     return Message((), to_mrkdwn(sentence))
 
 
-async def _offered(ctx: ListenerContext, mention: Mention, approval: str) -> Message:
+async def _offer(ctx: ListenerContext, mention: Mention, approval: str) -> None:
+    """Offer this person to pass their text on, or tell them why not."""
     try:
-        return await _offer(ctx, mention, approval)
+        message = await _offered(ctx, mention, approval)
     except UserFacingError as error:
-        return as_message(error.message)
-    except (StoreUnavailable, CorruptRecord) as error:
-        log_failure(logger, error, "thread_reply.not_offered approval=%s", approval)
-        return as_message(_why(error, NOT_RECORDED))
+        message = as_message(error.message)
+    except StoreUnavailable as error:
+        logger.warning("thread_reply.not_offered why=%s", error)
+        message = as_message(NOT_RECORDED)
+    _reply_later(ctx, mention, message)
 
 
 async def _answered(
@@ -377,7 +322,7 @@ async def _answered(
         return as_message(error.message)
 
 
-async def _offer(ctx: ListenerContext, mention: Mention, approval_id: str) -> Message:
+async def _offered(ctx: ListenerContext, mention: Mention, approval_id: str) -> Message:
     """Return the options for this person's text.
 
     Raises:
@@ -473,11 +418,9 @@ async def _reply_to_reviewers(
     words, approval = _words(ctx, mention), loaded.approval
     result = await ctx.service.reply(approval.id, by, words, mention.ts)
     logger.info("requester.replied id=%s", approval.id)
-    if isinstance(result, Change):
+    # An `Inquiry`: delivered again, or edited; the first text is the evidence.
+    if isinstance(result, Change | Inquiry):
         return as_message(_REPLIED)
-    if isinstance(result, Inquiry):
-        # Delivered again, or edited: the first text is the evidence.
-        return as_message(_REPLIED if result.text == words else _KEPT_FIRST)
     return as_message(outcome_text(result, now_ms=loaded.now_ms))
 
 
@@ -508,7 +451,3 @@ _VIEWS = {
     Verb.EDIT: edit.view,
     Verb.REJECT: call_form.rejection_form,
 }
-
-
-def _why(error: StoreUnavailable | CorruptRecord, unavailable: UserText) -> UserText:
-    return unavailable if isinstance(error, StoreUnavailable) else CORRUPT

@@ -24,7 +24,6 @@ from typing import Protocol, TypeVar
 from slack_bolt.request.async_request import AsyncBoltRequest
 from slack_bolt.response import BoltResponse
 
-from keyturn.bot import payload
 from keyturn.bot.blocks import notice
 from keyturn.bot.ids import Action, View, chosen
 from keyturn.bot.ingress import ANSWER_WITHIN_S, Delivery, deadline
@@ -229,7 +228,7 @@ def _add(table: dict[str, T], names: Sequence[str], listener: T) -> T:
 async def _chosen_in_menu(ctx: ListenerContext, clicked: Clicked) -> UserText | None:
     """Handle an action chosen in a menu as a click on its button."""
     name, value = chosen(clicked.value)
-    chosen_one = replace(clicked, action_id=name, value=value)
+    chosen_one = clicked.model_copy(update={"action_id": name, "value": value})
     # A value that names the menu would recurse without end.
     listener = _unknown_click if name == Action.MORE else _CLICKS.get(name)
     return await (listener or _unknown_click)(ctx, chosen_one)
@@ -261,7 +260,7 @@ class Router:
         bolt.event(_ANY)(_of_bolt(partial(self._event, _unknown_event)))
 
     async def _command(self, body: Json, delivery: Delivery) -> BoltResponse:
-        asked = payload.command(body, delivery.digest)
+        asked = Command.read(body, delivery.digest)
         try:
             reply = await guarded(lambda: self.on_command(self.ctx, asked), delivery)
         except UserFacingError as error:
@@ -282,7 +281,7 @@ class Router:
         return BoltResponse(status=HTTPStatus.OK)
 
     async def _click(self, body: Json, delivery: Delivery) -> BoltResponse:
-        click = payload.block_action(body, delivery.digest)
+        click = Clicked.read(body, delivery.digest)
         try:
             message = await guarded(lambda: self._handled(click), delivery)
         except UserFacingError as error:
@@ -316,7 +315,7 @@ class Router:
         self.ctx.reply_to_click(click, message)
 
     async def _submit(self, body: Json, delivery: Delivery) -> BoltResponse:
-        submitted = payload.view_submission(body, delivery.digest)
+        submitted = Submitted.read(body, delivery.digest)
         try:
             reply = await guarded(lambda: self._submitted(submitted), delivery)
         except UserFacingError as error:

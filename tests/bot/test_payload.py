@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyturn.bot import payload
-from keyturn.bot.payload import BadPayload
+from keyturn.bot.payload import BadPayload, Clicked, Command, Submitted
 
 CLICK: Any = {
     "type": "block_actions",
@@ -94,7 +94,7 @@ def _is_filled(node: Any) -> bool:
 
 
 def test_a_click_on_a_card_names_person_card_and_button() -> None:
-    click = payload.block_action(CLICK)
+    click = Clicked.read(CLICK)
 
     assert (click.team, click.user, click.user_team) == ("T1", "U1", "T1")
     assert (click.channel, click.message_ts) == ("C1", "1.2")
@@ -103,13 +103,13 @@ def test_a_click_on_a_card_names_person_card_and_button() -> None:
 
 
 def test_the_home_team_of_a_slack_connect_user_is_kept_apart() -> None:
-    click = payload.block_action(_changed(CLICK, "user.team_id", "T9"))
+    click = Clicked.read(_changed(CLICK, "user.team_id", "T9"))
 
     assert (click.team, click.user_team) == ("T1", "T9")
 
 
 def test_a_submitted_modal_brings_its_values() -> None:
-    view = payload.view_submission(SUBMIT)
+    view = Submitted.read(SUBMIT)
 
     assert (view.callback_id, view.view_id) == ("edit_modal", "V1")
     assert view.private_metadata == "ap:1:0:mac"
@@ -201,39 +201,26 @@ def test_a_change_that_no_person_made_in_the_bots_own_chat_is_nothing(
     assert payload.mention(_changed(DIRECT, path, value)) is None
 
 
-@pytest.mark.parametrize("with_replies", [False, True])
-def test_a_deleted_message_names_what_is_gone(*, with_replies: bool) -> None:
-    path = "event.message.subtype" if with_replies else "event.subtype"
-    word = "tombstone" if with_replies else "message_deleted"
-
-    gone = payload.deleted_message(_changed(DIRECT, path, word))
-
-    assert gone is not None
-    assert (gone.user, gone.ts, gone.thread_ts) == ("U1", "5.6", "5.6")
-    assert payload.mention(_changed(DIRECT, path, word)) is None
-    assert payload.deleted_message(DIRECT) is None
-
-
 @pytest.mark.parametrize(
     ("read", "body", "path", "value", "place"),
     [
-        (payload.block_action, CLICK, "type", "view_submission", "type"),
-        (payload.block_action, CLICK, "user", None, "user"),
-        (payload.block_action, CLICK, "team", None, "team"),
-        (payload.block_action, CLICK, "user.id", 7, "user.id"),
-        (payload.block_action, CLICK, "actions", [], "actions"),
-        (payload.block_action, CLICK, "actions", CLICK["actions"] * 2, "actions"),
-        (payload.block_action, CLICK, "actions.0.value", 3, "actions.0.value"),
-        (payload.block_action, CLICK, "trigger_id", None, "trigger_id"),
-        (payload.view_submission, SUBMIT, "view.state", None, "view.state"),
+        (Clicked.read, CLICK, "type", "view_submission", "type"),
+        (Clicked.read, CLICK, "user", None, "user.id"),
+        (Clicked.read, CLICK, "team", None, "team.id"),
+        (Clicked.read, CLICK, "user.id", 7, "user.id"),
+        (Clicked.read, CLICK, "actions", [], "actions"),
+        (Clicked.read, CLICK, "actions", CLICK["actions"] * 2, "actions"),
+        (Clicked.read, CLICK, "actions.0.value", 3, "actions.0.value"),
+        (Clicked.read, CLICK, "trigger_id", None, "trigger_id"),
+        (Submitted.read, SUBMIT, "view.state", None, "view.state.values"),
         (
-            payload.view_submission,
+            Submitted.read,
             SUBMIT,
             "view.state.values",
             {"b": {"a": 1}},
             "view.state.values.b.a",
         ),
-        (payload.command, FORM, "channel_id", None, "channel_id"),
+        (Command.read, FORM, "channel_id", None, "channel_id"),
         (payload.mention, MENTION, "event.type", "reaction_added", "event.type"),
         (payload.mention, MENTION, "event_id", None, "event_id"),
     ],
@@ -259,12 +246,11 @@ _json: st.SearchStrategy[Any] = st.recursive(
 @pytest.mark.parametrize(
     ("read", "body"),
     [
-        (payload.block_action, CLICK),
-        (payload.view_submission, SUBMIT),
-        (payload.command, FORM),
+        (Clicked.read, CLICK),
+        (Submitted.read, SUBMIT),
+        (Command.read, FORM),
         (payload.mention, MENTION),
         (payload.mention, DIRECT),
-        (payload.deleted_message, DIRECT),
     ],
 )
 @given(data=st.data())

@@ -11,13 +11,11 @@ from functools import partial
 from http import HTTPStatus
 from typing import Self, cast
 
-import aiohttp
 from slack_bolt.app.async_app import AsyncApp
 from slack_bolt.authorization import AuthorizeResult
-from slack_bolt.logger.messages import warning_client_prioritized_and_token_skipped
+from slack_bolt.logger.messages import warning_token_skipped
 from slack_bolt.request.async_request import AsyncBoltRequest
 from slack_bolt.response import BoltResponse
-from slack_sdk.web.async_client import AsyncWebClient
 
 from keyturn.bot.config import BotConfig
 from keyturn.bot.delivery.publisher import Publisher
@@ -160,7 +158,7 @@ class SlackBot:
         )
         for work in (follow(ctx), check_givers(ctx)):
             opening.push_async_callback(_cancel, asyncio.create_task(work))
-        await self._answer(opening, ctx, bolt_app(config, me, session))
+        await self._answer(opening, ctx, bolt_app(config, me))
         logger.info("bot.started mode=%s team=%s", config.mode, me.team)
 
     async def _answer(
@@ -220,13 +218,9 @@ class SlackBot:
         if address is None:
             return
         alone = replace(ingress, signing_secret="")
-        try:
-            url = await serve(opening, alone, **address._asdict())
-        except SettingsError as error:
-            raise SettingsError(
-                f"The bot cannot listen on {address.url_host!r}; set "
-                "'metrics.listen' to a free address of this machine."
-            ) from error
+        url = await serve(
+            opening, alone, **address._asdict(), settings="'metrics.listen'"
+        )
         self.health_url = url.removesuffix(EVENTS_PATH)
 
     async def _listen(self, opening: AsyncExitStack, ingress: Ingress) -> None:
@@ -237,6 +231,7 @@ class SlackBot:
                 replace(ingress, shows_health=config.metrics.listen is None),
                 host=config.host,
                 port=HTTP_PORT if config.port is None else config.port,
+                settings="'slack.host' and 'slack.port' (KEYTURN_SLACK_PORT)",
             )
         except SettingsError as refused:
             if config.mode is SlackMode.HTTP:
@@ -292,7 +287,7 @@ class SlackBot:
             problems.append(NO_WRITES if refuses(error) else away)
         if self._token is not None and (problem := await self._token.problem()):
             problems.append(problem)
-        if self._sockets is not None and not await self._sockets.connected():
+        if self._sockets is not None and not self._sockets.connected:
             problems.append("No Socket Mode connection is open.")
         if self._registration is not None:
             problems += self._registration.problems
@@ -344,7 +339,7 @@ async def dispatch(app: Bolt, delivery: Delivery) -> BoltResponse:
     return response
 
 
-def bolt_app(config: BotConfig, me: Identity, session: aiohttp.ClientSession) -> Bolt:
+def bolt_app(config: BotConfig, me: Identity) -> Bolt:
     """Return Bolt's app: it answers when a listener is done.
 
     The result of ``auth.test`` at start replaces Bolt's own call for every request.
@@ -367,7 +362,6 @@ def bolt_app(config: BotConfig, me: Identity, session: aiohttp.ClientSession) ->
         # Bolt sets the level of the logger of this name at each request.
         name=bolts.name,
         logger=bolts,
-        client=AsyncWebClient(base_url=config.api_url, session=session),
         signing_secret=config.signing_secret,
         authorize=authorize,
         # Otherwise Bolt acknowledges events immediately and runs their listeners as
@@ -382,7 +376,7 @@ def bolt_app(config: BotConfig, me: Identity, session: aiohttp.ClientSession) ->
 
 def _is_news(record: logging.LogRecord) -> bool:
     # Bolt reads SLACK_BOT_TOKEN from the environment; its warning about it is noise.
-    return record.getMessage() != warning_client_prioritized_and_token_skipped()
+    return record.getMessage() != warning_token_skipped()
 
 
 def quiet_slack_loggers() -> None:

@@ -14,31 +14,26 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import json
 import logging
 import re
 import secrets
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from typing import Protocol, cast
+from typing import cast
 
 import aiohttp
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 from slack_bolt.adapter.aiohttp import to_aiohttp_response
-from slack_bolt.adapter.socket_mode.async_internals import send_async_response
 from slack_bolt.response import BoltResponse
-from slack_sdk.socket_mode.aiohttp import SocketModeClient
-from slack_sdk.socket_mode.async_client import AsyncBaseSocketModeClient
-from slack_sdk.socket_mode.request import SocketModeRequest
 
 from keyturn.bot.manifest import EVENTS_PATH
-from keyturn.bot.web import Slack, SlackNoResponse
+from keyturn.bot.web import Slack, SlackError, SlackNoResponse
 from keyturn.gateway.approvals.events import SecurityEvent, SecurityKind
-from keyturn.gateway.client.outgoing import outgoing
 from keyturn.gateway.errors import StoreUnavailable
 from keyturn.gateway.failures import any_failure, log_failure
 from keyturn.gateway.guarded_server import GuardedServer, Limits, listen
@@ -173,8 +168,6 @@ class Ingress:
             # signed with the empty key, so the path does not exist then.
             case ("POST", "/slack/events") if self.signing_secret:
                 return await self._events(request)
-            case ("GET", "/slack/events") if "ssl_check" in request.query:
-                return web.Response()
             case _:
                 return web.Response(status=HTTPStatus.NOT_FOUND, text="Not found.\n")
 
@@ -202,16 +195,9 @@ class Ingress:
         if problem:
             if _is_ssl_check(headers, body):
                 return web.Response()  # Slack tests the certificate; nothing runs
-            logger.warning("ingress.refused why=%s%s", problem, self._age_of(headers))
+            logger.warning("ingress.refused why=%s", problem)
             return web.Response(status=HTTPStatus.UNAUTHORIZED, text="Not signed.\n")
         return await to_aiohttp_response(await self._once(headers, body))
-
-    def _age_of(self, headers: Headers) -> str:
-        # If every request has the same large age, the store's clock is wrong.
-        timestamp = headers.get("X-Slack-Request-Timestamp", "")
-        if not _TIMESTAMP.fullmatch(timestamp):
-            return ""
-        return f" age_s={self.clock() - int(timestamp):.0f} by=the_clock_of_the_store"
 
     async def _once(self, headers: Headers, body: bytes) -> BoltResponse:
         digest = request_digest(
@@ -288,7 +274,7 @@ _DRAIN_S = 10.0
 
 
 async def serve(
-    opening: AsyncExitStack, ingress: Ingress, *, host: str, port: int
+    opening: AsyncExitStack, ingress: Ingress, *, host: str, port: int, settings: str
 ) -> str:
     """Serve until the stack is closed; return the URL for Slack.
 
@@ -297,6 +283,7 @@ async def serve(
         ingress: answers the requests.
         host: interface to listen on.
         port: 0 takes any free one.
+        settings: names the settings with the address.
 
     Raises:
         SettingsError: the address cannot be used; the message names the fix.
@@ -304,8 +291,7 @@ async def serve(
     runner = web.ServerRunner(ingress.server(), shutdown_timeout=_DRAIN_S)
     await runner.setup()
     opening.push_async_callback(runner.cleanup)
-    names = "'slack.host' and 'slack.port' (KEYTURN_SLACK_PORT)"
-    return url_of(*await listen(runner, host, port, names))
+    return url_of(*await listen(runner, host, port, settings))
 
 
 def url_of(host: str, port: int) -> str:
@@ -358,7 +344,7 @@ class StoreNonces:
 
 
 PING_S = 5.0
-"""Time until an abrupt loss is noticed; the SDK's default is 10 s."""
+"""Time until an abrupt loss is noticed, and pause after a failed attempt."""
 
 CONNECT_S = 10.0
 """Time limit for opening a connection."""
@@ -366,98 +352,33 @@ CONNECT_S = 10.0
 _ANSWERED_S = 10.0
 """Time limit at shutdown for answering the open envelopes."""
 
-_IN_A_ROW = 4
-"""Connections that may open one right after the other."""
-
-
-class _Session(Protocol):
-    """The parts of a client session that the SDK uses, with types."""
-
-    @property
-    def closed(self) -> bool: ...
-    async def close(self) -> None: ...
-    async def ws_connect(self, url: str, **options: object) -> object: ...
-
-
-class _Socket(Protocol):
-    """The parts of the SDK's connection used here, with types (its own are partial)."""
-
-    socket_mode_request_listeners: list[object]
-    wss_uri: str | None
-    aiohttp_client_session: _Session
-
-    async def connect(self) -> None: ...
-    async def close(self) -> None: ...
-    async def is_connected(self) -> bool: ...
-
-
-class _Request(Protocol):
-    """The parts of the SDK's request used here, with types."""
-
-    envelope_id: str
-    payload: dict[str, object]
-
-
-class _Dialer:
-    """Opens a connection for the SDK; each address is tried once.
-
-    The SDK retries one address until it gets an answer, but Slack's addresses expire in
-    less than a minute: after a longer outage it would never be connected again.
-    """
-
-    def __init__(self, client: _Socket) -> None:
-        self._client = client
-        self._unused = client.aiohttp_client_session
-        self._session = cast("_Session", outgoing())
-        self._opened_at = deque[float](maxlen=_IN_A_ROW)
-
-    @property
-    def closed(self) -> bool:
-        """Return whether the dialer is closed."""
-        return self._session.closed
-
-    async def close(self) -> None:
-        """Close the dialer and its sessions."""
-        await self._unused.close()
-        await self._session.close()
-
-    async def ws_connect(self, url: str, **options: object) -> object:
-        """Open a connection to an address; wait first if many were opened in a row."""
-        self._client.wss_uri = None  # so that the SDK asks Slack for another one
-        # With ten connections open, Slack ends another one as soon as it opens. A few
-        # in a row are normal: the SDK opens one for each `disconnect`.
-        loop = asyncio.get_running_loop()
-        if len(self._opened_at) == _IN_A_ROW:
-            free_at = self._opened_at[0] + _IN_A_ROW * PING_S
-            await asyncio.sleep(max(0.0, free_at - loop.time()))
-        self._opened_at.append(loop.time())
-        try:
-            async with asyncio.timeout(CONNECT_S):
-                return await self._session.ws_connect(url, **options)
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            # The error's text would contain the address, which grants access to anyone.
-            raise ConnectionError(type(error).__name__) from None
-
 
 class Sockets:
     """Several connections of one app; Slack delivers each payload to any one of them.
 
+    An address opens one connection within half a minute, so each attempt asks for
+    another one. (The SDK's client tries an expired address for ever.)
+
     Args:
-        slack: returns the addresses.
+        slack: returns the addresses, and has the session that opens them.
         app_token: ``xapp-…``.
         nonces: remembers envelopes.
         handle: receives each envelope, at most once.
     """
 
     def __init__(
-        self, slack: Slack, app_token: str, *, nonces: StoreNonces, handle: Handle
+        self,
+        slack: Slack,
+        app_token: str,
+        *,
+        nonces: StoreNonces,
+        handle: Handle,
     ) -> None:
-        self._slack = slack
-        self._app_token = app_token
-        self._nonces = nonces
-        self._handle = handle
-        self._clients: list[_Socket] = []
-        self._answering: set[asyncio.Task[None]] = set()
+        self._slack, self._app_token = slack, app_token
+        self._nonces, self._handle = nonces, handle
+        self._open = set[aiohttp.ClientWebSocketResponse]()
+        self._answering = set[asyncio.Task[None]]()
+        self._serving = set[asyncio.Task[None]]()
 
     async def open(self, count: int) -> None:
         """Open connections until ``count`` are open.
@@ -465,67 +386,99 @@ class Sockets:
         Raises:
             SlackError: Slack returned no address, or its server does not answer.
         """
-        while len(self._clients) < count:
-            url = await self._slack.open_socket(self._app_token)
-            client = cast("_Socket", self._client())
-            client.aiohttp_client_session = _Dialer(client)
-            client.wss_uri = url
-            client.socket_mode_request_listeners.append(self._receive)
-            try:
-                # The SDK retries by itself, without end.
-                async with asyncio.timeout(CONNECT_S):
-                    await client.connect()
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                await client.close()
-                problem = f"no connection ({type(error).__name__})"
-                raise SlackNoResponse("apps.connections.open", problem) from error
-            self._clients.append(client)
-
-    def _client(self) -> SocketModeClient:
-        return SocketModeClient(
-            app_token=self._app_token,
-            web_client=self._slack.client,
-            logger=logging.getLogger("slack_sdk.socket_mode.aiohttp"),
-            ping_interval=PING_S,
-        )
+        while len(self._open) < count:
+            await self._connect()
 
     async def close(self) -> None:
         """Answer the envelopes received so far, then close all connections."""
         if self._answering:
             await asyncio.wait(self._answering, timeout=_ANSWERED_S)
-        for client in self._clients:
-            await client.close()
-        self._clients.clear()
+        self._open.clear()  # none of them is replaced now
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
 
-    async def connected(self) -> int:
-        """Count the connections that live."""
-        return sum([await client.is_connected() for client in self._clients])
+    @property
+    def connected(self) -> int:
+        """Return the number of connections that live."""
+        return sum(not one.closed for one in self._open)
 
-    async def _receive(
-        self, client: AsyncBaseSocketModeClient, received: SocketModeRequest
+    async def _connect(self) -> None:
+        url = await self._slack.open_socket(self._app_token)
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                socket = await self._slack.session.ws_connect(url, heartbeat=PING_S)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            # The error's text would contain the address, which grants access to anyone.
+            problem = f"no connection ({type(error).__name__})"
+            raise SlackNoResponse("apps.connections.open", problem) from None
+        self._open.add(socket)
+        _start(self._serving, self._serve(socket))
+
+    async def _serve(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        try:
+            async for message in socket:
+                if message.type is aiohttp.WSMsgType.TEXT:
+                    self._receive(socket, json.loads(message.data))
+        except any_failure() as error:
+            log_failure(logger, error, "socket.failed")
+        finally:
+            self._replace(socket)
+            await socket.close()
+
+    def _receive(
+        self, socket: aiohttp.ClientWebSocketResponse, envelope: dict[str, object]
     ) -> None:
-        # The SDK keeps no reference to the task that waits for this.
-        task = asyncio.create_task(self._answer(client, received))
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
-        await task
+        if envelope.get("type") == "disconnect":
+            # Slack ends this connection soon. It is read until then.
+            self._replace(socket)
+        elif "envelope_id" in envelope:
+            _start(self._answering, self._answer(socket, envelope))
+
+    def _replace(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        if socket in self._open:
+            self._open.discard(socket)
+            _start(self._serving, self._open_another())
+
+    async def _open_another(self) -> None:
+        """Open a connection in place of one that ends, however long Slack is away."""
+        while True:
+            # Before the first attempt, too: with ten connections open, Slack ends
+            # another one as soon as it opens.
+            await asyncio.sleep(PING_S)
+            try:
+                await self._connect()
+            except SlackError as error:
+                logger.warning("socket.not_opened why=%s", error)
+            else:
+                return
 
     async def _answer(
-        self, client: AsyncBaseSocketModeClient, received: SocketModeRequest
+        self, socket: aiohttp.ClientWebSocketResponse, envelope: dict[str, object]
     ) -> None:
-        request = cast("_Request", received)
-        envelope_id = request.envelope_id
+        envelope_id, payload = envelope["envelope_id"], envelope.get("payload")
         name = f"envelope:{envelope_id}".encode()
         digest = f"sha256:{hashlib.sha256(name).hexdigest()}"
-        delivery = Delivery(request.payload, {}, digest)
+        delivery = Delivery(cast("dict[str, object]", payload), {}, digest)
         try:
             response = await handle_once(delivery, self._nonces, self._handle)
+            # A replay was handled before, but its acknowledgement was lost.
+            response = response or BoltResponse(status=HTTPStatus.OK)
+            # Any other status acknowledges nothing: Slack may send the envelope again.
+            if response.status == HTTPStatus.OK:
+                reply = json.loads(response.body) if response.body else None
+                answer = {"envelope_id": envelope_id, "payload": reply}
+                await socket.send_json({k: v for k, v in answer.items() if v})
+        except ConnectionError:
+            logger.warning("socket.lost request=%s", digest)
         except any_failure() as error:
-            # The client would receive nothing more after a library panic. Without an
-            # acknowledgement Slack sends the envelope again.
             log_failure(logger, error, "bot.envelope_failed")
-            return
-        # A replay was handled before, but its acknowledgement was lost. Any status
-        # other than 200 acknowledges nothing: Slack may send the envelope again.
-        response = response or BoltResponse(status=HTTPStatus.OK)
-        await send_async_response(client, received, response, 0)
+
+
+def _start(
+    running: set[asyncio.Task[None]], work: Coroutine[object, object, None]
+) -> None:
+    """Start a task; the event loop keeps only weak references to tasks."""
+    task = asyncio.create_task(work)
+    running.add(task)
+    task.add_done_callback(running.discard)

@@ -16,7 +16,6 @@ from http import HTTPStatus
 from typing import NamedTuple, cast
 
 import aiohttp
-from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.internal_utils import get_user_agent
 
 from keyturn.bot.text import link_url
@@ -172,16 +171,7 @@ class Slack:
     def __init__(
         self, token: str, *, api_url: str, session: aiohttp.ClientSession
     ) -> None:
-        self.client = AsyncWebClient(
-            token=token,
-            base_url=api_url,
-            session=session,
-            timeout=int(TIMEOUT_S),
-            # The SDK's handlers would send chat.postMessage a second time after a lost
-            # answer.
-            retry_handlers=[],
-        )
-        self._session = session
+        self._api_url, self.session = api_url, session
         self._headers = {
             "Authorization": f"Bearer {token}",
             "User-Agent": get_user_agent(),
@@ -231,7 +221,7 @@ class Slack:
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
         try:
             # A redirect would send the card's content to another server.
-            async with self._session.post(
+            async with self.session.post(
                 url, json=body, timeout=timeout, allow_redirects=False
             ) as response:
                 status = response.status
@@ -286,9 +276,9 @@ class Slack:
         verb = "GET" if params is not None else "POST"
         # Without the charset Slack adds a warning to its answer.
         kind = {"Content-Type": "application/json;charset=utf-8"} if body else {}
-        async with self._session.request(
+        async with self.session.request(
             verb,
-            f"{self.client.base_url}{method}",
+            f"{self._api_url}{method}",
             json=body,
             params=params,
             headers=self._headers | kind | headers,

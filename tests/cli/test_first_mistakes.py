@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
-import aiohttp
 import pytest
 
 from keyturn.bot.app import bolt_app
@@ -192,9 +191,8 @@ async def test_bolt_says_nothing_of_a_token_it_does_not_need(
     me = Identity(team="T1", bot_id="B1", user="U1", enterprise="")
     config = BotConfig(bot_token="xoxb-1", app_token="xapp-1", seal_key=b"k" * 32)
 
-    async with aiohttp.ClientSession() as session:
-        with caplog.at_level(logging.WARNING):
-            bolt_app(config, me, session)
+    with caplog.at_level(logging.WARNING):
+        bolt_app(config, me)
 
     assert not caplog.records
 

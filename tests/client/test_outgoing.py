@@ -5,18 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
-from typing import cast
 
 import aiohttp
 import pytest
-from slack_bolt.app.async_app import AsyncApp
-from slack_sdk.errors import SlackClientError
 from typing_extensions import override
 from yarl import URL
 
-from keyturn.bot.app import bolt_app
-from keyturn.bot.config import BotConfig
-from keyturn.bot.identity import Identity
 from keyturn.bot.ingress import Sockets
 from keyturn.bot.web import Slack, SlackError
 from keyturn.gateway.api.person_tokens import fetch
@@ -65,22 +59,10 @@ async def _response_url(host: str) -> None:
         await slack.respond(f"https://{host}/respond", {"text": "secret"})
 
 
-async def _bolt(host: str) -> None:
-    async with outgoing() as session:
-        config = BotConfig(
-            bot_token="xoxb-secret",
-            app_token="xapp-secret",
-            api_url=f"https://{host}/",
-            seal_key=b"k" * 32,
-        )
-        app = cast("AsyncApp", bolt_app(config, Identity("T", "", "U", "B"), session))
-        await app.client.api_test()  # pyright: ignore[reportUnknownMemberType] - its own types are partial
-
-
 class _Addressed(Slack):
     @override
     async def open_socket(self, app_token: str) -> str:
-        return f"{self.client.base_url.replace('https', 'wss')}link?secret"
+        return f"{self._api_url.replace('https', 'wss')}link?secret"
 
 
 async def _socket(host: str) -> None:
@@ -102,10 +84,9 @@ async def _gateway(host: str) -> None:
         await gateway.aclose()
 
 
-CLIENTS = [_slack, _response_url, _bolt, _socket, _issuer_keys, _gateway]
+CLIENTS = [_slack, _response_url, _socket, _issuer_keys, _gateway]
 FAILURES = (
     SlackError,
-    SlackClientError,
     aiohttp.ClientError,
     OSError,
     StoreUnavailable,

@@ -5,17 +5,15 @@ the fallback channel, then again with backoff. The store keeps an index of missi
 cards, so a restart continues. In the meantime the Home tab lists the approval, and its
 requester gets one message about the failure.
 
-Calls of one card that fail one after the other share few thread replies. The first
-failure is reported immediately. Failures within `HOLD_S` of a reply wait for the end of
-that time and share the next reply, as do all failures while a reply waits for Slack's
-rate limit. Each event is acknowledged after its reply.
+Calls of one card that fail while a reply waits for Slack's rate limit share that reply.
+Each event is acknowledged after its reply.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from keyturn.bot.cards.channel_messages import corrupt_record
 from keyturn.bot.cards.history import failures_note
@@ -34,11 +32,7 @@ from keyturn.bot.delivery.card_copies import (
     with_unreachable,
 )
 from keyturn.bot.delivery.card_publisher import CardPublisher, policy_decision_digest
-from keyturn.bot.delivery.event_messages import (
-    is_progress,
-    mention_newly_needed,
-    messages_of,
-)
+from keyturn.bot.delivery.event_messages import mention_newly_needed, messages_of
 from keyturn.bot.delivery.outbox_queue import Call, QueuedMessage, QueueEntry
 from keyturn.bot.limits import HISTORY, POST, UPDATE
 from keyturn.bot.web import (
@@ -79,67 +73,34 @@ _LONGEST_WAIT_S = 30.0
 _FIRST_WAIT_S = 0.5
 
 
-HOLD_S = 10.0
-"""Time that a further failure of a card waits for others, after a reply about one."""
-
 _FAILURES = frozenset({EventName.ITEM_FAILED, EventName.ITEM_IN_DOUBT})
 
 
-@dataclass(slots=True)
-class FailureReplies:
-    """Time of the last reply about failures of each card, by approval id."""
-
-    _told: dict[str, float] = field(default_factory=dict[str, float])
-
-    def told(self, approval: str, now: float) -> None:
-        """Record that a reply about failures was posted."""
-        self._told = {
-            one: at for one, at in self._told.items() if now - at < HOLD_S
-        } | {approval: now}
-
-    def add(
-        self,
-        entry: QueueEntry,
-        event: Event,
-        found: Sequence[QueuedMessage],
-        approval: Approval,
-    ) -> None:
-        """Queue the messages for an event; a failure may share the last one."""
-        own = found[-1]
-        if not (approval.is_batch and len(found) == 1 and event.name in _FAILURES):
-            # A later event is reported after the failure, so the failure waits no
-            # longer.
-            entry.messages = [replace(one, not_before=0.0) for one in entry.messages]
-            entry.messages += found
-            return
-        last = entry.messages[-1] if entry.messages else None
-        if last is not None and _is_alike(last, own, event):
-            entry.messages[-1] = _joined(last, event, approval)
-            return
-        since = self._told.get(entry.approval)
-        due = 0.0 if since is None else since + HOLD_S
-        entry.messages.append(replace(own, failures=(event,), not_before=due))
-
-
-def _is_alike(last: QueuedMessage, own: QueuedMessage, event: Event) -> bool:
-    """Return whether both messages report the same failure to the same people."""
-    is_same_kind = bool(last.failures) and last.failures[-1].name is event.name
-    return is_same_kind and last.mentioned_roles == own.mentioned_roles
-
-
-def _joined(last: QueuedMessage, event: Event, approval: Approval) -> QueuedMessage:
+def _queue(
+    entry: QueueEntry, event: Event, found: list[QueuedMessage], approval: Approval
+) -> None:
+    """Queue the messages for an event; failures that wait together share a reply."""
+    if not (approval.is_batch and len(found) == 1 and event.name in _FAILURES):
+        entry.messages += found
+        return
+    own = replace(found[0], failures=(event,))
+    last = entry.messages[-1] if entry.messages else own
+    is_alike = last.mentioned_roles == own.mentioned_roles and {
+        one.name for one in last.failures
+    } == {event.name}
+    if last is own or not is_alike:
+        entry.messages.append(own)
+        return
     events = (*last.failures, event)
-    note = failures_note(events, approval)
+    note, roles = failures_note(events, approval), own.mentioned_roles
     calls = {one.item for one in events}
-    asking = [
-        item
-        for item in approval.items
-        if item.id in calls and item.state is ItemState.IN_DOUBT
-    ]
-    roles = last.mentioned_roles
-    if asking and event.name is EventName.ITEM_IN_DOUBT:
-        note, roles = with_reviewers(note, approval, asking[0])
-    return replace(last, message=note, failures=events, mentioned_roles=roles)
+    in_doubt = [one for one in approval.items if one.state is ItemState.IN_DOUBT]
+    asking = next((item for item in in_doubt if item.id in calls), None)
+    if asking is not None and event.name is EventName.ITEM_IN_DOUBT:
+        note, roles = with_reviewers(note, approval, asking)
+    entry.messages[-1] = replace(
+        last, message=note, failures=events, mentioned_roles=roles
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +114,6 @@ class CardUpdater:
         read: returns an approval as its card shows it, and the time; None for an
             unknown id.
         clock: seconds, monotonic.
-        failures: lets failures of one card share replies.
     """
 
     card_publisher: CardPublisher
@@ -161,7 +121,6 @@ class CardUpdater:
     outbox: Outbox
     read: Callable[[str], Awaitable[Loaded | None]]
     clock: Callable[[], float]
-    failures: FailureReplies = field(default_factory=FailureReplies)
 
     def next_call(self, entry: QueueEntry) -> Call | None:
         """Return the call that a card or a copy of it probably needs; None: unknown."""
@@ -201,7 +160,6 @@ class CardUpdater:
             await self.acknowledge(entry, events)
             return False
         record, now_ms = loaded.approval, loaded.now_ms
-        entry.may_wait = not entry.is_missed and is_progress(record, events)
         place = await self._place(entry, record)
         # An edit whose event is unread will mention people itself.
         is_told = entry.is_missed or any(e.version == record.version for e in events)
@@ -296,8 +254,6 @@ class CardUpdater:
         if place is None:
             is_due = bool(entry.lost_in) or has_card(record)
             return self._call_for_card(entry) if is_due else None
-        if entry.may_wait:
-            return None
         # Not `!=`: a publisher that was paused between its two reads may have an older
         # record than the card shows, and must not overwrite the newer card.
         is_older = place.rev < record.rev
@@ -449,7 +405,7 @@ class CardUpdater:
             # between it is read again.
             found = messages_of(event, record, entry.place, copies)
             if found:
-                self.failures.add(entry, event, found, record)
+                _queue(entry, event, found, record)
                 entry.events.remove(event)
             else:
                 silent.append(event)

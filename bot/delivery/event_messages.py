@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -22,7 +22,6 @@ from keyturn.bot.cards.channel_messages import (
     shortened,
     unshown_answer,
 )
-from keyturn.bot.cards.frame import is_table
 from keyturn.bot.cards.history import thread_note
 from keyturn.bot.cards.inquiries import asked_note, replied_note, requester_ref
 from keyturn.bot.cards.mentions import (
@@ -108,9 +107,6 @@ async def show(
     if any(one.data["outage"] == outage for one in newer):
         return False, True
     place = await card_publisher.place(outage)
-    if place is None and (posted := entry.unregistered.get(outage)):
-        # A second post would leave the first one outdated for ever.
-        place = await card_publisher.register(outage, *posted)
     entry.place = (place.channel, place.ts) if place else None
     needed = call_for(entry, event)
     # The continuation of a run is news only if its failure was posted.
@@ -121,12 +117,12 @@ async def show(
     if place is None:
         thread_ts = event.data.get("thread_ts") or None
         first = run_announced(event)
-        at = await card_publisher.post(needed.channel, first, thread_ts=thread_ts)
-        entry.place = entry.unregistered[outage] = at
         # Posted in two steps: first a text that stays true, then its update. If the
         # response to the post is lost, an unregistered copy stays in Slack, and its
         # text must not become false.
+        at = await card_publisher.post(needed.channel, first, thread_ts=thread_ts)
         await card_publisher.register(outage, *at)
+        entry.place = at
         return True, False
     message = run_state(event, key=card_publisher.seal_key, team=card_publisher.me.team)
     entry.place = None
@@ -187,9 +183,6 @@ _Note: TypeAlias = tuple[Message, Urgency, frozenset[str]]
 _NO_ROLES = frozenset[str]()
 _NO_COPIES: dict[str, tuple[str, str]] = {}
 _IN_DOUBT = ItemState.IN_DOUBT
-_PROGRESS = frozenset(
-    {EventName.ITEM_EXECUTING, EventName.ITEM_EXECUTED, EventName.ITEM_FAILED}
-)
 _OF_A_DOUBT = frozenset(
     {
         EventName.APPROVAL_STILL_IN_DOUBT,
@@ -328,47 +321,6 @@ def _item_now_waiting(event: Event, approval: Approval) -> Item | None:
     is_edited = event.name is EventName.ITEM_EDITED and item.is_pending
     is_doubt = event.name is EventName.ITEM_IN_DOUBT and item.state is _IN_DOUBT
     return item if is_edited or is_doubt else None
-
-
-def is_progress(approval: Approval, events: Sequence[Event]) -> bool:
-    """Return whether calls of a table just run, so that its card may wait for the last.
-
-    Slack accepts about one update a second, and a table of 99 calls would use them up.
-    The card is updated when the last call has ended, and for the first call in doubt;
-    the thread reports each failure and doubt immediately.
-    """
-    states = {item.state for item in approval.items}
-    return (
-        is_table(approval)
-        and bool(events)
-        and not states.isdisjoint({ItemState.AUTHORIZED, ItemState.EXECUTING})
-        and ItemState.PENDING not in states
-        and all(
-            event.name in _PROGRESS or _is_further_doubt(event, approval, events)
-            for event in events
-        )
-    )
-
-
-def _is_further_doubt(
-    event: Event, approval: Approval, events: Sequence[Event]
-) -> bool:
-    """Return whether a call is in doubt on a card that already shows a doubt.
-
-    If all calls of a table fail one after the other, each would otherwise be an update.
-    """
-    own = next((one for one in approval.items if one.id == event.item), None)
-    if own is None or event.name is not EventName.ITEM_IN_DOUBT:
-        return False
-    told_now = {one.item for one in events if one.name is EventName.ITEM_IN_DOUBT}
-    # Strictly earlier: the record may contain a later doubt whose event is unread, and
-    # each of the two would wait for the other.
-    return any(
-        one.state is _IN_DOUBT
-        and one.id not in told_now
-        and one.changed_at_ms < own.changed_at_ms
-        for one in approval.items
-    )
 
 
 def mention_newly_needed(

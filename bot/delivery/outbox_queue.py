@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
-from itertools import count
 from typing import NamedTuple
 
 from keyturn.bot.blocks import Message
@@ -32,7 +31,6 @@ class OutboxQueue:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._entries: dict[str, QueueEntry] = {}
-        self._numbers = count(1)
         self._summaries: dict[str, QueueEntry] = {}
         # Notifications with separate messages, by channel.
         self._notifications: dict[str, dict[str, QueueEntry]] = {}
@@ -45,10 +43,14 @@ class OutboxQueue:
         """Count the pending events and messages, without the cards themselves."""
         return sum(len(entry.events) + len(entry.messages) for entry in self)
 
-    def waiting(self) -> list[tuple[Rank, QueueEntry]]:
-        """Return the entries without a running task, the most urgent one first."""
-        # Each rank has the number of its entry, so entries are never compared.
-        return sorted((entry.rank, entry) for entry in self if not entry.is_busy)
+    def waiting(self) -> list[QueueEntry]:
+        """Return the entries without a running task, the most urgent one first.
+
+        Of equal entries the oldest is first.
+        """
+        return sorted(
+            (entry for entry in self if not entry.is_busy), key=lambda one: one.rank
+        )
 
     def __iter__(self) -> Iterator[QueueEntry]:
         """Go through the entries, oldest first."""
@@ -94,7 +96,7 @@ class OutboxQueue:
         entry = self._entries.get(fresh.key)
         if entry is None:
             entry = self._entries[fresh.key] = fresh
-            entry.since, entry.number = self._clock(), next(self._numbers)
+            entry.since = self._clock()
         # Counted: an event while Slack updates the card makes it due again afterwards.
         entry.wanted += 1
         entry.copy_due = None  # the card comes first
@@ -162,9 +164,6 @@ class Urgency(IntEnum):
 Places = dict[str, tuple[str, str]]
 """Channel and ts of messages, by the person or outage."""
 
-Rank = tuple[Urgency, int, int]
-"""The lowest goes first, and of equal entries the oldest one."""
-
 
 class Call(NamedTuple):
     """A call of Slack's Web API, as its rate limit counts it."""
@@ -201,6 +200,10 @@ NEEDS_PEOPLE = frozenset(
 )
 """Events after which people have to act."""
 
+_PROGRESS = frozenset(
+    {EventName.ITEM_EXECUTING, EventName.ITEM_EXECUTED, EventName.ITEM_FAILED}
+)
+
 
 @dataclass(frozen=True, slots=True)
 class QueuedMessage:
@@ -220,7 +223,6 @@ class QueuedMessage:
             card is reported once for each key ("waiting" or "over").
         failures: events of failed calls that it reports; all of them are acknowledged
             after posting.
-        not_before: earliest time to post it; see `FailureReplies`.
     """
 
     message: Message
@@ -233,7 +235,6 @@ class QueuedMessage:
     escalated_to: str = ""
     report_key: str = ""
     failures: tuple[Event, ...] = ()
-    not_before: float = 0.0
 
     @property
     def seqs(self) -> list[str]:
@@ -251,7 +252,6 @@ class QueueEntry:
     Attributes:
         key: approval id, agent and thread, or the frozen scope.
         approval: its id; "" for none.
-        number: position in queue order.
         is_auto_approved: the card is a notification, and comes last.
         summary_channel: where one message summarises many notifications; "" for none.
         events: read and not acknowledged, oldest first.
@@ -264,13 +264,10 @@ class QueueEntry:
         unsent: people whose copy was not sent, so no search for it is needed; "" for
             the card itself.
         begun_in: the channel of a begun post of the card; "" for none.
-        unregistered: channel and ts of the posted message of each outage, in case the
-            store fails before it is registered.
         mentioned_roles: names of the roles that were mentioned on the card or under it.
         wanted: number of changes so far; the card is due while it differs from
             ``shown``.
         shown: number of changes that the card shows.
-        may_wait: its calls only run, and a posted card is drawn at their end.
         since: when it was queued or last worked on.
         not_before: earliest time of the next attempt.
         card_at: earliest time of the next attempt to post or update the card; its
@@ -295,7 +292,6 @@ class QueueEntry:
 
     key: str
     approval: str
-    number: int = 0
     is_auto_approved: bool = False
     summary_channel: str = ""
     events: list[Event] = field(default_factory=list[Event])
@@ -306,11 +302,9 @@ class QueueEntry:
     just_sent: set[str] = field(default_factory=set[str])
     unsent: set[str] = field(default_factory=set[str])
     begun_in: str = ""
-    unregistered: Places = field(default_factory=Places)
     mentioned_roles: frozenset[str] = frozenset()
     wanted: int = 0
     shown: int = 0
-    may_wait: bool = False
     since: float = 0.0
     not_before: float = 0.0
     card_at: float = 0.0
@@ -341,9 +335,8 @@ class QueueEntry:
     def due_at(self) -> float:
         """Return the earliest time of the next call."""
         # Messages do not wait for a card that Slack refuses (`is_card_next`).
-        times = [self.card_at] if self.is_card_due else []
-        times += [self.messages[0].not_before] if self.messages else []
-        return max(self.not_before, min(times, default=0.0))
+        is_held = self.is_card_due and not self.messages
+        return max(self.not_before, self.card_at) if is_held else self.not_before
 
     def is_card_next(self, now: float) -> bool:
         """Return whether the next call is for the card, not for a message."""
@@ -367,13 +360,20 @@ class QueueEntry:
             return self.copy_due.urgency
         if self.is_new and not self.is_auto_approved:
             return Urgency.NEW_CARD
-        needs_people = any(event.name in NEEDS_PEOPLE for event in self.events)
-        calm = Urgency.HISTORY if self.is_auto_approved else Urgency.CARD_UPDATE
-        return Urgency.NEEDS_PEOPLE if needs_people else calm
+        return self._urgency_of_update
 
     @property
-    def rank(self) -> Rank:
-        """Return where the entry belongs among others."""
+    def _urgency_of_update(self) -> Urgency:
+        names = {event.name for event in self.events}
+        if not names.isdisjoint(NEEDS_PEOPLE):
+            return Urgency.NEEDS_PEOPLE
+        # A table of 99 calls that run would use up the rate limit of updates.
+        is_calm = self.is_auto_approved or (names and names <= _PROGRESS)
+        return Urgency.HISTORY if is_calm else Urgency.CARD_UPDATE
+
+    @property
+    def rank(self) -> tuple[Urgency, int]:
+        """Return where the entry belongs among others; the lowest goes first."""
         # A card that Slack keeps refusing goes behind its equals, so that it does not
         # use up the rate limit of cards that Slack would accept.
-        return self.urgency, self.refusals, self.number
+        return self.urgency, self.refusals

@@ -129,7 +129,8 @@ class Scheduler:
         """Start a task for each due entry; return the seconds until the next is due."""
         now, soonest = self.clock(), _MAX_SLEEP_S
         spent = set[tuple[Call, int]]()
-        for (urgency, *_), entry in self.queue.waiting():
+        for entry in self.queue.waiting():
+            urgency = entry.urgency
             if (due_at := entry.due_at) > now:
                 soonest = min(soonest, due_at - now)
                 continue
@@ -207,9 +208,13 @@ class Scheduler:
 
 def _kept_for_cards(urgency: Urgency, call: Call) -> int:
     """Return the number of tokens that a call leaves for new cards."""
-    # A new card is posted, and posts have a bucket for each channel. Updates have a
-    # separate bucket, which no new card needs.
-    is_reserved = call.method == POST and urgency is not Urgency.NEW_CARD
+    # A new card is posted, and posts have a bucket for each channel. In the bucket of
+    # updates, history leaves room for cards.
+    is_reserved = (
+        urgency is not Urgency.NEW_CARD
+        if call.method == POST
+        else urgency is Urgency.HISTORY
+    )
     return _RESERVED if is_reserved else 0
 
 

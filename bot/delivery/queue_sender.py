@@ -158,8 +158,6 @@ class QueueSender:
         if queued.mentioned_roles:
             await cards.mark_mentioned(keys, entry.approval, queued.mentioned_roles)
             entry.mentioned_roles |= queued.mentioned_roles
-        if queued.failures:
-            self.updater.failures.told(entry.approval, self.updater.clock())
         if queued.report_key:
             await cards.mark_reported(keys, entry.approval, queued.report_key)
         await self._drop_message(entry)

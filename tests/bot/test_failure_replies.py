@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keyturn.bot.cards.history import failures_note
-from keyturn.bot.delivery.card_updater import HOLD_S, FailureReplies
+from keyturn.bot.delivery import card_updater
 from keyturn.bot.delivery.event_messages import messages_of
 from keyturn.bot.delivery.outbox_queue import QueueEntry
 from keyturn.gateway.approvals.events import Event, EventName
@@ -37,10 +37,8 @@ def event_of(approval: Approval, index: int, *, asks: bool = False) -> Event:
     )
 
 
-def add(
-    entry: QueueEntry, replies: FailureReplies, approval: Approval, event: Event
-) -> None:
-    replies.add(entry, event, messages_of(event, approval, PLACE), approval)
+def add(entry: QueueEntry, approval: Approval, event: Event) -> None:
+    card_updater._queue(entry, event, messages_of(event, approval, PLACE), approval)
 
 
 def texts(entry: QueueEntry) -> list[str]:
@@ -49,14 +47,10 @@ def texts(entry: QueueEntry) -> list[str]:
 
 @pytest.mark.parametrize("asks", [False, True])
 def test_failures_that_wait_to_be_told_share_one_reply(*, asks: bool) -> None:
-    approval, entry, replies = (
-        failed(9, asks=asks),
-        QueueEntry("ap", "ap"),
-        FailureReplies(),
-    )
+    approval, entry = failed(9, asks=asks), QueueEntry("ap", "ap")
 
     for index in (0, 1, 2, 7):
-        add(entry, replies, approval, event_of(approval, index, asks=asks))
+        add(entry, approval, event_of(approval, index, asks=asks))
 
     (text,) = texts(entry)
     assert "m:*Calls 1-3, 8:* ❌ Failed." in text
@@ -72,32 +66,15 @@ def test_failures_that_wait_to_be_told_share_one_reply(*, asks: bool) -> None:
     assert text.count("<!subteam^S0SUPPORT>") == asks
 
 
-def test_the_first_failure_is_told_at_once_and_later_ones_wait_for_others() -> None:
-    approval, entry, replies = failed(3), QueueEntry("ap", "ap"), FailureReplies()
-
-    add(entry, replies, approval, event_of(approval, 0))
-    at_once = entry.due_at
-    entry.messages.clear()
-    replies.told("ap", 100.0)
-    add(entry, replies, approval, event_of(approval, 1))
-    add(entry, replies, approval, event_of(approval, 2))
-
-    assert at_once == 0
-    assert entry.due_at == 100 + HOLD_S
-    assert [one.seqs for one in entry.messages] == [["1-0", "2-0"]]
-
-
-def test_what_happens_after_a_failure_is_told_after_it_and_ends_its_wait() -> None:
-    approval, entry, replies = failed(3), QueueEntry("ap", "ap"), FailureReplies()
-    replies.told("ap", 100.0)
-    add(entry, replies, approval, event_of(approval, 0))
+def test_what_happens_after_a_failure_is_told_after_it() -> None:
+    approval, entry = failed(3), QueueEntry("ap", "ap")
+    add(entry, approval, event_of(approval, 0))
 
     expired = event_of(approval, 1).with_(name=EventName.ITEM_LAPSED)
-    add(entry, replies, approval, expired)
-    add(entry, replies, approval, event_of(approval, 2))
+    add(entry, approval, expired)
+    add(entry, approval, event_of(approval, 2))
 
     assert [one.seqs for one in entry.messages] == [["0-0"], ["1-0"], ["2-0"]]
-    assert entry.due_at == 0
 
 
 def test_many_long_errors_fit_into_one_reply() -> None:

@@ -1,8 +1,9 @@
 """Dispatch requests to listeners; turn every exception into a private message.
 
-A listener registers itself with `on_action`, `on_submit` or `on_event`. Bolt has one
-listener for all clicks and one for all submitted modals. They look up the bot's
-listeners in a table, by ``action_id`` and ``callback_id``.
+A listener registers itself with `on_action`, `on_submit` or `on_event`. The router is
+the first step of Bolt's app: it looks up the listener in a table, by ``action_id``,
+``callback_id`` or event type. Bolt answers the other requests, such as the verification
+of the request URL.
 
 A listener gets a typed record and may raise `UserFacingError`, and for a form
 `InvalidInputs`, whose sentences appear under its inputs. Any other exception is logged
@@ -14,19 +15,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from typing import Protocol, TypeVar
+from typing import TypeVar, cast
 
+from slack_bolt.middleware.async_middleware import AsyncMiddleware
 from slack_bolt.request.async_request import AsyncBoltRequest
 from slack_bolt.response import BoltResponse
+from typing_extensions import override
 
 from keyturn.bot.blocks import notice
 from keyturn.bot.ids import Action, View, chosen
-from keyturn.bot.ingress import ANSWER_WITHIN_S, Delivery, deadline
+from keyturn.bot.ingress import Delivery, deadline
 from keyturn.bot.listener_context import (
     ListenerContext,
     NoRecord,
@@ -37,6 +39,7 @@ from keyturn.bot.listener_context import (
 from keyturn.bot.modals.form import InvalidInputs
 from keyturn.bot.payload import BadPayload, Clicked, Command, Json, Submitted
 from keyturn.bot.text import label, template
+from keyturn.bot.web import text_at
 from keyturn.gateway.errors import (
     CorruptRecord,
     NotConfirmed,
@@ -52,20 +55,20 @@ NOT_RECORDED = label(
     "again in a moment."
 )
 NOT_CONFIRMED = label(
-    "It is not confirmed that this is recorded. Please look at the card in a moment: "
-    "it shows what is."
+    "It is not confirmed that this is recorded. Please look again in a moment, and "
+    "repeat it if nothing shows it."
 )
 UNCONFIRMED = label(
     "This is recorded, but no replica of the store has confirmed it, so it may yet be "
-    "lost. Please look at the card in a moment, and try again where it shows nothing."
+    "lost. Please look again in a moment, and repeat it if nothing shows it."
 )
 CORRUPT = label(
     "The record of this approval is corrupt, so nothing was recorded and nothing "
     "of it will run. Please tell the gateway's operator; the agent can ask again."
 )
 BROKEN = label(
-    "Something went wrong on our side, so this is not confirmed. Please look at the "
-    "card: it shows what is recorded. The bot's operator finds the cause in its log."
+    "Something went wrong on our side, so it is not confirmed that this is recorded. "
+    "Please look again in a moment. The bot's operator finds the cause in its log."
 )
 
 T = TypeVar("T")
@@ -82,25 +85,25 @@ async def guarded(work: Callable[[], Awaitable[T]], delivery: Delivery) -> T:
             return await work()
     except (UserFacingError, BadPayload, InvalidInputs):
         raise
-    except Unanswered as error:
-        logger.warning("listener.unanswered why=%s", error)
-        raise UserFacingError(NOT_CONFIRMED) from None
-    except NotConfirmed:
-        logger.warning("listener.unconfirmed")
-        raise UserFacingError(UNCONFIRMED) from None
-    except StoreUnavailable:
-        logger.warning("listener.unrecorded why=store_unavailable")
-        raise UserFacingError(NOT_RECORDED) from None
-    except TimeoutError:
-        logger.warning("listener.slow patience_s=%s", ANSWER_WITHIN_S)
-        raise UserFacingError(NOT_CONFIRMED) from None
-    except CorruptRecord as error:
-        log_failure(logger, error, "listener.corrupt_record")
-        raise UserFacingError(CORRUPT) from None
     except any_failure() as error:  # Slack needs an answer
-        log_failure(logger, error, "listener.failed")
-        raise UserFacingError(BROKEN) from None
+        said = next((one for kind, one in _FAILURES if isinstance(error, kind)), BROKEN)
+        if said in {BROKEN, CORRUPT}:
+            log_failure(logger, error, "listener.failed")
+        else:
+            logger.warning("listener.unconfirmed why=%s", type(error).__name__)
+        raise UserFacingError(said) from None
 
+
+_FAILURES = (
+    (Unanswered, NOT_CONFIRMED),
+    (NotConfirmed, UNCONFIRMED),
+    (StoreUnavailable, NOT_RECORDED),
+    (TimeoutError, NOT_CONFIRMED),
+    (CorruptRecord, CORRUPT),
+)
+"""Failures with a sentence of their own; subclasses come first."""
+
+_PASSING = frozenset({NOT_RECORDED, NOT_CONFIRMED, UNCONFIRMED})
 
 DELIVERY = "keyturn_delivery"
 """Key of the `Delivery` in Bolt's context."""
@@ -114,87 +117,17 @@ TRYING_AGAIN = label(
     "you will be told."
 )
 CONFIRMED = label("What you clicked is recorded and confirmed now.")
-_OF_COMMANDS: Mapping[UserText, UserText] = {
-    NOT_CONFIRMED: label(
-        "The answer took too long, so it is not confirmed that anything was done. "
-        "Please send the command again in a moment."
-    ),
-    UNCONFIRMED: label(
-        "This is recorded, but no replica of the store has confirmed it, so it may yet "
-        "be lost. Please send the command again in a moment."
-    ),
-    BROKEN: label(
-        "Something went wrong on our side, so it is not confirmed that anything was "
-        "done. Please send the command again in a moment. The bot's operator finds "
-        "the cause in its log."
-    ),
-}
-"""Replies to a command in place of sentences that mention a card."""
-_ANY = re.compile("")
 
 AckBody = Mapping[str, object]
-Context = Mapping[str, object]
-
 
 OnClick = Callable[[ListenerContext, Clicked], Awaitable[UserText | None]]
 """Returns a sentence for the person, or None."""
-
 
 OnSubmit = Callable[[ListenerContext, Submitted], Awaitable[AckBody]]
 """Returns how Slack changes the modal (its ``response_action``)."""
 
 OnCommand = Callable[[ListenerContext, Command], Awaitable[AckBody]]
 OnEvent = Callable[[ListenerContext, Json], Awaitable[None]]
-
-_Listener = Callable[[Json, Delivery], Awaitable[BoltResponse]]
-_OfBolt = Callable[[dict[str, object], Context], Awaitable[BoltResponse]]
-_Register = Callable[[_OfBolt], object]
-
-
-class Bolt(Protocol):
-    """The parts of Bolt's app used here, with types (its own are partial)."""
-
-    async def async_dispatch(self, req: AsyncBoltRequest) -> BoltResponse:
-        """Answer a request."""
-        ...
-
-    def action(self, constraints: str | re.Pattern[str]) -> _Register:
-        """Register for clicks."""
-        ...
-
-    def view_submission(self, constraints: str | re.Pattern[str]) -> _Register:
-        """Register for submitted modals."""
-        ...
-
-    def command(self, command: str) -> _Register:
-        """Register for a slash command."""
-        ...
-
-    def event(self, event: str | re.Pattern[str]) -> _Register:
-        """Register for events."""
-        ...
-
-
-def _of_bolt(listener: _Listener) -> _OfBolt:
-    """Return a listener as Bolt calls it."""
-
-    async def answer(body: dict[str, object], context: Context) -> BoltResponse:
-        """Answer one payload."""
-        delivery = context.get(DELIVERY)
-        # A request that reached Bolt without the ingress must not decide anything.
-        if not isinstance(delivery, Delivery):
-            delivery = Delivery(body, {}, "", is_recorded=False)
-        try:
-            return await listener(body, delivery)
-        except BadPayload as error:
-            # Only the path is logged: a payload may contain people's text.
-            # Acknowledged, because a payload of the same shape is unreadable the second
-            # time, too.
-            logger.warning("listener.bad_payload place=%s", error.place)
-            return BoltResponse(status=HTTPStatus.OK)
-
-    return answer
-
 
 _CLICKS: dict[str, OnClick] = {}
 _FORMS: dict[str, OnSubmit] = {}
@@ -234,49 +167,77 @@ async def _chosen_in_menu(ctx: ListenerContext, clicked: Clicked) -> UserText | 
     return await (listener or _unknown_click)(ctx, chosen_one)
 
 
-@dataclass(frozen=True, slots=True)
-class Router:
+class Router(AsyncMiddleware):
     """Answers Slack's requests by the registered listeners.
 
-    Attributes:
+    Args:
         ctx: the dependencies of each listener.
         on_command: answers the slash command; only its author sees the reply.
         no_record: answers clicks about an unknown approval, which raise `NoRecord`.
         no_record_of_form: the same for forms.
     """
 
-    ctx: ListenerContext
-    on_command: OnCommand
-    no_record: OnClick
-    no_record_of_form: OnSubmit
+    def __init__(
+        self,
+        ctx: ListenerContext,
+        *,
+        on_command: OnCommand,
+        no_record: OnClick,
+        no_record_of_form: OnSubmit,
+    ) -> None:
+        self.ctx, self.on_command = ctx, on_command
+        self.no_record, self.no_record_of_form = no_record, no_record_of_form
 
-    def listen(self, bolt: Bolt) -> None:
-        """Register with Bolt for all clicks, modals, commands and events."""
-        bolt.action(_ANY)(_of_bolt(self._click))
-        bolt.view_submission(_ANY)(_of_bolt(self._submit))
-        bolt.command(self.ctx.config.command)(_of_bolt(self._command))
-        for event, listener in _EVENTS.items():
-            bolt.event(event)(_of_bolt(partial(self._event, listener)))
-        bolt.event(_ANY)(_of_bolt(partial(self._event, _unknown_event)))
+    @override
+    async def async_process(
+        self,
+        *,
+        req: AsyncBoltRequest,
+        resp: BoltResponse,
+        next: Callable[[], Awaitable[BoltResponse]],
+    ) -> BoltResponse | None:
+        """Answer a request, or let Bolt answer it."""
+        body = cast("dict[str, object]", req.body)
+        # A request that reached Bolt without the ingress must not decide anything.
+        delivery = cast("dict[str, object]", req.context).get(DELIVERY)
+        if not isinstance(delivery, Delivery):
+            delivery = Delivery(body, {}, "", is_recorded=False)
+        try:
+            match body.get("type"):
+                case "block_actions":
+                    return await self._click(body, delivery)
+                case "view_submission":
+                    return await self._submit(body, delivery)
+                case "event_callback":
+                    return await self._event(body, delivery)
+                case None if body.get("command") == self.ctx.config.command:
+                    return await self._command(body, delivery)
+                case _:
+                    return await next()
+        except BadPayload as error:
+            # Only the path is logged: a payload may contain people's text.
+            # Acknowledged, because a payload of the same shape is unreadable the second
+            # time, too.
+            logger.warning("listener.bad_payload place=%s", error.place)
+            return BoltResponse(status=HTTPStatus.OK)
 
     async def _command(self, body: Json, delivery: Delivery) -> BoltResponse:
         asked = Command.read(body, delivery.digest)
         try:
             reply = await guarded(lambda: self.on_command(self.ctx, asked), delivery)
         except UserFacingError as error:
-            said = _OF_COMMANDS.get(error.message, error.message)
-            reply = {"text": to_mrkdwn(said)}
+            reply = {"text": to_mrkdwn(error.message)}
         return _json({"response_type": "ephemeral", **reply})
 
-    async def _event(
-        self, handle: OnEvent, body: Json, delivery: Delivery
-    ) -> BoltResponse:
+    async def _event(self, body: Json, delivery: Delivery) -> BoltResponse:
+        handle = _EVENTS.get(text_at(body, "event", "type"))
         try:
-            await guarded(lambda: handle(self.ctx, body), delivery)
+            if handle is not None:
+                await guarded(partial(handle, self.ctx, body), delivery)
         except UserFacingError as error:
             # Slack repeats an event that is answered with an error, up to three times.
             # A repetition helps only after these refusals.
-            if error.message in {NOT_RECORDED, NOT_CONFIRMED, UNCONFIRMED}:
+            if error.message in _PASSING:
                 return BoltResponse(status=HTTPStatus.SERVICE_UNAVAILABLE)
         return BoltResponse(status=HTTPStatus.OK)
 
@@ -307,7 +268,7 @@ class Router:
                 said = await guarded(lambda: self._handled(click), again)
             except UserFacingError as error:
                 message = error.message
-                if message in {UNCONFIRMED, NOT_RECORDED, NOT_CONFIRMED}:
+                if message in _PASSING:
                     continue
             else:
                 message = said or CONFIRMED
@@ -351,10 +312,6 @@ async def _unknown_form(ctx: ListenerContext, submitted: Submitted) -> AckBody:
     del ctx
     logger.warning("view.unknown callback=%r", submitted.callback_id[:80])
     raise UserFacingError("This form is not known any more. Please open it again.")
-
-
-async def _unknown_event(ctx: ListenerContext, body: Json) -> None:
-    del ctx, body
 
 
 def _json(reply: AckBody) -> BoltResponse:

@@ -18,7 +18,6 @@ import pytest
 from keyturn.bot.ids import Action
 from keyturn.bot.limits import HISTORY, OPEN_DM, POST, UPDATE
 from keyturn.bot.listeners.usable_copy import is_usable_copy
-from keyturn.bot.payload import Clicked
 from keyturn.bot.web import RateLimited, Slack, SlackNoResponse
 from keyturn.gateway.config import SlackMode
 from keyturn.gateway.policy.load import load_policy
@@ -27,7 +26,8 @@ from keyturn.gateway.protocol.wire import Verdict
 from keyturn.gateway.store.store import Store
 from keyturn.sandbox.client import UserActionFailed
 from keyturn.sandbox.server import Sandbox
-from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, is_card_of
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, is_card_of
+from tests.bot.test_personal_copies import block_action
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
 from tests.levels import sample
@@ -124,17 +124,7 @@ async def usable(stack: Stack, verdict: Verdict) -> Counter[str]:
             for message in await stack.actor(user).messages(channel):
                 if not (message["blocks"] and is_card_of(message, approval.id)):
                     continue
-                action = Clicked(
-                    user=user,
-                    user_team=TEAM,
-                    team=TEAM,
-                    trigger_id="",
-                    action_id="",
-                    block_id="",
-                    value="",
-                    channel=channel,
-                    message_ts=str(message["ts"]),
-                )
+                action = block_action(user, channel, str(message["ts"]))
                 is_usable = await is_usable_copy(ctx, action, stack.keys, approval.id)
                 if is_usable:
                     found[f"{user} {channel}"] += 1

@@ -218,14 +218,14 @@ async def test_a_click_on_a_copy_counts_for_its_person_and_never_makes_it_the_ca
 
 
 def block_action(user: str, channel: str, ts: str) -> Clicked:
-    return Clicked(
-        user=user,
-        user_team=TEAM,
-        team=TEAM,
-        trigger_id="",
-        action_id="",
-        block_id="",
-        value="",
-        channel=channel,
-        message_ts=ts,
+    return Clicked.read(
+        {
+            "type": "block_actions",
+            "team": {"id": TEAM},
+            "user": {"id": user},
+            "channel": {"id": channel},
+            "container": {"message_ts": ts},
+            "trigger_id": "1",
+            "actions": [{"action_id": "approve", "block_id": "b"}],
+        }
     )

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from keyturn.bot.cards.channel_messages import corrupt_record
+from keyturn.bot.cards.frame import is_table
 from keyturn.bot.cards.history import failures_note
 from keyturn.bot.cards.reminders import (
     erased,
@@ -103,6 +104,25 @@ def _queue(
     )
 
 
+_PROGRESS = {EventName.ITEM_EXECUTING, EventName.ITEM_EXECUTED, EventName.ITEM_FAILED}
+
+
+def _is_progress(approval: Approval, events: Sequence[Event]) -> bool:
+    """Return whether calls of a table just run, so that its card may wait for the last.
+
+    Slack accepts about one update a second, and a table of 99 calls would use them up.
+    The thread reports each failure immediately.
+    """
+    states = {item.state for item in approval.items}
+    return (
+        is_table(approval)
+        and bool(events)
+        and not states.isdisjoint({ItemState.AUTHORIZED, ItemState.EXECUTING})
+        and ItemState.PENDING not in states
+        and all(event.name in _PROGRESS for event in events)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class CardUpdater:
     """Posts and updates the cards of one tenant.
@@ -160,6 +180,7 @@ class CardUpdater:
             await self.acknowledge(entry, events)
             return False
         record, now_ms = loaded.approval, loaded.now_ms
+        entry.may_wait = not entry.is_missed and _is_progress(record, events)
         place = await self._place(entry, record)
         # An edit whose event is unread will mention people itself.
         is_told = entry.is_missed or any(e.version == record.version for e in events)
@@ -254,6 +275,8 @@ class CardUpdater:
         if place is None:
             is_due = bool(entry.lost_in) or has_card(record)
             return self._call_for_card(entry) if is_due else None
+        if entry.may_wait:
+            return None
         # Not `!=`: a publisher that was paused between its two reads may have an older
         # record than the card shows, and must not overwrite the newer card.
         is_older = place.rev < record.rev

@@ -200,10 +200,6 @@ NEEDS_PEOPLE = frozenset(
 )
 """Events after which people have to act."""
 
-_PROGRESS = frozenset(
-    {EventName.ITEM_EXECUTING, EventName.ITEM_EXECUTED, EventName.ITEM_FAILED}
-)
-
 
 @dataclass(frozen=True, slots=True)
 class QueuedMessage:
@@ -268,6 +264,7 @@ class QueueEntry:
         wanted: number of changes so far; the card is due while it differs from
             ``shown``.
         shown: number of changes that the card shows.
+        may_wait: its calls only run, and a posted card is drawn at their end.
         since: when it was queued or last worked on.
         not_before: earliest time of the next attempt.
         card_at: earliest time of the next attempt to post or update the card; its
@@ -305,6 +302,7 @@ class QueueEntry:
     mentioned_roles: frozenset[str] = frozenset()
     wanted: int = 0
     shown: int = 0
+    may_wait: bool = False
     since: float = 0.0
     not_before: float = 0.0
     card_at: float = 0.0
@@ -360,16 +358,9 @@ class QueueEntry:
             return self.copy_due.urgency
         if self.is_new and not self.is_auto_approved:
             return Urgency.NEW_CARD
-        return self._urgency_of_update
-
-    @property
-    def _urgency_of_update(self) -> Urgency:
-        names = {event.name for event in self.events}
-        if not names.isdisjoint(NEEDS_PEOPLE):
-            return Urgency.NEEDS_PEOPLE
-        # A table of 99 calls that run would use up the rate limit of updates.
-        is_calm = self.is_auto_approved or (names and names <= _PROGRESS)
-        return Urgency.HISTORY if is_calm else Urgency.CARD_UPDATE
+        needs_people = any(event.name in NEEDS_PEOPLE for event in self.events)
+        calm = Urgency.HISTORY if self.is_auto_approved else Urgency.CARD_UPDATE
+        return Urgency.NEEDS_PEOPLE if needs_people else calm
 
     @property
     def rank(self) -> tuple[Urgency, int]:

@@ -208,13 +208,9 @@ class Scheduler:
 
 def _kept_for_cards(urgency: Urgency, call: Call) -> int:
     """Return the number of tokens that a call leaves for new cards."""
-    # A new card is posted, and posts have a bucket for each channel. In the bucket of
-    # updates, history leaves room for cards.
-    is_reserved = (
-        urgency is not Urgency.NEW_CARD
-        if call.method == POST
-        else urgency is Urgency.HISTORY
-    )
+    # A new card is posted, and posts have a bucket for each channel. Updates have a
+    # separate bucket, which no new card needs.
+    is_reserved = call.method == POST and urgency is not Urgency.NEW_CARD
     return _RESERVED if is_reserved else 0
 
 

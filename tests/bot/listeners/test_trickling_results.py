@@ -1,4 +1,4 @@
-"""Results of 99 calls trickle in: failures are told at once, and the card ends true."""
+"""Results of 99 calls trickle in: the card ends true, and is drawn three times."""
 
 from __future__ import annotations
 
@@ -20,6 +20,14 @@ def refunds(count: int = MAX_BATCH) -> list[tuple[str, JsonObject]]:
         ("process_refund", {"amount": n + 0.5, "order_id": f"{78200 + n}"})
         for n in range(count)
     ]
+
+
+def updates(stack: Stack, ts: str) -> int:
+    """Count how often a card was changed."""
+    calls = stack.sandbox.calls
+    return sum(
+        call.method == "chat.update" and call.arguments["ts"] == ts for call in calls
+    )
 
 
 async def approved(stack: Stack) -> tuple[tuple[Verdict, ...], str]:
@@ -63,16 +71,18 @@ async def notes_with(stack: Stack, ts: str, words: str) -> int:
     return sum(words in str(note["blocks"]) for note in notes)
 
 
-async def test_a_failure_is_told_at_once_and_the_card_ends_true(stack: Stack) -> None:
+async def test_a_failure_is_told_at_once_and_drawn_at_the_end(stack: Stack) -> None:
     async with stack.running():
         verdicts, ts = await approved(stack)
         await trickle(stack, verdicts[:-1], failing={16})
 
+        assert updates(stack, ts) == 1
         assert await notes_with(stack, ts, "*Call 17:* ❌ Failed") == 1
         await stack.execute(verdicts[-1])
 
         card = await stack.card(verdicts[0], says("98 done, 1 failed"))
         await stack.drawn(verdicts[0])
+        assert updates(stack, ts) == 2
         text = readable(card["blocks"])
         assert "1 *failed*, 98 done" in text
         assert "❌ 17. Refund 16.5 for order 78216 (failed: no funds)" in text

@@ -9,10 +9,11 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from typing import Self
+from typing import Self, cast
 
 from slack_bolt.app.async_app import AsyncApp
-from slack_bolt.middleware.async_middleware import AsyncMiddleware
+from slack_bolt.authorization import AuthorizeResult
+from slack_bolt.logger.messages import warning_token_skipped
 from slack_bolt.request.async_request import AsyncBoltRequest
 from slack_bolt.response import BoltResponse
 
@@ -31,9 +32,9 @@ from keyturn.bot.ingress import (
 )
 from keyturn.bot.limits import HomeUpdates
 from keyturn.bot.listener_context import ListenerContext, Tasks
-from keyturn.bot.listeners import router_of
+from keyturn.bot.listeners import listen
 from keyturn.bot.listeners.home_tab import follow
-from keyturn.bot.listeners.router import DELIVERY
+from keyturn.bot.listeners.router import DELIVERY, Bolt
 from keyturn.bot.listeners.standing import check_givers
 from keyturn.bot.manifest import EVENTS_PATH
 from keyturn.bot.prometheus import MetricsEndpoint
@@ -157,13 +158,16 @@ class SlackBot:
         )
         for work in (follow(ctx), check_givers(ctx)):
             opening.push_async_callback(_cancel, asyncio.create_task(work))
-        await self._answer(opening, ctx)
+        await self._answer(opening, ctx, me)
         logger.info("bot.started mode=%s team=%s", config.mode, me.team)
 
-    async def _answer(self, opening: AsyncExitStack, ctx: ListenerContext) -> None:
+    async def _answer(
+        self, opening: AsyncExitStack, ctx: ListenerContext, me: Identity
+    ) -> None:
         """Answer Slack, by HTTP or through sockets."""
         config = self._config
-        app = bolt_app(config, router_of(ctx))
+        app = bolt_app(config, me)
+        listen(app, ctx)
         ingress = await self._ingress(partial(dispatch, app))
         if config.mode is SlackMode.HTTP or config.port is not None:
             await self._listen(opening, ingress)
@@ -315,7 +319,7 @@ def _process_info(config: BotConfig) -> ProcessInfo:
     )
 
 
-async def dispatch(app: AsyncApp, delivery: Delivery) -> BoltResponse:
+async def dispatch(app: Bolt, delivery: Delivery) -> BoltResponse:
     """Let Bolt answer a delivery; every failure becomes a response."""
     try:
         response = await app.async_dispatch(
@@ -336,23 +340,40 @@ async def dispatch(app: AsyncApp, delivery: Delivery) -> BoltResponse:
     return response
 
 
-def bolt_app(config: BotConfig, router: AsyncMiddleware) -> AsyncApp:
-    """Return Bolt's app: it parses requests, and verifies the request URL.
+def bolt_app(config: BotConfig, me: Identity) -> Bolt:
+    """Return Bolt's app: it answers when a listener is done.
 
-    The router answers before Bolt asks Slack about the token. Listeners check the
-    sender of a request, because they can refuse with a sentence.
+    The result of ``auth.test`` at start replaces Bolt's own call for every request.
+    Listeners check the sender of a request, because they can refuse with a sentence.
     """
+
+    async def authorize() -> AuthorizeResult:
+        """Return the bot's identity."""
+        return AuthorizeResult(
+            enterprise_id=me.enterprise or None,
+            team_id=me.team,
+            bot_token=config.bot_token,
+            bot_id=me.bot_id,
+            bot_user_id=me.user,
+        )
+
     bolts = logging.getLogger("slack_bolt.keyturn")
-    return AsyncApp(
+    # Bolt reads SLACK_BOT_TOKEN from the environment; its warning about it is noise.
+    bolts.addFilter(lambda record: record.getMessage() != warning_token_skipped())
+    app = AsyncApp(
         # Bolt sets the level of the logger of this name at each request.
         name=bolts.name,
         logger=bolts,
-        token=config.bot_token,
-        before_authorize=router,
+        signing_secret=config.signing_secret,
+        authorize=authorize,
+        # Otherwise Bolt acknowledges events immediately and runs their listeners as
+        # tasks: Slack would get 200 for a message that is never stored.
+        process_before_response=True,
         # The ingress verifies signatures by the store's clock. Bolt would use this
         # machine's clock, and refuse every request if that clock is wrong.
         request_verification_enabled=False,
     )
+    return cast("Bolt", app)
 
 
 def quiet_slack_loggers() -> None:

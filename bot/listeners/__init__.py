@@ -14,24 +14,25 @@ from keyturn.bot.listeners import (
     reading,
     standing,
 )
-from keyturn.bot.listeners.router import Router, on_event
+from keyturn.bot.listeners.router import Bolt, Router, on_event
 from keyturn.bot.payload import Json
 from keyturn.bot.web import text_at
 
 __all__ = [
-    "card_actions", "choosing", "command", "deciding", "home_tab", "messages",
-    "quality_checks", "reading", "router_of", "standing",
+    "card_actions", "choosing", "command", "deciding", "home_tab", "listen", "messages",
+    "quality_checks", "reading", "standing",
 ]  # fmt: skip
 
 
-def router_of(ctx: ListenerContext) -> Router:
-    """Return the router to all listeners."""
-    return Router(
+def listen(bolt: Bolt, ctx: ListenerContext) -> None:
+    """Answer Slack's requests."""
+    router = Router(
         ctx,
         on_command=command.answer,
         no_record=quality_checks.seeded_clicked,
         no_record_of_form=quality_checks.seeded_submitted,
     )
+    router.listen(bolt)
 
 
 # The bot stays up, and ``/readyz`` shows the problem.

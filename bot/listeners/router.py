@@ -1,9 +1,8 @@
 """Dispatch requests to listeners; turn every exception into a private message.
 
-A listener registers itself with `on_action`, `on_submit` or `on_event`. The router is
-the first step of Bolt's app: it looks up the listener in a table, by ``action_id``,
-``callback_id`` or event type. Bolt answers the other requests, such as the verification
-of the request URL.
+A listener registers itself with `on_action`, `on_submit` or `on_event`. Bolt has one
+listener for each kind of request, which looks up the bot's listener in a table, by
+``action_id``, ``callback_id`` or event type.
 
 A listener gets a typed record and may raise `UserFacingError`, and for a form
 `InvalidInputs`, whose sentences appear under its inputs. Any other exception is logged
@@ -15,16 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
-from typing import TypeVar, cast
+from typing import Protocol, TypeVar
 
-from slack_bolt.middleware.async_middleware import AsyncMiddleware
 from slack_bolt.request.async_request import AsyncBoltRequest
 from slack_bolt.response import BoltResponse
-from typing_extensions import override
 
 from keyturn.bot.blocks import notice
 from keyturn.bot.ids import Action, View, chosen
@@ -118,7 +116,10 @@ TRYING_AGAIN = label(
 )
 CONFIRMED = label("What you clicked is recorded and confirmed now.")
 
+_ANY = re.compile("")
+
 AckBody = Mapping[str, object]
+Context = Mapping[str, object]
 
 OnClick = Callable[[ListenerContext, Clicked], Awaitable[UserText | None]]
 """Returns a sentence for the person, or None."""
@@ -128,6 +129,56 @@ OnSubmit = Callable[[ListenerContext, Submitted], Awaitable[AckBody]]
 
 OnCommand = Callable[[ListenerContext, Command], Awaitable[AckBody]]
 OnEvent = Callable[[ListenerContext, Json], Awaitable[None]]
+
+_Answer = Callable[[dict[str, object], Delivery], Awaitable[BoltResponse]]
+_OfBolt = Callable[[dict[str, object], Context], Awaitable[BoltResponse]]
+_Register = Callable[[_OfBolt], object]
+
+
+class Bolt(Protocol):
+    """The parts of Bolt's app used here, with types (its own are partial)."""
+
+    async def async_dispatch(self, req: AsyncBoltRequest) -> BoltResponse:
+        """Answer a request."""
+        ...
+
+    def action(self, constraints: re.Pattern[str]) -> _Register:
+        """Register for clicks."""
+        ...
+
+    def view_submission(self, constraints: re.Pattern[str]) -> _Register:
+        """Register for submitted modals."""
+        ...
+
+    def command(self, command: str) -> _Register:
+        """Register for a slash command."""
+        ...
+
+    def event(self, event: re.Pattern[str]) -> _Register:
+        """Register for events."""
+        ...
+
+
+def _of_bolt(answer: _Answer) -> _OfBolt:
+    """Return a function of the router as Bolt calls it."""
+
+    async def called(body: dict[str, object], context: Context) -> BoltResponse:
+        """Answer one payload."""
+        delivery = context.get(DELIVERY)
+        # A request that reached Bolt without the ingress must not decide anything.
+        if not isinstance(delivery, Delivery):
+            delivery = Delivery(body, {}, "", is_recorded=False)
+        try:
+            return await answer(body, delivery)
+        except BadPayload as error:
+            # Only the path is logged: a payload may contain people's text.
+            # Acknowledged, because a payload of the same shape is unreadable the second
+            # time, too.
+            logger.warning("listener.bad_payload place=%s", error.place)
+            return BoltResponse(status=HTTPStatus.OK)
+
+    return called
+
 
 _CLICKS: dict[str, OnClick] = {}
 _FORMS: dict[str, OnSubmit] = {}
@@ -167,59 +218,31 @@ async def _chosen_in_menu(ctx: ListenerContext, clicked: Clicked) -> UserText | 
     return await (listener or _unknown_click)(ctx, chosen_one)
 
 
-class Router(AsyncMiddleware):
+@dataclass(frozen=True, slots=True)
+class Router:
     """Answers Slack's requests by the registered listeners.
 
-    Args:
+    Attributes:
         ctx: the dependencies of each listener.
         on_command: answers the slash command; only its author sees the reply.
         no_record: answers clicks about an unknown approval, which raise `NoRecord`.
         no_record_of_form: the same for forms.
     """
 
-    def __init__(
-        self,
-        ctx: ListenerContext,
-        *,
-        on_command: OnCommand,
-        no_record: OnClick,
-        no_record_of_form: OnSubmit,
-    ) -> None:
-        self.ctx, self.on_command = ctx, on_command
-        self.no_record, self.no_record_of_form = no_record, no_record_of_form
+    ctx: ListenerContext
+    on_command: OnCommand
+    no_record: OnClick
+    no_record_of_form: OnSubmit
 
-    @override
-    async def async_process(
-        self,
-        *,
-        req: AsyncBoltRequest,
-        resp: BoltResponse,
-        next: Callable[[], Awaitable[BoltResponse]],
-    ) -> BoltResponse | None:
-        """Answer a request, or let Bolt answer it."""
-        body = cast("dict[str, object]", req.body)
-        # A request that reached Bolt without the ingress must not decide anything.
-        delivery = cast("dict[str, object]", req.context).get(DELIVERY)
-        if not isinstance(delivery, Delivery):
-            delivery = Delivery(body, {}, "", is_recorded=False)
-        try:
-            match body.get("type"):
-                case "block_actions":
-                    return await self._click(body, delivery)
-                case "view_submission":
-                    return await self._submit(body, delivery)
-                case "event_callback":
-                    return await self._event(body, delivery)
-                case None if body.get("command") == self.ctx.config.command:
-                    return await self._command(body, delivery)
-                case _:
-                    return await next()
-        except BadPayload as error:
-            # Only the path is logged: a payload may contain people's text.
-            # Acknowledged, because a payload of the same shape is unreadable the second
-            # time, too.
-            logger.warning("listener.bad_payload place=%s", error.place)
-            return BoltResponse(status=HTTPStatus.OK)
+    def listen(self, bolt: Bolt) -> None:
+        """Register with Bolt for all clicks, modals, commands and events."""
+        for register, answer in (
+            (bolt.action(_ANY), self._click),
+            (bolt.view_submission(_ANY), self._submit),
+            (bolt.command(self.ctx.config.command), self._command),
+            (bolt.event(_ANY), self._event),
+        ):
+            register(_of_bolt(answer))
 
     async def _command(self, body: Json, delivery: Delivery) -> BoltResponse:
         asked = Command.read(body, delivery.digest)

@@ -73,20 +73,15 @@ UNREADABLE = [
     b"payload=" + b"[" * 100_000,
     b"payload=[" + b"9" * 5000 + b"]",
     b"{",
-]
-MALFORMED = [
     interaction({"type": "block_actions", "actions": [{"a": 1}]}),
     interaction({"type": "block_actions", "actions": [{"action_id": 1}]}),
     interaction({"type": "view_submission", "view": 1}),
 ]
 
 
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [*((one, 400) for one in UNREADABLE), *((one, 200) for one in MALFORMED)],
-)
+@pytest.mark.parametrize("body", UNREADABLE)
 async def test_a_signed_body_that_cannot_be_read_is_refused_and_ends_nothing(
-    stack: Stack, caplog: pytest.LogCaptureFixture, body: bytes, expected: int
+    stack: Stack, caplog: pytest.LogCaptureFixture, body: bytes
 ) -> None:
     secret = stack.sandbox.signing_secret
     async with stack.running() as bot:
@@ -95,7 +90,7 @@ async def test_a_signed_body_that_cannot_be_read_is_refused_and_ends_nothing(
             bot.url, secret, interaction(click_payload("1.1", "other", "junk"))
         )
 
-    assert (status, after) == (expected, 200)
+    assert (status, after) == (400, 200)
     assert "bot.unreadable" in caplog.text or "listener" in caplog.text
     assert "junk" not in caplog.text
 

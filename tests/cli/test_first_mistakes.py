@@ -12,12 +12,10 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from slack_bolt.middleware.url_verification.async_url_verification import (
-    AsyncUrlVerification,
-)
 
 from keyturn.bot.app import bolt_app
 from keyturn.bot.config import BotConfig
+from keyturn.bot.identity import Identity
 from keyturn.cli import main
 from keyturn.cli.main import UNEXPECTED, run
 from keyturn.gateway.store.connection import usable
@@ -190,10 +188,11 @@ async def test_bolt_says_nothing_of_a_token_it_does_not_need(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("SLACK_BOT_TOKEN", "xoxb-in-the-environment")
+    me = Identity(team="T1", bot_id="B1", user="U1", enterprise="")
     config = BotConfig(bot_token="xoxb-1", app_token="xapp-1", seal_key=b"k" * 32)
 
     with caplog.at_level(logging.WARNING):
-        bolt_app(config, AsyncUrlVerification())
+        bolt_app(config, me)
 
     assert not caplog.records
 

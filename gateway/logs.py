@@ -153,11 +153,8 @@ class _Json(_Text):
         }
         if trace := self.trace(record):
             row["trace"] = trace
-        line = json.dumps(row, ensure_ascii=False)
-        # JSON does not escape every line separator or terminal control character.
-        return "".join(
-            one if one.isprintable() else json.dumps(one)[1:-1] for one in line
-        )
+        # In ASCII: no other separator of lines or control character of a terminal.
+        return json.dumps(row)
 
 
 def _shown(text: str) -> str:

@@ -74,7 +74,6 @@ def test_json_writes_nothing_that_ends_a_line_or_controls_a_terminal(
     written = capsys.readouterr().err
     assert written.endswith("\n")
     assert written[:-1].isprintable()
-    assert "É" in written
     assert json.loads(written)["user"] == hostile
 
 

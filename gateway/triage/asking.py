@@ -213,8 +213,8 @@ def _caution(assessment: Assessment) -> tuple[int, int]:
 
 def _objects(raw: object) -> Iterator[Mapping[object, object]]:
     if isinstance(raw, BaseModel):
-        yield {name: getattr(raw, name, None) for name in Assessment.model_fields}
-    elif isinstance(raw, Mapping):
+        raw = raw.model_dump()
+    if isinstance(raw, Mapping):
         yield cast("Mapping[object, object]", raw)
     elif isinstance(raw, str):
         # The end, not the beginning: a model reasons first and answers last.

@@ -93,12 +93,11 @@ def _assessment_in(answer: object) -> Assessment | None:
     message, found = answer, list[object]()
     if isinstance(answer, Mapping):
         parts = cast("Mapping[str, object]", answer)
-        found.append(parts.get("parsed"))
-        message = parts.get("raw")
+        message, found = parts.get("raw"), [parts.get("parsed")]
     if isinstance(message, AIMessage):
-        found += [call["args"] for call in message.tool_calls]
         # Including calls that the provider could not parse: a typo must not lose a
         # warning.
-        found += [call["args"] for call in message.invalid_tool_calls]
+        calls = [*message.tool_calls, *message.invalid_tool_calls]
+        found += [call["args"] for call in calls]
         found.append(str(message.text))
     return most_cautious(parse_assessment(one) for one in found)

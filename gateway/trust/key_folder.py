@@ -19,12 +19,13 @@ import logging
 import os
 import secrets
 import stat
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -48,6 +49,7 @@ _LOOK_S = 1.0
 """How long the content of the folder is cached."""
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_OTHERS_USE = stat.S_IRWXG | stat.S_IRWXO
 _SUFFIX = ".key.json"
 _SEED_BYTES = 32
 
@@ -106,6 +108,12 @@ class _File(Record):
     retired_at: AwareDatetime | None = None
     seed: str = Field(default="", repr=False)
 
+    @property
+    def signing(self) -> SigningKey:
+        """Return the key that the seed makes."""
+        name = parse_public_key(self.public).name
+        return SigningKey.from_seed(name, bytes.fromhex(self.seed))
+
 
 @dataclass(frozen=True, slots=True)
 class Key:
@@ -135,17 +143,13 @@ class KeyFolder:
         Raises:
             SettingsError: when a file cannot be read, or others may read it.
         """
-        found = sorted(
-            ((file.created_at, file.public, file) for file in self._files()),
-            reverse=True,
-        )
         keys: list[Key] = []
-        for _, text, file in found:
+        for file in self._files():
             state = KeyState.RETIRED
             if file.seed:
                 has_newer = any(one.state is KeyState.SIGNS for one in keys)
                 state = KeyState.VERIFIES if has_newer else KeyState.SIGNS
-            public = parse_public_key(text)
+            public = parse_public_key(file.public)
             keys.append(Key(public, state, file.created_at, file.retired_at))
         return keys
 
@@ -155,9 +159,9 @@ class KeyFolder:
         Raises:
             SettingsError: also when there is none.
         """
-        for key in self.listed():
-            if key.state is KeyState.SIGNS:
-                return self._signing(self._read(self._path(key.public)))
+        for file in self._files():
+            if file.seed:
+                return file.signing
         raise SettingsError(
             f"There is no key for {self._role.value!r} in {str(self._folder)!r}; run: "
             f"keyturn keys create {self._role}"
@@ -209,7 +213,9 @@ class KeyFolder:
         """Remove the secret of a key that no longer signs; raises like `older`."""
         key = self.older(label)
         path = self._path(key.public)
-        file = self._read(path).with_(seed="", retired_at=key.retired_at or now)
+        with _usable(path):
+            file = self._read(path)
+        file = file.with_(seed="", retired_at=key.retired_at or now)
         self._write(path, file, replaces=True)
         return key.public
 
@@ -253,92 +259,58 @@ class KeyFolder:
         self._write(self._path(public), file)
         return public
 
-    def _files(self) -> Iterator[_File]:
-        try:
-            # Not by glob, which treats an unreadable folder as empty.
-            paths = sorted(self._folder.iterdir())
-            mode = self._folder.stat().st_mode
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise SettingsError(
-                f"The keys in {str(self._folder)!r} cannot be read: {error.strerror}. "
-                "Name with 'keys: {folder: …}' a folder that this user can read."
-            ) from error
-        # Other users could add a public key, which would be trusted.
-        if mode & _OTHERS_WRITE and not _is_read_only(self._folder):
-            raise _changeable(self._folder)
-        for path in paths:
-            if path.name.endswith(_SUFFIX):
-                yield self._read(path)
+    def _files(self) -> list[_File]:
+        """Return the content of all files, the newest first."""
+        with _usable(self._folder):
+            try:
+                # Not by glob, which treats an unreadable folder as empty.
+                paths = list(self._folder.iterdir())
+            except FileNotFoundError:
+                return []
+            is_open = bool(self._folder.stat().st_mode & _OTHERS_WRITE)
+            # The mode of a mounted Kubernetes Secret allows writing.
+            is_read_only = os.statvfs(self._folder).f_flag & os.ST_RDONLY
+            # Other users could add a public key, which would be trusted.
+            if is_open and not is_read_only:
+                raise _changeable(self._folder, "go-w")
+            files = [self._read(one) for one in paths if one.name.endswith(_SUFFIX)]
+        return sorted(files, key=lambda file: file.created_at, reverse=True)
 
     def _path(self, public: PublicKey) -> Path:
         return self._folder / f"{public.id.hex()}{_SUFFIX}"
 
     def _read(self, path: Path) -> _File:
-        try:
-            descriptor = os.open(path, os.O_RDONLY)
-            with os.fdopen(descriptor, "rb") as file:
-                # Of the open file: another process may replace the file of this name.
-                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-                data = file.read()
-        except OSError as error:
-            raise SettingsError(
-                f"The key {str(path)!r} cannot be read: {error.strerror}."
-            ) from error
-        found = self._parsed(data)
-        if found is None:
-            raise SettingsError(
-                f"The key {str(path)!r} is damaged; bring it back from a backup, or "
-                "move it away and make another."
-            )
-        if not found.seed and mode & _OTHERS_WRITE:
-            raise _changeable(path)
-        if found.seed and mode & 0o077:
-            raise SettingsError(
-                f"The key {str(path)!r} can be used by other users of this machine; "
-                f"run: chmod 600 {path}"
-            )
-        return found
-
-    def _parsed(self, data: bytes) -> _File | None:
-        """Return the content of a key file; None if it is damaged.
-
-        The error is dropped, because it could show a part of the secret.
-        """
+        descriptor = os.open(path, os.O_RDONLY)
+        with os.fdopen(descriptor, "rb") as file:
+            # Of the open file: another process may replace the file of this name.
+            mode = os.fstat(file.fileno()).st_mode
+            data = file.read()
         try:
             found = _File.model_validate_json(data)
             public = parse_public_key(found.public)
-            is_whole = not found.seed or self._signing(found).public == public
+            is_whole = not found.seed or found.signing.public == public
         except (ValidationError, ValueError, SettingsError):
-            return None
-        return found if is_whole else None
-
-    def _signing(self, file: _File) -> SigningKey:
-        name = parse_public_key(file.public).name
-        return SigningKey.from_seed(name, bytes.fromhex(file.seed))
+            is_whole = False
+        if not is_whole:
+            # Without the cause, which could show a part of the secret.
+            raise SettingsError(
+                f"The key {str(path)!r} is damaged; bring it back from a backup, or "
+                "move it away and make another."
+            ) from None
+        if mode & (_OTHERS_USE if found.seed else _OTHERS_WRITE):
+            raise _changeable(path, "600")
+        return found
 
     def _write(self, path: Path, file: _File, *, replaces: bool = False) -> None:
-        try:
+        with _usable(path):
             data = file.model_dump_json().encode() + b"\n"
             write_private(path, data, replaces=replaces)
-        except OSError as error:
-            raise SettingsError(
-                f"The key {str(path)!r} cannot be written: {error.strerror}. Name "
-                "with 'keys: {folder: …}' a folder that this user can write."
-            ) from error
 
     @contextmanager
     def _locked(self) -> Generator[None]:
-        try:
+        with _usable(self._folder):
             make_private(self._folder)
             descriptor = os.open(self._folder, os.O_RDONLY)
-        except OSError as error:
-            raise SettingsError(
-                f"The keys in {str(self._folder)!r} cannot be written: "
-                f"{error.strerror}. Name with 'keys: {{folder: …}}' a folder that this "
-                "user can write."
-            ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
@@ -346,23 +318,26 @@ class KeyFolder:
             os.close(descriptor)
 
 
-def _is_read_only(folder: Path) -> bool:
-    """Return whether a folder is read-only, such as a mounted Kubernetes Secret.
+@contextmanager
+def _usable(path: Path) -> Generator[None]:
+    """Turn an OSError into a `SettingsError` with the file and the next step."""
+    try:
+        yield
+    except OSError as error:
+        raise SettingsError(
+            f"The signing keys in {str(path)!r} cannot be used: {error.strerror}. Name "
+            "with 'keys: {folder: …}' a folder that this user can read and write."
+        ) from error
 
-    The mode of such a folder allows writing.
-    """
-    return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
 
-
-def _changeable(path: Path) -> SettingsError:
+def _changeable(path: Path, mode: str) -> SettingsError:
     return SettingsError(
-        f"The signing keys in {str(path)!r} can be changed by other users of this "
-        f"machine; find out who changed them, and run: chmod go-w {path}"
+        f"The signing keys in {str(path)!r} can be used or changed by other users of "
+        f"this machine; find out who changed them, and run: chmod {mode} {path}"
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(NamedTuple):
     looked_s: float
     signing: SigningKey | None
     verifying: tuple[PublicKey, ...]
@@ -441,32 +416,29 @@ class Keyring:
         For a signature by an unknown key: a bot that has just made its first key signs
         with it at once.
         """
-        self._found[role] = self._read(role, self._clock(), self._found.get(role))
-        return self.verifying(role)
+        return (*self._look(role, cached_s=0.0).verifying, *self.known(role))
 
     def known(self, role: Role) -> tuple[PublicKey, ...]:
         """Return the public keys of a role that the settings name."""
         return self._others.get(role, ())
 
-    def _look(self, role: Role) -> _Found:
-        found, at_s = self._found.get(role), self._clock()
-        if found is not None and at_s - found.looked_s < _LOOK_S:
-            return found
-        found = self._found[role] = self._read(role, at_s, found)
-        return found
-
-    def _read(self, role: Role, at_s: float, before: _Found | None) -> _Found:
+    def _look(self, role: Role, *, cached_s: float = _LOOK_S) -> _Found:
+        before, at_s = self._found.get(role), self._clock()
+        if before is not None and at_s - before.looked_s < cached_s:
+            return before
         folder = self._folder_of(role)
         try:
             verifying = folder.verifying()
             signing = folder.signing_key() if verifying else None
+            found = _Found(at_s, signing, verifying)
         except SettingsError as error:
             if before is None:
                 raise
             # A running process keeps the keys that it has read, and retries later.
             log_failure(logger, error, "keys.unreadable role=%s", role)
-            return _Found(at_s, before.signing, before.verifying)
-        return _Found(at_s, signing, verifying)
+            found = before._replace(looked_s=at_s)
+        self._found[role] = found
+        return found
 
     def _folder_of(self, role: Role) -> KeyFolder:
         return KeyFolder(self.folder, role)

@@ -197,7 +197,7 @@ def test_a_folder_that_cannot_be_read_is_not_one_without_keys(
     (tmp_path / "keys" / "gateway").write_text("a file, where a folder is needed")
 
     for ask in (keys.listed, keys.verifying, lambda: keys.create_first(NOW)):
-        with pytest.raises(SettingsError, match=r"cannot be read: Not a directory"):
+        with pytest.raises(SettingsError, match=r"cannot be used: Not a directory"):
             ask()
 
 

@@ -38,7 +38,7 @@ class Interleaver:
         for name in ("transaction", "evalsha"):
             patch.setattr(conn, name, self._before(getattr(conn, name)))
         # Each actor represents a process: changes take turns inside one process only.
-        patch.setattr(Turns, "_take", self._no_turn)
+        patch.setattr(Turns, "take", self._no_turn)
 
     @staticmethod
     async def _no_turn(

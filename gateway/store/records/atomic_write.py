@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import zip_longest
 from typing import TypeVar
 
 from pydantic_core import to_json
@@ -251,12 +250,8 @@ def following(
     """
     fields = codec.changed_head(before, after)
     wrapped = seen.head.get(DATA_KEY, b"")
-    rows = [
-        old if old and item is was else codec.row(item)
-        for item, was, old in zip_longest(after.items, before.items, seen.rows)
-    ]
     document, data_key = encrypted_document(
-        seals.conn, after.id, codec.document(after, rows), wrapped
+        seals.conn, after.id, codec.document(after), wrapped
     )
     if data_key != wrapped:
         fields[DATA_KEY] = data_key.hex()
@@ -264,7 +259,7 @@ def following(
     for i, used in uses.items():
         if used.encode() != head.get(f"{i}:w", b"[]"):
             head[f"{i}:w"] = used.encode()
-    stored = seals.sealed(after.id, head, document, rows)
+    stored = seals.sealed(after.id, head, document)
     return fields | {SEAL: stored.seal.hex()}, stored
 
 
@@ -405,7 +400,7 @@ async def _written(
     for one in what.writes:
         read = seen[one.approval.id]
         move = partial(moves, conn, keys, read, one)
-        moved, next_stored = await aside(move, _texts(read, one))
+        moved, next_stored = await aside(move, _texts(one.approval))
         stored.append(next_stored)
         changes += [to_json(moved), next_stored.document]
     is_fenced = any(one.is_fenced for one in what.writes)
@@ -430,13 +425,10 @@ async def _written(
     return [Loaded(one, now_ms=now_ms, stored=each) for one, each in pairs]
 
 
-def _texts(seen: Loaded, what: Write) -> list[str]:
-    """Return the large texts of a next version that are written anew."""
-    is_known = bool(seen.stored and seen.stored.rows)
+def _texts(approval: Approval) -> list[str]:
+    """Return the large texts of a version."""
     found: list[str] = []
-    for item, was in zip(what.approval.items, seen.approval.items, strict=True):
-        if is_known and item is was:
-            continue
+    for item in approval.items:
         found += [item.requested, item.action]
         found += [one.payload for one in (item.result, item.late_result) if one]
     return found

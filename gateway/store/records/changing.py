@@ -15,18 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple, TypeVar, cast
+from typing import TypeVar, cast
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from keyturn.gateway.errors import StoreUnavailable
@@ -103,8 +96,10 @@ class Changes:
         here = _ids_of(keys, approval_ids)
         confirmed: dict[str, int] | None = None
         lost: WriteMany | None = None
-        async with self._turns.of(here) as turn:
-            known = {**read, **turn.after}
+        async with AsyncExitStack() as held:
+            own = await self._turns.take(held, here)
+            known = {**read}
+            known |= {name: one.written for name, one in own.items() if one.written}
             is_passed_on = bool(known)
             for attempt in range(ATTEMPTS):
                 await pause_before(attempt)
@@ -120,12 +115,13 @@ class Changes:
                         await spend_again(self._conn.ledger, stored, one.standing)
                 if isinstance(found, WriteMany) and not is_kept:
                     resent = self._conn.resent
-                    if written := await self._write(keys, loaded, found):
-                        turn.pass_on(written)
+                    if await self._write(keys, loaded, found, own):
                         return found
                     lost = found if self._conn.resent != resent else None
                     if attempt == 0:
-                        await turn.wait_for_effects(found)
+                        # Only once: two changes that hold locks and request more
+                        # could deadlock.
+                        await self._turns.take(held, _effects_of(found))
                 elif not is_passed_on:
                     revs = {one: each.approval.rev for one, each in loaded.items()}
                     if not self._conn.confirmed_by or confirmed == revs:
@@ -140,14 +136,21 @@ class Changes:
         raise StoreUnavailable(BUSY)
 
     async def _write(
-        self, keys: Keys, seen: Mapping[str, Loaded], what: WriteMany
-    ) -> list[Loaded]:
+        self,
+        keys: Keys,
+        seen: Mapping[str, Loaded],
+        what: WriteMany,
+        turns: Mapping[str, SharedTurn],
+    ) -> bool:
+        """Write changes, and pass the new versions on to the next turns."""
         written = await write(self._conn, keys, seen, what)
         for one in written:
-            self._known.wrote(one)
+            turns[one.approval.id].written = one
+            if one.stored is not None:
+                self._known.remember(one.approval, one.stored)
         if not written and any(one.unfrozen for one in what.writes):
             await freezes_of(self._conn).refresh(keys)
-        return written
+        return bool(written)
 
 
 def _ids_of(keys: Keys, approval_ids: Iterable[str]) -> list[str]:
@@ -161,6 +164,12 @@ def _ids_of(keys: Keys, approval_ids: Iterable[str]) -> list[str]:
 def _is_stored(what: WriteMany, loaded: Mapping[str, Loaded]) -> bool:
     after = (one.approval for one in what.writes)
     return all(one.id in loaded and loaded[one.id].approval == one for one in after)
+
+
+def _effects_of(lost: WriteMany) -> set[str]:
+    """Return the effects that a change shares with changes of other approvals."""
+    known = (one.known for each in lost.writes for one in each.inputs.values())
+    return {one.key for one in known if one}
 
 
 async def load_many(
@@ -191,15 +200,11 @@ async def load_many(
         if head and document
     ]
     for approval_id, stored in rows:
-        parse = partial(
-            known.parsed,
-            approval_id,
-            stored,
-            lasting=lasting[approval_id],
-            # With replicas, another process's write may be unconfirmed.
-            is_lasting=not conn.confirmed_by,
-        )
+        parse = partial(known.parsed, approval_id, stored, lasting[approval_id])
         approval = await aside(parse, [_text(stored.document)])
+        # With replicas, another process's write may be unconfirmed.
+        if not conn.confirmed_by:
+            known.remember(approval, stored)
         found[approval_id] = Loaded(approval, now_ms, stored=stored)
     return found
 
@@ -224,21 +229,6 @@ class SharedTurn(asyncio.Lock):
     written: Loaded | None = None
 
 
-class Turn(NamedTuple):
-    """The turn of one change.
-
-    Attributes:
-        after: predecessor's results, by approval id.
-        pass_on: hands this change's results to its successors.
-        wait_for_effects: also locks the effects of a failed change. Call it once: two
-            changes that hold locks and request more could deadlock.
-    """
-
-    after: Mapping[str, Loaded]
-    pass_on: Callable[[Iterable[Loaded]], None]
-    wait_for_effects: Callable[[WriteMany], Awaitable[None]]
-
-
 class Turns:
     """Locks by approval and by effect, removed when unused."""
 
@@ -248,26 +238,10 @@ class Turns:
             asyncio.AbstractEventLoop, WeakValueDictionary[str, SharedTurn]
         ]()
 
-    @asynccontextmanager
-    async def of(self, approval_ids: Iterable[str]) -> AsyncGenerator[Turn]:
-        """Wait for the turn of each approval; release all after the block."""
-        async with AsyncExitStack() as held:
-            own = await self._take(held, approval_ids)
-
-            def pass_on(written: Iterable[Loaded]) -> None:
-                for one in written:
-                    own[one.approval.id].written = one
-
-            after = {key: one.written for key, one in own.items() if one.written}
-            yield Turn(after, pass_on, partial(self._take_effects, held))
-
-    async def _take_effects(self, held: AsyncExitStack, lost: WriteMany) -> None:
-        known = (one.known for each in lost.writes for one in each.inputs.values())
-        await self._take(held, {one.key for one in known if one})
-
-    async def _take(
+    async def take(
         self, held: AsyncExitStack, names: Iterable[str]
     ) -> dict[str, SharedTurn]:
+        """Wait for the turns of these names; ``held`` releases them."""
         loop = asyncio.get_running_loop()
         locks = self._locks.setdefault(loop, WeakValueDictionary[str, SharedTurn]())
         # Sorted: one global order prevents deadlocks.

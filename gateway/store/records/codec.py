@@ -25,8 +25,8 @@ Excluded from the seal are fields that scripts change between two versions:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import cast
 
 from pydantic import JsonValue
@@ -84,13 +84,10 @@ class Stored:
     Attributes:
         head: the fields that scripts compare.
         document: the rest, packed and perhaps encrypted.
-        rows: the JSON text of each item in the document, so that the next version
-            writes only those that change; empty if unknown.
     """
 
     head: Fields
     document: bytes
-    rows: Sequence[str] = field(default=(), repr=False, compare=False)
 
     @property
     def seal(self) -> bytes:
@@ -119,12 +116,10 @@ class RecordSeals:
         """Return the seal of a record."""
         return self._keys.make(_RECORD, (approval_id,), _content(stored))
 
-    def sealed(
-        self, approval_id: str, head: Fields, document: bytes, rows: Sequence[str] = ()
-    ) -> Stored:
+    def sealed(self, approval_id: str, head: Fields, document: bytes) -> Stored:
         """Return a record with its seal."""
         seal = self.of(approval_id, Stored(head, document))
-        return Stored({**head, SEAL: seal}, document, rows)
+        return Stored({**head, SEAL: seal}, document)
 
     def of_moment(self, approval_id: str, field: str, at: str) -> bytes:
         """Return the seal of a time that has a separate field."""
@@ -195,17 +190,14 @@ _OF_CONTEXT = ("tenant", "agent", "thread", "ns", "message_id")
 _STATES = frozenset(ItemState)
 
 
-def document(approval: Approval, rows: Iterable[str]) -> bytes:
-    """Return the document of an approval, not yet encrypted.
-
-    ``rows`` has the `row` of each item.
-    """
+def document(approval: Approval) -> bytes:
+    """Return the document of an approval, not yet encrypted."""
     rest = approval.model_dump_json(exclude=_ELSEWHERE, exclude_defaults=True)
-    return packed(f'{rest[:-1]},"items":[{",".join(rows)}]}}')
+    rows = ",".join(map(_row, approval.items))
+    return packed(f'{rest[:-1]},"items":[{rows}]}}')
 
 
-def row(item: Item) -> str:
-    """Return the JSON text of an item in the document."""
+def _row(item: Item) -> str:
     # The action of an unedited item equals its request.
     same = {"action"} if item.action == item.requested else set[str]()
     excluded = _ITEM_ELSEWHERE | _SHOWN_ONLY | same
@@ -215,45 +207,30 @@ def row(item: Item) -> str:
 def head(approval: Approval) -> dict[str, str]:
     """Return the fields of an approval that scripts compare; zeros are omitted.
 
-    The store itself maintains ``rev``.
-    """
-    found = _own_fields(approval)
-    for item in approval.items:
-        found |= _item_fields(item)
-    return found
-
-
-def changed_head(before: Approval, after: Approval) -> dict[str, str | bool]:
-    """Return the fields of the head with new values; False for deleted fields."""
-    old, new = _own_fields(before), _own_fields(after)
-    for was, item in zip(before.items, after.items, strict=True):
-        if item is not was:
-            old |= _item_fields(was)
-            new |= _item_fields(item)
-    # Not None: Lua treats JSON null as true.
-    found: dict[str, str | bool] = dict.fromkeys(old.keys() - new.keys(), False)
-    found |= {key: value for key, value in new.items() if old.get(key) != value}
-    return found
-
-
-def _own_fields(approval: Approval) -> dict[str, str]:
-    """Return the fields that do not belong to an item.
-
-    `CONCERNED` contains the people whom the pending calls concern, so that a queue can
-    be listed without the documents.
+    The store itself maintains ``rev``. `CONCERNED` contains the people whom the pending
+    calls concern, so that a queue can be listed without the documents.
     """
     times = ((name, getattr(approval, field)) for name, field in _TIMES.items())
     found = {name: str(value) for name, value in times if value}
     if people := concerned(approval):
         names = [sorted(people.users), sorted(people.groups)]
         found[CONCERNED] = json.dumps(names, separators=(",", ":"))
+    for item in approval.items:
+        numbers = ((name, getattr(item, field)) for name, field in _NUMBERS.items())
+        found |= {
+            f"{item.index}:{name}": str(value) for name, value in numbers if value
+        }
+        found[f"{item.index}:s"] = str(item.state)
     return found
 
 
-def _item_fields(item: Item) -> dict[str, str]:
-    numbers = ((name, getattr(item, field)) for name, field in _NUMBERS.items())
-    found = {f"{item.index}:{name}": str(value) for name, value in numbers if value}
-    return {f"{item.index}:s": str(item.state), **found}
+def changed_head(before: Approval, after: Approval) -> dict[str, str | bool]:
+    """Return the fields of the head with new values; False for deleted fields."""
+    old, new = head(before), head(after)
+    # Not None: Lua treats JSON null as true.
+    found: dict[str, str | bool] = dict.fromkeys(old.keys() - new.keys(), False)
+    found |= {key: value for key, value in new.items() if old.get(key) != value}
+    return found
 
 
 def concerned_in(stored: Reply) -> Concerned | None:

@@ -277,7 +277,7 @@ def _opening_row(
     )
     run, turn = (bytes.fromhex(key.rpartition(":")[2]) for key in of)
     document, data_key = encrypted_document(
-        seals.conn, opened.id, codec.document(opened, map(codec.row, opened.items))
+        seals.conn, opened.id, codec.document(opened)
     )
     raw = {"run": run + approval.ns.encode(), "turn": turn, DATA_KEY: data_key}
     used = ((item.index, as_rows(held.get(item.id, ()))) for item in items)

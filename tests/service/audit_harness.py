@@ -47,7 +47,7 @@ class AuditHarness:
         store.keyring.make_missing(datetime(2026, 1, 1, tzinfo=UTC))
         store.tree_folder = folder / "audit"
         # The lease of the tests' store ends if the machine pauses for 2 s.
-        store.threads = ThreadStore(store.conn, store.sealing, lease_ms=LEASE_MS)
+        store.threads = ThreadStore(store.sealing, lease_ms=LEASE_MS)
         self.clock = Clock()
         self.writer = self.another()
 

@@ -12,7 +12,6 @@ from typing import Any, cast
 import pytest
 from typing_extensions import override
 
-from keyturn.gateway import background
 from keyturn.gateway.protocol.http_api import LeaseReply, LeaseVerb
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.remote.program import RemoteThreads
@@ -123,19 +122,19 @@ async def test_what_blocks_the_event_loop_is_logged_and_may_end_the_heartbeats(
 ) -> None:
     count, looks, beats = Count(), 0, list[int]()
     has_looked = threading.Event()
-    call_later = background.call_later
+    look = leases_module._LoopWatch.is_blocked
 
-    def counted(delay_s: float, callback: Callable[[], None]) -> None:
+    def counted(watch: Any, loop: asyncio.AbstractEventLoop) -> bool:
         nonlocal looks
         looks += bool(caplog.records)
         if looks == 1:
             beats.append(count.beats)
         if looks > 3:
             has_looked.set()
-        call_later(delay_s, callback)
+        return look(watch, loop)
 
     monkeypatch.setattr(leases_module, "BLOCKED_S", 0.0)
-    monkeypatch.setattr(background, "call_later", counted)
+    monkeypatch.setattr(leases_module._LoopWatch, "is_blocked", counted)
     with caplog.at_level(logging.WARNING, leases_module.__name__):
         async with beating(0.001, count.beat, ends_blocked=ends_blocked):
             wait_blocking(has_looked)

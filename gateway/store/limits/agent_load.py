@@ -19,7 +19,6 @@ from keyturn.gateway.protocol.records import Record, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.store.connection.connection import (
     Argument,
-    Connection,
     Reply,
     fields,
     number,
@@ -28,8 +27,8 @@ from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.limits.freezes import (
     Freeze,
     FreezeScope,
-    FreezeStore,
     ScopeKind,
+    freezes_of,
     names_of,
     paused,
 )
@@ -38,7 +37,7 @@ from keyturn.gateway.store.runs.threads import ThreadFacts, read_facts
 from keyturn.gateway.store.scripts.script import Script
 from keyturn.gateway.store.sealing.conditional_write import write_if
 from keyturn.gateway.store.sealing.event_seals import opened_rejection
-from keyturn.gateway.store.sealing.sealing import Sealed, Sealing
+from keyturn.gateway.store.sealing.sealing import Repository, Sealed
 
 LOAD_CONTEXT = Script("load_context", writes=False)
 CONFIRMED_CONTEXT = Script("load_context")
@@ -157,15 +156,8 @@ def _rejection(word: DecisionRecord) -> str:
     return Rejection(by=by, at_ms=word.at_ms, reason=word.text).model_dump_json()
 
 
-class AgentLoadStore:
+class AgentLoadStore(Repository):
     """Counters and rejections of each agent."""
-
-    def __init__(
-        self, conn: Connection, sealing: Sealing, freezes: FreezeStore
-    ) -> None:
-        self._conn = conn
-        self._sealing = sealing
-        self._freezes = freezes
 
     async def load(
         self,
@@ -182,7 +174,7 @@ class AgentLoadStore:
         The requester is taken from the run, since people talk to the outermost agent.
         Of precedents, freezes and rejections only the ``wanted`` ones are read.
         """
-        wanted = wanted or Wanted()
+        wanted, freezes = wanted or Wanted(), freezes_of(self._conn)
         # No duplicates: a turn may repeat a call. Calls without effect have none.
         named = dict.fromkeys(effect for effect in wanted.effects if effect)
         precedents = [keys.precedents(effect) for effect in named]
@@ -199,7 +191,7 @@ class AgentLoadStore:
             "precedents": precedents,
             "names": json.dumps([paused(agent)]),
             "calls": json.dumps(["turns", *dict.fromkeys(wanted.calls)]),
-            "list": self._freezes.known(keys).seal,
+            "list": freezes.known(keys).seal,
         }
         reply = await LOAD_CONTEXT(self._conn, **values)
         if reply[2] is not None and self._conn.confirmed_by:
@@ -207,8 +199,8 @@ class AgentLoadStore:
             # confirmation, since there may be a new master.
             reply = await CONFIRMED_CONTEXT(self._conn, **values)
         if reply[8] is not None:
-            await self._freezes.learn(keys, cast("bytes", reply[8]))
-        frozen = self._freezes.in_force(keys, names, fields(reply[4]))
+            await freezes.learn(keys, cast("bytes", reply[8]))
+        frozen = freezes.in_force(keys, names, fields(reply[4]))
         whose = keys, run_ref.agent, run_ref.thread
         facts = await read_facts(self._sealing, whose, reply[3])
         waiting, requests_10m, failures, rejections = map(

@@ -36,7 +36,7 @@ from keyturn.gateway.store.connection.connection import (
 )
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.conditional_write import Check, write_if
-from keyturn.gateway.store.sealing.sealing import MARK, Sealed, Sealing
+from keyturn.gateway.store.sealing.sealing import MARK, Repository, Sealed, Sealing
 from keyturn.gateway.trust.seals import SEAL_BYTES
 
 _ATTEMPTS = 16
@@ -171,19 +171,13 @@ NOT_BELIEVED = Freeze(
 )
 
 
-class FreezeStore:
-    """Freezes of all tenants, and this process's cache of their lists.
+class FreezeStore(Repository):
+    """Freezes of all tenants, and this process's cache of their lists."""
 
-    Args:
-        conn: connection to the store.
-        sealing: seals of the lists.
-    """
-
-    def __init__(self, conn: Connection, sealing: Sealing) -> None:
-        self._conn = conn
-        self._sealing = sealing
+    def __init__(self, sealing: Sealing) -> None:
+        super().__init__(sealing)
         self._known: dict[str, KnownList] = {}
-        _OF[conn] = self
+        _OF[sealing.conn] = self
 
     async def set(self, keys: Keys, freeze: Freeze, event: Event) -> bool:
         """Set a freeze; False, and no change, if it exists already.

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import cast
 
 from keyturn.gateway.policy.windows import MAX_MICRO
-from keyturn.gateway.store.connection.connection import Connection, Reply, number, text
+from keyturn.gateway.store.connection.connection import Reply, number, text
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.scripts.script import Script
+from keyturn.gateway.store.sealing.sealing import Repository
 
 RESERVE = Script("reserve")
 TOTALS = Script("totals", writes=False)
@@ -95,11 +96,8 @@ def as_rows(uses: Sequence[Use]) -> str:
     return json.dumps([[use.window, use.use, use.within_ms] for use in uses])
 
 
-class WindowStore:
+class WindowStore(Repository):
     """The windows of all tenants."""
-
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
 
     async def reserve(
         self, keys: Keys, turn_key: str, uses: Sequence[Sequence[Use]]

@@ -17,7 +17,6 @@ from keyturn.gateway.approvals.timing import TimerKind
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.store.connection.connection import (
     Argument,
-    Connection,
     milliseconds,
     number,
     text,
@@ -26,14 +25,11 @@ from keyturn.gateway.store.connection.listed_members import readable
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.records.codec import CHECKED, CHECKED_SEAL, RecordSeals
 from keyturn.gateway.store.sealing.conditional_write import write_if
+from keyturn.gateway.store.sealing.sealing import Repository
 
 
-class StandingStore:
+class StandingStore(Repository):
     """Standing approvals of all tenants."""
-
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
-        self._seals = RecordSeals(conn)
 
     async def add(self, keys: Keys, approval: str, *, until_ms: int) -> None:
         """List a standing approval, before it is opened."""
@@ -60,7 +56,7 @@ class StandingStore:
         ``asked_ms`` is the store's time before the request to Slack.
         """
         head = keys.head(approval)
-        seal = self._seals.of_moment(approval, CHECKED, str(asked_ms))
+        seal = RecordSeals(self._conn).of_moment(approval, CHECKED, str(asked_ms))
         while True:
             state, checked = cast(
                 "list[bytes | None]",
@@ -112,11 +108,8 @@ def _timer(member: bytes) -> Timer:
     return Timer(approval=approval, kind=TimerKind(kind))
 
 
-class TimerStore:
+class TimerStore(Repository):
     """Timers of all tenants."""
-
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
 
     async def due(self, keys: Keys, limit: int) -> list[Timer]:
         """Return timers that are due by the store's clock, earliest first."""

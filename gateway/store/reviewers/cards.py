@@ -25,7 +25,7 @@ from keyturn.gateway.store.connection.listed_members import readable
 from keyturn.gateway.store.keys import DRAFT_MS, KEEP_MS, NONCE_MS, VIEW_MS, Keys
 from keyturn.gateway.store.scripts.script import Script
 from keyturn.gateway.store.sealing.conditional_write import write_if
-from keyturn.gateway.store.sealing.sealing import Sealed, Sealing
+from keyturn.gateway.store.sealing.sealing import Repository, Sealed, Sealing
 
 ATTACH = Script("attach")
 
@@ -47,17 +47,8 @@ _KNOWN = ("at", "rev", "display", "decision")
 CARD_SHOWN = Script("card_shown")
 
 
-class AttachedStore:
-    """Hashes next to an approval, with the approval's lifetime.
-
-    Args:
-        sealing: prevents an attacker with write access from faking that a person saw a
-            page, or from changing what a modal decides.
-    """
-
-    def __init__(self, sealing: Sealing) -> None:
-        self._conn = sealing.conn
-        self._sealing = sealing
+class AttachedStore(Repository):
+    """Hashes next to an approval, with the approval's lifetime."""
 
     async def _attach(
         self,

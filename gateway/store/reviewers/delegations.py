@@ -8,13 +8,12 @@ from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.store.connection.connection import (
     Argument,
-    Connection,
     fields,
     milliseconds,
 )
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.conditional_write import write_if
-from keyturn.gateway.store.sealing.sealing import Sealed, Sealing
+from keyturn.gateway.store.sealing.sealing import Repository, Sealed
 
 logger = logging.getLogger(__name__)
 
@@ -31,12 +30,8 @@ class Delegation(Record):
     until_ms: int
 
 
-class DelegationStore:
+class DelegationStore(Repository):
     """Delegations of all tenants; each person has at most one delegate."""
-
-    def __init__(self, conn: Connection, sealing: Sealing) -> None:
-        self._conn = conn
-        self._sealing = sealing
 
     async def set(
         self, keys: Keys, user: str, to: str, *, for_ms: int, event: Event

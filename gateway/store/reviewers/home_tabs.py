@@ -11,12 +11,12 @@ from datetime import timedelta
 
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.store.connection.connection import (
-    Connection,
     fields,
     milliseconds,
     text,
 )
 from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.sealing.sealing import Repository
 
 OPEN_FOR = timedelta(minutes=10)
 """How long a tab is kept up to date after its last use."""
@@ -48,11 +48,8 @@ class ShownTab(Record):
     content: str = ""
 
 
-class HomeTabStore:
+class HomeTabStore(Repository):
     """The open Home tabs of all tenants."""
-
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
 
     async def used(self, keys: Keys, user: str, settings: str = "") -> HomeTab:
         """Record that a person uses their tab, and the settings."""

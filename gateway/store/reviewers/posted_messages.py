@@ -26,7 +26,7 @@ from keyturn.gateway.store.connection.connection import (
 )
 from keyturn.gateway.store.connection.listed_members import readable
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.sealing.sealing import Sealed, Sealing
+from keyturn.gateway.store.sealing.sealing import Repository, Sealed
 
 logger = logging.getLogger(__name__)
 
@@ -68,12 +68,8 @@ class PostedMessages:
     now_ms: int
 
 
-class PostedMessageStore:
+class PostedMessageStore(Repository):
     """Messages of all tenants."""
-
-    def __init__(self, sealing: Sealing) -> None:
-        self._conn = sealing.conn
-        self._sealing = sealing
 
     async def note(
         self, keys: Keys, approval: str, place: tuple[str, str], *, kept: timedelta
@@ -182,12 +178,8 @@ def _ms(time: timedelta) -> int:
     return int(time.total_seconds() * 1000)
 
 
-class MovedChannelStore:
+class MovedChannelStore(Repository):
     """Current ids of channels, by their former ids."""
-
-    def __init__(self, sealing: Sealing) -> None:
-        self._conn = sealing.conn
-        self._sealing = sealing
 
     async def note(self, keys: Keys, was: str, now: str) -> None:
         """Record that a channel's id has changed.

@@ -10,9 +10,10 @@ from datetime import timedelta
 
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.approvals.quality_checks import Seeded, SeededCard
-from keyturn.gateway.store.connection.connection import Connection, fields, number, text
+from keyturn.gateway.store.connection.connection import fields, number, text
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.conditional_write import write_if
+from keyturn.gateway.store.sealing.sealing import Repository
 
 _KEEP_MS = int(timedelta(days=400).total_seconds() * 1000)
 _DUE, _CARD, _PLACE, _ANSWER = "due", "card", "place", "answer"
@@ -20,11 +21,8 @@ _DUE, _CARD, _PLACE, _ANSWER = "due", "card", "place", "answer"
 _DAY_MS = 86_400_000
 
 
-class SeededStore:
+class SeededStore(Repository):
     """Seeded defects of all tenants; each tenant has at most one at a time."""
-
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
 
     async def read(self, keys: Keys) -> Seeded:
         """Read the stored defect; malformed fields are dropped."""
@@ -81,11 +79,8 @@ class SeededStore:
         )
 
 
-class SpotCheckCounter:
+class SpotCheckCounter(Repository):
     """Number of calls put to each tenant's reviewers, by day (UTC)."""
-
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
 
     async def take(self, keys: Keys, most: int) -> bool:
         """Count one more call for today; False if the limit is reached.

@@ -12,11 +12,11 @@ from typing import Literal, cast
 
 from keyturn.gateway.errors import LeaseLost
 from keyturn.gateway.protocol.records import Result
-from keyturn.gateway.store.connection.connection import Connection, Reply, text
+from keyturn.gateway.store.connection.connection import Reply, text
 from keyturn.gateway.store.keys import KEEP_MS, Keys
 from keyturn.gateway.store.scripts.fences import current, unheld
 from keyturn.gateway.store.scripts.script import Script
-from keyturn.gateway.store.sealing.sealing import Sealed, Sealing
+from keyturn.gateway.store.sealing.sealing import Repository, Sealed
 
 BEGIN = Script("auto_run", is_fenced=True)
 NOTE = Script("auto_run")
@@ -39,12 +39,8 @@ class Begun:
     is_kept: bool = True
 
 
-class AutoRunStore:
+class AutoRunStore(Repository):
     """Auto-approved calls under leases. Without a lease nothing is recorded."""
-
-    def __init__(self, conn: Connection, sealing: Sealing) -> None:
-        self._conn = conn
-        self._sealing = sealing
 
     @property
     def is_kept(self) -> bool:

@@ -12,7 +12,6 @@ in the same loop. The log names the blocking code.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import secrets
 import sys
@@ -182,64 +181,6 @@ def stack_of(thread: int) -> str:
     )
 
 
-class _Beats:
-    def __init__(
-        self,
-        every_s: float,
-        beat: Callable[[], Coroutine[Any, Any, None]],
-        *,
-        ends_blocked: bool,
-    ) -> None:
-        self._every_s, self._beat, self._ends_blocked = every_s, beat, ends_blocked
-        self._loop = asyncio.get_running_loop()
-        self._watch = _watches.setdefault(self._loop, _LoopWatch())
-        # A heartbeat over HTTP needs the lease of this context.
-        self._context = contextvars.copy_context()
-        self._lock = threading.Lock()
-        self._sending: asyncio.Task[None] | None = None
-        self._is_over = False
-        background.call_later(every_s, self._send)
-
-    async def stop(self) -> None:
-        """Send no more; the current heartbeat has ended when this returns."""
-        with self._lock:
-            self._is_over = True
-            sending = self._sending
-        if sending is not None:
-            await asyncio.wait(
-                [asyncio.wrap_future(background.spawn(_cancelled(sending)))]
-            )
-
-    def _send(self) -> None:
-        is_blocked = self._watch.is_blocked(self._loop)
-        with self._lock:
-            if self._is_over:
-                return
-            if not (is_blocked and self._ends_blocked):
-                loop = asyncio.get_running_loop()
-                self._sending = loop.create_task(self._beat(), context=self._context)
-                self._sending.add_done_callback(self._sent)
-                return
-        background.call_later(self._every_s, self._send)
-
-    def _sent(self, sending: asyncio.Task[None]) -> None:
-        if not sending.cancelled():
-            # Retrieved, or asyncio would report it. A failed heartbeat ends nothing:
-            # leases and deliveries end by their own clock.
-            sending.exception()
-        with self._lock:
-            self._sending = None
-            if self._is_over:
-                return
-        background.call_later(self._every_s, self._send)
-
-
-async def _cancelled(sending: asyncio.Task[None]) -> None:
-    sending.cancel()
-    # Not `await sending`: its cancellation would look like the caller's.
-    await asyncio.wait([sending])
-
-
 @asynccontextmanager
 async def beating(
     every_s: float,
@@ -255,8 +196,30 @@ async def beating(
         ends_blocked: skip heartbeats while the event loop of the block is blocked, so
             that another process can take over.
     """
-    beats = _Beats(every_s, beat, ends_blocked=ends_blocked)
+    loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[None]]()
+    watch = _watches.setdefault(loop, _LoopWatch())
+
+    async def beats() -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            if watch.is_blocked(loop) and ends_blocked:
+                continue
+            # A failed heartbeat ends nothing: leases and deliveries end by their own
+            # clock.
+            with suppress(Exception):
+                await beat()
+
+    async def start() -> None:
+        # In the context of the block: a heartbeat over HTTP needs its lease.
+        tasks.append(asyncio.create_task(beats()))
+
+    async def stop() -> None:
+        tasks[0].cancel()
+        # Not `await`: its cancellation would look like this coroutine's.
+        await asyncio.wait(tasks)
+
+    background.spawn(start())
     try:
         yield
     finally:
-        await beats.stop()
+        await asyncio.wait([asyncio.wrap_future(background.spawn(stop()))])

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.store.connection.connection import (
-    Connection,
     fields,
     milliseconds,
     number,
@@ -23,6 +22,7 @@ from keyturn.gateway.store.connection.connection import (
 from keyturn.gateway.store.connection.listed_members import readable_fields
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.conditional_write import write_if
+from keyturn.gateway.store.sealing.sealing import Repository
 
 LIFE_MS = 20_000
 """Lifetime of a process after its last heartbeat."""
@@ -93,12 +93,10 @@ class Processes:
     refused: tuple[str, ...]
 
 
-class ProcessStore:
+class ProcessStore(Repository):
     """The processes of each tenant."""
 
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
-        self.life_ms = LIFE_MS
+    life_ms = LIFE_MS
 
     async def read(self, keys: Keys) -> Processes:
         """Read the registry; raises `StoreUnavailable`."""

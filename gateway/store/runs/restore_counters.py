@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from keyturn.gateway.store.connection.connection import (
-    Connection,
     fields,
     milliseconds,
     number,
@@ -13,6 +12,7 @@ from keyturn.gateway.store.connection.connection import (
 )
 from keyturn.gateway.store.connection.listed_members import readable_fields
 from keyturn.gateway.store.keys import Keys
+from keyturn.gateway.store.sealing.sealing import Repository
 
 _AT = ":at"
 _STORE = "store"
@@ -41,11 +41,8 @@ class RestoreCounters:
     now_ms: int
 
 
-class RestoreCounterStore:
+class RestoreCounterStore(Repository):
     """The store's side of the restore counters; checkpoint databases have theirs."""
-
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
 
     async def read(self, keys: Keys) -> RestoreCounters:
         """Return all counters and the store's clock."""

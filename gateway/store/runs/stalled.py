@@ -18,11 +18,12 @@ from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.protocol.records import Record
-from keyturn.gateway.store.connection.connection import Connection, fields, number, text
+from keyturn.gateway.store.connection.connection import fields, number, text
 from keyturn.gateway.store.keys import KEEP_MS, Keys
 from keyturn.gateway.store.runs.jobs import GROUP, Job
 from keyturn.gateway.store.scripts.script import Script, texts
 from keyturn.gateway.store.sealing.event_seals import event_texts
+from keyturn.gateway.store.sealing.sealing import Repository
 
 STALL = Script("stall", is_fenced=True)
 HALTED = "halted"
@@ -108,11 +109,8 @@ class StalledRun(Record):
         return self._body or self.model_dump_json()
 
 
-class StalledRuns:
+class StalledRuns(Repository):
     """Failed runs of all tenants."""
-
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
 
     async def find(self, keys: Keys, run: str) -> StalledRun | None:
         """Return a failed run; None if it has not failed or has continued.

@@ -5,11 +5,9 @@ The interrupts are those of other libraries that were announced to people.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.approvals.record import Origin
@@ -18,7 +16,6 @@ from keyturn.gateway.protocol.http_api import LeaseReply, LeaseState, LeaseVerb
 from keyturn.gateway.protocol.records import Person, Record, RunRef
 from keyturn.gateway.store.connection.connection import (
     Argument,
-    Connection,
     Reply,
     fields,
     number,
@@ -33,10 +30,9 @@ from keyturn.gateway.store.scripts.fences import Lease
 from keyturn.gateway.store.scripts.script import Script
 from keyturn.gateway.store.sealing.encryption import packed, unpacked
 from keyturn.gateway.store.sealing.event_seals import sealed_text
-from keyturn.gateway.store.sealing.sealing import Sealed, Sealing
+from keyturn.gateway.store.sealing.sealing import Repository, Sealed, Sealing
 
 REMEMBER = Script("remember")
-ASK = Script("ask")
 END_RUN = Script("end_run")
 TAKE_LEASE = Script("lease")
 
@@ -110,52 +106,39 @@ _NUMBER_BYTES = 8
 """Size of the change counter before the facts; the counter exposes older copies."""
 
 
-@dataclass(frozen=True)
-class StoredFacts:
-    """The facts of a thread as read from the store.
+class StoredFacts(NamedTuple):
+    """The facts of a thread as read from the store, and how often they changed.
 
-    Attributes:
-        facts: empty if none are stored. If they are rejected, the people are unknown.
-        number: how often they changed.
-        is_refused: their seal is invalid for this thread, or a newer version is known.
-        is_older: a newer version is known.
+    Missing facts are empty. If they were refused, the people are unknown.
     """
 
-    facts: ThreadFacts = field(default_factory=ThreadFacts)
+    facts: ThreadFacts
     number: int = 0
-    is_refused: bool = False
-    is_older: bool = False
 
 
 async def read_facts(sealing: Sealing, whose: Whose, stored: Reply) -> StoredFacts:
     """Verify and parse the stored facts of a thread; report rejected ones."""
     keys, agent, thread = whose
     key, body = keys.thread_facts(agent, thread), cast("bytes", stored or b"")
-    found = _opened(sealing, key, body)
-    if found.is_refused:
-        await sealing.refuse(
-            keys,
-            Sealed.FACTS,
-            body,
-            agent=agent,
-            thread=thread,
-            is_older=found.is_older,
-        )
-    return found
-
-
-def _opened(sealing: Sealing, key: str, stored: bytes) -> StoredFacts:
-    if not stored:
+    if not body:
         # Their lifetime may have ended, so missing facts are not an older version.
-        return StoredFacts()
-    opened = sealing.opened(Sealed.FACTS, (key,), stored)
-    if opened is None:
-        return StoredFacts(_unknown(stored), sealing.newest(key), is_refused=True)
-    number, body = int.from_bytes(opened[:_NUMBER_BYTES]), opened[_NUMBER_BYTES:]
-    if sealing.is_older(key, number):
-        newest = sealing.newest(key)
-        return StoredFacts(_unknown(body), newest, is_refused=True, is_older=True)
-    return StoredFacts(ThreadFacts.model_validate_json(unpacked(body)), number)
+        return StoredFacts(ThreadFacts())
+    opened = sealing.opened(Sealed.FACTS, (key,), body)
+    if opened is not None:
+        number, text = int.from_bytes(opened[:_NUMBER_BYTES]), opened[_NUMBER_BYTES:]
+        if not sealing.is_older(key, number):
+            facts = ThreadFacts.model_validate_json(unpacked(text))
+            return StoredFacts(facts, number)
+        body = text
+    await sealing.refuse(
+        keys,
+        Sealed.FACTS,
+        body,
+        agent=agent,
+        thread=thread,
+        is_older=opened is not None,
+    )
+    return StoredFacts(_unknown(body), sealing.newest(key))
 
 
 def _unknown(body: bytes) -> ThreadFacts:
@@ -180,16 +163,15 @@ thread has no run.
 """
 
 
-class ThreadStore:
+class ThreadStore(Repository):
     """Facts and leases of threads.
 
     Attributes:
         at_work: agents and threads that this process is running.
     """
 
-    def __init__(self, conn: Connection, sealing: Sealing, *, lease_ms: int) -> None:
-        self._conn = conn
-        self._sealing = sealing
+    def __init__(self, sealing: Sealing, *, lease_ms: int) -> None:
+        super().__init__(sealing)
         self._lease_ms = lease_ms
         self.at_work = set[tuple[str, str]]()
 
@@ -221,8 +203,7 @@ class ThreadStore:
         Raises:
             StoreUnavailable: when the result is unknown.
         """
-        change = partial(REMEMBER, self._conn, why=why, keep_ms=KEEP_MS)
-        await self._replace((keys, agent, thread), changed, change)
+        await self._replace((keys, agent, thread), changed, why)
 
     async def ask(
         self,
@@ -245,24 +226,20 @@ class ThreadStore:
         Raises:
             StoreUnavailable: when the result is unknown.
         """
-        ask = partial(
-            ASK,
-            self._conn,
-            seen=keys.message_kept(message_key),
-            jobs=keys.jobs,
-            job=sealed_job(self._sealing, job).model_dump_json(),
-            seen_ms=_SEEN_MS,
-        )
-        whose = keys, job.agent, job.thread
-        return await self._replace(whose, change, ask) == "kept"
+        whose, text = (keys, job.agent, job.thread), sealed_job(self._sealing, job)
+        stored = text.model_dump_json()
+        said = await self._replace(whose, change, "begin", stored, message_key)
+        return said == "kept"
 
     async def _replace(
         self,
         whose: Whose,
         changed: Callable[[ThreadFacts], ThreadFacts],
-        script: Callable[..., Awaitable[list[Reply]]],
+        why: Why,
+        job: str = "",
+        message_key: str = "",
     ) -> str:
-        """Run a script that replaces the current facts; retry after a conflict."""
+        """Replace the current facts, and queue a job; retry after a conflict."""
         keys, *place = whose
         key = keys.thread_facts(*place)
         for _ in range(_ATTEMPTS):
@@ -276,7 +253,18 @@ class ThreadStore:
             after = self._sealing.sealed(
                 Sealed.FACTS, (key,), number.to_bytes(_NUMBER_BYTES) + body
             )
-            reply = await script(facts=key, before=before, after=after)
+            reply = await REMEMBER(
+                self._conn,
+                facts=key,
+                seen=keys.message_kept(message_key),
+                jobs=keys.jobs,
+                before=before,
+                after=after,
+                why=why,
+                keep_ms=KEEP_MS,
+                job=job,
+                seen_ms=_SEEN_MS,
+            )
             if (word := text(reply[0])) != "moved":
                 return word
         raise StoreUnavailable(
@@ -434,11 +422,8 @@ class ThreadStore:
         )
 
 
-class InterruptStore:
+class InterruptStore(Repository):
     """Interrupts announced to people; the caller holds the thread's lease."""
-
-    def __init__(self, conn: Connection) -> None:
-        self._conn = conn
 
     async def all(self, keys: Keys, job: Job) -> dict[str, int]:
         """Return a thread's interrupts with their deadlines; 0 for an ended one."""

@@ -158,6 +158,13 @@ class Sealing:
         await self._security.report(keys, found)
 
 
+class Repository:
+    """One kind of data of all tenants; see `keyturn.gateway.store.store.Store`."""
+
+    def __init__(self, sealing: Sealing) -> None:
+        self._conn, self._sealing = sealing.conn, sealing
+
+
 async def ensure_secret(conn: Connection, keys: Keys) -> None:
     """Store the id of the tenant's sealing key, or compare it with the stored one.
 

@@ -182,11 +182,11 @@ class Keys:
         return f"{self._base}:begun:{turn_key.removeprefix('sha256:')}"
 
     def run(self, run_ref: RunRef) -> str:
-        """Sorted set: approvals of a run and its nested runs, by creation."""
+        """Sorted set: ended approvals of a run and its nested runs, by creation."""
         return f"{self._base}:run:{_hashed(run_ref.agent, run_ref.thread)}"
 
     def open_of(self, run_ref: RunRef) -> str:
-        """Sorted set: those of them that have an open item; used by scripts."""
+        """Sorted set: the same for approvals with an open item; used by scripts."""
         return f"{self._base}:open:{_hashed(run_ref.agent, run_ref.thread)}"
 
     def answered(self, run_ref: RunRef) -> str:

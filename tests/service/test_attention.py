@@ -154,7 +154,7 @@ async def test_an_agent_rejected_again_and_again_is_paused(store: Store) -> None
 
     [paused] = await harness.audited(EventName.AGENT_PAUSED)
     assert kinds(new) == [DENY, DENY]
-    assert "paused: 3 of its calls were rejected in a row" in new[0].reason
+    assert "paused: its calls were rejected in a row" in new[0].reason
     assert isinstance(claim, Claimed)
     assert (paused.agent, paused.actor) == ("support", "keyturn")
 

@@ -45,11 +45,7 @@ from keyturn.gateway.store.connection.connection import (
 )
 from keyturn.gateway.store.events.readers import EntryId, entry_id
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.sealing.event_seals import (
-    decrypted_event,
-    parts_of,
-    sealed_text,
-)
+from keyturn.gateway.store.sealing.event_seals import decrypted_event, new_entry
 
 logger = logging.getLogger(__name__)
 
@@ -89,11 +85,9 @@ class AuditLog:
         Raises:
             StoreUnavailable: when the result is unknown.
         """
-        body = event.model_dump_json(exclude_defaults=True)
-        text, seal = parts_of(sealed_text(self._conn, self._keys, body))
-        at_ms = await self._conn.now_ms(self._keys.audit)
-        row: list[Argument] = ["XADD", self._keys.audit, "*", "e", text, "at", at_ms]
-        await self._conn.keep([*row, "s", seal])
+        key = self._keys.audit
+        at_ms = await self._conn.now_ms(key)
+        await self._conn.keep(new_entry(self._conn, self._keys, key, event, at_ms))
 
     async def trim(self, kept: timedelta, *, before: EntryId | None = None) -> None:
         """Drop old entries from the store, a few thousand at most.

@@ -32,11 +32,7 @@ from keyturn.gateway.store.events.readers import (
     reader_states,
 )
 from keyturn.gateway.store.keys import Keys
-from keyturn.gateway.store.sealing.event_seals import (
-    parts_of,
-    sealed_event,
-    sealed_text,
-)
+from keyturn.gateway.store.sealing.event_seals import new_entry, sealed_event
 from keyturn.gateway.store.sealing.sealing import Sealed, Sealing
 
 logger = logging.getLogger(__name__)
@@ -168,14 +164,7 @@ def announcement(
 ) -> list[list[Argument]]:
     """Return the commands that put an event into the outbox and the audit log."""
     streams = (keys.outbox, outbox_event), (keys.audit, audit_event)
-    return [
-        _added(stream, *parts_of(sealed_text(conn, keys, one.model_dump_json())), at_ms)
-        for stream, one in streams
-    ]
-
-
-def _added(stream: str, body: str, seal: str, at_ms: int) -> list[Argument]:
-    return ["XADD", stream, "*", "e", body, "at", at_ms, "s", seal]
+    return [new_entry(conn, keys, stream, one, at_ms) for stream, one in streams]
 
 
 class NotSealed(ValueError):

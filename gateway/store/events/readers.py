@@ -11,7 +11,6 @@ once.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import cast
@@ -226,15 +225,8 @@ async def _groups(conn: Connection, keys: Keys) -> list[dict[str, Reply]]:
         if isinstance(error.__cause__, ResponseError):
             return []  # there is no outbox yet
         raise
-    # Ignore foreign groups with malformed names: they must not block trimming.
-    return [one for one in found if _is_text(one["name"])]
-
-
-def _is_text(name: Reply) -> bool:
-    with suppress(ValueError):
-        text(name)
-        return True
-    return False
+    # Groups of other programs may have names that are no text.
+    return [one for one in found if cast("bytes", one["name"]).isascii()]
 
 
 def _rows(reply: Reply) -> list[dict[str, Reply]]:

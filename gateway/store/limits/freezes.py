@@ -14,7 +14,6 @@ requests for approval.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -115,20 +114,8 @@ def _name_in_store(kind: ScopeKind, name: str) -> str:
     return f"{kind} {name}".rstrip()
 
 
-def _frozen(known: KnownList) -> Freezes:
-    """Return the freezes to start a change from.
-
-    If the list was rejected, the whole tenant stays frozen until people unfreeze it;
-    adding a freeze must not end that.
-    """
-    if not known.is_believed:
-        return {NOT_BELIEVED.name: NOT_BELIEVED}
-    return dict(known.found.freezes)
-
-
 _SEAL = slice(len(MARK), len(MARK) + SEAL_BYTES)
 _PAUSED = "paused "
-_PAUSE_REASON = re.compile(r"[0-9]{1,6} of its calls were rejected in a row", re.ASCII)
 _MOVED = "-"
 """Never equal to a seal."""
 
@@ -238,7 +225,12 @@ class FreezeStore(Repository):
         key = sealed_key(keys)
         for _ in range(_ATTEMPTS):
             before, known, pauses, now_ms = await self._read(keys)
-            freezes = changed(_frozen(known), pauses)
+            listed = dict(known.found.freezes)
+            if not known.is_believed:
+                # The whole tenant stays frozen until people unfreeze it; adding a
+                # freeze must not end that.
+                listed = {NOT_BELIEVED.name: NOT_BELIEVED}
+            freezes = changed(listed, pauses)
             if freezes is None:
                 return False
             after = known.found.with_(freezes=freezes)
@@ -348,23 +340,16 @@ def freezes_of(conn: Connection) -> FreezeStore:
     return _OF[conn]
 
 
-def compared(conn: Connection, keys: Keys, names: Iterable[str]) -> list[str]:
-    """Return values for a script to compare, see `FreezeStore.compared`."""
-    return freezes_of(conn).compared(keys, names)
-
-
 def sealed_key(keys: Keys) -> str:
     """String: the sealed list of a tenant's freezes; scripts derive this key."""
     return f"{keys.frozen}_sealed"
 
 
 def _pause(name: str, stored: bytes) -> Freeze:
-    agent = name.removeprefix(_PAUSED)
-    scope = FreezeScope(kind=ScopeKind.AGENT, name=agent)
-    reason, at_ms = "its calls were rejected in a row", 0
+    scope = FreezeScope(kind=ScopeKind.AGENT, name=name.removeprefix(_PAUSED))
+    # A pause is not sealed, so only its time is shown.
+    at_ms = 0
     with suppress(ValidationError):
-        kept = Freeze.model_validate_json(stored)
-        # Show only a reason that the gateway wrote.
-        if kept.by == BY_GATEWAY and _PAUSE_REASON.fullmatch(kept.reason):
-            reason, at_ms = kept.reason, kept.at_ms
+        at_ms = Freeze.model_validate_json(stored).at_ms
+    reason = "its calls were rejected in a row"
     return Freeze(scope=scope, by=BY_GATEWAY, reason=reason, at_ms=at_ms, is_pause=True)

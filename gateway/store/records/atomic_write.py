@@ -31,7 +31,7 @@ from keyturn.gateway.store.connection.connection import Connection, number, text
 from keyturn.gateway.store.connection.ledger import Ledger
 from keyturn.gateway.store.keys import KEEP_MS, Keys
 from keyturn.gateway.store.limits.agent_load import FAILED_MS
-from keyturn.gateway.store.limits.freezes import compared
+from keyturn.gateway.store.limits.freezes import freezes_of
 from keyturn.gateway.store.limits.precedents import (
     Known,
     encrypted_rows,
@@ -205,7 +205,7 @@ def moves(
         "rev": str(before.rev),
         "seen_ms": seen.now_ms,
         "before_ms": change.before_ms,
-        "unfrozen": compared(conn, keys, what.unfrozen),
+        "unfrozen": freezes_of(conn).compared(keys, what.unfrozen),
         "fires": change.fires,
         "fields": fields,
         # The seal, not only `rev`: another master may have other changes under the same

@@ -23,7 +23,7 @@ from keyturn.gateway.store.connection.connection import (
 )
 from keyturn.gateway.store.keys import KEEP_MS, Keys
 from keyturn.gateway.store.limits.agent_load import ASKED_MS
-from keyturn.gateway.store.limits.freezes import compared
+from keyturn.gateway.store.limits.freezes import freezes_of
 from keyturn.gateway.store.limits.precedents import (
     Known,
     Row,
@@ -160,7 +160,9 @@ class TurnOpener:
             "keep_ms": KEEP_MS,
             "verdicts": verdicts,
             "events": event_texts(self._conn, keys, events),
-            "unfrozen": to_json(compared(self._conn, keys, preconditions.names)),
+            "unfrozen": to_json(
+                freezes_of(self._conn).compared(keys, preconditions.names)
+            ),
             "limits": to_json(
                 {
                     "waiting": preconditions.waiting,

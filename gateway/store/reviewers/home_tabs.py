@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import timedelta
+from typing import TypeVar
 
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.store.connection.connection import (
     fields,
     milliseconds,
-    text,
 )
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.sealing import Repository
@@ -24,6 +24,8 @@ OPEN_FOR = timedelta(minutes=10)
 OPEN_MS = int(OPEN_FOR.total_seconds() * 1000)
 
 _SHOWN = " shown"
+
+T = TypeVar("T", bound=Record)
 
 
 class HomeTab(Record):
@@ -67,10 +69,10 @@ class HomeTabStore(Repository):
         key = keys.home_tabs
         rows, time = await self._conn.transaction(["HGETALL", key], ["TIME"])
         found, now_ms = fields(rows), milliseconds(time)
-        tab = _tab(found.get(user))
-        if tab is None or now_ms >= tab.until_ms:
+        tab = _read(HomeTab, found.get(user))
+        if now_ms >= tab.until_ms:
             tab = HomeTab()
-        return tab, _shown(found.get(user + _SHOWN)), now_ms
+        return tab, _read(ShownTab, found.get(user + _SHOWN)), now_ms
 
     async def open_tabs(self, keys: Keys, limit: int) -> list[str]:
         """Return users of recently used tabs, latest first; forget the others."""
@@ -82,8 +84,8 @@ class HomeTabStore(Repository):
         for name, body in fields(rows).items():
             if name.endswith(_SHOWN):
                 continue
-            tab = _tab(body)
-            if tab is None or now_ms >= tab.until_ms:
+            tab = _read(HomeTab, body)
+            if now_ms >= tab.until_ms:
                 over += [name, name + _SHOWN]
             else:
                 used[name] = tab.used_at_ms
@@ -106,15 +108,9 @@ class HomeTabStore(Repository):
         )
 
 
-def _tab(body: bytes | None) -> HomeTab | None:
+def _read(kind: type[T], body: bytes | None) -> T:
     # From another version, or damaged: nothing else depends on it, and the tab opens
     # without a filter.
     with suppress(ValueError):
-        return HomeTab.model_validate_json(text(body)) if body else None
-    return None
-
-
-def _shown(body: bytes | None) -> ShownTab:
-    with suppress(ValueError):
-        return ShownTab.model_validate_json(text(body)) if body else ShownTab()
-    return ShownTab()
+        return kind.model_validate_json(body or b"")
+    return kind()

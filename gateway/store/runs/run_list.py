@@ -7,6 +7,7 @@ and in a run with a hundred thousand earlier approvals.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.store.connection.connection import Connection, Reply
@@ -35,7 +36,17 @@ class RunLists:
 
         ``newest`` limits the result to the latest ones; 0 for all.
         """
-        return await self._listed(keys, keys.run(run_ref), newest)
+        # One MULTI: an approval that ends moves between the lists.
+        each = await self._conn.transaction(
+            *(
+                ["ZRANGE", name, -newest, -1, "WITHSCORES"]
+                for name in (keys.run(run_ref), keys.open_of(run_ref))
+            )
+        )
+        found = [cast("list[bytes]", one) for one in each]
+        rows = [row for one in found for row in zip(one[1::2], one[::2], strict=True)]
+        rows.sort(key=lambda row: float(row[0]))
+        return listed(keys, [member for _, member in rows[-newest:]])
 
     async def open_of_run(self, keys: Keys, run_ref: RunRef) -> list[Listed]:
         """Return a run's approvals with an open item, oldest first."""
@@ -50,8 +61,8 @@ class RunLists:
         found = await self._conn.command("SMEMBERS", keys.short(short))
         return sorted(readable(found, keys.unlisted))
 
-    async def _listed(self, keys: Keys, name: str, newest: int = 0) -> list[Listed]:
-        return listed(keys, await self._conn.command("ZRANGE", name, -newest, -1))
+    async def _listed(self, keys: Keys, name: str) -> list[Listed]:
+        return listed(keys, await self._conn.command("ZRANGE", name, 0, -1))
 
 
 def listed(keys: Keys, members: Reply) -> list[Listed]:

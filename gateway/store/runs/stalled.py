@@ -197,12 +197,14 @@ class StalledRuns(Repository):
         """
         known = before if isinstance(before, StalledRun) else None
         body = before.body if isinstance(before, StalledRun) else before or b""
-        facts = _facts_of(keys, after or known)
+        whose = after or known
+        # Without a record, the facts of no thread.
+        place = (whose.agent, whose.thread) if whose else ("", "")
         reply = await STALL(
             self._conn,
             runs=keys.stalled,
             dropped=keys.dropped(run),
-            facts=facts,
+            facts=keys.thread_facts(*place),
             retry=keys.retry,
             jobs=keys.jobs,
             outbox=keys.outbox,
@@ -238,10 +240,3 @@ def _read(keys: Keys, run: str, raw: bytes) -> StalledRun:
     if not run == found.id == whose:
         raise CorruptRecord(run)
     return found
-
-
-def _facts_of(keys: Keys, run: StalledRun | None) -> str:
-    """Return the facts key of a run's thread; an unused key if there is no record."""
-    if run is None:
-        return keys.thread_facts("", "")
-    return keys.thread_facts(run.agent, run.thread)

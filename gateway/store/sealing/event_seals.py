@@ -20,7 +20,7 @@ from pydantic_core import to_json
 
 from keyturn.gateway.approvals.audit_leaf import SealState
 from keyturn.gateway.approvals.events import Event
-from keyturn.gateway.store.connection.connection import Connection
+from keyturn.gateway.store.connection.connection import Argument, Connection
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.encryption import (
     decrypted_text,
@@ -91,6 +91,15 @@ def sealed_texts(conn: Connection, keys: Keys, events: Iterable[Event]) -> list[
         sealed_text(conn, keys, one.model_dump_json(exclude_defaults=True))
         for one in events
     ]
+
+
+def new_entry(
+    conn: Connection, keys: Keys, stream: str, event: Event, at_ms: int
+) -> list[Argument]:
+    """Return the command that puts an event into a stream of its tenant."""
+    sealed = sealed_text(conn, keys, event.model_dump_json(exclude_defaults=True))
+    body, seal = parts_of(sealed)
+    return ["XADD", stream, "*", "e", body, "at", at_ms, "s", seal]
 
 
 def with_sealed_event(

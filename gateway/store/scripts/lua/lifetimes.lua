@@ -111,14 +111,16 @@ local function retain(head, document, keep)
   if needed then return end
   local run, turn, ns = belongs_to(head)
   if not run then return end
-  local member = listed(id) .. ns
-  if redis.call('ZREM', base .. 'open:' .. run, member) == 1
+  local member, created = listed(id) .. ns, redis.call('HGET', head, 'created') or 0
+  if redis.call('ZREM', base .. 'open:' .. run, member) == 1 then
+    redis.call('ZADD', base .. 'run:' .. run, created, member)
     -- Listed for a day: the run's next calls are shown together with such answers.
-    and redis.call('HGET', head, '0:s') == 'answered' then
-    local answered = base .. 'answered:' .. run
-    redis.call('ZADD', answered, redis.call('HGET', head, 'created') or 0, member)
-    redis.call('ZREMRANGEBYRANK', answered, 0, -1 - MOST_ANSWERED)
-    redis.call('PEXPIRE', answered, DAY_MS)
+    if redis.call('HGET', head, '0:s') == 'answered' then
+      local answered = base .. 'answered:' .. run
+      redis.call('ZADD', answered, created, member)
+      redis.call('ZREMRANGEBYRANK', answered, 0, -1 - MOST_ANSWERED)
+      redis.call('PEXPIRE', answered, DAY_MS)
+    end
   end
   if turn then retain_turn(base, base .. 'turn:' .. turn, keep) end
   local facts = base .. 'tm:' .. run

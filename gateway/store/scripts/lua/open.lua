@@ -9,7 +9,7 @@
 -- include windows.lua
 -- include precedents.lua
 -- KEYS[1] turn        string  the turn's verdicts, after a line of its approvals
--- KEYS[2] run         zset    the run's approvals: raw id and namespace of each
+-- KEYS[2] run         zset    the run's ended approvals: raw id and namespace of each
 -- KEYS[3] expiry      zset    deadlines of the tenant
 -- KEYS[4] outbox      stream  events
 -- KEYS[5] audit       stream  audit log
@@ -140,7 +140,6 @@ for index, approval in ipairs(approvals) do
   for _, timer in ipairs(approval.timers) do
     redis.call('ZADD', KEYS[11], created + timer[2], approval.id .. ' ' .. timer[1])
   end
-  redis.call('ZADD', KEYS[2], created, member .. approval.ns)
   redis.call('ZADD', opened, created, member .. approval.ns)
 end
 if #approvals > 0 then

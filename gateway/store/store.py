@@ -91,7 +91,7 @@ class Store:
         self.retries = RetrySettings()
         self.keyring: Keyring | None = None
         self.audit_index = AuditIndex()
-        self.approvals = ApprovalStore(self.conn, self.security, lease_ms=lease_ms)
+        self.approvals = ApprovalStore(self.sealing, lease_ms=lease_ms)
         self.threads = ThreadStore(self.sealing, lease_ms=lease_ms)
         self.cards = CardStore(self.sealing)
         self.collected_cards = CollectedCardStore(self.sealing)

@@ -177,33 +177,34 @@ class AuditLog:
         """Yield up to ``limit`` entries, newest first.
 
         Entries are read on demand, so the caller may stop early. Corrupt entries are
-        skipped; `entries` logs them.
+        logged with their position, and skipped.
 
         Raises:
             StoreUnavailable: as `entries` does.
         """
-        end, left = "+", limit
+        rows = self._newest_rows()
+        async with aclosing(rows):
+            async for row in rows:
+                if limit <= 0:
+                    return
+                limit -= 1
+                if (event := _event_of(row)) is not None:
+                    yield event
+
+    async def _newest_rows(self) -> AsyncGenerator[Row]:
+        end = "+"
         while True:
-            size = min(left, _PAGE)
-            last, found = await self._snapshot("XREVRANGE", end, "-", size)
+            last, found = await self._snapshot("XREVRANGE", end, "-", _PAGE)
             rows = [one for one in found if entry_id(one.seq) > last]
             for row in rows:
-                if (event := _event_of(row, is_logged=False)) is not None:
-                    yield event
-            left -= len(rows)
+                yield row
             if rows:
                 end = f"({rows[-1].seq}"
-            if left <= 0:
-                return
-            if len(rows) < size:
+            if len(rows) < _PAGE:
                 break
         high = behind(last) if end == "+" else entry_id(end.removeprefix("("))
         async for row in self._in_files((0, 0), high, is_reversed=True):
-            if left <= 0:
-                return
-            left -= 1
-            if (event := _event_of(row, is_logged=False)) is not None:
-                yield event
+            yield row
 
     async def segments(self) -> list[Segment]:
         """Return the segments in the folder, oldest first."""
@@ -283,8 +284,8 @@ def row_of(conn: Connection, keys: Keys, entry: Entry) -> Row:
     return Row(entry.id, at, kept(event), seal)
 
 
-def _event_of(row: Row, *, is_logged: bool = True) -> Event | None:
-    """Parse an event; None for anything else."""
+def _event_of(row: Row) -> Event | None:
+    """Parse an event; log anything else, and return None."""
     if row.leaf:
         # Erased: the leaf has the event without people and texts.
         with suppress(ValueError, NotVerified):
@@ -292,8 +293,7 @@ def _event_of(row: Row, *, is_logged: bool = True) -> Event | None:
     with suppress(ValueError):
         event = Event.model_validate_json(row.event)
         return event.with_(at_ms=int(row.at), seq=row.seq)
-    if is_logged:
-        logger.error("audit.corrupt seq=%s", row.seq)
+    logger.error("audit.corrupt seq=%s", row.seq)
     return None
 
 

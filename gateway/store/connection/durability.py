@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 from urllib.parse import urlsplit
@@ -348,60 +348,52 @@ async def topology_problems(url: str) -> list[str]:
 
 
 async def _sentinel_problems(found: StoreAddress) -> list[str]:
-    said = await asyncio.gather(
-        *(
-            _asked(found.sentinel_options, one, "SENTINEL", "CKQUORUM", found.master)
-            for one in found.places
-        )
-    )
-    problems: list[str] = [
-        Passing(
-            f"The Sentinel {host}:{port} does not answer ({answer}); start it, "
-            "or take it out of KEYTURN_REDIS_URL."
-        )
-        for (host, port), answer in zip(found.places, said, strict=True)
-        if isinstance(answer, OSError)
-    ]
-    # NOQUORUM: too few Sentinels see each other to replace a master.
-    refused = [one for one in said if isinstance(one, ResponseError)]
-    if refused:
-        problems.append(
-            Passing(
-                f"The Sentinels cannot replace the master {found.master!r} "
-                f"({refused[0]}); start more of them, so that a majority sees it."
+    words = "SENTINEL", "CKQUORUM", found.master
+    problems: list[str] = []
+    for place, answer in await _answers(found.sentinel_options, found.places, *words):
+        if isinstance(answer, ResponseError):
+            # NOQUORUM: too few Sentinels see each other to replace a master.
+            why = (
+                f"The Sentinels cannot replace the master {found.master!r} ({answer}); "
+                "start more of them, so that a majority sees it."
             )
-        )
+            problems.append(Passing(why))
+        elif isinstance(answer, OSError):
+            why = f"The Sentinel {place} does not answer ({answer})"
+            remedy = "start it, or take it out of KEYTURN_REDIS_URL"
+            problems.append(Passing(f"{why}; {remedy}."))
     if len(found.places) < _FEWEST:
         problems.append(
             f"KEYTURN_REDIS_URL lists {len(found.places)} Sentinels; list three or "
             "more, on machines of their own: fewer cannot agree when one is away."
         )
-    return problems
+    return list(dict.fromkeys(problems))
 
 
 async def _cluster_problems(found: StoreAddress) -> list[str]:
-    said = await asyncio.gather(
-        *(_asked(found.options, one, "CLUSTER", "INFO") for one in found.places)
-    )
+    answers = await _answers(found.options, found.places, "CLUSTER", "INFO")
     # An unreachable node is skipped: other nodes report its slots.
-    answers = [
-        (f"{host}:{port}", reply)
-        for (host, port), reply in zip(found.places, said, strict=True)
-        if isinstance(reply, bytes)
-    ]
-    if not answers:
+    said = [(place, one) for place, one in answers if isinstance(one, bytes)]
+    if not said:
         why = "No node of the cluster in KEYTURN_REDIS_URL answers; start them."
         return [Passing(why)]
-    broken = [one for one, reply in answers if b"cluster_state:ok" not in reply]
-    if not broken:
-        return []
-    place = broken[0]
+    broken = [place for place, one in said if b"cluster_state:ok" not in one]
     return [
         Passing(
             f"The cluster is not whole, says {place}, so some tenants have no store; "
             f"see: redis-cli --cluster check {place}"
         )
+        for place in broken[:1]
     ]
+
+
+async def _answers(
+    options: Options, places: Sequence[tuple[str, int]], *words: str
+) -> list[tuple[str, Reply]]:
+    """Ask each server; return its address, and its reply as in `_asked`."""
+    replies = await asyncio.gather(*(_asked(options, one, *words) for one in places))
+    names = (f"{host}:{port}" for host, port in places)
+    return list(zip(names, replies, strict=True))
 
 
 async def _asked(options: Options, place: tuple[str, int], *words: str) -> Reply:

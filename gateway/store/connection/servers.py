@@ -93,9 +93,6 @@ MOST_CONNECTIONS = 48
 _CLOSED = "The connection was closed."
 _MAX_REDIRECTS = 5
 
-_AGAIN_S = 0.2
-"""Pause before reconnecting after a server turned out not to be a master."""
-
 # Old servers have no error class for a failure inside a script. The last text ends a
 # blocking command when its server becomes a replica.
 _REPLICA = ("-READONLY ", "-MASTERDOWN ", "UNBLOCKED force unblock")
@@ -222,7 +219,6 @@ class Server:
         self._pool = make_pool()
         self._limits = [asyncio.Semaphore(MOST_CONNECTIONS) for _ in range(2)]
         self._closing = set[asyncio.Task[None]]()
-        self._open_at = 0.0
         self.is_closed = False
 
     async def ask(self, commands: Sequence[Command], deadline: float) -> list[Reply]:
@@ -281,8 +277,6 @@ class Server:
         task.add_done_callback(self._closing.discard)
 
     async def _opened(self) -> tuple[ConnectionPool, AbstractConnection]:
-        if (pause_s := self._open_at - asyncio.get_running_loop().time()) > 0:
-            await asyncio.sleep(pause_s)
         if self.is_closed:
             raise RedisConnectionError(_CLOSED)
         pool = self._pool
@@ -310,7 +304,6 @@ class Server:
         # A master without replicas may have been cut off from its successor.
         if is_replica or isinstance(error, BusyLoadingError) or "NOREPLICAS " in text:
             self.drop()
-            self._open_at = asyncio.get_running_loop().time() + _AGAIN_S
         if is_replica:
             raise NotMasterError("This server is no master.")
 
@@ -474,9 +467,7 @@ class Cluster:
                 node, before = self._owner(slot), ()
             elif isinstance(error, AskError) and not _waits(commands):
                 # The slot is moving, and this key is already at its next master.
-                place = error.host, error.port
-                node = self._nodes.get_node(*place) or ClusterNode(*place)
-                before = [("ASKING",)]
+                node, before = ClusterNode(error.host, error.port), [("ASKING",)]
             elif isinstance(error, AskError | TryAgainError | ClusterDownError):
                 # A slot's new master confirms only its own data, not earlier writes at
                 # the old one.

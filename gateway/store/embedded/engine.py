@@ -28,10 +28,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Final, Self, cast
 from urllib.parse import quote
 
 import redis
@@ -287,69 +288,59 @@ def _within(seconds: float, is_done: Callable[[], bool]) -> bool:
     return True
 
 
+_STARTED: Final = set["ServerProcess"]()
+"""Servers of this process: one that ended with its object would be lost to others."""
+
+
 class ServerProcess:
     """The server process, with a thread of the same lifetime."""
 
     def __init__(self, command: list[str], lock: FolderLock, log: Path) -> None:
-        self._command = command
-        self._inherited = lock.descriptor
-        self._log = log
-        self._is_started = threading.Event()
-        self._popen: subprocess.Popen[bytes] | None = None
-        self._problem: OSError | None = None
         # The kernel ties the server to the thread that starts it (see
-        # parent_bound.py), so a dedicated thread has the server's lifetime.
-        self._keeper = threading.Thread(target=self._keep, daemon=True)
-        self._keeper.start()
-        self._is_started.wait()
-        if self._problem is not None:
-            raise StoreUnavailable(
-                f"The embedded Valkey cannot be run: {self._problem}."
-            ) from self._problem
-
-    @property
-    def pid(self) -> int | None:
-        """Return the process id of the server."""
-        return self._popen.pid if self._popen else None
-
-    @property
-    def has_ended(self) -> bool:
-        """Return True if the server has ended."""
-        return not self._keeper.is_alive()
-
-    def stop(self) -> None:
-        """Stop the server, and wait until its files are closed."""
-        if self._popen is None:
-            return
-        # SIGTERM: Valkey closes its AOF and removes its socket.
-        self._popen.terminate()
-        self._keeper.join(STOP_S)
-        if self._keeper.is_alive():
-            # Every acknowledged write is already on disk.
-            self._popen.kill()
-            self._keeper.join()
-
-    def _keep(self) -> None:
+        # parent_bound.py), so the thread has to live as long as the server.
+        self._thread = ThreadPoolExecutor(max_workers=1)
         try:
-            with self._log.open("wb") as log:
-                self._popen = subprocess.Popen(  # noqa: S603 - our own words, no shell
-                    self._command,
+            with log.open("wb") as output:
+                self._popen = self._thread.submit(
+                    subprocess.Popen[bytes],
+                    command,
                     stdin=subprocess.DEVNULL,
-                    stdout=log,
+                    stdout=output,
                     stderr=subprocess.STDOUT,
-                    pass_fds=(self._inherited,),
+                    pass_fds=(lock.descriptor,),
                     # The environment contains Slack's tokens, which the server does
                     # not need.
                     env={"LC_ALL": "C"},
                     # Ctrl-C is for Keyturn; the server must outlive its last write.
                     start_new_session=True,
-                )
+                ).result()
         except OSError as error:
-            self._problem = error
-            return
-        finally:
-            self._is_started.set()
-        self._popen.wait()
+            raise StoreUnavailable(
+                f"The embedded Valkey cannot be run: {error}."
+            ) from error
+        _STARTED.difference_update([one for one in _STARTED if one.has_ended])
+        _STARTED.add(self)
+
+    @property
+    def pid(self) -> int:
+        """Return the process id of the server."""
+        return self._popen.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Return True if the server has ended."""
+        return self._popen.poll() is not None
+
+    def stop(self) -> None:
+        """Stop the server, and wait until its files are closed."""
+        # SIGTERM: Valkey closes its AOF and removes its socket.
+        self._popen.terminate()
+        try:
+            self._popen.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            # Every acknowledged write is already on disk.
+            self._popen.kill()
+            self._popen.wait()
 
 
 def socket_path(folder: Path) -> Path:

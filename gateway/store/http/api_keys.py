@@ -21,7 +21,6 @@ from keyturn.gateway.store.connection.connection import (
     number,
 )
 from keyturn.gateway.store.sealing.conditional_write import write_if
-from keyturn.gateway.store.sealing.sealing import ensure_known
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.api_keys import ApiKey, sealed, unsealed
 from keyturn.gateway.trust.seals import SealKeys
@@ -55,7 +54,7 @@ class ApiKeyStore:
 
     def __init__(self, store: Store, seals: SealKeys, *, tenant: str) -> None:
         self._conn = store.conn
-        self._security = store.security
+        self._sealing = store.sealing
         self._index = store.audit_index
         self._keys = store.keys_of_tenant(tenant)
         self._name = self._keys.api_keys
@@ -176,7 +175,7 @@ class ApiKeyStore:
             key_id=self._seals.id,
             evidence=hashlib.sha256(stored).hexdigest() if stored else "",
         )
-        await self._security.report(self._keys, found)
+        await self._sealing.security.report(self._keys, found)
 
     async def _was_revoked(self, key: ApiKey, stored: bytes) -> bool:
         """Return whether the audit log contains the end of a seemingly active key."""
@@ -190,7 +189,7 @@ class ApiKeyStore:
         try:
             return unsealed(self._seals, self._keys.tenant, key_id, stored)
         except NotVerified:
-            await ensure_known(self._conn, self._security, self._keys)
+            await self._sealing.ensure_known(self._keys)
             await self.report(SecurityKind.SEAL_WRONG, key_id, stored)
             return None
 

@@ -16,10 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
-from typing import cast
+from typing import NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 from pydantic import Field, ValidationError, model_validator
@@ -132,8 +131,7 @@ class FreezeList(Record):
     freezes: dict[str, Freeze] = Field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class KnownList:
+class KnownList(NamedTuple):
     """The list that this process last verified.
 
     Attributes:
@@ -142,7 +140,7 @@ class KnownList:
         is_believed: False freezes everything.
     """
 
-    found: FreezeList = field(default_factory=FreezeList)
+    found: FreezeList
     seal: str = ""
     is_believed: bool = True
 
@@ -250,7 +248,7 @@ class FreezeStore(Repository):
 
     def known(self, keys: Keys) -> KnownList:
         """Return the list that was last verified."""
-        return self._known.get(sealed_key(keys), KnownList())
+        return self._known.get(sealed_key(keys), KnownList(FreezeList()))
 
     def compared(self, keys: Keys, names: Iterable[str]) -> list[str]:
         """Return values for a script to compare: the seal of the list, and pauses.
@@ -279,26 +277,18 @@ class FreezeStore(Repository):
 
     async def learn(self, keys: Keys, stored: bytes) -> KnownList:
         """Verify a list that was read; report a rejected one."""
-        key = sealed_key(keys)
-        known = self._verified(key, stored)
+        key, found = sealed_key(keys), FreezeList()
+        body = self._sealing.opened(Sealed.FREEZES, (key,), stored) if stored else b"{}"
+        if body is not None:
+            found = FreezeList.model_validate_json(body)
+        is_older = body is not None and self._sealing.is_older(key, found.epoch)
+        known = KnownList(found, stored[_SEAL].hex())
+        if body is None or is_older:
+            known = KnownList(FreezeList(), known.seal, is_believed=False)
         self._known[key] = known
         if not known.is_believed:
-            is_older = self._sealing.opened(Sealed.FREEZES, (key,), stored) is not None
-            await self._sealing.refuse(
-                keys, Sealed.FREEZES, stored, is_older=is_older or not stored
-            )
+            await self._sealing.refuse(keys, Sealed.FREEZES, stored, is_older=is_older)
         return known
-
-    def _verified(self, key: str, stored: bytes) -> KnownList:
-        seal = stored[_SEAL].hex()
-        body = self._sealing.opened(Sealed.FREEZES, (key,), stored) if stored else b""
-        if body is None:
-            return KnownList(seal=seal, is_believed=False)
-        found = FreezeList.model_validate_json(body) if body else FreezeList()
-        is_believed = not self._sealing.is_older(key, found.epoch)
-        if not is_believed:
-            found = FreezeList()
-        return KnownList(found, seal, is_believed)
 
     def sealed(
         self, keys: Keys, found: FreezeList, *, now_ms: int

@@ -12,7 +12,7 @@ from keyturn.gateway.approvals.record import Concerned
 from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.failures import log_failure
 from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.store.connection.connection import Connection, Reply, text
+from keyturn.gateway.store.connection.connection import Reply, text
 from keyturn.gateway.store.connection.listed_members import readable
 from keyturn.gateway.store.keys import Keys, keys_of_tenant, tenant_of_approval
 from keyturn.gateway.store.records import codec
@@ -24,7 +24,7 @@ from keyturn.gateway.store.records.quarantine import ForgedRecords
 from keyturn.gateway.store.records.turn_opener import TurnOpener
 from keyturn.gateway.store.runs.run_list import Listed, RunLists
 from keyturn.gateway.store.scripts.script import Script
-from keyturn.gateway.store.sealing.security_events import SecurityEvents
+from keyturn.gateway.store.sealing.sealing import Sealing
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +42,7 @@ class ApprovalStore(RunLists):
     """Approvals of all tenants.
 
     Args:
-        conn: connection to the store.
-        security: reports security events.
+        sealing: seals of the store.
         lease_ms: lifetime of a claim without a heartbeat.
 
     Attributes:
@@ -52,13 +51,12 @@ class ApprovalStore(RunLists):
         open_turn: stores the approvals of one turn, once; see `TurnOpener.open`.
     """
 
-    def __init__(
-        self, conn: Connection, security: SecurityEvents, *, lease_ms: int
-    ) -> None:
+    def __init__(self, sealing: Sealing, *, lease_ms: int) -> None:
+        conn = sealing.conn
         super().__init__(conn)
         self.lease_ms = lease_ms
         self.seals = RecordSeals(conn)
-        self.forged = ForgedRecords(conn, security)
+        self.forged = ForgedRecords(sealing)
         self._known = KnownRecords(self.seals)
         self.open_turn = TurnOpener(conn, self._known, self.load).open
         self._changes = Changes(conn, self._known)

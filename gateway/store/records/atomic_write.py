@@ -27,7 +27,7 @@ from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.background import begun, waited_for
 from keyturn.gateway.protocol.records import ItemState
 from keyturn.gateway.protocol.work import aside
-from keyturn.gateway.store.connection.connection import Connection, number, text
+from keyturn.gateway.store.connection.connection import Connection, Reply, number, text
 from keyturn.gateway.store.connection.ledger import Ledger
 from keyturn.gateway.store.keys import KEEP_MS, Keys
 from keyturn.gateway.store.limits.agent_load import FAILED_MS
@@ -263,30 +263,6 @@ def following(
     return fields | {SEAL: stored.seal.hex()}, stored
 
 
-def tenant_keys(keys: Keys) -> dict[str, str]:
-    """Return the keys shared by a tenant's changes, by their names in the script."""
-    return {
-        "expiry": keys.expiry,
-        "outbox": keys.outbox,
-        "audit": keys.audit,
-        "jobs": keys.jobs,
-        "timers": keys.timers,
-        "frozen": keys.frozen,
-    }
-
-
-def record_keys(keys: Keys, approval_id: str, agent: str, thread: str) -> list[str]:
-    """Return the keys of one approval, in the order of the script."""
-    return [
-        keys.head(approval_id),
-        keys.document(approval_id),
-        keys.waiting(agent),
-        keys.rejections(agent),
-        keys.rejected(agent, thread),
-        keys.failures(agent),
-    ]
-
-
 def _claims_as_read(seen: Stored, fields: Iterable[str]) -> dict[str, str]:
     """Return the claims that must be unchanged since the record was read."""
     # Only claims that this change moves: heartbeats of other items do not matter.
@@ -350,6 +326,53 @@ CHANGE = Script("change")
 FENCED_CHANGE = Script("change", is_fenced=True)
 
 
+async def run_change(
+    conn: Connection,
+    keys: Keys,
+    places: Sequence[tuple[str, str, str]],
+    changes: Sequence[bytes],
+    *,
+    events: str = "[]",
+    script: Script = CHANGE,
+) -> list[Reply]:
+    """Run the script that writes changes, see `change.lua`.
+
+    Args:
+        conn: the server.
+        keys: keys of the tenant.
+        places: id, agent and thread of each approval.
+        changes: for each approval its change and its document.
+        events: events about all changes, as a JSON array of texts.
+        script: the script, fenced or not.
+    """
+    return await script(
+        conn,
+        expiry=keys.expiry,
+        outbox=keys.outbox,
+        audit=keys.audit,
+        jobs=keys.jobs,
+        timers=keys.timers,
+        frozen=keys.frozen,
+        records=[
+            key
+            for approval_id, agent, thread in places
+            for key in (
+                keys.head(approval_id),
+                keys.document(approval_id),
+                keys.waiting(agent),
+                keys.rejections(agent),
+                keys.rejected(agent, thread),
+                keys.failures(agent),
+            )
+        ],
+        failed_ms=FAILED_MS,
+        keep_ms=KEEP_MS,
+        events=events,
+        count=len(places),
+        changes=changes,
+    )
+
+
 async def write(
     conn: Connection, keys: Keys, seen: Mapping[str, Loaded], what: WriteMany
 ) -> list[Loaded]:
@@ -392,31 +415,21 @@ async def write(
 async def _written(
     conn: Connection, keys: Keys, seen: Mapping[str, Loaded], what: WriteMany
 ) -> list[Loaded]:
-    after, stored, changes = (
-        [one.approval for one in what.writes],
-        list[Stored](),
-        list[bytes](),
-    )
+    after = [one.approval for one in what.writes]
+    stored, changes = list[Stored](), list[bytes]()
     for one in what.writes:
         read = seen[one.approval.id]
         move = partial(moves, conn, keys, read, one)
         moved, next_stored = await aside(move, _texts(one.approval))
         stored.append(next_stored)
         changes += [to_json(moved), next_stored.document]
-    is_fenced = any(one.is_fenced for one in what.writes)
-    reply = await (FENCED_CHANGE if is_fenced else CHANGE)(
+    reply = await run_change(
         conn,
-        **tenant_keys(keys),
-        records=[
-            key
-            for one in after
-            for key in record_keys(keys, one.id, one.agent, one.thread)
-        ],
-        failed_ms=FAILED_MS,
-        keep_ms=KEEP_MS,
+        keys,
+        [(one.id, one.agent, one.thread) for one in after],
+        changes,
         events=event_texts(conn, keys, what.events) if what.events else "[]",
-        count=len(stored),
-        changes=changes,
+        script=FENCED_CHANGE if any(one.is_fenced for one in what.writes) else CHANGE,
     )
     if text(reply[0]) != "done":
         return []

@@ -25,10 +25,9 @@ from keyturn.gateway.store.connection.connection import (
     fields,
     milliseconds,
 )
-from keyturn.gateway.store.keys import KEEP_MS, Keys
-from keyturn.gateway.store.limits.agent_load import FAILED_MS
+from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.records import codec
-from keyturn.gateway.store.records.atomic_write import CHANGE, record_keys, tenant_keys
+from keyturn.gateway.store.records.atomic_write import run_change
 from keyturn.gateway.store.records.codec import (
     QUARANTINE_SEAL,
     QUARANTINED,
@@ -39,21 +38,11 @@ from keyturn.gateway.store.runs.jobs import Job
 from keyturn.gateway.store.runs.run_list import Listed, RunLists
 from keyturn.gateway.store.sealing.encryption import decrypted_document
 from keyturn.gateway.store.sealing.event_seals import sealed_texts
-from keyturn.gateway.store.sealing.sealing import ensure_known
-from keyturn.gateway.store.sealing.security_events import SecurityEvents
+from keyturn.gateway.store.sealing.sealing import Repository
 
 
-class ForgedRecords:
-    """Reports forged records, and quarantines them.
-
-    Args:
-        conn: connection to the store.
-        security: reports security events.
-    """
-
-    def __init__(self, conn: Connection, security: SecurityEvents) -> None:
-        self._conn = conn
-        self._security = security
+class ForgedRecords(Repository):
+    """Reports forged records, and quarantines them."""
 
     @asynccontextmanager
     async def noticed(self, keys: Keys) -> AsyncGenerator[None]:
@@ -67,15 +56,14 @@ class ForgedRecords:
             yield
         except ForgedRecord as error:
             if error.why == WRONG_SEAL:
-                await ensure_known(
-                    self._conn, self._security, keys, approval=error.approval
-                )
+                await self._sealing.ensure_known(keys, approval=error.approval)
             # The record is refused even if the quarantine cannot be written.
             with suppress(StoreUnavailable):
                 tenant, ref = await quarantine(
                     self._conn, keys, error.approval, why=error.why
                 )
-                await self._security.report(keys, _event(error, tenant, ref))
+                found = _event(error, tenant, ref)
+                await self._sealing.security.report(keys, found)
             raise
 
 
@@ -153,16 +141,8 @@ async def quarantine(
         # No queues: the names of the reviewers may be the corrupt part. The approval
         # stays in its queues until they expire, but is unreadable.
     }
-    await CHANGE(
-        conn,
-        **tenant_keys(keys),
-        records=record_keys(keys, approval_id, ref.agent, run_ref.thread),
-        failed_ms=FAILED_MS,
-        keep_ms=KEEP_MS,
-        events="[]",
-        count=1,
-        changes=[to_json(change), ""],
-    )
+    place = approval_id, ref.agent, run_ref.thread
+    await run_change(conn, keys, [place], [to_json(change), b""])
     return tenant, ref
 
 

@@ -16,8 +16,6 @@ import logging
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pydantic import ValidationError
-
 from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.store.connection.connection import (
     fields,
@@ -114,12 +112,15 @@ class PostedMessageStore(Repository):
         places: list[tuple[str, str]] = []
         ended: Ended | None = None
         for at, stored in fields(found).items():
-            channel, _, ts = at.partition(" ")
-            if at == _ENDED and (ended := self._ended(name, stored)):
-                continue
+            if at == _ENDED:
+                body = self._sealing.opened(Sealed.MESSAGE, (name, _ENDED), stored)
+                if body is not None:
+                    ended = Ended.model_validate_json(body)
+                    continue
             if not self._sealing.is_valid(Sealed.MESSAGE, (name, at), b"", stored):
                 await self._refuse(keys, approval, at, stored)
                 continue
+            channel, _, ts = at.partition(" ")
             places.append((channel, ts))
             if stored != (seal := self._sealing.seal(Sealed.MESSAGE, (name, at), b"")):
                 await self._conn.command("HSET", name, at, seal)
@@ -158,13 +159,6 @@ class PostedMessageStore(Repository):
             ["DEL", keys.messages(approval)],
             ["ZREM", keys.messages_due, keys.listed(approval)],
         )
-
-    def _ended(self, name: str, stored: bytes) -> Ended | None:
-        body = self._sealing.opened(Sealed.MESSAGE, (name, _ENDED), stored)
-        try:
-            return Ended.model_validate_json(body) if body else None
-        except ValidationError:
-            return None
 
     async def _refuse(
         self, keys: Keys, approval: str, field: str, stored: bytes

@@ -23,10 +23,10 @@ from keyturn.gateway.store.events.readers import make_group
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.runs.leases import beating
 from keyturn.gateway.store.scripts.script import Script
+from keyturn.gateway.store.sealing.conditional_write import write_if
 from keyturn.gateway.store.sealing.encryption import MARK, decrypted_text, encrypt_text
 from keyturn.gateway.store.sealing.sealing import Sealed, Sealing
 
-PUT_BACK = Script("put_back")
 REQUEUE = Script("requeue")
 
 logger = logging.getLogger(__name__)
@@ -221,14 +221,15 @@ class JobQueue:
 
         Does nothing if another worker has put it back or finished it.
         """
-        await PUT_BACK(
+        jobs, retry = self._keys.jobs, self._keys.retry
+        due_ms = await self._conn.now_ms(jobs) + delay_ms
+        await write_if(
             self._conn,
-            jobs=self._keys.jobs,
-            retry=self._keys.retry,
-            group=GROUP,
-            delivery=delivery.id,
-            job=delivery.job.model_dump_json(),
-            delay_ms=delay_ms,
+            self._keys,
+            # The acknowledgement is the check: only one worker's counts.
+            [(["XACK", jobs, GROUP, delivery.id], 1)],
+            ["XDEL", jobs, delivery.id],
+            ["ZADD", retry, due_ms, delivery.job.model_dump_json()],
         )
 
     async def requeue_due(self, limit: int = 100) -> int:

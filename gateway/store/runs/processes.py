@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from keyturn.gateway.protocol.records import Record
@@ -19,7 +20,6 @@ from keyturn.gateway.store.connection.connection import (
     number,
     text,
 )
-from keyturn.gateway.store.connection.listed_members import readable_fields
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.sealing.conditional_write import write_if
 from keyturn.gateway.store.sealing.sealing import Repository
@@ -108,24 +108,20 @@ class ProcessStore(Repository):
         alive: dict[str, tuple[ProcessInfo, int]] = {}
         kept: dict[tuple[str, str], AgentCheckpoints] = {}
         refused: list[str] = []
-        found = fields(raw)
-
-        over = list[str]()
-
-        def read(name: str, value: bytes) -> None:
+        found, over = fields(raw), list[str]()
+        for name, value in found.items():
             kind, _, rest = name.partition(":")
-            ends, _, body = text(value).partition(" ")
-            if kind == "a":
-                one = AgentCheckpoints.model_validate_json(value)
-                kept[one.tenant, one.agent] = one
-            elif kind in {"p", "r"} and int(ends) < now_ms:
-                over.append(name)
-            elif kind == "p":
-                alive[rest] = (ProcessInfo.model_validate_json(body), int(ends))
-            elif kind == "r":
-                refused.append(body)
-
-        readable_fields(found, read)
+            with suppress(ValueError):  # of another version, or damaged
+                ends, _, body = text(value).partition(" ")
+                if kind == "a":
+                    one = AgentCheckpoints.model_validate_json(value)
+                    kept[one.tenant, one.agent] = one
+                elif kind in {"p", "r"} and int(ends) < now_ms:
+                    over.append(name)
+                elif kind == "p":
+                    alive[rest] = (ProcessInfo.model_validate_json(body), int(ends))
+                elif kind == "r":
+                    refused.append(body)
         if some := over[:1000]:
             # No more than a script takes; the next reading drops the others. Only if
             # none of them has sent a heartbeat since.

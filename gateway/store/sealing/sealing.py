@@ -72,11 +72,11 @@ class Sealing:
 
     Attributes:
         conn: connection to the store.
+        security: receives the reports.
     """
 
     def __init__(self, conn: Connection, security: SecurityEvents) -> None:
-        self.conn = conn
-        self._security = security
+        self.conn, self.security = conn, security
         self._newest: OrderedDict[str, int] = OrderedDict()
 
     @property
@@ -122,9 +122,30 @@ class Sealing:
         """Return the highest number seen for a place; 0 if there is none."""
         return self._newest.get(place, 0)
 
-    async def ensure_known(self, keys: Keys) -> None:
-        """Raise StoreUnavailable if others use a secret unknown to this process."""
-        await ensure_known(self.conn, self._security, keys)
+    async def ensure_known(self, keys: Keys, *, approval: str = "") -> None:
+        """Raise unless this process accepts the tenant's current secret.
+
+        Call it before a record is treated as forged: its seal may be valid under a
+        newer secret. An attacker can fake such a change of the secret, so it is
+        reported.
+
+        Args:
+            keys: keys of the tenant.
+            approval: the approval that cannot be verified.
+
+        Raises:
+            StoreUnavailable: the current secret is unknown here, so this process must
+                not decide, acknowledge or quarantine.
+        """
+        if await knows_secret(self.conn, keys):
+            return
+        kind = SecurityKind.SECRET_UNKNOWN
+        found = SecurityEvent(kind=kind, tenant="", about="secret", approval=approval)
+        await self.security.report(keys, found)
+        raise StoreUnavailable(
+            f"The data of the store cannot be verified, so nothing was decided or run: "
+            f"{SEALED_OTHERWISE}"
+        )
 
     async def refuse(
         self,
@@ -148,14 +169,10 @@ class Sealing:
             kind=SecurityKind.REPLAYED if is_older else SecurityKind.SEAL_WRONG,
             tenant=keys.tenant,
             about=kind,
-            agent=where.get("agent", ""),
-            thread=where.get("thread", ""),
-            approval=where.get("approval", ""),
-            name=where.get("name", ""),
             key_id=self.keys.id,
             evidence=hashlib.sha256(stored).hexdigest()[:16],
         )
-        await self._security.report(keys, found)
+        await self.security.report(keys, found.with_(**where))
 
 
 class Repository:
@@ -206,36 +223,6 @@ async def knows_secret(conn: Connection, keys: Keys) -> bool:
     """
     kept = text(await conn.command("GET", keys.sealed_by))
     return not kept or kept in _mine(conn)
-
-
-async def ensure_known(
-    conn: Connection, security: SecurityEvents, keys: Keys, *, approval: str = ""
-) -> None:
-    """Raise unless this process accepts the tenant's current secret.
-
-    Call it before a record is treated as forged: its seal may be valid under a newer
-    secret. An attacker can fake such a change of the secret, so it is reported.
-
-    Args:
-        conn: connection to the store.
-        security: receives the report.
-        keys: keys of the tenant.
-        approval: the approval that cannot be verified.
-
-    Raises:
-        StoreUnavailable: the current secret is unknown here, so this process must not
-            decide, acknowledge or quarantine.
-    """
-    if await knows_secret(conn, keys):
-        return
-    found = SecurityEvent(
-        kind=SecurityKind.SECRET_UNKNOWN, tenant="", about="secret", approval=approval
-    )
-    await security.report(keys, found)
-    raise StoreUnavailable(
-        f"The data of the store cannot be verified, so nothing was decided or run: "
-        f"{SEALED_OTHERWISE}"
-    )
 
 
 def _mine(conn: Connection) -> list[str]:

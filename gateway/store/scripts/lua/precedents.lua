@@ -10,23 +10,18 @@ local PRECEDENT_MS = 30 * 24 * 60 * 60 * 1000
 -- Drop old precedents, and all but the newest of each kind. `found` has the fields of
 -- the hash, one after another.
 local function trim_precedents(key, found, now)
-  local kinds = {}
-  -- One more field is `n`. Most hashes are small, so no kind exceeds the limit.
-  local may_be_many = #found / 2 > MOST_KEPT + 1
+  local rows, counts = {}, {}
   for i = 1, #found, 2 do
     local at, kind = string.match(found[i + 1], '^%d+ (%d+) (%l+) ')
-    if at and now - tonumber(at) > PRECEDENT_MS then
-      redis.call('HDEL', key, found[i])
-    elseif at and may_be_many then
-      kinds[kind] = kinds[kind] or {}
-      table.insert(kinds[kind], {tonumber(at), found[i]})
-    end
+    if at then rows[#rows + 1] = {tonumber(at), kind, found[i]} end
   end
-  for _, calls in pairs(kinds) do
-    table.sort(calls, function(a, b)
-      return a[1] > b[1] or (a[1] == b[1] and a[2] > b[2])
-    end)
-    for i = MOST_KEPT + 1, #calls do redis.call('HDEL', key, calls[i][2]) end
+  table.sort(rows, function(a, b) return a[1] > b[1] or (a[1] == b[1] and a[3] > b[3]) end)
+  for _, row in ipairs(rows) do
+    local count = (counts[row[2]] or 0) + 1
+    counts[row[2]] = count
+    if count > MOST_KEPT or now - row[1] > PRECEDENT_MS then
+      redis.call('HDEL', key, row[3])
+    end
   end
 end
 

@@ -248,14 +248,17 @@ def following(
         after: the next version.
         uses: the items' new uses of windows, by index.
     """
-    fields = codec.changed_head(before, after)
     wrapped = seen.head.get(DATA_KEY, b"")
     document, data_key = encrypted_document(
         seals.conn, after.id, codec.document(after), wrapped
     )
-    if data_key != wrapped:
-        fields[DATA_KEY] = data_key.hex()
-    head = codec.applied(seen.head, fields | {"rev": str(before.rev + 1)})
+    old = codec.head(before).keys()
+    head = {name: one for name, one in seen.head.items() if name not in old}
+    head |= codec.head(after.with_(rev=before.rev + 1))
+    if data_key:
+        head[DATA_KEY] = data_key
+    # The script moves the uses itself.
+    fields = codec.changed(seen.head, head)
     for i, used in uses.items():
         if used.encode() != head.get(f"{i}:w", b"[]"):
             head[f"{i}:w"] = used.encode()

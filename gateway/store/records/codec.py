@@ -204,32 +204,33 @@ def _row(item: Item) -> str:
     return item.model_dump_json(exclude=excluded, exclude_defaults=True)
 
 
-def head(approval: Approval) -> dict[str, str]:
+def head(approval: Approval) -> dict[str, bytes]:
     """Return the fields of an approval that scripts compare; zeros are omitted.
 
-    The store itself maintains ``rev``. `CONCERNED` contains the people whom the pending
-    calls concern, so that a queue can be listed without the documents.
+    `CONCERNED` contains the people whom the pending calls concern, so that a queue can
+    be listed without the documents.
     """
     times = ((name, getattr(approval, field)) for name, field in _TIMES.items())
     found = {name: str(value) for name, value in times if value}
+    found["rev"] = str(approval.rev)
     if people := concerned(approval):
         names = [sorted(people.users), sorted(people.groups)]
         found[CONCERNED] = json.dumps(names, separators=(",", ":"))
     for item in approval.items:
-        numbers = ((name, getattr(item, field)) for name, field in _NUMBERS.items())
-        found |= {
-            f"{item.index}:{name}": str(value) for name, value in numbers if value
-        }
         found[f"{item.index}:s"] = str(item.state)
-    return found
+        for name, field in _NUMBERS.items():
+            if value := getattr(item, field):
+                found[f"{item.index}:{name}"] = str(value)
+    return {name: value.encode() for name, value in found.items()}
 
 
-def changed_head(before: Approval, after: Approval) -> dict[str, str | bool]:
-    """Return the fields of the head with new values; False for deleted fields."""
-    old, new = head(before), head(after)
+def changed(before: Fields, after: Fields) -> dict[str, str | bool]:
+    """Return changed fields as scripts take them; False deletes a field."""
     # Not None: Lua treats JSON null as true.
-    found: dict[str, str | bool] = dict.fromkeys(old.keys() - new.keys(), False)
-    found |= {key: value for key, value in new.items() if old.get(key) != value}
+    found: dict[str, str | bool] = dict.fromkeys(before.keys() - after.keys(), False)
+    for name, value in after.items():
+        if before.get(name) != value:
+            found[name] = value.hex() if name in _BYTES else value.decode()
     return found
 
 
@@ -242,20 +243,6 @@ def concerned_in(stored: Reply) -> Concerned | None:
         return Concerned(set(users), set(groups))
     except (ValueError, TypeError):
         return None
-
-
-def applied(
-    head: Mapping[str, bytes], changes: Mapping[str, str | bool]
-) -> dict[str, bytes]:
-    """Return a head after changes; False deletes a field."""
-    found = dict(head)
-    for name, value in changes.items():
-        if isinstance(value, bool):
-            found.pop(name, None)
-        else:
-            is_hex = name in _BYTES
-            found[name] = bytes.fromhex(value) if is_hex else value.encode()
-    return found
 
 
 def states(head: Mapping[str, bytes]) -> dict[int, ItemState]:

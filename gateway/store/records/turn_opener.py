@@ -246,7 +246,7 @@ def _standing_row(
         "id": used.id,
         "as_read": {"rev": str(used.rev), SEAL: stored.seal.hex()},
         "checked_ms": CHECKED_FOR_MS,
-        "fields": fields | {"rev": str(used.rev + 1)},
+        "fields": fields,
     }
     return row, after.document
 
@@ -282,15 +282,14 @@ def _opening_row(
         seals.conn, opened.id, codec.document(opened)
     )
     raw = {"run": run + approval.ns.encode(), "turn": turn, DATA_KEY: data_key}
-    used = ((item.index, as_rows(held.get(item.id, ()))) for item in items)
-    fields: dict[str, str | bool] = {
+    used = {f"{one.index}:w": as_rows(held.get(one.id, ())) for one in items}
+    head = {
         **codec.head(opened),
-        "rev": "1",
-        "n": str(len(items)),
-        **{name: one.hex() for name, one in raw.items() if one},
-        **{f"{index}:w": rows for index, rows in used if rows != "[]"},
+        "n": str(len(items)).encode(),
+        **{name: one for name, one in raw.items() if one},
+        **{name: rows.encode() for name, rows in used.items() if rows != "[]"},
     }
-    stored = seals.sealed(opened.id, codec.applied({}, fields), document)
+    stored = seals.sealed(opened.id, head, document)
     row: dict[str, object] = {
         "id": approval.id,
         "ns": approval.ns,
@@ -298,6 +297,6 @@ def _opening_row(
         "state": items[0].state.value,
         "count": len(items),
         "timers": timer_rows(approval.waiting),
-        "fields": {**fields, SEAL: stored.seal.hex()},
+        "fields": codec.changed({}, stored.head),
     }
     return row, document

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -21,7 +20,7 @@ from keyturn.gateway.store.keys import KEEP_MS, Keys
 from keyturn.gateway.store.limits.agent_load import fingerprint
 from keyturn.gateway.store.limits.precedents import body_of
 from keyturn.gateway.store.scripts.script import Script
-from keyturn.gateway.store.sealing.event_seals import event_texts
+from keyturn.gateway.store.sealing.event_seals import sealed_texts
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.seals import Purpose, seal_keys
 
@@ -102,9 +101,9 @@ async def erase_approval(
         seen_by=keys.opened(approval.id),
         turn=keys.turn(turn_key_of(approval)),
         rev=str(approval.rev),
-        calls=json.dumps(calls),
-        precedents=json.dumps(_precedents(store, keys, approval)),
-        events=event_texts(store.conn, keys, [event]),
+        calls=calls,
+        precedents=_precedents(store, keys, approval),
+        events=sealed_texts(store.conn, keys, [event]),
         is_person=is_person,
         over=over,
         keep_ms=KEEP_MS,

@@ -25,11 +25,11 @@ from keyturn.gateway.store.audit.log import row_of
 from keyturn.gateway.store.connection.connection import Argument, entries, number
 from keyturn.gateway.store.keys import Keys, keys_of_tenant
 from keyturn.gateway.store.sealing.event_seals import (
-    event_texts,
     nonce_of,
     parts_of,
     read_seal,
     sealed_text,
+    sealed_texts,
 )
 from keyturn.gateway.store.store import Store
 from tests.api.test_api_key_store import Box
@@ -364,11 +364,11 @@ async def test_every_entry_of_a_decision_has_a_seal_of_its_own(
 
 async def test_a_seal_is_of_its_entry_tenant_and_secret(store: Store) -> None:
     keys = store.keys_of_tenant("default")
-    [text] = json.loads(event_texts(store.conn, keys, [EVENT]))
+    [text] = sealed_texts(store.conn, keys, [EVENT])
     event, seal = parts_of(text)
     other = event.replace("freeze.set", "freeze.lifted")
     nonce, code = seal.split(".")
-    _, unlike = parts_of(json.loads(event_texts(store.conn, keys, [EVENT]))[0])
+    _, unlike = parts_of(sealed_texts(store.conn, keys, [EVENT])[0])
 
     assert read_seal(store.conn, keys, event, seal) is SealState.SEALED
     for wrong in (

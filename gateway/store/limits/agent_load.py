@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -18,7 +17,6 @@ from keyturn.gateway.protocol import digest
 from keyturn.gateway.protocol.records import Record, RunRef
 from keyturn.gateway.protocol.strict_json import JsonObject
 from keyturn.gateway.store.connection.connection import (
-    Argument,
     Reply,
     fields,
     number,
@@ -179,7 +177,7 @@ class AgentLoadStore(Repository):
         named = dict.fromkeys(effect for effect in wanted.effects if effect)
         precedents = [keys.precedents(effect) for effect in named]
         names = names_of(agent, *wanted.tools)
-        values: dict[str, Argument | Sequence[Argument]] = {
+        values: dict[str, object] = {
             "turn": keys.turn(turn_key),
             "facts": keys.thread_facts(run_ref.agent, run_ref.thread),
             "frozen": keys.frozen,
@@ -189,8 +187,8 @@ class AgentLoadStore(Repository):
             "rejections": keys.rejections(agent),
             "rejected": keys.rejected(agent, thread),
             "precedents": precedents,
-            "names": json.dumps([paused(agent)]),
-            "calls": json.dumps(["turns", *dict.fromkeys(wanted.calls)]),
+            "names": [paused(agent)],
+            "calls": ["turns", *dict.fromkeys(wanted.calls)],
             "list": freezes.known(keys).seal,
         }
         reply = await LOAD_CONTEXT(self._conn, **values)

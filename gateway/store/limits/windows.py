@@ -121,7 +121,7 @@ class WindowStore(Repository):
             turn=keys.turn(turn_key),
             reservation=keys.reservation(turn_key, as_rows(flat)),
             windows=[use.window for use in flat],
-            uses=json.dumps([use.use for use in flat]),
+            uses=[use.use for use in flat],
             hold_ms=HOLD_MS,
         )
         # Another process has opened the turn: its verdicts are the answer.
@@ -154,7 +154,7 @@ class WindowStore(Repository):
         reply = await TOTALS(
             self._conn,
             places=[key for head, _, use in rows for key in (head, use.window)],
-            uses=json.dumps([[index, use.use] for _, index, use in rows]),
+            uses=[[index, use.use] for _, index, use in rows],
         )
         totals = iter(_numbers(reply[1]))
         return [[next(totals) for _ in one.uses] for one in items]

@@ -45,7 +45,6 @@ from keyturn.gateway.store.runs.jobs import Job
 from keyturn.gateway.store.scripts.script import Script
 from keyturn.gateway.store.sealing.encryption import DATA_KEY, encrypted_document
 from keyturn.gateway.store.sealing.event_seals import (
-    event_texts,
     sealed_texts,
     with_sealed_event,
 )
@@ -335,7 +334,7 @@ async def run_change(
     places: Sequence[tuple[str, str, str]],
     changes: Sequence[bytes],
     *,
-    events: str = "[]",
+    events: Sequence[str] = (),
     script: Script = CHANGE,
 ) -> list[Reply]:
     """Run the script that writes changes, see `change.lua`.
@@ -345,7 +344,7 @@ async def run_change(
         keys: keys of the tenant.
         places: id, agent and thread of each approval.
         changes: for each approval its change and its document.
-        events: events about all changes, as a JSON array of texts.
+        events: texts of events about all changes.
         script: the script, fenced or not.
     """
     return await script(
@@ -431,7 +430,7 @@ async def _written(
         keys,
         [(one.id, one.agent, one.thread) for one in after],
         changes,
-        events=event_texts(conn, keys, what.events) if what.events else "[]",
+        events=sealed_texts(conn, keys, what.events),
         script=FENCED_CHANGE if any(one.is_fenced for one in what.writes) else CHANGE,
     )
     if text(reply[0]) != "done":

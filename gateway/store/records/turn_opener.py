@@ -6,8 +6,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from pydantic_core import to_json
-
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.approvals.record import Approval
 from keyturn.gateway.approvals.standing import CHECKED_FOR_MS
@@ -15,7 +13,6 @@ from keyturn.gateway.errors import CorruptRecord
 from keyturn.gateway.protocol.records import RunRef
 from keyturn.gateway.protocol.work import aside
 from keyturn.gateway.store.connection.connection import (
-    Argument,
     Connection,
     Reply,
     number,
@@ -41,7 +38,7 @@ from keyturn.gateway.store.runs import run_list
 from keyturn.gateway.store.runs.run_list import Listed
 from keyturn.gateway.store.scripts.script import Script
 from keyturn.gateway.store.sealing.encryption import DATA_KEY, encrypted_document
-from keyturn.gateway.store.sealing.event_seals import event_texts
+from keyturn.gateway.store.sealing.event_seals import sealed_texts
 
 
 @dataclass(frozen=True)
@@ -139,50 +136,44 @@ class TurnOpener:
             return None
         run = keys.run(preconditions.run_ref)
         turn = keys.turn(turn_key)
-        values: dict[str, Argument | Sequence[Argument]] = {
-            "turn": turn,
-            "run": run,
-            "expiry": keys.expiry,
-            "outbox": keys.outbox,
-            "audit": keys.audit,
-            "reservation": keys.reservation(turn_key, as_rows(preconditions.reserved)),
-            "frozen": keys.frozen,
-            "waiting": keys.waiting(thread[0]),
-            "requests_10m": keys.requests_10m(thread[0]),
-            "rejected": keys.rejected(*thread),
-            "timers": keys.timers,
-            "outdated": keys.outdated,
-            "records": [
+        precedents = [*rows_of_opening(keys, approvals), *preconditions.auto_runs]
+        write = partial(
+            OPEN,
+            self._conn,
+            turn=turn,
+            run=run,
+            expiry=keys.expiry,
+            outbox=keys.outbox,
+            audit=keys.audit,
+            reservation=keys.reservation(turn_key, as_rows(preconditions.reserved)),
+            frozen=keys.frozen,
+            waiting=keys.waiting(thread[0]),
+            requests_10m=keys.requests_10m(thread[0]),
+            rejected=keys.rejected(*thread),
+            timers=keys.timers,
+            outdated=keys.outdated,
+            records=[
                 key
                 for one in approvals
                 for key in (keys.head(one.id), keys.document(one.id))
             ],
-            "keep_ms": KEEP_MS,
-            "verdicts": verdicts,
-            "events": event_texts(self._conn, keys, events),
-            "unfrozen": to_json(
-                freezes_of(self._conn).compared(keys, preconditions.names)
-            ),
-            "limits": to_json(
-                {
-                    "waiting": preconditions.waiting,
-                    "requests_10m": preconditions.requests_10m,
-                    "asked_ms": ASKED_MS,
-                }
-            ),
-            "counted": as_rows(preconditions.counted),
-            "refused": as_rows(preconditions.refused),
-            "is_reserved": bool(preconditions.reserved),
-            "precedents": to_json(
-                encrypted_rows(
-                    self._conn,
-                    [*rows_of_opening(keys, approvals), *preconditions.auto_runs],
-                )
-            ),
-            "seen": to_json(seen_precedents(preconditions.known)),
-            "standing": to_json([row for row, _ in standing]),
-            "not_rejected": to_json([*preconditions.not_rejected]),
-        }
+            keep_ms=KEEP_MS,
+            verdicts=verdicts,
+            events=sealed_texts(self._conn, keys, events),
+            unfrozen=freezes_of(self._conn).compared(keys, preconditions.names),
+            limits={
+                "waiting": preconditions.waiting,
+                "requests_10m": preconditions.requests_10m,
+                "asked_ms": ASKED_MS,
+            },
+            counted=as_rows(preconditions.counted),
+            refused=as_rows(preconditions.refused),
+            is_reserved=bool(preconditions.reserved),
+            precedents=encrypted_rows(self._conn, precedents),
+            seen=seen_precedents(preconditions.known),
+            standing=[row for row, _ in standing],
+            not_rejected=[*preconditions.not_rejected],
+        )
         of = run, turn if verdicts else ""
         texts = [item.requested for one in approvals for item in one.items]
 
@@ -190,19 +181,17 @@ class TurnOpener:
             seals, held = self._known.seals, preconditions.held
             return [_opening_row(seals, of, one, held, created_ms) for one in approvals]
 
-        async def write(created_ms: int) -> list[Reply]:
+        async def written(created_ms: int) -> list[Reply]:
             opened = await aside(partial(rows, created_ms), texts)
-            return await OPEN(
-                self._conn,
-                **values,
-                approvals=to_json([row for row, _ in opened]),
+            return await write(
+                approvals=[row for row, _ in opened],
                 created_ms=created_ms,
                 documents=[document for _, document in (*opened, *standing)],
             )
 
-        reply = await write(preconditions.now_ms)
+        reply = await written(preconditions.now_ms)
         if text(reply[0]) == "late":  # for example, after a slow triage
-            reply = await write(number(reply[1]))
+            reply = await written(number(reply[1]))
         match text(reply[0]):
             case "opened":
                 return run_list.listed(keys, reply[1])

@@ -67,8 +67,8 @@ class AttachedStore(Repository):
             own=own or keys.card(approval),
             texts=texts,
             holder=approval,
-            first=json.dumps(first),
-            newest=json.dumps(newest),
+            first=first,
+            newest=newest,
             keep_ms=KEEP_MS,
         )
 

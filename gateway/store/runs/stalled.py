@@ -21,8 +21,8 @@ from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.store.connection.connection import fields, number, text
 from keyturn.gateway.store.keys import KEEP_MS, Keys
 from keyturn.gateway.store.runs.jobs import GROUP, Job
-from keyturn.gateway.store.scripts.script import Script, texts
-from keyturn.gateway.store.sealing.event_seals import event_texts
+from keyturn.gateway.store.scripts.script import Script
+from keyturn.gateway.store.sealing.event_seals import sealed_texts
 from keyturn.gateway.store.sealing.sealing import Repository
 
 STALL = Script("stall", is_fenced=True)
@@ -215,12 +215,12 @@ class StalledRuns(Repository):
             is_dropped=is_dropped,
             group=GROUP,
             delivery=delivery,
-            undone=texts(undone),
-            again=texts(again),
+            undone=[one.model_dump_json() for one in undone],
+            again=[one.model_dump_json() for one in again],
             delay_ms=delay_ms,
             keep_ms=KEEP_MS,
             forgotten=forgotten,
-            events=event_texts(self._conn, keys, events),
+            events=sealed_texts(self._conn, keys, events),
         )
         return text(reply[0]) != "moved"
 

@@ -1,21 +1,22 @@
 """Load Lua scripts from files, and call them by the names in their headers.
 
 The header of a script is its signature: one line for each of KEYS and ARGV, with its
-name, type and unit. A name whose index ends with ``..`` takes a sequence. A line
+name, type and unit. A name whose index ends with ``..`` takes a sequence, and one of
+type ``json`` a value, or its JSON as text. A line
 ``-- include NAME.lua`` puts the functions of that file before the script.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import cast
 
+from pydantic_core import to_json
+
 from keyturn.gateway.errors import LeaseLost
-from keyturn.gateway.protocol.records import Record
 from keyturn.gateway.store.connection.connection import (
     Argument,
     Connection,
@@ -49,12 +50,16 @@ class Script:
     @cached_property
     def keys(self) -> tuple[str, ...]:
         """Return the names of KEYS in order."""
-        return _names(_read(self.name), "KEYS")
+        return tuple(_types(_read(self.name), "KEYS"))
 
     @cached_property
     def args(self) -> tuple[str, ...]:
         """Return the names of ARGV in order."""
-        return _names(_read(self.name), "ARGV")
+        return tuple(self._types)
+
+    @cached_property
+    def _types(self) -> dict[str, str]:
+        return _types(_read(self.name), "ARGV")
 
     @cached_property
     def _plain(self) -> str:
@@ -69,9 +74,7 @@ class Script:
         shared = map(_read, ("prelude", *_INCLUDE.findall(body)))
         return "".join([_SHEBANG, *shared, before, body.removeprefix(_SHEBANG)])
 
-    async def __call__(
-        self, conn: Connection, /, **values: Argument | Sequence[Argument]
-    ) -> list[Reply]:
+    async def __call__(self, conn: Connection, /, **values: object) -> list[Reply]:
         """Run the script; the first element of the reply is the outcome.
 
         Args:
@@ -87,6 +90,9 @@ class Script:
         if wrong := sorted(values.keys() ^ {*self.keys, *self.args}):
             raise TypeError(f"{self.name}.lua does not take exactly {wrong}")
         keys = cast("list[str]", _flat(self.keys, values))
+        for name, kind in self._types.items():
+            if kind == "json" and not isinstance(values[name], (str, bytes)):
+                values[name] = to_json(values[name])
         args = _flat(self.args, values)
         leases = compared() if self._is_fenced else []
         if not leases:
@@ -99,22 +105,17 @@ class Script:
         return reply
 
 
-def texts(records: Iterable[Record]) -> str:
-    """Return records in the form that scripts read: a JSON array of strings."""
-    return json.dumps([record.model_dump_json() for record in records])
-
-
 def _read(name: str) -> str:
     return (FOLDER / f"{name}.lua").read_text(encoding="utf-8")
 
 
-def _names(body: str, array: str) -> tuple[str, ...]:
-    return tuple(re.findall(rf"^-- {array}\[\d+(?:\.\.)?\] +(\w+)", body, re.MULTILINE))
+def _types(body: str, array: str) -> dict[str, str]:
+    """Return the types of the keys or arguments in a header, by name."""
+    row = rf"^-- {array}\[\d+(?:\.\.)?\] +(\w+) +(\w+)"
+    return dict(re.findall(row, body, re.MULTILINE))
 
 
-def _flat(
-    names: Iterable[str], values: Mapping[str, Argument | Sequence[Argument]]
-) -> list[Argument]:
+def _flat(names: Iterable[str], values: Mapping[str, object]) -> list[Argument]:
     found: list[Argument] = []
     for name in names:
         value = values[name]
@@ -126,5 +127,5 @@ def _flat(
             # here.
             found.append(int(value) if isinstance(value, bool) else value)
         else:
-            found.extend(value)
+            found.extend(cast("Sequence[Argument]", value))
     return found

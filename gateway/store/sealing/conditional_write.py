@@ -8,7 +8,7 @@ from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.store.connection.connection import Argument, Connection, text
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.scripts.script import Script
-from keyturn.gateway.store.sealing.event_seals import event_texts
+from keyturn.gateway.store.sealing.event_seals import sealed_texts
 
 Check = tuple[Sequence[Argument], Argument]
 """A command that reads one value, and the reply that was read; "" for none."""
@@ -46,8 +46,8 @@ async def write_if(
         conn,
         outbox=keys.outbox,
         audit=keys.audit,
-        outbox_events=event_texts(conn, keys, outbox),
-        audit_events=event_texts(conn, keys, audit),
+        outbox_events=sealed_texts(conn, keys, outbox),
+        audit_events=sealed_texts(conn, keys, audit),
         checks=len(checks),
         writes=len(commands),
         words=words,

@@ -16,8 +16,6 @@ import secrets
 from collections.abc import Iterable, Mapping
 from typing import cast
 
-from pydantic_core import to_json
-
 from keyturn.gateway.approvals.audit_leaf import SealState
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.store.connection.connection import Argument, Connection
@@ -77,11 +75,6 @@ def decrypted_event(conn: Connection, keys: Keys, stored: bytes) -> bytes:
         ValueError: it cannot be decrypted for this tenant.
     """
     return decrypted_text(conn, (_EVENT, keys.tenant), stored)
-
-
-def event_texts(conn: Connection, keys: Keys, events: Iterable[Event]) -> str:
-    """Return events for a script: a JSON array of the `sealed_texts`."""
-    return to_json(sealed_texts(conn, keys, events)).decode()
 
 
 def sealed_texts(conn: Connection, keys: Keys, events: Iterable[Event]) -> list[str]:

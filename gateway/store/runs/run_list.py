@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from keyturn.gateway.protocol.records import RunRef
-from keyturn.gateway.store.connection.connection import Connection, Reply
+from keyturn.gateway.store.connection.connection import Argument, Connection, Reply
 from keyturn.gateway.store.connection.listed_members import readable
 from keyturn.gateway.store.keys import LISTED_BYTES, Keys
 
@@ -36,13 +36,12 @@ class RunLists:
 
         ``newest`` limits the result to the latest ones; 0 for all.
         """
+        commands: list[list[Argument]] = [
+            ["ZRANGE", name, -newest, -1, "WITHSCORES"]
+            for name in (keys.run(run_ref), keys.open_of(run_ref))
+        ]
         # One MULTI: an approval that ends moves between the lists.
-        each = await self._conn.transaction(
-            *(
-                ["ZRANGE", name, -newest, -1, "WITHSCORES"]
-                for name in (keys.run(run_ref), keys.open_of(run_ref))
-            )
-        )
+        each = await self._conn.transaction(*commands)
         found = [cast("list[bytes]", one) for one in each]
         rows = [row for one in found for row in zip(one[1::2], one[::2], strict=True)]
         rows.sort(key=lambda row: float(row[0]))

@@ -208,20 +208,16 @@ class TreeFiles:
         write_file(self.folder / f"{self.tenant}.keys.json", keys.encode(), "wb")
 
     def append(self, records: Sequence[TreeRecord]) -> None:
-        """Append records; the next checkpoint syncs them to disk."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        with os.fdopen(os.open(self.tree_path, flags, 0o600), "ab") as file:
-            file.write(b"".join(one.packed for one in records))
+        """Append records; they are on disk when this returns."""
+        write_file(self.tree_path, b"".join(one.packed for one in records), "ab")
 
     def cut(self, size: int) -> None:
         """Truncate the tree to its first ``size`` records."""
-        if self.tree_path.exists():
-            with self.tree_path.open("r+b") as file:
-                file.truncate(size * RECORD_BYTES)
+        with suppress(FileNotFoundError), self.tree_path.open("r+b") as file:
+            file.truncate(size * RECORD_BYTES)
 
     def write_checkpoint(self, note: str) -> None:
-        """Sync the tree to disk, then write a checkpoint over it."""
-        _sync(self.tree_path)
+        """Write a checkpoint over the tree, which is on disk."""
         is_first = not self.checkpoints_path.exists()
         write_file(self.checkpoints_path, f"{note}\n".encode(), "ab")
         if is_first:
@@ -229,13 +225,10 @@ class TreeFiles:
 
     def mend(self, notes: Sequence[str]) -> None:
         """Cut off an incomplete checkpoint."""
-        if not self.checkpoints_path.exists():
-            return
         whole = sum(len(one.encode()) + 1 for one in notes)
-        if self.checkpoints_path.stat().st_size > whole:
-            with self.checkpoints_path.open("ab") as file:
-                file.truncate(whole)
-                os.fsync(file.fileno())
+        with suppress(FileNotFoundError), self.checkpoints_path.open("r+b") as file:
+            file.truncate(whole)
+            os.fsync(file.fileno())
 
     def checked(
         self, origin: str, keys: Sequence[PublicKey]
@@ -280,14 +273,6 @@ def write_file(path: Path, data: bytes, mode: str) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync(path: Path) -> None:
-    opened = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 _NAME = re.compile(r"-([0-9]{12})\.jsonl\.gz")

@@ -9,7 +9,6 @@ lines of an entry are on disk before its checkpoint.
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -19,7 +18,7 @@ from pydantic import BaseModel, Field
 
 from keyturn.gateway.approvals.audit_leaf import SealState
 from keyturn.gateway.approvals.events import EPOCH, EventName
-from keyturn.gateway.store.audit.files import Row
+from keyturn.gateway.store.audit.files import Row, write_file
 
 _FREEZES = (EventName.FREEZE_SET, EventName.FREEZE_LIFTED)
 _FACTS = tuple(f'"{name}"' for name in (EventName.API_KEY_REVOKED, *_FREEZES))
@@ -69,11 +68,7 @@ class AuditIndex:
             return
         # A newline before each line: an earlier process may have died in mid-line.
         lines = "".join(f"\n{json.dumps(one)}\n" for one in facts.items())
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        with os.fdopen(os.open(path, flags, 0o600), "ab") as file:
-            file.write(lines.encode())
-            file.flush()
-            os.fsync(file.fileno())
+        write_file(path, lines.encode(), "ab")
 
     def exists(self, tenant: str) -> bool:
         """Return whether the file exists."""

@@ -69,8 +69,12 @@ class Job(Record):
 
 def sealed_job(sealing: Sealing, job: Job) -> Job:
     """Encrypt the input of a start job if required, and seal the job."""
-    job = job.with_(input=_encrypted(sealing, job))
-    return job.with_(seal=sealing.seal(Sealed.JOB, *_content(job)).hex())
+    if sealing.conn.encrypts or job.input.startswith(_MARK):
+        # JSON, to distinguish it from compressed data.
+        place, text = (Sealed.JOB, *_place(job)), json.dumps([job.input])
+        job = job.with_(input=encrypt_text(sealing.conn, place, text))
+    seal = sealing.seal(Sealed.JOB, _place(job), job.input.encode())
+    return job.with_(seal=seal.hex())
 
 
 def _is_believed(sealing: Sealing, job: Job) -> bool:
@@ -78,7 +82,7 @@ def _is_believed(sealing: Sealing, job: Job) -> bool:
         return True
     with suppress(ValueError):
         seal = bytes.fromhex(job.seal)
-        return sealing.is_valid(Sealed.JOB, *_content(job), seal)
+        return sealing.is_valid(Sealed.JOB, _place(job), job.input.encode(), seal)
     return False
 
 
@@ -90,24 +94,12 @@ def input_of(sealing: Sealing, job: Job) -> str:
     """
     if not job.input.startswith(_MARK):
         return job.input
-    found = decrypted_text(sealing.conn, _place(job), job.input.encode())
-    return str(json.loads(found)[0])
-
-
-def _encrypted(sealing: Sealing, job: Job) -> str:
-    if not sealing.conn.encrypts and not job.input.startswith(_MARK):
-        return job.input
-    # JSON, to distinguish it from compressed data.
-    return encrypt_text(sealing.conn, _place(job), json.dumps([job.input]))
+    place = Sealed.JOB, *_place(job)
+    return str(json.loads(decrypted_text(sealing.conn, place, job.input.encode()))[0])
 
 
 def _place(job: Job) -> tuple[str, ...]:
-    return Sealed.JOB, job.tenant, job.agent, job.thread, job.id
-
-
-def _content(job: Job) -> tuple[tuple[str, ...], bytes]:
-    place = (job.tenant, job.agent, job.thread, job.id)
-    return place, job.input.encode()
+    return job.tenant, job.agent, job.thread, job.id
 
 
 @dataclass(frozen=True)

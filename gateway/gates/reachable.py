@@ -102,13 +102,15 @@ class Reachable:
     def _add_part(self, part: object, place: tuple[str, ...], gate: str) -> None:
         if isinstance(part, ToolNode):
             self._add_tools(part, place, gate)
-        elif isinstance(part, Pregel):
-            inner = cast("object", part)
-            self.add_graph(inner, _named(inner, place), gate)
-        elif isinstance(part, PregelProtocol):
+            return
+        functions = _functions(part)
+        own = [one for one in functions if _is_users(one)]
+        is_hook = any(isinstance(_owner(one), AgentMiddleware) for one in own)
+        # Every agent with middleware has hooks; they are followed, but not listed as
+        # unseen.
+        if own and not is_hook:
             self._add_unseen(place)
-        else:
-            self._add_functions(_functions(part), place, gate)
+        self._add_found(own if functions else [part], place, gate)
 
     def _add_tools(self, node: ToolNode, place: tuple[str, ...], gate: str) -> None:
         found = gate_of(node)
@@ -124,17 +126,6 @@ class Reachable:
             self.tools.append(ReachableTool(tool.name, place, own, is_safe))
             if self._is_new(tool):
                 self._add_found(vars(tool).values(), (*place, tool.name), own or gate)
-
-    def _add_functions(
-        self, functions: Iterable[Callable[..., Any]], place: tuple[str, ...], gate: str
-    ) -> None:
-        own = [one for one in functions if _is_users(one)]
-        is_hook = any(isinstance(_owner(one), AgentMiddleware) for one in own)
-        # Every agent with middleware has hooks; they are followed, but not listed as
-        # unseen.
-        if own and not is_hook:
-            self._add_unseen(place)
-        self._add_found(own, place, gate)
 
     def _add_found(
         self, values: Iterable[object], place: tuple[str, ...], gate: str

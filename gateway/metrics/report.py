@@ -114,10 +114,9 @@ class Fact(NamedTuple):
 
 
 def facts(metrics: Metrics) -> Iterator[Fact]:
-    """Yield the lines about all selected events."""
+    """Yield the lines about all selected events; most only if their count is not 0."""
     total = metrics.total
-    runs = total.autonomous_runs
-    auto, corrected = total.autonomous, total.corrected
+    auto, runs, corrected = total.autonomous, total.autonomous_runs, total.corrected
     said = f"{auto.part} of {_count(auto.whole, 'call')} ran without a person"
     yield Fact("Auto-approved", rate(auto), said)
     if runs.whole or total.unknown_runs:
@@ -126,56 +125,39 @@ def facts(metrics: Metrics) -> Iterator[Fact]:
             said += f"; not known of {unknown} that began before the log that was read"
         yield Fact("Runs", rate(runs), said)
     edited, rejected = total.calls[Outcome.EDITED], total.calls[Outcome.REJECTED]
-    yield Fact(
-        "Corrected",
-        rate(corrected),
-        f"{corrected.part} of {_count(corrected.whole, 'decision')}: "
-        f"{edited} edited, {rejected} rejected",
-    )
-    waits = total.waits
-    half, most = (_ms(waits.quantile_ms(at)) for at in (0.5, 0.9))
-    longest = f"longest {_ms(waits.longest_ms)}"
-    said = f"half within {half} · 90 % within {most} · {longest}"
-    said = said if waits.count else "nobody had to decide"
-    yield Fact("Decided", "", said)
-    yield from _rest(total)
-
-
-def _rest(total: Counts) -> Iterator[Fact]:
-    """Yield the lines that are shown only if their count is not 0."""
+    said = f"{corrected.part} of {_count(corrected.whole, 'decision')}"
+    said += f": {edited} edited, {rejected} rejected"
+    yield Fact("Corrected", rate(corrected), said)
+    half, most = (_ms(total.waits.quantile_ms(at)) for at in (0.5, 0.9))
+    longest = _ms(total.waits.longest_ms)
+    said = f"half within {half} · 90 % within {most} · longest {longest}"
+    yield Fact("Decided", "", said if total.waits.count else "nobody had to decide")
     if undecided := total.among(*UNDECIDED):
         parts = [f"{total.calls[one]} {one}" for one in UNDECIDED if total.calls[one]]
-        calls = _count(undecided, "call")
-        yield Fact("Undecided", "", f"{calls}: {', '.join(parts)}")
-    for outcome, why in (
-        (Outcome.ANSWERED, "got words of a reviewer instead of running"),
-        (Outcome.DENIED, "denied by the policy"),
-        (Outcome.RETURNED, "returned to the agent: they did not fit their tool"),
+        said = f"{_count(undecided, 'call')}: {', '.join(parts)}"
+        yield Fact("Undecided", "", said)
+    for name, count, why in (
+        ("Answered", total.calls[Outcome.ANSWERED], _ANSWERED),
+        ("Denied", total.calls[Outcome.DENIED], "denied by the policy"),
+        ("Returned", total.calls[Outcome.RETURNED], _RETURNED),
+        ("Unused", total.unused_auto, "did not run, though the policy let them"),
+        ("Too soon", total.too_soon, "approved too soon, and asked for once more"),
+        ("Failed", total.failed, "ran and failed"),
     ):
-        if count := total.calls[outcome]:
-            said = f"{_count(count, 'call')} {why}"
-            yield Fact(outcome.value.capitalize(), "", said)
-    if unused := total.unused_auto:
-        said = f"{_count(unused, 'call')} did not run, though the policy let them"
-        yield Fact("Unused", "", said)
-    if total.checks["asked"] or total.audit_yield.whole:
-        found = total.audit_yield
-        said = (
-            f"{found.part} of {_count(found.whole, 'checked call')} wrong; "
-            f"{total.checks['asked']} asked"
-        )
-        yield Fact("Spot checks", rate(found), said)
+        if count:
+            yield Fact(name, "", f"{_count(count, 'call')} {why}")
+    wrong, stamped = total.audit_yield, total.rubber_stamped
+    if total.checks:
+        said = f"{wrong.part} of {_count(wrong.whole, 'checked call')} wrong"
+        yield Fact("Spot checks", rate(wrong), f"{said}; {total.checks['asked']} asked")
     if total.seeded:
-        stamped = total.rubber_stamped
-        answered = _count(stamped.whole, "answered card")
-        said = f"{stamped.part} of {answered} approved; {total.seeded['shown']} shown"
+        said = f"{stamped.part} of {_count(stamped.whole, 'answered card')} approved"
+        said += f"; {total.seeded['shown']} shown"
         yield Fact("Seeded defects", rate(stamped), said)
-    if total.too_soon:
-        times = "time" if total.too_soon == 1 else "times"
-        said = f"{total.too_soon} {times} an approval was asked for once more"
-        yield Fact("Too soon", "", said)
-    if total.failed:
-        yield Fact("Failed", "", f"{_count(total.failed, 'call')} ran and failed")
+
+
+_ANSWERED = "got words of a reviewer instead of running"
+_RETURNED = "returned to the agent: they did not fit their tool"
 
 
 def cells(counts: Counts) -> list[str]:

@@ -50,16 +50,11 @@ class MerkleTree:
     """A tree of leaf hashes that grows at the end.
 
     It keeps the hash of every complete subtree, two for each leaf, so that computing a
-    root or a proof takes a logarithmic number of steps.
+    proof takes a logarithmic number of steps.
     """
 
     def __init__(self) -> None:
         self._levels: list[list[bytes]] = [[]]
-
-    @property
-    def size(self) -> int:
-        """Return the number of leaves."""
-        return len(self._levels[0])
 
     def append(self, leaf: bytes) -> None:
         """Add the hash of a leaf."""
@@ -72,32 +67,15 @@ class MerkleTree:
                 self._levels.append([])
             self._levels[level].append(node_hash(left, right))
 
-    def root(self, size: int | None = None) -> bytes:
-        """Return the root of the first ``size`` leaves, or of all.
-
-        Raises:
-            ValueError: when there are fewer leaves.
-        """
-        size = self._bounded(size)
-        return self._subtree(0, size) if size else EMPTY_ROOT
-
-    def inclusion_proof(self, index: int, size: int | None = None) -> list[bytes]:
+    def inclusion_proof(self, index: int, size: int) -> list[bytes]:
         """Return the inclusion proof of a leaf in the first ``size`` (section 2.1.3).
 
         Raises:
             ValueError: when there is no such leaf among them.
         """
-        size = self._bounded(size)
-        if not 0 <= index < size:
+        if not 0 <= index < size <= len(self._levels[0]):
             raise ValueError(f"There is no leaf {index} among {size}.")
         return self._path(index, 0, size)
-
-    def _bounded(self, size: int | None) -> int:
-        if size is None:
-            return self.size
-        if not 0 <= size <= self.size:
-            raise ValueError(f"There are {self.size} leaves and not {size}.")
-        return size
 
     def _subtree(self, start: int, end: int) -> bytes:
         """Return the root of a range; `start` is a multiple of its largest subtree."""

@@ -20,12 +20,13 @@ from keyturn.gateway.trust.checkpoints import (
     verified_note,
 )
 from keyturn.gateway.trust.key_folder import SigningKey
-from tests.trust.proofs import proven
+from tests.trust.proofs import proven, root_of
 
 ORIGIN = "keyturn/audit/default"
 KEY = SigningKey.from_seed(ORIGIN, bytes(range(32)))
 NEXT = SigningKey.from_seed(ORIGIN, bytes(range(1, 33)))
 ENTRIES = [b"one", b"two", b"three"]
+LEAVES = [leaf_hash(entry) for entry in ENTRIES]
 
 
 def log() -> MerkleTree:
@@ -36,11 +37,11 @@ def log() -> MerkleTree:
 
 
 def note(*keys: SigningKey) -> str:
-    return Checkpoint(ORIGIN, 3, log().root()).signed(*(keys or (KEY,)))
+    return Checkpoint(ORIGIN, 3, root_of(LEAVES)).signed(*(keys or (KEY,)))
 
 
 def proof(index: int = 1) -> str:
-    return proof_text(index, log().inclusion_proof(index), note())
+    return proof_text(index, log().inclusion_proof(index, 3), note())
 
 
 def test_one_of_two_keys_is_enough_while_one_follows_the_other() -> None:
@@ -52,7 +53,7 @@ def test_one_of_two_keys_is_enough_while_one_follows_the_other() -> None:
 
 def test_a_wrong_signature_of_a_known_key_refuses_the_note() -> None:
     *_, line = note(NEXT).splitlines(keepends=True)
-    other = Checkpoint(ORIGIN, 2, log().root(2)).signed(KEY)
+    other = Checkpoint(ORIGIN, 2, root_of(LEAVES[:2])).signed(KEY)
 
     with pytest.raises(NotVerified, match="signature_wrong"):
         verified_note(other + line, [KEY.public, NEXT.public])
@@ -79,7 +80,7 @@ def test_only_plain_text_becomes_a_note(text: str) -> None:
 
 
 def test_more_lines_than_three_are_no_checkpoint() -> None:
-    longer = signed_note(f"{Checkpoint(ORIGIN, 3, log().root()).text}more\n", KEY)
+    longer = signed_note(f"{Checkpoint(ORIGIN, 3, root_of(LEAVES)).text}more\n", KEY)
 
     with pytest.raises(NotVerified, match="malformed"):
         verified_checkpoint(longer, origin=ORIGIN, keys=[KEY.public])
@@ -107,9 +108,8 @@ def plain_root(leaves: list[bytes]) -> bytes:
 
 def test_each_root_is_that_of_the_definition() -> None:
     leaves = [leaf_hash(str(number).encode()) for number in range(130)]
-    tree = tree_of(130)
 
-    assert [tree.root(size) for size in range(131)] == [
+    assert [root_of(leaves[:size]) for size in range(131)] == [
         plain_root(leaves[:size]) for size in range(131)
     ]
 
@@ -122,13 +122,14 @@ def test_each_leaf_is_proven_and_at_no_other_place(
     index = data.draw(st.integers(0, size - 1))
     other = data.draw(st.integers(0, size))
     leaf = leaf_hash(str(index).encode())
-    proof = tree.inclusion_proof(index)
+    proof = tree.inclusion_proof(index, size)
+    root = root_of([leaf_hash(str(number).encode()) for number in range(size)])
 
-    assert is_included(leaf, index, size, proof, tree.root())
-    assert other == index or not is_included(leaf, other, size, proof, tree.root())
+    assert is_included(leaf, index, size, proof, root)
+    assert other == index or not is_included(leaf, other, size, proof, root)
 
 
 @pytest.mark.parametrize("index", [-1, 3, 10])
 def test_what_the_tree_does_not_have_is_not_proven(index: int) -> None:
     with pytest.raises(ValueError, match="no leaf"):
-        tree_of(3).inclusion_proof(index)
+        tree_of(3).inclusion_proof(index, 3)

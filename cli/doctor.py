@@ -531,7 +531,7 @@ async def _slack(setup: _Setup) -> AsyncGenerator[Check]:
     problems = settings.slack_problems()
     for problem in problems:
         yield Check("Slack secrets", State.BAD, problem)
-    token = settings.slack_secrets.bot_token
+    token = settings.bot_token
     if token is None:
         return
     async with outgoing() as session:
@@ -549,7 +549,7 @@ async def _slack(setup: _Setup) -> AsyncGenerator[Check]:
         text = f"{text_at(who, 'user')} in {text_at(who, 'team')}"
         yield Check("Slack bot token", State.GOOD, f"{text} ({text_at(who, 'url')})")
         yield _scopes(granted, policy)
-        app_token = settings.slack_secrets.app_token
+        app_token = settings.app_token
         if settings.slack.mode is SlackMode.SOCKET and app_token is not None:
             work = _app_token(slack, app_token.get_secret_value())
             yield await _run_check("Slack app token", work)

@@ -90,12 +90,12 @@ def bot_config(settings: Settings) -> BotConfig:
     if problems:
         raise SettingsError(" ".join(problems))
     keys = settings.secret_keys()
-    secrets, agents = settings.slack_secrets, tuple(settings.agents)
+    agents = tuple(settings.agents)
     return BotConfig(
-        bot_token=_text(secrets.bot_token),
+        bot_token=_text(settings.bot_token),
         mode=settings.slack.mode,
-        signing_secret=_text(secrets.signing_secret),
-        app_token=_text(secrets.app_token),
+        signing_secret=_text(settings.signing_secret),
+        app_token=_text(settings.app_token),
         seal_key=keys[0],
         old_seal_keys=keys[1:],
         tenant=settings.tenant,

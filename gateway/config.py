@@ -281,26 +281,20 @@ class SettingsFile(SettingsModel):
     audit_folder: FolderPath | None = None
 
 
-class SlackSecrets(SettingsModel):
-    """Credentials between the bot and Slack."""
-
-    bot_token: SecretStr | None = None
-    app_token: SecretStr | None = None
-    signing_secret: SecretStr | None = None
-
-
 class Settings(SettingsFile):
     """All settings of one process: those of the file, and of the environment.
 
     Attributes:
         folder: base of relative names: the settings file's folder.
-        slack_secrets: tokens and the signing secret.
         secret: keys from the environment that seal buttons, the current one first.
+        bot_token: Slack's, as the next two.
     """
 
-    folder: Path
-    slack_secrets: SlackSecrets
-    secret: SecretStr | None
+    folder: Path = Path()
+    secret: SecretStr | None = None
+    bot_token: SecretStr | None = None
+    app_token: SecretStr | None = None
+    signing_secret: SecretStr | None = None
 
     @classmethod
     def load(cls, path: Path | None, env: Mapping[str, str]) -> Settings:
@@ -324,13 +318,8 @@ class Settings(SettingsFile):
             found = read_model(_overlaid(document, env), SettingsFile, context=source)
         except BadDocument as error:
             raise SettingsError(str(error)) from error
-        secrets = secrets_in(env)
-        return cls.model_construct(
-            **vars(found),
-            folder=source.parent.resolve(),
-            secret=secrets.pop("secret", None),
-            slack_secrets=SlackSecrets.model_validate(secrets),
-        )
+        folder = source.parent.resolve()
+        return cls.model_construct(**vars(found), folder=folder, **secrets_in(env))
 
     @property
     def store_url(self) -> str | None:
@@ -368,7 +357,7 @@ class Settings(SettingsFile):
         return tuple(
             f"{name} is not set; {_TOKENS[name][1]}."
             for name in ("SLACK_BOT_TOKEN", other)
-            if getattr(self.slack_secrets, SECRETS[name]) is None
+            if getattr(self, SECRETS[name]) is None
         )
 
 

@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from keyturn.gateway.approvals.events import Event
 from keyturn.gateway.arguments import check_ungated, is_a, require_secret
-from keyturn.gateway.config import Settings, SettingsFile, SlackSecrets
+from keyturn.gateway.config import Settings, SettingsFile
 from keyturn.gateway.errors import (
     SettingsError,
     StoreUnavailable,
@@ -366,6 +366,4 @@ def settings_of(given: Mapping[str, object]) -> Settings:
             f"{_ARGUMENTS.get(setting, setting)}= cannot be used: "
             f"{sentence(first, SettingsFile)}"
         ) from error
-    return Settings.model_construct(
-        **vars(found), folder=Path(), secret=None, slack_secrets=SlackSecrets()
-    )
+    return Settings.model_construct(**vars(found))

@@ -25,11 +25,7 @@ from keyturn.gateway.protocol.http_api import LONGEST_WAIT_S
 from keyturn.gateway.protocol.http_problems import MALFORMED, NOT_FOUND
 from keyturn.gateway.protocol.records import ItemState, Record
 from keyturn.gateway.service.report.event_feed import BadPlace
-from keyturn.gateway.service.report.process_check import (
-    Registration,
-    clock_problem,
-    unserved,
-)
+from keyturn.gateway.service.report.process_check import Registration
 from keyturn.gateway.store.store import Store
 from keyturn.gateway.trust.api_keys import ApiKey
 from keyturn.gateway.validation_errors import sentence
@@ -207,11 +203,11 @@ def _read(model: type[Query], query: Mapping[str, str], key: ApiKey) -> Query:
     return asked
 
 
-Readiness = Callable[[], Awaitable[tuple[list[str], dict[str, object]]]]
-"""Returns the problems that stop the gateway from working, and other facts."""
+Readiness = Callable[[], Awaitable[list[str]]]
+"""Returns the problems that stop the gateway from working."""
 
 
-class ReadinessView(BaseModel, extra="allow"):
+class ReadinessView(BaseModel):
     """The answer of `/readyz`: whether the gateway works, and its problems."""
 
     ready: bool
@@ -220,34 +216,19 @@ class ReadinessView(BaseModel, extra="allow"):
 
 async def readiness(
     store: Store, tenant: str, registration: Registration | None
-) -> tuple[list[str], dict[str, object]]:
-    """Return the problems of a gateway, empty when it is ready, and other facts.
+) -> list[str]:
+    """Return the problems of a gateway, empty when it is ready.
 
     Args:
         store: the store of the gateway.
         tenant: the tenant of the gateway.
         registration: registration of this process, with its conflicts with others.
     """
-    keys, clock = store.keys_of_tenant(tenant), store.conn.clock
+    clock = store.conn.clock
     asked_s = clock.asking()
     try:
-        now_ms = await store.conn.now_ms(keys.outbox)
+        now_ms = await store.conn.now_ms(store.keys_of_tenant(tenant).outbox)
     except StoreUnavailable as error:
-        return [f"The store does not answer: {error}"], {}
-    problems: list[str] = []
+        return [f"The store does not answer: {error}"]
     clock.answered(now_ms / 1000, asked_s)
-    if registration is not None:
-        problems += registration.problems
-    elif problem := clock_problem(store):
-        problems.append(problem)
-    facts: dict[str, object] = {}
-    security = {str(kind): count for kind, count in store.security.counts.items()}
-    if security:
-        facts["security_events"] = security
-    try:
-        others = await unserved(store, keys)
-    except (StoreUnavailable, ValueError):
-        others = []
-    if others:
-        facts["unserved"] = others
-    return problems, facts
+    return [*registration.problems] if registration else []

@@ -27,7 +27,7 @@ from keyturn.gateway.api.idempotency import REPLAYED
 from keyturn.gateway.api.openapi import document
 from keyturn.gateway.api.operations import Tenant
 from keyturn.gateway.api.rate_limits import FailedKeys, RateLimits
-from keyturn.gateway.api.reading_routes import Readiness
+from keyturn.gateway.api.reading_routes import Readiness, ReadinessView
 from keyturn.gateway.api.refusals import Refusal, refused, unreadable
 from keyturn.gateway.approvals.decisions import Reviewer
 from keyturn.gateway.approvals.events import SecurityKind
@@ -205,13 +205,11 @@ class Api:
         return web.Response(text="ok\n")
 
     async def _readiness(self, _: web.BaseRequest) -> web.Response:
-        problems, facts = await self.ready()
+        problems = await self.ready()
         if self.is_stopping:
             problems = ["The process is stopping.", *problems]
-        if not problems:
-            return web.json_response({"ready": True, **facts})
-        body = {"ready": False, "problems": problems, **facts}
-        return web.json_response(body, status=UNAVAILABLE.status)
+        view = ReadinessView(ready=not problems, problems=problems)
+        return _json(view, status=UNAVAILABLE.status if problems else 200)
 
     async def _openapi(self, _: web.BaseRequest) -> web.Response:
         return web.Response(body=document(), content_type=_JSON)
@@ -348,8 +346,9 @@ def _counts_more(request: web.BaseRequest) -> int:
     return most // _BYTES_OF_ONE
 
 
-def _json(found: BaseModel) -> web.Response:
-    return web.Response(text=found.model_dump_json(), content_type=_JSON)
+def _json(found: BaseModel, status: int = 200) -> web.Response:
+    text = found.model_dump_json()
+    return web.Response(text=text, status=status, content_type=_JSON)
 
 
 def _refusal(error: KeyturnError) -> Refusal:

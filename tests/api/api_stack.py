@@ -87,9 +87,9 @@ class ApiStack:
         return None if kept is None else FoundKey(kept, self.now)
 
 
-async def always_ready() -> tuple[list[str], dict[str, object]]:
+async def always_ready() -> list[str]:
     """Return no problems."""
-    return [], {}
+    return []
 
 
 async def no_report(*_: object) -> None:

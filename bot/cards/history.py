@@ -28,7 +28,6 @@ from keyturn.bot.text import Template, excerpt, joined, label, template
 from keyturn.gateway.approvals.events import (
     BATCH_MEMBER,
     ENDS_DIFFER,
-    NEEDS_ONE,
     Event,
     EventName,
 )
@@ -242,9 +241,6 @@ _LEFT_OUT: LiteralString = "{n} need another look"
 def _decided_together(event: Event) -> Message:
     """Say how many calls of a batch were decided at once, and how."""
     waiting = {*indexes_in(event.data.get("waiting", ""))}
-    needs: LiteralString = "more people are needed"
-    if NEEDS_ONE in event.data:
-        needs = "one more person is needed"
     parts: list[Template] = []
     decided = 0
     for name, said in _PARTS.items():
@@ -254,7 +250,7 @@ def _decided_together(event: Event) -> Message:
         if ended := indexes - waiting:
             parts.append(template(said, n=len(ended)))
         if open_ := indexes & waiting:
-            parts.append(template(said + ", " + needs, n=len(open_)))
+            parts.append(template(said + ", more people are needed", n=len(open_)))
     if left_out := len(indexes_in(event.data.get("left_out", ""))):
         parts.append(template(_LEFT_OUT, n=left_out))
     # Without a name, which would subscribe that person to the thread; see `_decided`.
@@ -266,7 +262,7 @@ def _decided_together(event: Event) -> Message:
     if decided == 1:
         text = "Decided: 1 call."
     if waiting:
-        text += f" For {len(waiting)} of {decided} {needs}."
+        text += f" For {len(waiting)} of {decided} more people are needed."
     return Message(tuple(blocks), text)
 
 

@@ -389,13 +389,10 @@ def _still_waiting(outcome: GestureDecided) -> list[Template]:
     calls = template("{n} calls", n=decided) if decided > 1 else template("1 call")
     is_approval = len(outcome.approved) == decided
     said: LiteralString = "Your approval of " if is_approval else "Your decision on "
-    need: LiteralString = "More people are needed"
-    if outcome.needs_one:
-        need = "One more person is needed"
     recorded = template(said + "{calls} is recorded.", calls=calls)
     if waiting == decided:
-        return [recorded, template(need + ".")]
-    return [recorded, template(need + " for {n} of them.", n=waiting)]
+        return [recorded, template("More people are needed.")]
+    return [recorded, template("More people are needed for {n} of them.", n=waiting)]
 
 
 _NOTHING_WAITS = template(

@@ -220,11 +220,9 @@ async def check_edit(
     """
     item = target.item
     policy_now = await ctx.service.preview(target.approval, item.index, args)
-    for schema in (item.args_schema, policy_now.args_schema if policy_now else None):
+    for schema in (item.args_schema, policy_now.args_schema):
         if errors := await aside(partial(edit_errors, schema, item.args, args)):
             return errors, None
-    if policy_now is None:
-        return {}, None
     first = first_of(item, policy_now)
     raised = raised_item(first, policy_now)
     if not edit_asks_more(first, raised, policy_now):

@@ -353,7 +353,7 @@ async def require_permission(
     policy_now = await ctx.service.preview(approval, item.index, item.args)
     # Both: the current policy may require other people than the call's record, and the
     # gateway demands the stricter of the two.
-    requirements = (item.requirement, *([policy_now.requirement] if policy_now else []))
+    requirements = (item.requirement, policy_now.requirement)
     reason = denial_reason(approval, item, reviewer, verb, then_and_now=requirements)
     if reason is not None:
         logger.info("click.refused why=forbidden approval=%s", approval.id)

@@ -77,6 +77,7 @@ ALREADY_APPROVED = Forbidden(
 )
 
 
+_DENIED = "The policy no longer allows this call."
 _OUTLIVED = (
     "Too late to approve: the policy now gives less time. Reject, or let it expire; "
     "the agent can ask again."
@@ -114,7 +115,7 @@ def decide(  # noqa: PLR0913 - all inputs of a decision, by name
     reviewer: Reviewer,
     *,
     now_ms: int,
-    policy_now: PolicyDecision | None = None,
+    policy_now: PolicyDecision,
     waiting_now: PolicyDecision | None = None,
     voters: Sequence[Reviewer] = (),
     key: DecisionKey | None = None,
@@ -127,12 +128,11 @@ def decide(  # noqa: PLR0913 - all inputs of a decision, by name
 
     Args:
         approval: the current record.
-        click: the version and hash that the reviewer saw.
+        click: the version and hash that the reviewer saw, of an existing item.
         decision: of the reviewer.
         reviewer: resolved now.
         now_ms: the store's clock.
-        policy_now: the current policy's decision on the arguments that would run; None
-            uses the decision pinned in the item.
+        policy_now: the current policy's decision on the arguments that would run.
         waiting_now: for an edit, the current policy's decision on the unedited call.
             Its reviewers may edit the call and leave the approval to others.
         voters: earlier voters for this item, resolved now. Their roles are checked
@@ -140,8 +140,6 @@ def decide(  # noqa: PLR0913 - all inputs of a decision, by name
             the vote of an unknown person completes nothing.
         key: the bot's key, which signs the decision.
     """
-    if refusal := _no_such_item(approval, click):
-        return refusal
     item = first_of(approval.items[click.index], policy_now)
     # The reviewer is passed twice. `_actor` needs a context, and narrows `reviewer` to
     # the delegations that count here; `resolved` keeps all of them.
@@ -152,7 +150,7 @@ def decide(  # noqa: PLR0913 - all inputs of a decision, by name
         reviewer,
         now_ms,
         policy_now,
-        tuple(voters),
+        voters,
         reviewer,
         key,
         waiting_now,
@@ -213,7 +211,7 @@ def _apply(
 
 def not_as_seen(approval: Approval, click: Click, now_ms: int) -> Refusal | None:
     """Return why a click does not count: its item has ended, is late or has changed."""
-    if refusal := _no_such_item(approval, click):
+    if refusal := no_such_item(approval, click):
         return refusal
     item = approval.items[click.index]
     is_open = item.is_pending and not timing.is_late(approval, item, now_ms)
@@ -229,7 +227,8 @@ def _is_changed(approval: Approval, click: Click) -> bool:
     return seen != (approval.version, approval.items[click.index].action_hash)
 
 
-def _no_such_item(approval: Approval, click: Click) -> Refusal | None:
+def no_such_item(approval: Approval, click: Click) -> Refusal | None:
+    """Return why a click does not count: the approval has no such item."""
     # A negative index would reach an item from the end.
     if 0 <= click.index < len(approval.items):
         return None
@@ -252,13 +251,11 @@ def _not_permitted(
         return Forbidden(reason=reason)
     # Check both: `allow` of the tool may be narrower or wider than when the card
     # opened.
-    if verb not in item.allow or (policy_now and verb not in policy_now.allow):
+    if verb not in item.allow or verb not in policy_now.allow:
         return Invalid(errors={"": f"{decision.kind} is not allowed for this tool."})
     # A frozen call can be rejected: a rejection starts nothing.
-    if policy_now and policy_now.stopped and verb in {Verb.APPROVE, Verb.EDIT}:
-        can_reject = Verb.REJECT in item.allow and Verb.REJECT in policy_now.allow
-        more = " You can reject it now." if can_reject else ""
-        return Forbidden(reason=f"{policy_now.stopped}{more}")
+    if policy_now.stopped and verb in {Verb.APPROVE, Verb.EDIT}:
+        return Forbidden(reason=policy_now.stopped)
     return None
 
 
@@ -281,7 +278,7 @@ def _approve(
 ) -> Change | Refusal:
     item = raised_item(context.item, context.policy_now)
     if item.tier is Tier.DENY:
-        return Forbidden(reason="The policy no longer allows this call.")
+        return Forbidden(reason=_DENIED)
     # "Approve all" was clicked on a card that did not show this call as escalated.
     if item.tier is Tier.ESCALATE and context.click.is_shared:
         return NEEDS_OWN_DECISION
@@ -300,14 +297,13 @@ def _approve(
 
 
 def _edit(context: DecisionContext, edit: Edit) -> Change | Refusal:
-    schema = context.policy_now.args_schema if context.policy_now else None
-    errors = (
-        _too_long(edit.reason, "")
-        # Check both schemas: the tool was submitted with the first, and the current
-        # policy asks for the second.
-        or edits.edit_errors(context.item.args_schema, context.item.args, edit.args)
-        or edits.edit_errors(schema, context.item.args, edit.args)
-    )
+    errors = _too_long(edit.reason, "")
+    # Check both schemas: the tool was submitted with the first, and the current policy
+    # asks for the second.
+    for rules in (context.item, context.policy_now):
+        errors = errors or edits.edit_errors(
+            rules.args_schema, context.item.args, edit.args
+        )
     if errors:
         return Invalid(errors=errors)
     try:
@@ -359,18 +355,18 @@ def _changed(context: DecisionContext, document: str, reason: str) -> Change | R
         # Votes are for one action hash: no earlier vote counts for the edited call.
         votes=(),
         # The old texts describe the requested call, not this one.
-        description=policy_now.description if policy_now else "",
+        description=policy_now.description,
         agent_description="",
-        link=policy_now.link if policy_now else "",
-        effect=policy_now.effect if policy_now else "",
+        link=policy_now.link,
+        effect=policy_now.effect,
     )
     edited = edited.with_(edit_signed=context.edit_signature(edited))
-    raised = raised_item(edited, context.policy_now)
+    raised = raised_item(edited, policy_now)
     if raised.tier is Tier.DENY:
         return Invalid(errors={"": "The policy does not allow these arguments."})
     asks_others = (
         not raised.requirement.editor_may_vote
-        or edit_asks_more(context.item, raised, context.policy_now)
+        or edit_asks_more(context.item, raised, policy_now)
         or not quorum.roles_of(context.reviewer, raised.requirement.roles)
     )
     if not asks_others:
@@ -440,14 +436,12 @@ def asked_again(context: DecisionContext, item: Item) -> Change | Forbidden | No
         context: of the decision.
         item: the call as it would run.
     """
-    within_ms = context.policy_now.ask_again_ms if context.policy_now else 0
     since_ms = shown_ms(context.approval, item)
-    after_ms = max(0, context.now_ms - since_ms)
-    if item.tier is not Tier.ESCALATE or after_ms >= within_ms:
-        return None
-    # The store's clock went back. No approval would count as a second one until the
-    # clock has caught up, so require none.
-    if context.now_ms < since_ms:
+    after_ms = context.now_ms - since_ms
+    # Negative: the store's clock went back. No approval would count as a second one
+    # until the clock has caught up, so require none.
+    is_soon = 0 <= after_ms < context.policy_now.ask_again_ms
+    if item.tier is not Tier.ESCALATE or not is_soon:
         return None
     first_ms = min(
         (
@@ -615,7 +609,7 @@ def _outlived(context: DecisionContext) -> str:
     """
     approval, item, policy_now = context.approval, context.item, context.policy_now
     # `latest_at_ms` is set: the raise has shortened the deadline already.
-    if policy_now is None or not policy_now.ttl_ms or item.latest_at_ms:
+    if not policy_now.ttl_ms or item.latest_at_ms:
         return ""
     is_same = policy_now.tier is item.tier and policy_now.ttl_ms < approval.ttl_ms
     end_ms = timing.end_ms(approval, item, ttl_ms=policy_now.ttl_ms)
@@ -696,9 +690,9 @@ def _no_rerun(context: DecisionContext) -> str | None:
     # Its agent went on without the call, so the result of a second run would be lost.
     if item.is_auto_approved:
         return _WENT_ON
-    if policy_now and policy_now.stopped:
+    if policy_now.stopped:
         return policy_now.stopped
     verb = item.decision.verb if item.decision else Verb.APPROVE
-    if policy_now and (policy_now.tier is Tier.DENY or verb not in policy_now.allow):
-        return "The policy no longer allows this call."
+    if policy_now.tier is Tier.DENY or verb not in policy_now.allow:
+        return _DENIED
     return None

@@ -61,8 +61,8 @@ class DecisionContext:
     click: Click
     reviewer: Reviewer
     now_ms: int
-    policy_now: PolicyDecision | None
-    voters: tuple[Reviewer, ...]
+    policy_now: PolicyDecision
+    voters: Sequence[Reviewer]
     resolved: Reviewer
     key: DecisionKey | None = None
     waiting_now: PolicyDecision | None = None
@@ -70,8 +70,6 @@ class DecisionContext:
     @cached_property
     def requirement(self) -> Requirement:
         """Return the requirement by both the old and the current policy."""
-        if self.policy_now is None:
-            return self.item.requirement
         # The policy may change between the card and the click, in either direction: the
         # stricter of the two versions counts.
         return quorum.stricter(self.item.requirement, self.policy_now.requirement)
@@ -82,15 +80,13 @@ class DecisionContext:
         bounds = self.item.bounds
         if bounds is not None:
             return bounds.until_ms  # the end that the givers saw
-        now = self.policy_now.authorization_ms if self.policy_now else 0
-        ages = (self.item.authorization_ms, now)
+        ages = (self.item.authorization_ms, self.policy_now.authorization_ms)
         return self.now_ms + timing.authorization_ms(*ages)
 
     @property
     def then_and_now(self) -> tuple[Requirement, ...]:
         """Return the requirements of the old and of the current policy."""
-        now = () if self.policy_now is None else (self.policy_now.requirement,)
-        return (self.item.requirement, *now)
+        return (self.item.requirement, self.policy_now.requirement)
 
     @property
     def withdraws(self) -> bool:
@@ -169,7 +165,7 @@ class DecisionContext:
     ) -> Signature | None:
         if self.key is None:
             return None
-        click, asked = self.click, self.policy_now or self.approval
+        click = self.click
         is_as_seen = click.action_hash == given_hash(item, given)
         unsigned = Signature(
             key="",
@@ -180,14 +176,14 @@ class DecisionContext:
             roles=roles,
             request=click.request_digest,
             display=click.display_digest,
-            policy=asked.policy_digest,
+            policy=self.policy_now.policy_digest,
         )
         return signed(self.approval, item, given, unsigned, self.key)
 
     def needs_reason(self, *verbs: Verb) -> bool:
         """Return True if one of these decisions needs a reason, then or now."""
-        now = self.policy_now.requires_reason if self.policy_now else ()
-        return any(verb in (*self.item.requires_reason, *now) for verb in verbs)
+        needed = (*self.item.requires_reason, *self.policy_now.requires_reason)
+        return any(verb in needed for verb in verbs)
 
 
 def reopened(context: DecisionContext, item: Item, version: int) -> Approval:
@@ -195,7 +191,7 @@ def reopened(context: DecisionContext, item: Item, version: int) -> Approval:
     approval = following(context.approval, item, version=version)
     is_raised = item.is_pending and item.tier is not context.item.tier
     # 0 is a time that is not set, not one that is over.
-    if not is_raised or context.policy_now is None or not context.policy_now.ttl_ms:
+    if not is_raised or not context.policy_now.ttl_ms:
         return approval
     return timing.with_earlier_deadline(
         approval, item, ttl_ms=context.policy_now.ttl_ms, now_ms=context.now_ms
@@ -230,7 +226,7 @@ def event_of(
 
     ``reason`` defaults to the text of the item's decision.
     """
-    policy_now, behalf = context.policy_now, listed(context.on_behalf_of)
+    behalf = listed(context.on_behalf_of)
     if reason is None:
         reason = item.decision.text if item.decision else ""
     event = approval_event(context.approval, name, item, reason=reason)
@@ -239,7 +235,7 @@ def event_of(
         version=version,
         # The policy evaluated for this decision may differ from the one that opened the
         # card.
-        policy_digest=(policy_now or context.approval).policy_digest,
+        policy_digest=context.policy_now.policy_digest,
         request_digest=context.click.request_digest,
         data={
             **told.data,
@@ -265,10 +261,8 @@ def listed(people: Iterable[Person]) -> str:
     return " ".join(f"{person.team}/{person.user}" for person in people)
 
 
-def raised_item(item: Item, policy_now: PolicyDecision | None) -> Item:
+def raised_item(item: Item, policy_now: PolicyDecision) -> Item:
     """Return an item that needs both its own and the current policy's requirement."""
-    if policy_now is None:
-        return item
     tier = join(item.tier, policy_now.tier)
     # dict.fromkeys and not a set: a card shows each reason once, in a fixed order.
     reasons = tuple(dict.fromkeys((*item.reasons, *policy_now.reasons)))
@@ -280,7 +274,7 @@ def raised_item(item: Item, policy_now: PolicyDecision | None) -> Item:
     )
 
 
-def edit_asks_more(item: Item, raised: Item, policy_now: PolicyDecision | None) -> bool:
+def edit_asks_more(item: Item, raised: Item, policy_now: PolicyDecision) -> bool:
     """Return True if an edit makes its call need more than it needed before.
 
     The editor then leaves the decision to others. Arguments of a lower tier add that
@@ -289,19 +283,19 @@ def edit_asks_more(item: Item, raised: Item, policy_now: PolicyDecision | None) 
     """
     if raised.tier is not item.tier:
         return True
-    is_lower = policy_now is not None and policy_now.tier is not raised.tier
+    is_lower = policy_now.tier is not raised.tier
     # `stricter` keeps the people of the higher tier and adds those of the lower one.
     return not is_lower and quorum.asks_more(raised.requirement, item.requirement)
 
 
-def first_of(item: Item, policy_now: PolicyDecision | None) -> Item:
+def first_of(item: Item, policy_now: PolicyDecision) -> Item:
     """Return a waiting item before the raise by this policy, to evaluate it anew.
 
     The cause of the raise may be over, such as another call in the same window.
     """
     first = item.floor
     # After a decision the raise stays: people decided about the raised call.
-    if first is None or policy_now is None or not item.is_pending:
+    if first is None or not item.is_pending:
         return item
     if first.policy_digest != policy_now.policy_digest:
         return item.with_(floor=None)  # another policy lowers nothing
@@ -313,19 +307,17 @@ def first_of(item: Item, policy_now: PolicyDecision | None) -> Item:
     )
 
 
-def shown_item(item: Item, policy_now: PolicyDecision | None) -> Item:
+def shown_item(item: Item, policy_now: PolicyDecision) -> Item:
     """Return a waiting item as it is evaluated now."""
     first = first_of(item, policy_now)
     shown = keeping_floor(first, raised_item(first, policy_now), policy_now)
-    if policy_now is None:
-        return shown
     return shown.with_(past=policy_now.past, is_frozen=bool(policy_now.stopped))
 
 
-def keeping_floor(first: Item, raised: Item, policy_now: PolicyDecision | None) -> Item:
+def keeping_floor(first: Item, raised: Item, policy_now: PolicyDecision) -> Item:
     """Return the raised item; if it needs more now, keep the old need as floor."""
     is_same = (raised.tier, raised.requirement) == (first.tier, first.requirement)
-    if policy_now is None or is_same:
+    if is_same:
         return raised
     floor = Floor(
         tier=first.tier,

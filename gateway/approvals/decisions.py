@@ -248,7 +248,6 @@ class GestureDecided(_Named):
         approvals: the next versions of the approvals that changed, by id.
         withdrawn: calls that a person who had asked for them took back.
         waiting: decided calls that need more people.
-        needs_one: each of these needs one more person.
         left_out: skipped calls. They were escalated since, and need a separate
             decision; or they repeat a call that was approved since, or by the same
             gesture, which the reviewer has to see first.
@@ -261,7 +260,6 @@ class GestureDecided(_Named):
     rejected: tuple[int, ...] = ()
     withdrawn: tuple[int, ...] = ()
     waiting: tuple[int, ...] = ()
-    needs_one: bool = False
     left_out: tuple[int, ...] = ()
     already: tuple[int, ...] = ()
 

@@ -106,9 +106,6 @@ digest of their batch, which the `APPROVAL_DECIDED` or `CALLS_DECIDED` before it
 COLLECTION = "collection"
 """Key in the data of `CALLS_DECIDED`: the id of the collection that was shown."""
 
-NEEDS_ONE = "needs_one"
-"""Key in the data of a decision on many calls: one more person is enough."""
-
 ENDS_DIFFER = "ends_differ"
 """Key in the data of `APPROVAL_EXTENDED`: its calls do not all expire together."""
 

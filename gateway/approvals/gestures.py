@@ -14,12 +14,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from keyturn.gateway.approvals import quorum, timing
+from keyturn.gateway.approvals import timing
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.deciding import (
     ALREADY_APPROVED,
     NEEDS_OWN_DECISION,
     decide,
+    no_such_item,
     not_as_seen,
 )
 from keyturn.gateway.approvals.decision_context import first_of, raised_item
@@ -42,13 +43,7 @@ from keyturn.gateway.approvals.decisions import (
     Stale,
     Unknown,
 )
-from keyturn.gateway.approvals.events import (
-    BATCH_MEMBER,
-    COLLECTION,
-    NEEDS_ONE,
-    Event,
-    EventName,
-)
+from keyturn.gateway.approvals.events import BATCH_MEMBER, COLLECTION, Event, EventName
 from keyturn.gateway.approvals.policy_decision import PolicyDecision
 from keyturn.gateway.approvals.record import Approval, Item, approval_of, is_collected
 from keyturn.gateway.approvals.signed_decisions import DecisionKey
@@ -153,25 +148,16 @@ class GestureChange:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Facts about the calls of a gesture at the moment of its decision.
+class CallNow:
+    """Facts about a call at the moment of its decision; see `deciding.decide`.
 
-    Attributes:
-        policies: by position, the current policy's decision on the call as it would
-            run.
-        voters: by position, the earlier voters, resolved now.
-        repeats: calls that need another look once others of the gesture are approved.
-        waiting_now: see `deciding.decide`; for a click on one call.
+    ``repeats``: the call needs another look once others of the gesture are approved.
     """
 
-    policies: Mapping[int, PolicyDecision] = field(
-        default_factory=dict[int, PolicyDecision]
-    )
-    voters: Mapping[int, Sequence[Reviewer]] = field(
-        default_factory=dict[int, Sequence[Reviewer]]
-    )
-    repeats: Collection[int] = ()
+    policy_now: PolicyDecision
+    voters: Sequence[Reviewer] = ()
     waiting_now: PolicyDecision | None = None
+    repeats: bool = False
 
 
 def decide_gesture(
@@ -180,7 +166,7 @@ def decide_gesture(
     reviewer: Reviewer,
     *,
     now_ms: int,
-    asked: Asked,
+    calls: Mapping[int, CallNow],
     key: DecisionKey | None = None,
 ) -> GestureChange | GestureRefused | Refusal:
     """Apply a gesture to its approvals, or return why it does not count.
@@ -190,7 +176,7 @@ def decide_gesture(
         gesture: the reviewer's view and decisions.
         reviewer: resolved now.
         now_ms: the store's clock.
-        asked: facts about the calls.
+        calls: facts about the calls, by position.
         key: the bot's key, which signs the decisions.
     """
     if not records:
@@ -207,30 +193,31 @@ def decide_gesture(
             done.refusals[place] = Unknown()
             continue
         # First check: a call that changed stops the whole gesture and is never skipped.
-        if card and (refusal := not_as_seen(approval, click, now_ms)):
+        refusal = no_such_item(approval, click)
+        if card:
+            refusal = not_as_seen(approval, click, now_ms)
+        if refusal:
             done.refusals[place] = refusal
-        elif card and _needs_own(approval.items[click.index], place, decision, asked):
+            continue
+        now = calls[place]
+        item = approval.items[click.index]
+        is_alone = now.repeats or is_escalated(item, now.policy_now)
+        if card and isinstance(decision, Approve) and is_alone:
             done.left_out.add(place)
-        else:
-            result = decide(
-                done.after[approval.id],
-                click,
-                decision,
-                reviewer,
-                now_ms=now_ms,
-                policy_now=asked.policies.get(place),
-                waiting_now=asked.waiting_now,
-                voters=asked.voters.get(place, ()),
-                key=key,
-            )
-            done.note(place, approval, result)
+            continue
+        result = decide(
+            done.after[approval.id],
+            click,
+            decision,
+            reviewer,
+            now_ms=now_ms,
+            policy_now=now.policy_now,
+            waiting_now=now.waiting_now,
+            voters=now.voters,
+            key=key,
+        )
+        done.note(place, approval, result)
     return done.refusal(card) or done.change(records, gesture)
-
-
-def _needs_own(item: Item, place: int, decision: Decision, asked: Asked) -> bool:
-    if not isinstance(decision, Approve):
-        return False
-    return place in asked.repeats or is_escalated(item, asked.policies.get(place))
 
 
 @dataclass(frozen=True)
@@ -343,7 +330,7 @@ def _moved(
     return None
 
 
-def is_escalated(item: Item, policy_now: PolicyDecision | None) -> bool:
+def is_escalated(item: Item, policy_now: PolicyDecision) -> bool:
     """Return True if the current policy requires a separate decision on a call."""
     raised = raised_item(first_of(item, policy_now), policy_now)
     return raised.tier in {Tier.ESCALATE, Tier.DENY}
@@ -366,7 +353,6 @@ def _outcome(
             and (not states or items[place].state in states)
         )
 
-    waiting = tuple(place for place, item in items.items() if item.is_pending)
     return GestureDecided(
         approvals={one: change.approval for one, change in written.items()},
         approved=of(Approve),
@@ -374,14 +360,8 @@ def _outcome(
         rejected=of(Reject, ItemState.REJECTED),
         # A rejection by a principal of the call withdraws it.
         withdrawn=of(Reject, ItemState.WITHDRAWN),
-        waiting=waiting,
-        needs_one=bool(waiting) and all(_needs_one_more(items[n]) for n in waiting),
+        waiting=tuple(place for place, item in items.items() if item.is_pending),
     )
-
-
-def _needs_one_more(item: Item) -> bool:
-    count = quorum.tally(item.requirement, item.votes, item.action_hash)
-    return max(count.need - count.have, sum(count.lacking.values())) == 1
 
 
 def _whole(
@@ -423,7 +403,6 @@ def _whole(
             # The digest after edits; an edited call leaves a collected card.
             "digest": batch.approval.digest if batch else card.action_hash,
             **{name: index_ranges(part) for name, part in parts.items() if part},
-            **({NEEDS_ONE: "yes"} if outcome.needs_one else {}),
         },
         **({} if is_own else {**elsewhere, "version": 0}),
     )

@@ -101,7 +101,7 @@ def unseen(context: DecisionContext, item: Item) -> Precedent | None:
     """
     # Without `same_by` a repetition is no known mistake: the card shows it, and rules
     # may count it.
-    if context.policy_now is None or not context.policy_now.past.same_by:
+    if not context.policy_now.past.same_by:
         return None
     found = other_calls(context.approval, context.policy_now.past)
     # The edit makes it another call, and the edit form showed no precedents.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from keyturn.gateway.approvals.changes import Change
-from keyturn.gateway.approvals.deciding import decide
+from keyturn.gateway.approvals.deciding import decide, no_such_item
 from keyturn.gateway.approvals.decisions import (
     AccountKind,
     Click,
@@ -129,6 +129,12 @@ def evaluation(
     ).with_(**more)
 
 
+def pinned(approval: Approval, index: int = 0) -> PolicyDecision:
+    """Return what the policy says that opened the approval."""
+    item = approval.items[index]
+    return PolicyDecision(**item.kept, policy_digest=approval.policy_digest)
+
+
 def say(
     approval: Approval,
     decision: Decision,
@@ -142,13 +148,14 @@ def say(
 ) -> Change | Outcome:
     """Decide; earlier voters are still members, unless others are given."""
     before = [vote.by for item in approval.items for vote in item.votes]
-    return decide(
+    seen = click or click_on(approval)
+    return no_such_item(approval, seen) or decide(
         approval,
-        click or click_on(approval),
+        seen,
         decision,
         reviewer(by) if isinstance(by, Person) else by,
         now_ms=now_ms,
-        policy_now=policy_now,
+        policy_now=policy_now or pinned(approval, seen.index),
         waiting_now=waiting_now,
         voters=tuple(map(reviewer, before)) if voters is None else voters,
     )

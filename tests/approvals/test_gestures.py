@@ -30,7 +30,7 @@ from keyturn.gateway.approvals.decisions import (
 )
 from keyturn.gateway.approvals.events import BATCH_MEMBER, Event, EventName
 from keyturn.gateway.approvals.gestures import (
-    Asked,
+    CallNow,
     Choice,
     Gesture,
     GestureChange,
@@ -59,6 +59,7 @@ from tests.approvals.builders import (
     changed,
     click_on,
     evaluation,
+    pinned,
     reviewer,
     say,
 )
@@ -104,7 +105,10 @@ def decide_batch(
         Gesture.on_card(approval, click or seen(approval), partition),
         reviewer(ANA),
         now_ms=now_ms,
-        asked=Asked(policies or {}, {}),
+        calls={
+            n: CallNow((policies or {}).get(n) or pinned(approval, n))
+            for n in range(len(approval.items))
+        },
     )
 
 
@@ -299,7 +303,14 @@ def decide_all(
         Gesture(dict(enumerate(map(Choice, clicks, decisions))), card),
         reviewer(by) if isinstance(by, Person) else by,
         now_ms=NOW_MS,
-        asked=Asked(policies or {}, voters or {}, repeats),
+        calls={
+            n: CallNow(
+                (policies or {}).get(n) or pinned(one),
+                (voters or {}).get(n, ()),
+                repeats=n in repeats,
+            )
+            for n, one in enumerate(approvals)
+        },
     )
 
 
@@ -420,8 +431,8 @@ def test_calls_that_need_two_people_wait_and_the_entry_says_so() -> None:
     known = {0: (reviewer(ANA),), 1: (reviewer(ANA),)}
     _, second, _ = settled(decide_all(after, YES, NO, by=CHLOE, voters=known))
 
-    assert (first.waiting, first.needs_one) == ((0, 1), True)
-    assert (event.data["waiting"], event.data["needs_one"]) == ("0-1", "yes")
+    assert first.waiting == (0, 1)
+    assert event.data["waiting"] == "0-1"
     assert not any(one.resumes for one in changes.values())
     assert (second.approved, second.rejected, second.waiting) == ((0,), (1,), ())
     # Voters who are not known any more stop the gesture.

@@ -28,7 +28,7 @@ from keyturn.gateway.store.records.atomic_write import (
     write,
 )
 from keyturn.gateway.store.store import Store
-from tests.approvals.builders import changed, click_on
+from tests.approvals.builders import changed, click_on, pinned
 from tests.lifetimes import lose_records
 from tests.service.harness import ANA, BEN, ServiceHarness
 from tests.store_secrets import SECRETS
@@ -54,8 +54,9 @@ def decided(loaded: Loaded, decision: Decision | None = None) -> Change:
     """Return what Ana's decision makes of an approval of one call."""
     approval = loaded.approval
     click = click_on(approval)
+    said, now_ms = decision or Approve(), loaded.now_ms
     return changed(
-        decide(approval, click, decision or Approve(), ANA, now_ms=loaded.now_ms)
+        decide(approval, click, said, ANA, now_ms=now_ms, policy_now=pinned(approval))
     )
 
 

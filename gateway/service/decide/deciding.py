@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from keyturn.gateway.approvals.deciding import no_such_item
 from keyturn.gateway.approvals.decisions import (
     Approve,
     Click,
@@ -27,7 +29,7 @@ from keyturn.gateway.approvals.decisions import (
 from keyturn.gateway.approvals.events import Event, EventName, approval_event
 from keyturn.gateway.approvals.gestures import (
     ONE_EDIT,
-    Asked,
+    CallNow,
     Gesture,
     GestureChange,
     decide_gesture,
@@ -65,10 +67,9 @@ Voters = Callable[[Item], Awaitable[Sequence[Reviewer]]]
 
 
 class _Decided(NamedTuple):
-    """A call, and the decision of one gesture on it."""
+    """A call as it would run, and the decision of one gesture on it."""
 
-    approval: Approval
-    item: Item
+    call: WaitingCall
     decision: Decision
 
 
@@ -117,15 +118,17 @@ class DecisionService(PolicyService):
             records.update((one.approval.id, one.approval) for one in own)
             policy = self._policy()
             calls = {
-                place: _Decided(one, one.items[click.index], decision)
+                place: _Decided(
+                    await call_by(one, one.items[click.index], decision), decision
+                )
                 for place, (click, decision) in decided.items()
                 if (one := records.get(click.approval))
-                and 0 <= click.index < len(one.items)
+                and no_such_item(one, click) is None
             }
             if _edits_add_up(policy, calls):
                 return ONE_EDIT
             now_ms = max((one.now_ms for one in own), default=0)
-            evaluated, repeats = await evaluate_gesture(
+            evaluated, repeats = await _evaluate(
                 self._store, policy, calls, now_ms=now_ms
             )
             decide = partial(
@@ -134,15 +137,15 @@ class DecisionService(PolicyService):
                 gesture,
                 reviewer,
                 now_ms=now_ms,
-                asked=Asked(
-                    {place: one.policy_now for place, one in evaluated.items()},
-                    {
-                        place: await _voters_before(call.item, voters)
-                        for place, call in calls.items()
-                    },
-                    repeats,
-                    await self._waiting_edited(policy, gesture, calls),
-                ),
+                calls={
+                    place: CallNow(
+                        one.policy_now,
+                        await _voters_before(calls[place].call.item, voters),
+                        await self._waiting_edited(policy, gesture, calls[place]),
+                        repeats=place in repeats,
+                    )
+                    for place, one in evaluated.items()
+                },
                 key=self._decision_key,
             )
             items = [item for one in own for item in one.approval.items]
@@ -166,14 +169,14 @@ class DecisionService(PolicyService):
         return found
 
     async def _waiting_edited(
-        self, policy: Policy, gesture: Gesture, calls: Mapping[int, _Decided]
+        self, policy: Policy, gesture: Gesture, decided: _Decided
     ) -> PolicyDecision | None:
         """Evaluate an edited call also with its arguments before the edit."""
-        for approval, item, decision in calls.values():
-            if gesture.card is None and isinstance(decision, Edit):
-                call = WaitingCall(approval, item, item.args)
-                return (await evaluate_now(self._store, policy, call)).policy_now
-        return None
+        if gesture.card is not None or not isinstance(decided.decision, Edit):
+            return None
+        item = decided.call.item
+        call = replace(decided.call, args=item.args)
+        return (await evaluate_now(self._store, policy, call)).policy_now
 
     async def _writes(
         self,
@@ -187,15 +190,16 @@ class DecisionService(PolicyService):
             after = change.approval
             # Unchanged calls reserve nothing.
             items = {
-                place: after.items[item.index]
-                for place, (approval, item, _) in calls.items()
-                if approval.id == approval_id and after.items[item.index] is not item
+                place: after.items[call.item.index]
+                for place, (call, _) in calls.items()
+                if call.approval.id == approval_id
+                and after.items[call.item.index] is not call.item
             }
             inputs = {
                 # A rejected call releases its uses in this write.
                 item.index: evaluated[place].used
                 for place, item in items.items()
-                if place in evaluated and item.may_run
+                if item.may_run
             }
             rejection = await rejection_of(
                 self._store, policy, after, [*items.values()]
@@ -259,7 +263,7 @@ def _edits_add_up(policy: Policy, calls: Mapping[int, _Decided]) -> bool:
     that stops the second edit after the first.
     """
     edits = [one for one in calls.values() if isinstance(one.decision, Edit)]
-    return sum(counts_in_windows(policy, one.approval) for one in edits) > 1
+    return sum(counts_in_windows(policy, one.call.approval) for one in edits) > 1
 
 
 async def _voters_before(item: Item, voters: Voters | None) -> Sequence[Reviewer]:
@@ -274,9 +278,9 @@ async def _voters_before(item: Item, voters: Voters | None) -> Sequence[Reviewer
     return await voters(item) if item.is_pending and item.votes else ()
 
 
-async def evaluate_gesture(
+async def _evaluate(
     store: Store, policy: Policy, calls: Mapping[int, _Decided], *, now_ms: int
-) -> tuple[dict[int, CurrentEvaluation], frozenset[int]]:
+) -> tuple[dict[int, CurrentEvaluation], set[int]]:
     """Evaluate each call of a gesture, also together with those that it approves.
 
     Args:
@@ -292,14 +296,10 @@ async def evaluate_gesture(
     found: dict[int, CurrentEvaluation] = {}
     repeats: set[int] = set()
     shared = SharedEffects()
-    asked = dict[int, WaitingCall]()
-    for number, call in sorted(calls.items()):
-        if waiting := await call_by(*call):
-            asked[number] = waiting
-    read = await read_calls(store, policy, [*asked.values()])
-    for number, one_read in zip(asked, read, strict=True):
-        call, one = calls[number], await aside(one_read.evaluated)
-        decision = call.decision
+    numbers = sorted(calls)
+    read = await read_calls(store, policy, [calls[number].call for number in numbers])
+    for number, one_read in zip(numbers, read, strict=True):
+        (call, decision), one = calls[number], await aside(one_read.evaluated)
         found[number] = one
         if not isinstance(decision, Approve | Edit):
             continue
@@ -319,11 +319,11 @@ async def evaluate_gesture(
                 if isinstance(decision, Approve):
                     continue
         _share(shared, call, one, now_ms)
-    return found, frozenset(repeats)
+    return found, repeats
 
 
 def _share(
-    shared: SharedEffects, call: _Decided, one: CurrentEvaluation, now_ms: int
+    shared: SharedEffects, call: WaitingCall, one: CurrentEvaluation, now_ms: int
 ) -> None:
     """Add the effects of a call that the gesture approves."""
     if effect := one.policy_now.effect:
@@ -342,7 +342,7 @@ def _share(
 
 def _needs_more(
     shared: SharedEffects,
-    call: _Decided,
+    call: WaitingCall,
     again: CurrentEvaluation,
     alone: CurrentEvaluation,
 ) -> bool:

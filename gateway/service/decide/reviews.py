@@ -327,17 +327,12 @@ class ReviewService(DecisionService):
 
     async def preview(
         self, approval: Approval, index: int, args: JsonObject
-    ) -> PolicyDecision | None:
+    ) -> PolicyDecision:
         """Return the policy's decision on a call with these arguments.
 
-        Nothing is recorded or reserved. None when there is no such item, or when the
-        arguments are not strict JSON.
+        Nothing is recorded or reserved.
         """
-        if not 0 <= index < len(approval.items):
-            return None
         call = await call_by(approval, approval.items[index], Edit(args=args))
-        if call is None:
-            return None
         return (await evaluate_now(self._store, self._policy(), call)).policy_now
 
     # Collected cards: the records of their members, and the rules for collecting.

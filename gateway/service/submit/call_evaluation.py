@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, cast
@@ -145,25 +146,34 @@ class ReadCall:
 
         Totals include the use of this call once, and all other reservations.
         """
-        approval, item, policy = self.call.approval, self.call.item, self.policy
-        freeze = freeze_of(self.load, self.call.agent, self.call.tool)
-        stopped = cannot_start_message(freeze) if freeze else ""
+        approval, item = self.call.approval, self.call.item
+        used = EvaluationInputs((), {})
+        policy_now: PolicyDecision
         if item.bounds is not None:
-            bare = evaluate_standing(
-                policy,
+            policy_now = evaluate_standing(
+                self.policy,
                 item.bounds,
                 opened_by=approval.policy_digest,
                 opened_ms=approval.created_at_ms,
-            ).with_(stopped=stopped)
-            return CurrentEvaluation(bare, EvaluationInputs((), {}), freeze)
-        if item.is_question:
-            bare = evaluate_question(
-                policy,
+            )
+        elif item.is_question:
+            policy_now = evaluate_question(
+                self.policy,
                 agent=approval.agent,
                 tool=item.tool,
                 has_requester=approval.requester is not None,
             )
-            return CurrentEvaluation(bare, EvaluationInputs((), {}), freeze)
+        else:
+            policy_now, used = self._by_rules(shared)
+        freeze = freeze_of(self.load, self.call.agent, self.call.tool)
+        if freeze and not item.is_question:
+            policy_now = policy_now.with_(stopped=cannot_start_message(freeze))
+        return CurrentEvaluation(policy_now, used, freeze)
+
+    def _by_rules(
+        self, shared: SharedEffects
+    ) -> tuple[PolicyDecision, EvaluationInputs]:
+        approval, item, policy = self.call.approval, self.call.item, self.policy
         totals = dict(self.totals)
         for use in self.usage.uses:
             totals[use.name] += shared.added(use.window, self.held)
@@ -186,13 +196,12 @@ class ReadCall:
             # The item has the agent's schema from the submission.
             declared_schema=None,
             facts=facts,
-        ).with_(effect=self.effect, past=past, stopped=stopped)
+        ).with_(effect=self.effect, past=past)
         # Precedents are compared only if the evaluation depends on them. Otherwise many
         # approvals of the same effect at once would all have to be evaluated again.
         depends = past.same_by or reads_precedents(policy, approval.agent, item.tool)
         known = self.known if depends else None
-        used = EvaluationInputs(self.usage.uses, totals, known)
-        return CurrentEvaluation(policy_now, used, freeze)
+        return policy_now, EvaluationInputs(self.usage.uses, totals, known)
 
     def _past(self, totals: Mapping[str, int]) -> Past:
         """Return the earlier calls that count in a new evaluation.
@@ -300,21 +309,17 @@ async def _totals(
     return totals, dict(zip(windows, held, strict=True))
 
 
-async def call_by(
-    approval: Approval, item: Item, decision: Decision
-) -> WaitingCall | None:
+async def call_by(approval: Approval, item: Item, decision: Decision) -> WaitingCall:
     """Return the call that would run by a decision on an item.
 
-    None if the edited arguments are not strict JSON: then the decision is refused.
+    An edit whose arguments are not strict JSON is refused; it changes nothing here.
     """
-    if not isinstance(decision, Edit):
-        return WaitingCall(approval, item, item.args)
-    try:
-        # As they would run: 7.0 is 7, as in the call of an agent.
-        args = await aside(partial(digest.parsed, decision.args), [decision.args])
-    except BadJson:
-        return None
-    return WaitingCall(approval, item, cast("JsonObject", args))
+    if isinstance(decision, Edit):
+        with suppress(BadJson):
+            # As they would run: 7.0 is 7, as in the call of an agent.
+            args = await aside(partial(digest.parsed, decision.args), [decision.args])
+            return WaitingCall(approval, item, cast("JsonObject", args))
+    return WaitingCall(approval, item, item.args)
 
 
 async def evaluate_now(

@@ -9,7 +9,7 @@ import pytest
 from keyturn.bot.cards.history import thread_note
 from keyturn.gateway.approvals.changes import Change
 from keyturn.gateway.approvals.decisions import AccountKind, Reviewer
-from keyturn.gateway.approvals.events import NEEDS_ONE, Event, EventName
+from keyturn.gateway.approvals.events import Event, EventName
 from keyturn.gateway.approvals.record import Approval, Item
 from keyturn.gateway.approvals.waiting_changes import extend
 from keyturn.gateway.protocol.records import ItemState, Result, Tier
@@ -101,9 +101,7 @@ NOTES = {
         for found in ("executed", "rerun", "skip")
     },
     "withdrawn together": together(withdrawn="0-1", rejected="2"),
-    "the first of two people": together(
-        approved="0-2", edited="3", waiting="0-1,3", **{NEEDS_ONE: "yes"}
-    ),
+    "the first of two people": together(approved="0-2", edited="3", waiting="0-1,3"),
     "the first of several people": together(approved="0", waiting="0", left_out="1"),
     "more time for the others": more_time(),
 }

@@ -116,7 +116,7 @@ GESTURES: dict[str, GestureOutcome] = {
     "some left open": several(
         approved=(0, 1), edited=(2,), waiting=(1,), left_out=(3, 4)
     ),
-    "the first of two people": several(approved=(0, 1), waiting=(0, 1), needs_one=True),
+    "the first of two people": several(approved=(0, 1), waiting=(0, 1)),
     "one call": several(approved=(0,), waiting=(0,), left_out=(1,)),
     "stopped by the third call": GestureRefused(refusals={2: POLICY}),
     "stopped by an invalid edit": GestureRefused(

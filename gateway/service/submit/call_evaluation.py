@@ -428,17 +428,13 @@ class TurnPrecedents:
     effects_read: Mapping[int, str]
 
     @classmethod
-    def of(
-        cls, policy: Policy, keys: Keys, turn: Turn, *, is_unread: bool = False
-    ) -> TurnPrecedents:
-        """Return the precedents to read for a turn: none if ``is_unread``."""
+    def of(cls, policy: Policy, keys: Keys, turn: Turn) -> TurnPrecedents:
+        """Return the precedents to read for a turn."""
         agent = turn.ref.agent
         effects = [
             effect_of(policy, agent=agent, tool=call.tool, args=call.args)
             for call in turn.calls
         ]
-        if is_unread:
-            return cls(policy, turn, keys, effects, {})
         effects_read = {
             position: effects[position]
             for position, call in enumerate(turn.calls)

@@ -68,7 +68,7 @@ from keyturn.gateway.store.erasing import turn_key_of
 from keyturn.gateway.store.keys import Keys
 from keyturn.gateway.store.limits.agent_load import AgentLoad
 from keyturn.gateway.store.limits.precedents import Known
-from keyturn.gateway.store.limits.windows import Use, use_of
+from keyturn.gateway.store.limits.windows import Use
 from keyturn.gateway.store.records.atomic_write import Loaded
 from keyturn.gateway.store.records.turn_opener import Preconditions
 from keyturn.gateway.store.runs.run_list import Listed
@@ -160,8 +160,7 @@ class Submitter(PolicyService):
                 kept = await read_verdicts(
                     self._store, keys, turn_key, load.verdicts, ref=ref
                 )
-                kept = kept.about(turn).halted(load, ref.agent)
-                return await self._by_now(same, kept, load), ()
+                return await self._by_now(same, kept.about(turn), load), ()
             opened = await self._evaluate(same, turn_key, load, triage, spelled)
             if opened is not None:
                 return opened
@@ -178,14 +177,12 @@ class Submitter(PolicyService):
         evaluations = always_auto(policy, turn)
         if evaluations is None:
             return None
-        of_turn = partial(TurnPrecedents.of, is_unread=True)
-        same = await _aside(turn, of_turn, policy, self._keys, turn)
+        same = await _aside(turn, TurnPrecedents.of, policy, self._keys, turn)
         rows = zip(turn.calls, evaluations, same.effects, strict=True)
         evaluated = [EvaluatedCall(*row[:2], effect=row[2]) for row in rows]
         source = self._source(same, turn_key)
         proposal = await _aside(turn, propose, evaluated, source)
-        usage = [CallUsage()] * len(evaluated)
-        checked = _preconditions(same, usage, proposal)
+        checked = _preconditions(same, [CallUsage()] * len(evaluated), proposal)
         # Without its agent's state, a rejection of a call is not known.
         rejected = wanted_of(turn.calls, ()).calls
         checked = replace(checked, not_rejected=rejected)
@@ -194,26 +191,32 @@ class Submitter(PolicyService):
     async def _by_now(
         self, same: TurnPrecedents, kept: StoredVerdicts, load: AgentLoad
     ) -> tuple[Verdict, ...]:
-        """Return known verdicts; revoke those that the current policy refuses."""
-        turn, policy = same.turn, same.policy
-        if kept.policy == policy.digest:
-            return kept.verdicts
+        """Return known verdicts; revoke those that a freeze or a new policy stops."""
         found: list[Verdict] = []
-        pairs = zip(kept.verdicts, turn.calls, strict=True)
-        for position, (verdict, call) in enumerate(pairs):
+        for position, verdict in enumerate(kept.verdicts):
+            reason = ""
             # Calls that need a claim keep their verdict: the claim evaluates them.
-            if not verdict.runs_unclaimed:
-                found.append(verdict)
-                continue
-            one = self._usage(same, call, load)
-            totals = await totals_with(self._store, same.keys.head(""), one)
-            facts = call_facts(same, position, load, one, totals)
-            evaluation = await aside(partial(evaluate_call, turn, policy, call, facts))
-            tier = evaluation.tier
-            reason = FORBIDDEN if tier is Tier.DENY else NEEDS_A_PERSON
-            is_cleared = tier.is_auto_approved
-            found.append(verdict if is_cleared else refused(verdict, reason))
+            if verdict.runs_unclaimed:
+                if freeze := freeze_of(load, same.turn.ref.agent, verdict.tool):
+                    reason = freeze_message(freeze)
+                elif kept.policy != same.policy.digest:
+                    reason = await self._why_not_now(same, position, load)
+            found.append(refused(verdict, reason) if reason else verdict)
         return tuple(found)
+
+    async def _why_not_now(
+        self, same: TurnPrecedents, position: int, load: AgentLoad
+    ) -> str:
+        """Return why the current policy refuses a cleared call; "" if it does not."""
+        turn, call = same.turn, same.turn.calls[position]
+        one = self._usage(same, call, load)
+        # A window that counts the call already counts it twice: that can only raise it.
+        totals = await self._store.windows.totals(same.keys.head(""), 0, one.reserved)
+        facts = call_facts(same, position, load, one, totals)
+        now = await aside(partial(evaluate_call, turn, same.policy, call, facts))
+        if now.tier.is_auto_approved:
+            return ""
+        return FORBIDDEN if now.tier is Tier.DENY else NEEDS_A_PERSON
 
     async def _join(self, turn: Turn) -> None:
         """Add the people of the enclosing run to this one.
@@ -527,11 +530,6 @@ class StoredVerdicts(Record):
                 raise RefReused(turn.ref.message_id, key[0])
         return self.with_(verdicts=tuple(given[key] for key in keys))
 
-    def halted(self, load: AgentLoad, agent: str) -> StoredVerdicts:
-        """Return the verdicts, without those that a freeze stops now."""
-        halted = tuple(_halted(verdict, load, agent) for verdict in self.verdicts)
-        return self.with_(verdicts=halted)
-
 
 def erased_turn(sealing: Sealing, approval: Approval) -> bytes:
     """Return the bytes to store for the turn of an erased approval; b"" without a turn.
@@ -589,37 +587,3 @@ def _over(call: ProposedCall) -> Verdict:
 def refused(verdict: Verdict, reason: str) -> Verdict:
     """Return the denial that replaces a verdict."""
     return verdict.with_(kind=VerdictKind.DENY, tier=Tier.DENY, reason=reason)
-
-
-async def totals_with(store: Store, head: str, one: CallUsage) -> dict[str, int]:
-    """Return the totals of a cleared call's windows, counting its share once.
-
-    Args:
-        store: the store with the windows.
-        head: an empty key of the same tenant.
-        one: the call's window usage.
-    """
-    asked = [
-        _without_share(use) if await _is_counted(store, use) else use
-        for use in one.reserved
-    ]
-    return await store.windows.totals(head, 0, asked)
-
-
-async def _is_counted(store: Store, use: Use) -> bool:
-    found = await store.conn.command("ZSCORE", use.window, use.use)
-    return found is not None
-
-
-def _without_share(use: Use) -> Use:
-    call = use.use.partition(" ")[0]
-    return use_of(
-        use.window, name=use.name, call=call, micro=0, within_ms=use.within_ms
-    )
-
-
-def _halted(verdict: Verdict, load: AgentLoad, agent: str) -> Verdict:
-    if not verdict.runs_unclaimed:
-        return verdict  # its claim checks freezes
-    freeze = freeze_of(load, agent, verdict.tool)
-    return refused(verdict, freeze_message(freeze)) if freeze else verdict

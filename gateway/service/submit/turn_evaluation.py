@@ -47,13 +47,6 @@ _DEFAULT = re.compile(
 )
 """LangChain's own description of a call, which the card already states."""
 
-_REASONS = {
-    Tier.NOTIFY: "Raised to notify: triage, a model's opinion, asks for a notice.",
-    Tier.APPROVE: "Raised to approve: triage, a model's opinion, asks for a person.",
-    Tier.ESCALATE: "Raised to escalate: triage, a model's opinion, asks for more care.",
-    Tier.DENY: "Raised to deny: triage, a model's opinion, sees a clear violation.",
-}
-
 
 def call_facts(
     same: TurnPrecedents,
@@ -105,8 +98,11 @@ def evaluated_calls(
         own, assessed = usage[position], triaged.get(position)
         effect, total = same.effects[position], totals[position]
         facts = call_facts(same, position, load, own, total, held=held, ran=ran[effect])
-        raises = [*(assessed.raises if assessed else ()), *_raised_if_invalid(call)]
-        raises += [quality_checks.DRAWN] if position in drawn else []
+        raises = [*(assessed.raises if assessed else ())]
+        if call.problem:  # its effect is unknown
+            raises.append(Raise(to=Tier.APPROVE, reason=MISFIT))
+        if position in drawn:
+            raises.append(quality_checks.DRAWN)
         evaluation = evaluate_call(turn, policy, call, facts, raises)
         refusal = refusal_of(load, policy, turn.ref, call)
         is_returned = not refusal and is_returned_unasked(policy, call)
@@ -117,15 +113,13 @@ def evaluated_calls(
             # All calls of a turn count against the limit, except refused ones.
             held += not refusal
         ran[effect] += not refusal and evaluation.tier.is_auto_approved
-        triage_result = assessed.result if assessed else None
-        before = own.requests_before(total)
         evaluated.append(
             EvaluatedCall(
                 call,
                 evaluation,
                 refusal,
-                triage_result,
-                before,
+                assessed.result if assessed else None,
+                own.requests_before(total),
                 is_returned=is_returned,
                 effect=effect,
                 is_drawn=position in drawn,
@@ -143,11 +137,6 @@ def requester_of(load: AgentLoad) -> str:
 def is_returned_unasked(policy: Policy, call: ProposedCall) -> bool:
     """Return whether a call goes back to the model because it does not fit."""
     return bool(call.problem) and not policy.protect.ask_about_invalid_calls
-
-
-def _raised_if_invalid(call: ProposedCall) -> Sequence[Raise]:
-    """Raise a call that does not fit its tool: its effect is unknown."""
-    return (Raise(to=Tier.APPROVE, reason=MISFIT),) if call.problem else ()
 
 
 def evaluate_call(
@@ -199,7 +188,10 @@ class TriagedCall:
     def raises(self) -> tuple[Raise, ...]:
         """Return the raises that join those of the policy."""
         to = self.result.raised_to
-        return (Raise(to=to, reason=_REASONS[to]),) if to else ()
+        if to is None:
+            return ()
+        reason = f"Raised to {to}: triage, a model's opinion, asks for more care."
+        return (Raise(to=to, reason=reason),)
 
 
 class TurnTriage:
@@ -256,15 +248,11 @@ class TurnTriage:
             args=one.call.args,
             now_ms=now_ms,
         )
-        return await ask(self._triage, request, rule.timeout - self._spent())
-
-    def _spent(self) -> timedelta:
-        """Return the time that triage of this turn has taken so far."""
         now_s = asyncio.get_running_loop().time()
         # The first question starts the time for all; later ones get the rest of it.
-        if self._began_s is None:
-            self._began_s = now_s
-        return timedelta(seconds=now_s - self._began_s)
+        self._began_s = self._began_s or now_s
+        left = rule.timeout - timedelta(seconds=now_s - self._began_s)
+        return await ask(self._triage, request, left)
 
 
 def triage_events(
@@ -314,11 +302,9 @@ def _triaged(was: Tier, rule: TriageRule, response: TriageResponse) -> TriagedCa
     return TriagedCall(was, result)
 
 
-Evaluate = Callable[[Tier | None], Evaluation]
-"""Evaluates one call by the policy, given the tier that its agent requests."""
-
-
-def apply_hint(evaluate: Evaluate, hint: CallHint | None) -> Evaluation:
+def apply_hint(
+    evaluate: Callable[[Tier | None], Evaluation], hint: CallHint | None
+) -> Evaluation:
     """Return the policy's evaluation with a hint applied: raised, narrowed or the same.
 
     An attacker who can forge a hint gains nothing. Only ``approve`` can be loosened, to
@@ -328,42 +314,28 @@ def apply_hint(evaluate: Evaluate, hint: CallHint | None) -> Evaluation:
     them.
 
     Args:
-        evaluate: evaluates this call by the policy; pure, called once or twice.
+        evaluate: evaluates this call by the policy, given the tier that its agent
+            requests; pure, called once or twice.
         hint: from the agent's code; None changes nothing.
     """
     evaluation = evaluate(None)
     if hint is None:
         return evaluation
-    tier = _tier_by_hint(evaluation, hint)
-    if tier is not None:
-        # Time, people and channel depend on the tier, so the policy is evaluated again.
-        evaluation = evaluate(tier)
-    return evaluation.with_(
-        allow=_narrowed(evaluation.allow, hint.allow),
-        agent_description=_described(evaluation, hint.description),
-    )
-
-
-def _tier_by_hint(evaluation: Evaluation, hint: CallHint) -> Tier | None:
-    """Return the tier to which a hint moves a call; None for no change."""
+    # Time, people and channel depend on the tier, so the policy is evaluated again.
     if hint.hold is True and evaluation.tier.is_auto_approved:
-        return Tier.APPROVE
+        evaluation = evaluate(Tier.APPROVE)
     # Only `approve` can be loosened: a hint of the agent's code must not remove the
     # review of a call that a rule raised to `escalate`.
     may_loosen = evaluation.overridable and evaluation.tier is Tier.APPROVE
     if hint.hold is False and may_loosen:
-        return Tier.AUTO
-    return None
-
-
-def _narrowed(
-    allow: tuple[Verb, ...], hinted: tuple[Verb, ...] | None
-) -> tuple[Verb, ...]:
-    if hinted is None:
-        return allow
-    # Without `reject`, people could only approve or wait.
-    kept = tuple(verb for verb in allow if verb in hinted or verb is Verb.REJECT)
-    return kept or (Verb.REJECT,)
+        evaluation = evaluate(Tier.AUTO)
+    allow = evaluation.allow
+    if hint.allow is not None:
+        # Without `reject`, people could only approve or wait.
+        kept = (one for one in allow if one in hint.allow or one is Verb.REJECT)
+        allow = tuple(kept) or (Verb.REJECT,)
+    described = _described(evaluation, hint.description)
+    return evaluation.with_(allow=allow, agent_description=described)
 
 
 def _described(evaluation: Evaluation, text: str) -> str:
@@ -385,12 +357,14 @@ def _described(evaluation: Evaluation, text: str) -> str:
 
 def always_auto(policy: Policy, turn: Turn) -> list[Evaluation] | None:
     """Return the evaluation of each call; None unless all of them always run."""
+    agent = turn.ref.agent
     # The draw of a spot check differs each time.
-    if policy.spot_checks is not None or not all(map(_is_plain, turn.calls)):
+    if policy.spot_checks is not None or not all(
+        _is_plain(call) and _always_runs(policy, agent, call.tool)
+        for call in turn.calls
+    ):
         return None
-    found = [_always(policy, turn.ref.agent, call.tool) for call in turn.calls]
-    always = [one for one in found if one is not None]
-    return always if len(always) == len(found) else None
+    return [evaluate(policy, agent=agent, tool=it.tool, args={}) for it in turn.calls]
 
 
 def _is_plain(call: ProposedCall) -> bool:
@@ -398,15 +372,13 @@ def _is_plain(call: ProposedCall) -> bool:
     return bool(call.tool) and not (call.hint or call.problem or call.is_question)
 
 
-def _always(policy: Policy, agent: str, tool: str) -> Evaluation | None:
-    """Return the evaluation of every call of a tool; None when calls may differ."""
+def _always_runs(policy: Policy, agent: str, tool: str) -> bool:
+    """Return whether every call of a tool runs, whatever its arguments are."""
     rules = EffectiveRules(policy, agent, tool)
     tier, _ = rules.tier()
-    may_differ = (
-        tier is not Tier.AUTO
-        or rules.raising()
+    return tier is Tier.AUTO and not (
+        rules.raising()
         or rules.first.args_schema is not None
         or rules.triage(tier) is not None
         or any(window.covers(tool) for window in policy.windows.values())
     )
-    return None if may_differ else evaluate(policy, agent=agent, tool=tool, args={})
